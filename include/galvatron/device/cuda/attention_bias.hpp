@@ -37,8 +37,7 @@ class Buckets {
 
   /// Distances [first, last) of the list, which has all from 1 - tokens on.
   struct Range {
-    std::int64_t first;
-    std::int64_t last;
+    std::int64_t first, last;
   };
 
   [[nodiscard]] GALVATRON_KERNEL std::int64_t distances() const { return 2 * tokens_ - 1; }
@@ -73,8 +72,7 @@ class Buckets {
     return first_where(0, tokens_, [&](std::int64_t away) { return before(away) >= bucket; });
   }
 
-  std::int64_t tokens_;
-  std::int64_t count_;
+  std::int64_t tokens_, count_;
   std::int64_t last_;  ///< of the buckets of a direction
   bool one_direction_;
   bool one_each_;  ///< near distances have buckets of their own, and so have others up to the last
@@ -192,8 +190,7 @@ struct FlashScoreGradient {
                                     tiles.column_marks());
       problem.load_statistics(block, unit, head, first_query, Tiles::rows, tiles.of_queries());
       block.sync();
-      float p[Tiles::pieces][4] = {};
-      float ds[Tiles::pieces][4] = {};
+      float p[Tiles::pieces][4] = {}, ds[Tiles::pieces][4] = {};
       differentiate<D, false>(block, problem, tiles, head, first_query + 16 * warp, first_key, p, ds);
       GALVATRON_UNROLL
       for (int j = 0; j < Tiles::pieces; ++j)
@@ -223,8 +220,7 @@ struct AddPairs {
   BiasPart part;
   int keys;
   float* gradient;  ///< of head 0, query 0 and key 0
-  std::int64_t head_stride;
-  std::int64_t query_stride;
+  std::int64_t head_stride, query_stride;
   [[nodiscard]] std::int64_t count() const {
     return static_cast<std::int64_t>(part.heads) * (part.last_query - part.first_query) * keys;
   }
@@ -242,8 +238,7 @@ struct AddPairs {
 /// Biases by distance: element i is a head and a distance from key to query.
 struct AddDistances {
   BiasPart part;
-  int queries;
-  int keys;
+  int queries, keys;
   float* gradient;  ///< of head 0 and distance 0
   std::int64_t head_stride;
   [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(part.heads) * (queries + keys - 1); }
@@ -263,8 +258,7 @@ struct AddDistances {
 /// Biases of windows: element i is a head and a row of the table.
 struct AddWindowPairs {
   BiasPart part;
-  int window;
-  int table_heads;
+  int window, table_heads;
   float* gradient;  ///< (bias rows, table_heads)
   [[nodiscard]] std::int64_t count() const {
     return static_cast<std::int64_t>(part.heads) * (2 * window - 1) * (2 * window - 1);

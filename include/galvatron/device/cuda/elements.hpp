@@ -18,8 +18,7 @@ namespace galvatron::device::cuda {
 class Divisor {
  public:
   struct Parts {
-    std::int64_t quotient;
-    std::int64_t remainder;
+    std::int64_t quotient, remainder;
   };
 
   Divisor() = default;
@@ -71,8 +70,7 @@ void for_each(auto& launcher, std::int64_t count, const auto& work) {
 
 /// Elements [0, count): the first `packed`, a multiple of the work's width, by the pack, the others one by one.
 struct ElementRange {
-  std::int64_t count;
-  std::int64_t packed;
+  std::int64_t count, packed;
 };
 
 /// `aligned`: whether packs of `width` may be read and written.

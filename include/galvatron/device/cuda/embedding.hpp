@@ -37,8 +37,7 @@ struct SortTokens {
   std::int64_t rows;
   int tile;  ///< a power of two
   const std::int32_t* tokens;
-  std::int64_t first;
-  std::int64_t count;
+  std::int64_t first, count;
   TokenKey* keys;
 
   GALVATRON_KERNEL void operator()(auto& block) const {
@@ -72,8 +71,7 @@ struct SortTokens {
 
 /// All keys in order, from tiles in order.
 struct MergeTokens {
-  std::int64_t rows;
-  std::int64_t tile;
+  std::int64_t rows, tile;
   const TokenKey* keys;
   TokenKey* sorted;
 
@@ -108,8 +106,7 @@ struct GatherTokens {
   std::int64_t hidden;
   bool packed;
   const std::int32_t* tokens;
-  std::int64_t first;
-  std::int64_t count;
+  std::int64_t first, count;
   const T* table;
   T* out;
   GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
@@ -128,10 +125,7 @@ struct SumTokens {
   static constexpr int most_threads = 128;
   static constexpr int size = Pack<T>::size;
   static constexpr int at_once = 4;  ///< rows that a thread asks for before it adds them
-  std::int64_t rows;
-  std::int64_t chunk;
-  std::int64_t tiles;
-  std::int64_t hidden;
+  std::int64_t rows, chunk, tiles, hidden;
   bool packed;
   std::int64_t count;
   const TokenKey* sorted;
@@ -187,10 +181,7 @@ struct SumTokens {
 /// Adds what SumTokens kept to the table; the first of the chunks that a token goes on in takes all of them.
 struct SumContinued {
   static constexpr int most_threads = 128;
-  std::int64_t chunks;
-  std::int64_t chunk;
-  std::int64_t tiles;
-  std::int64_t hidden;
+  std::int64_t chunks, chunk, tiles, hidden;
   std::int64_t count;
   const TokenKey* sorted;
   const float* continued;
@@ -215,9 +206,7 @@ struct SumContinued {
 
 template <class T>
 struct AddPosition {
-  std::int64_t b;
-  std::int64_t hidden;
-  std::int64_t first_position;
+  std::int64_t b, hidden, first_position;
   bool packed;
   const T* table;
   T* out;
@@ -236,10 +225,7 @@ struct AddPosition {
 /// `row` is a position: the sum over its samples.
 template <class T>
 struct SumPositions {
-  std::int64_t rows;
-  std::int64_t b;
-  std::int64_t hidden;
-  std::int64_t first_position;
+  std::int64_t rows, b, hidden, first_position;
   bool packed;
   const T* dout;
   float* dtable;

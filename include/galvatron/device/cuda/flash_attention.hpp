@@ -160,8 +160,7 @@ struct FlashQueryGradient {
                                       tiles.passes(1), tiles.column_marks());
         block.sync();
         if (first_row >= problem.queries || (problem.causal && first_key > first_row + 15)) continue;
-        float p[Tiles::pieces][4] = {};
-        float ds[Tiles::pieces][4] = {};
+        float p[Tiles::pieces][4] = {}, ds[Tiles::pieces][4] = {};
         differentiate<D, false>(block, problem, tiles, at.head, first_row, first_key, p, ds);
         if (pass == 0) {
           GALVATRON_UNROLL

@@ -167,29 +167,22 @@ GALVATRON_KERNEL float over_row(auto& block, float value, auto join) {
 
 /// Where a token of a window is: biases go by differences of `code`, and only tokens of one side see each other.
 struct WindowMark {
-  int code;
-  int side;
+  int code, side;
 };
 
 /// Of a query: its log-sum in log 2, and the row sum of o * d_o.
 struct QueryStatistics {
-  float lse;
-  float delta;
+  float lse, delta;
 };
 
 /// What a block of a kernel works on.
 struct FlashBlock {
-  int unit;
-  int head;
-  int tile;
+  int unit, head, tile;
 };
 
 /// A tile of a head's queries.
 struct QueryTile {
-  int unit;
-  int head;
-  int kv_head;
-  int first;
+  int unit, head, kv_head, first;
   int end;  ///< of the keys that they see
 };
 

@@ -68,9 +68,7 @@ inline std::uint32_t alignment_of(auto... addresses) {
 /// cuBLASLt's objects for column_major() of a product; making them needs no GPU.
 struct ProductObjects {
   ProductDescription description;
-  MatrixLayout x;
-  MatrixLayout y;
-  MatrixLayout d;
+  MatrixLayout x, y, d;
 
   explicit ProductObjects(const Product& product, Epilogue epilogue = Epilogue::none) {
     const ColumnMajorProduct p = column_major(product);

@@ -101,8 +101,7 @@ struct Norm {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
     const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
-    Part weights;
-    Part shifts;
+    Part weights, shifts;
     each([&]<int n, bool own>(int p, int i) { weights.template keep<n, own>(gamma, p, i); });
     if (beta != nullptr) each([&]<int n, bool own>(int p, int i) { shifts.template keep<n, own>(beta, p, i); });
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
@@ -171,8 +170,7 @@ struct NormBackward {
   using Part = RowPart<T, kept>;
   Teams teams;
   int hidden;
-  bool packed;
-  bool centered;
+  bool packed, centered;
   bool shifted;  ///< there is a beta
   bool shares;   ///< shared memory has the sums
   const T* dy;
@@ -189,8 +187,7 @@ struct NormBackward {
     const int width = shifted ? 2 * hidden : hidden;
     float* partial = partials + block.index() * width;
     float* sums = shares ? reinterpret_cast<float*>(block.shared()) : partial;
-    float gamma_sums[kept][size] = {};
-    float beta_sums[kept][size] = {};
+    float gamma_sums[kept][size] = {}, beta_sums[kept][size] = {};
     const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
     Part weights;
     each([&]<int n, bool own>(int p, int i) {
@@ -204,9 +201,7 @@ struct NormBackward {
       const T* gradient = dy + row * hidden;
       const T* residual = d_residual != nullptr ? d_residual + row * hidden : nullptr;
       const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
-      Part part_of_x;
-      Part part_of_dy;
-      Part part_of_residual;
+      Part part_of_x, part_of_dy, part_of_residual;
       each([&]<int n, bool own>(int p, int i) {
         part_of_x.template keep<n, own>(in, p, i);
         part_of_dy.template keep<n, own>(gradient, p, i);
@@ -219,8 +214,7 @@ struct NormBackward {
         const auto v = part_of_x.template get<n, own>(in, p, i);
         const auto d = part_of_dy.template get<n, own>(gradient, p, i);
         const auto weight = weights.template get<n, own>(gamma, p, i);
-        float products[n];
-        float slopes[n];
+        float products[n], slopes[n];
         for (int j = 0; j < n; ++j) {
           slopes[j] = d.get(j);
           const float xhat = normalized(v.get(j));

@@ -79,10 +79,7 @@ struct StepAdamW {
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
     const kernels::AdamWStep step = constants->of(part);
-    float masters[size];
-    float gradients[size];
-    float means[size];
-    float variances[size];
+    float masters[size], gradients[size], means[size], variances[size];
     get_elements(master + i, masters);
     get_elements(g + i, gradients);
     get_elements(m + i, means);

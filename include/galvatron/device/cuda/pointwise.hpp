@@ -22,8 +22,7 @@ struct Map {
   C* out;
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
-    float x[size];
-    float y[size];
+    float x[size], y[size];
     get_elements(a + i, x);
     if constexpr (requires { Function::of(x[0], x[0]); }) {
       for (int j = 0; j < size; ++j) Function::of(x[j], y[j]);
@@ -46,8 +45,7 @@ struct Gate {
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
     const std::int64_t at_gate = i + n(i).quotient * n.value();
-    float gate[size];
-    float up[size];
+    float gate[size], up[size];
     get_elements(u + at_gate, gate);
     get_elements(u + at_gate + n.value(), up);
     if constexpr (backward) {
@@ -69,10 +67,7 @@ template <class T>
 struct Rotary {
   static constexpr int most_threads = 256;
   static constexpr int width = Pack<T>::size;
-  std::int64_t rows;
-  std::int64_t all_positions;
-  std::int64_t first_position;
-  std::int64_t row_stride;
+  std::int64_t rows, all_positions, first_position, row_stride;
   double theta;
   double direction;  ///< 1, or -1 to turn back
   T* x;
@@ -126,10 +121,7 @@ struct Rotary {
       const std::int64_t pair = step.remainder * size;
       const std::int64_t angle = b(head.quotient).quotient * half.value() + pair;
       T* at = x + (first_row + head.quotient) * row_stride + head.remainder * 2 * half.value() + pair;
-      float left[size];
-      float right[size];
-      float cosine[size];
-      float sine[size];
+      float left[size], right[size], cosine[size], sine[size];
       get_elements(at, left);
       get_elements(at + half.value(), right);
       get_elements(cosines + angle, cosine);

@@ -86,8 +86,7 @@ struct RoundTransposed {
   static constexpr int columns_of_tile = 64;
   static constexpr int words = 32;          ///< of a tile's column: four rows each
   static constexpr int stride = words + 1;  ///< so that the lanes of a warp meet in few banks
-  std::int64_t rows;
-  std::int64_t columns;
+  std::int64_t rows, columns;
   bool packed;
   const bfloat16* x;
   std::uint8_t* codes;

@@ -36,8 +36,7 @@ GALVATRON_KERNEL void add_floats(const float (&values)[n], float* row, std::int6
 template <class F>
 struct ForRows {
   static constexpr int most_threads = 256;
-  std::int64_t rows;
-  std::int64_t width;
+  std::int64_t rows, width;
   F work;
 
   GALVATRON_KERNEL void operator()(auto& block) const {
@@ -127,9 +126,7 @@ struct ColumnSums {
   static constexpr int groups = most_threads / lanes;
   static constexpr int tile = lanes * Pack<T>::size;
   static constexpr int at_once = 4;  ///< rows whose elements a thread asks for before it adds them
-  std::int64_t rows;
-  std::int64_t columns;
-  std::int64_t runs;
+  std::int64_t rows, columns, runs;
   bool packed;
   const T* x;
   F out;

@@ -19,8 +19,7 @@ struct MoveRuns {
   Divisor steps;         ///< of a run
   Divisor rows;
   Divisor parallel_repeats;  ///< that are not in turn
-  Runs::Distances from_distance;
-  Runs::Distances to_distance;
+  Runs::Distances from_distance, to_distance;
   const A* from;
   C* to;
   bool packed;
@@ -43,8 +42,7 @@ struct MoveRuns {
   template <int size>
   GALVATRON_KERNEL void move(const A* read, C* written) const {
     if constexpr (adds) {
-      float values[size];
-      float sums[size];
+      float values[size], sums[size];
       get_elements(written, sums);
       for (std::int64_t b = 0; b < blocks; ++b)
         for (std::int64_t r = 0; r < repeats; ++r) {

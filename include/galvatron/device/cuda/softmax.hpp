@@ -36,8 +36,7 @@ struct SoftmaxStatistics {
   static constexpr int most_threads = softmax_threads;
   static constexpr int size = Pack<T>::size;
   std::int64_t rows;
-  int columns;
-  int valid;
+  int columns, valid;
   std::int64_t first;
   bool packed;
   const T* logits;
@@ -86,8 +85,7 @@ struct SoftmaxStatistics {
 /// lse of rows, a thread a row, and the sum of their losses for every block.
 struct SoftmaxMerge {
   static constexpr int most_threads = 256;
-  std::int64_t rows;
-  std::int64_t shards;
+  std::int64_t rows, shards;
   const float* stats;
   float* lse;
   double* losses;  ///< (blocks), or null
@@ -113,8 +111,7 @@ struct SoftmaxBackward {
   static constexpr int most_threads = softmax_threads;
   static constexpr int size = Pack<T>::size;
   std::int64_t rows;
-  int columns;
-  int valid;
+  int columns, valid;
   std::int64_t first;
   bool packed;
   const float* lse;

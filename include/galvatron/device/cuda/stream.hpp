@@ -90,8 +90,7 @@ class StreamTimer {
   }
 
  private:
-  Owner<cudaEvent_t, cudaEventDestroy> begin_;
-  Owner<cudaEvent_t, cudaEventDestroy> end_;
+  Owner<cudaEvent_t, cudaEventDestroy> begin_, end_;
 };
 
 /// What a stream was given between begin() and its end, to be done again. Throws DeviceFailure.
@@ -117,7 +116,7 @@ class Recording {
   Recording& operator=(Recording&&) noexcept = default;
   /// Waits for what runs.
   ~Recording() {
-    if (work_.get() == nullptr || !runs_) return;
+    if (work_.get() == nullptr) return;
     try {
       done_.wait();
     } catch (const DeviceFailure&) {  // the next call tells
@@ -127,7 +126,6 @@ class Recording {
   void run(const Stream& stream) {
     check(cudaGraphLaunch(work_.get(), stream.get()));
     done_.record(stream);
-    runs_ = true;
   }
   /// Returns when the last run is done; at once if there was none.
   void wait() const { done_.wait(); }
@@ -137,7 +135,6 @@ class Recording {
 
   Owner<cudaGraphExec_t, cudaGraphExecDestroy> work_;
   Event done_;
-  bool runs_ = false;
 };
 
 }  // namespace galvatron::device::cuda

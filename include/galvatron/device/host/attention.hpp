@@ -53,8 +53,7 @@ struct AttentionLayout {
   AttentionShape shape;
   std::int64_t width;  ///< head_dim padded to tile columns
   std::int64_t group;  ///< query heads per key/value head
-  std::int64_t query_blocks;
-  std::int64_t key_blocks;
+  std::int64_t query_blocks, key_blocks;
 
   explicit AttentionLayout(const AttentionShape& s)
       : shape(s),

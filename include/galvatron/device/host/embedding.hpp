@@ -108,16 +108,12 @@ class RotaryAngles {
     }
   }
 
-  std::array<float, capacity> cosines;
-  std::array<float, capacity> sines;
+  std::array<float, capacity> cosines, sines;
 
  private:
   std::int64_t pairs_;
   std::int64_t position_ = -1;
-  std::array<double, capacity> frequency_;
-  std::array<double, capacity> step_cosine_;
-  std::array<double, capacity> step_sine_;
-  std::array<double, capacity> cosine_;
+  std::array<double, capacity> frequency_, step_cosine_, step_sine_, cosine_;
   std::array<double, capacity> sine_;
 };
 

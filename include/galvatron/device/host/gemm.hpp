@@ -246,7 +246,6 @@ inline constexpr std::int64_t depth_8bit = 256;    ///< multiplied at a time
 template <class C>
 void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const bfloat16* a,
                const bfloat16* b, C* c, bool accumulate, const bfloat16* bias, View<std::byte> room) {
-  constexpr std::int64_t depth_step = depth_8bit;
   const Room8bit rounded(room, m, n, k);
   const float* values_of_a = nullptr;
   with_format_of_a(kind, [&]<class F>() {
@@ -267,16 +266,16 @@ void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, 
   const int threads = m * n * k < parallel_elements ? 1 : team.threads;
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
-    float* const tile_a = scratch.take(rows_8bit * depth_step);     // (depth, rows)
-    float* const tile_b = scratch.take(depth_step * columns_8bit);  // (depth, columns)
+    float* const tile_a = scratch.take(rows_8bit * depth_8bit);     // (depth, rows)
+    float* const tile_b = scratch.take(depth_8bit * columns_8bit);  // (depth, columns)
     float* const sums = scratch.take(rows_8bit * columns_8bit);     // (rows, columns)
     for (std::int64_t tile = thread; tile < tiles; tile += threads) {
       const std::int64_t row = tile / across * rows_8bit;
       const std::int64_t column = tile % across * columns_8bit;
       const std::int64_t rows = std::min(rows_8bit, m - row);
       const std::int64_t columns = std::min(columns_8bit, n - column);
-      for (std::int64_t first = 0; first < k; first += depth_step) {
-        const std::int64_t depth = std::min(depth_step, k - first);
+      for (std::int64_t first = 0; first < k; first += depth_8bit) {
+        const std::int64_t depth = std::min(depth_8bit, k - first);
         for (std::int64_t p = 0; p < depth; ++p) {
           const std::uint8_t* from_a = rounded.a.data + row * a_row + (first + p) * a_depth;
           for (std::int64_t r = 0; r < rows_8bit; ++r)

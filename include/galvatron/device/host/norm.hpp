@@ -59,8 +59,7 @@ GALVATRON_INLINE kernels::Normalization normalization_of(NormKind kind, std::int
 
 /// Of a row: the sums of g = dy * gamma and of g * xhat.
 struct RowSums {
-  float g;
-  float g_xhat;
+  float g, g_xhat;
 };
 
 /// The sums of a row; adds dy * xhat and dy to the column sums.

@@ -187,8 +187,7 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
   const bool streams =
       rounds && n >= adamw_streams && reinterpret_cast<std::uintptr_t>(working) % tensor_alignment == 0;
   for_runs(team, n, adamw_block, 4, [&](std::int64_t begin, std::int64_t end, int) {
-    RandomRun moment_bits;
-    RandomRun master_bits;
+    RandomRun moment_bits, master_bits;
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t run = begin; run < end; run += RandomRun::most) {
         const std::int64_t run_end = std::min(run + RandomRun::most, end);

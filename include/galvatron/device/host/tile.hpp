@@ -98,7 +98,8 @@ GALVATRON_INLINE void pack_rows(std::int64_t rows, std::int64_t padded_rows, std
 template <class T>
 GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t padded_rows, std::int64_t columns, const T* from,
                                       std::int64_t from_stride, float* to, std::int64_t to_stride) {
-  using V = Floats16;
+  using S = Vectors<Isa::portable>;
+  using V = typename S::Float;
   const std::int64_t whole_rows = rows / 4 * 4;
   const std::int64_t whole_columns = columns / 4 * 4;
   for (std::int64_t r = 0; r < whole_rows; r += 4) {
@@ -115,12 +116,10 @@ GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t padded_row
       const V c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
       const V d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
       float* out = to + i * to_stride + r;
-      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + 2 * to_stride) =
-          __builtin_shufflevector(c, d, 0, 1, 4, 5);
-      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + 3 * to_stride) =
-          __builtin_shufflevector(c, d, 2, 3, 6, 7);
+      vector_at<S>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+      vector_at<S>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+      vector_at<S>(out + 2 * to_stride) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+      vector_at<S>(out + 3 * to_stride) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
     }
   }
   for (std::int64_t r = 0; r < rows; ++r)

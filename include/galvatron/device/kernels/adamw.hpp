@@ -21,15 +21,13 @@ GALVATRON_HD inline float clip_scale(double loss, double squares, double clip) {
 
 /// A stream of random words, one for each place: random_block() has those of four.
 struct RandomStream {
-  std::uint64_t seed;
-  std::uint64_t stream;
+  std::uint64_t seed, stream;
 };
 
 /// The constants of one step, worked out once: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
 /// w -= rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + rate * decay * w.
 struct AdamWStep {
-  float beta1;
-  float beta2;
+  float beta1, beta2;
   float keep;           ///< 1 - rate * decay
   float rate;           ///< learning rate / (1 - beta1^t)
   float root_variance;  ///< 1 / sqrt(1 - beta2^t)

@@ -46,8 +46,7 @@ GALVATRON_HD GALVATRON_INLINE void rotate(float& first, float& second, float cos
 
 /// The cosine and the sine of an angle.
 struct Turn {
-  float cosine;
-  float sine;
+  float cosine, sine;
 };
 
 /// Of an angle in turns of 2 pi, to 1.2e-7, whatever the turns: only what is left of them after the nearest quarter,

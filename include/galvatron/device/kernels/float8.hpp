@@ -17,8 +17,7 @@ GALVATRON_HD GALVATRON_INLINE std::uint32_t magnitude_bits(const bfloat16& x) {
 
 /// What a tensor is multiplied with before it is rounded, and after it.
 struct Scaling {
-  float scale;
-  float unscale;
+  float scale, unscale;
 };
 
 /// The greatest power of two, at most 2^60, with which numbers up to that magnitude stay within format F; so scaling is

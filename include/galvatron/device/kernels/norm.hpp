@@ -9,8 +9,7 @@ namespace galvatron::device::kernels {
 /// What a row's elements share: LayerNorm (Ba et al. 2016) has mean and 1/deviation, RMSNorm (Zhang & Sennrich 2019)
 /// has 0 and 1/rms.
 struct Normalization {
-  float mean;
-  float scale;
+  float mean, scale;
 
   /// y is the normalized x.
   template <class V>

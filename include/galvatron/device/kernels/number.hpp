@@ -54,8 +54,7 @@ GALVATRON_HD GALVATRON_INLINE std::uint32_t two_rounded(float first, float secon
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   return both;
 #else
-  bfloat16 low;
-  bfloat16 high;
+  bfloat16 low, high;
   put(low, first);
   put(high, second);
   return std::uint32_t{high.bits} << 16 | low.bits;

@@ -94,8 +94,7 @@ GALVATRON_INLINE void attention_probability(V& x, float reference) {
 
 /// What the results of two parts of a row's keys weigh in the result of both.
 struct MergeWeights {
-  float first;
-  float second;
+  float first, second;
   float lse;  ///< of both
 };
 
