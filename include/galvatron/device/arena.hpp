@@ -25,8 +25,8 @@ class Region {
   Region() = default;
   Region(const char* name, std::byte* base, std::int64_t capacity) : name_(name), base_(base), capacity_(capacity) {}
 
-  /// `count` elements of T from the low end; a multiple of 64 bytes is taken. Throws when the plan's size is exceeded,
-  /// which is a defect of the memory formulas, never of the data.
+  /// `count` elements of T from the low end; a multiple of 64 bytes is taken. Throws when that exceeds the plan: a
+  /// defect.
   template <class T>
   View<T> take(std::int64_t count) {
     const std::int64_t first = low_;

@@ -118,8 +118,7 @@ struct Runs {
 template <class T>
 using In = std::type_identity_t<View<const std::remove_const_t<T>>>;
 
-/// What a loop or a kernel takes for an operand of an operation: the address of a view, null where it is empty;
-/// anything else as it is.
+/// What loops and kernels take for an operand: the address of a view, null where it is empty; anything else as it is.
 template <class T>
 constexpr T* plain(const View<T>& view) {
   return view.empty() ? nullptr : view.data;
@@ -213,8 +212,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
                      /*y=*/f, /*stats=*/f);
   // y again from the statistics kept.
   d.norm_recompute(NormKind::layer_norm, n, n, cf, cf, cf, /*stats=*/cf, /*y=*/f);
-  // dx = d_residual + dnorm/dx * dy (d_residual may be dx, or empty: then 0); dx may be dy or x; dgamma, dbeta
-  // accumulate (dbeta empty for RMSNorm).
+  // dx = d_residual (empty: 0) + dnorm/dx * dy; dx may be d_residual, dy or x; dgamma, dbeta (RMSNorm: empty) +=
+  // theirs.
   d.norm_backward(NormKind::layer_norm, n, n, /*dy=*/cf, /*x=*/cf, /*gamma=*/cf, /*stats=*/cf, /*d_residual=*/cf,
                   /*dx=*/f, /*dgamma=*/f, /*dbeta=*/f);
 
@@ -225,8 +224,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.activation_forward(ActivationKind::gelu, n, n, /*u=*/cf, /*g=*/f);
   // du from u and dg; du may be u, or dg where it has its shape (GELU and ReLU).
   d.activation_backward(ActivationKind::gelu, n, n, /*u=*/cf, /*dg=*/cf, /*du=*/f);
-  // u (m, n), or (m, 2n) for SwiGLU, = a (m, k) * b^T [+ bias], and g (m, n) of it, or of what u was before its
-  // rounding.
+  // u (m, n), or (m, 2n) for SwiGLU, = a (m, k) * b^T [+ bias], and g (m, n) of it, before its rounding or after.
   d.gemm_activation(ActivationKind::gelu, n, n, n, /*a=*/cf, /*b=*/cf, /*bias=*/cf, /*u=*/f, /*g=*/f);
   // du from u and dg = a (m, k) * b (k, n), which is rounded or not; dg is scratch; du may be u or dg as above.
   d.gemm_activation_backward(ActivationKind::gelu, n, n, n, /*a=*/cf, /*b=*/cf, /*u=*/cf, /*dg=*/f, /*du=*/f);
@@ -255,8 +253,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // Over a shard of the vocabulary: logits (rows, columns) of which the first `valid` columns exist and stand for
   // tokens first, first + 1, ...; stats (rows, 3) = maximum, sum of exp(logit - maximum), the target's logit (or -inf).
   d.softmax_statistics(/*rows=*/n, /*columns=*/n, /*valid=*/n, /*first=*/n, /*logits=*/cf, /*targets=*/tokens, f);
-  // From the statistics of `shards` shards (shards, rows, 3): lse (rows), and loss (1, or empty) += sum of (lse -
-  // target logit), in a fixed order.
+  // From the statistics (shards, rows, 3): lse (rows), and loss (1, or empty) += sum of (lse - target logit).
   d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/sum);
   // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`.
   d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*logits=*/f);

@@ -11,8 +11,7 @@
 
 #include <galvatron/core/units.hpp>
 
-/// GALVATRON_KERNEL marks code of kernels. The others stand before a loop: unrolled, so that arrays stay in registers;
-/// or not.
+/// GALVATRON_KERNEL marks code of kernels. The others stand before a loop; unrolled, its arrays stay in registers.
 #if defined(__CUDACC__)
 #define GALVATRON_KERNEL __device__ __forceinline__
 #define GALVATRON_UNROLL _Pragma("unroll")

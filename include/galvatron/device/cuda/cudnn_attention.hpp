@@ -1,12 +1,10 @@
-// Attention through cuDNN: forward and backward in bfloat16 as graphs of its operations, in the form that its fused
-// engines recognise.
+// Attention through cuDNN: bfloat16, as graphs of operations in the form that its fused engines recognise.
 //
 // Which shapes an engine takes, only the library knows; what it refuses, our own kernel computes. Backward that gives
 // the same bits every time has the weights' gradient, (queries, keys) of every head, in its workspace: samples and
 // heads are taken a part at a time.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -234,7 +233,7 @@ class Attention {
       : stream_(stream), workspace_(workspace), major_(major) {}
 
   /// One line for every shape that cuDNN refused, or for cuDNN as a whole.
-  [[nodiscard]] const std::vector<std::string>& refusals() const { return refusals_; }
+  [[nodiscard]] const std::set<std::string>& refusals() const { return refusals_; }
 
   /// Forward, or with d_o backward. False: nothing was done, cuDNN does not take it.
   bool compute(const AttentionShape& s, Precision precision, const void* q, const void* k, const void* v, const void* o,
@@ -278,7 +277,7 @@ class Attention {
     if (precision != Precision::bf16 || s.keys == 0 || !opens()) return nullptr;
     for (const void* tensor : tensors)
       if (reinterpret_cast<std::uintptr_t>(tensor) % 16 != 0) {
-        refuse(cudnn::to_string(s, backward) + ": cuDNN takes tensors on 16-byte boundaries");
+        refusals_.insert(cudnn::to_string(s, backward) + ": cuDNN takes tensors on 16-byte boundaries");
         return nullptr;
       }
     const auto [found, fresh] = plans_.try_emplace(std::pair(s, backward));
@@ -287,7 +286,7 @@ class Attention {
           throw cudnn::Refused(reason);
         found->second = cudnn::plan_attention(s, backward, {.handle = handle_.get()}, workspace_.count);
       } catch (const cudnn::Refused& refused) {
-        refuse(cudnn::to_string(s, backward) + ": " + refused.what());
+        refusals_.insert(cudnn::to_string(s, backward) + ": " + refused.what());
       }
     return found->second ? &*found->second : nullptr;
   }
@@ -302,13 +301,10 @@ class Attention {
       cudnn::check(cudnnCreate(handle_.out()), "handle");
       cudnn::check(cudnnSetStream(handle_.get(), stream_.get()), "stream");
     } catch (const cudnn::Refused& refused) {
-      refuse("attention: cuDNN: " + std::string(refused.what()));
+      refusals_.insert("attention: cuDNN: " + std::string(refused.what()));
       handle_ = {};
     }
     return handle_.get() != nullptr;
-  }
-  void refuse(const std::string& line) {
-    if (std::find(refusals_.begin(), refusals_.end(), line) == refusals_.end()) refusals_.push_back(line);
   }
   void execute(const cudnn::Plan& plan, const cudnn::Call& call, std::byte* workspace) {
     try {
@@ -323,7 +319,7 @@ class Attention {
   int major_;
   bool opened_ = false;
   Owner<cudnnHandle_t, cudnnDestroy> handle_;
-  std::vector<std::string> refusals_;
+  std::set<std::string> refusals_;
   std::map<std::pair<AttentionShape, bool>, std::optional<cudnn::PlannedAttention>> plans_;  ///< forward, backward
 };
 

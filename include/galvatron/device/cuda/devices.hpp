@@ -21,24 +21,17 @@ inline void prepare_process() { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*
 
 /// What cudaGetDeviceCount's answer means: the number of GPUs, at least 1, or why there is none (ErrorKind::machine).
 inline Result<int> devices_found(cudaError_t status, int count) {
-  const auto none = [](const char* cause, const char* remedy) {
-    return tl::unexpected<Error>(Error{ErrorKind::machine, std::string("no CUDA device: ") + cause + "; " + remedy +
-                                                               ", or compute with --device host"});
-  };
-  switch (status) {
-    case cudaSuccess:
-      if (count > 0) return count;
-      [[fallthrough]];
-    case cudaErrorNoDevice:
-      return none("the driver sees no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES");
-    case cudaErrorInsufficientDriver:
-      return none("there is no NVIDIA driver, or one too old for this program's CUDA", "install a newer driver");
-    case cudaErrorStubLibrary:
-      return none("the driver's library is the stub that programs are built with",
-                  "take CUDA's `stubs` folder out of LD_LIBRARY_PATH");
-    default:
-      return none(cudaGetErrorString(status), "check nvidia-smi");
-  }
+  if (status == cudaSuccess && count > 0) return count;
+  std::string why = std::string(cudaGetErrorString(status)) + "; check nvidia-smi";
+  if (status == cudaSuccess || status == cudaErrorNoDevice)
+    why = "the driver sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES";
+  if (status == cudaErrorInsufficientDriver)
+    why = "there is no NVIDIA driver, or one too old for this program's CUDA; install a newer driver";
+  if (status == cudaErrorStubLibrary)
+    why =
+        "the driver's library is the stub that programs are built with; take CUDA's `stubs` folder out of "
+        "LD_LIBRARY_PATH";
+  return tl::unexpected<Error>(Error{ErrorKind::machine, "no CUDA device: " + why + ", or compute with --device host"});
 }
 
 inline Result<int> device_count() {
@@ -128,8 +121,7 @@ class FixedMemory {
   Bytes bytes_{};
 };
 
-/// device::Mapping on the current GPU: memory of a fixed size, zero at first; empty when `counts_only`. Throws
-/// DeviceFailure when the GPU refuses it.
+/// device::Mapping on the current GPU: zero at first, empty when `counts_only`. Throws DeviceFailure.
 class DeviceMemory : public FixedMemory<cudaFree> {
  public:
   DeviceMemory() = default;
@@ -153,7 +145,7 @@ class DeviceMemory : public FixedMemory<cudaFree> {
   }
 };
 
-/// Page-locked memory of the program, not initialised. Throws DeviceFailure when the machine refuses it.
+/// Page-locked memory of the program, not initialised. Throws DeviceFailure.
 class PinnedMemory : public FixedMemory<cudaFreeHost> {
  public:
   PinnedMemory() = default;

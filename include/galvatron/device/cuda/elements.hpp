@@ -1,5 +1,4 @@
-// Kernels for element-wise work: pack by pack where addresses allow, else element by element. And division by a number
-// that a kernel is given.
+// Element-wise kernels: pack by pack where addresses allow, else element by element. And division by a given number.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +9,7 @@
 
 namespace galvatron::device::cuda {
 
-/// Divides by `value` >= 1 as a multiplication and a shift (Granlund & Montgomery 1994), which on a GPU takes a tenth
-/// of the time of a division of 64 bits.
-///
+/// Divides by `value` >= 1 as a multiplication and a shift (Granlund & Montgomery 1994), on a GPU ten times as fast.
 /// With l = ceil(log2 value) and m = ceil(2^(31 + l) / value), floor(n m / 2^(31 + l)) = floor(n / value) for every n
 /// below 2^31, and m has 32 bits.
 class Divisor {
@@ -81,14 +78,13 @@ constexpr std::int64_t steps_of(const ElementRange& all, int width) {
   return all.packed > 0 ? divide_up(all.count, width) : all.count;
 }
 
-/// For steps that are alike and leave nothing behind for others: blocks for several turns of the GPU, so that it is
-/// busy to the end however many of them fit at once.
+/// For steps that are alike and independent: blocks for several turns of the GPU, so that it is busy to the end.
 constexpr Geometry over_steps(std::int64_t steps, int threads = 256) {
   return {.blocks = std::clamp<std::int64_t>(divide_up(steps, threads), 1, 16 * most_blocks), .threads = threads};
 }
 
-/// Calls work.at<size>(i) for elements [i, i + size), with the sizes W::width and 1; each element once, by all threads
-/// of the grid.
+/// Calls work.at<size>(i) for elements [i, i + size), size W::width or 1; each element once, by all threads of the
+/// grid.
 template <class W>
 GALVATRON_KERNEL void work_on(auto& block, const ElementRange& all, const W& work) {
   const std::int64_t step = block.blocks() * block.threads();

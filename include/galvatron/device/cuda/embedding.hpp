@@ -1,10 +1,9 @@
 // Token and position tables, and means over the tokens of a sample.
 //
-// Gradients of a token table add up in a fixed order, whatever blocks run when: the rows of a batch are taken in the
-// order of their tokens, and of equal tokens in their own order. Rows are sorted in tiles in shared memory, by a
-// bitonic network (Batcher 1968), and every row then finds its place in the whole by binary search in the other tiles.
-// That takes two kernels and no memory for the vocabulary, and hardly depends on how often a token occurs (padding may
-// be half of all rows).
+// Gradients of a token table add up in a fixed order: the rows of a batch in the order of their tokens, and of equal
+// tokens in their own. Rows are sorted in tiles in shared memory, by a bitonic network (Batcher 1968), and every row
+// then finds its place in the whole by binary search in the other tiles. That takes no memory for the vocabulary, and
+// hardly depends on how often a token occurs (padding may be half of all rows).
 #pragma once
 
 #include <algorithm>
@@ -18,8 +17,7 @@
 
 namespace galvatron::device::cuda {
 
-/// A row of a batch and the row of the table that its token reads, or the end of the table when that is elsewhere. Keys
-/// are ordered by entry, then by row; all are different.
+/// A row of a batch and the row of the table that its token reads, or the table's end. Ordered by entry, then by row.
 struct TokenKey {
   std::uint64_t bits;
 
@@ -117,9 +115,8 @@ struct GatherTokens {
   }
 };
 
-/// Adds up the gradients of equal tokens, which are neighbours in their order: of `chunk` keys a block, in a tile of
-/// columns. The sum of a token's first rows goes to the table; the sum of rows whose token began in an earlier chunk is
-/// kept, so that every row of the table has one block that adds to it.
+/// Adds up the gradients of equal tokens, of `chunk` keys a block, in a tile of columns. A token's first rows go to the
+/// table; the sum of rows whose token began in an earlier chunk is kept, so that one block adds to a row of the table.
 template <class T>
 struct SumTokens {
   static constexpr int most_threads = 128;

@@ -1,5 +1,5 @@
-// What flash attention is to compute: independent units of queries and keys, ordinary samples or windows of images. And
-// products of tiles in shared memory by a warp: bfloat16 on tensor cores, float on the others.
+// What flash attention is to compute, for samples or windows of images; and products of tiles in shared memory by a
+// warp: bfloat16 on tensor cores, float on the others.
 //
 // A warp has 16 rows. Its part (16, 8 N) of a matrix lies in the registers of its lanes as PTX's mma.m16n8 has it:
 //
@@ -137,8 +137,8 @@ GALVATRON_KERNEL void multiply_values(auto& block, const float (&p)[M][4], const
   }
 }
 
-/// The lane's part of row g (half 0) or g + 8 (half 1) of results, times `factor`, to the first `width` elements of a
-/// head; those may be written four at a time where `packed`.
+/// The lane's part of row g (half 0) or g + 8 (half 1), times `factor`, to the first `width` elements of a head, four
+/// at a time where `packed`.
 template <int N, class T>
 GALVATRON_KERNEL void store_row(auto& block, const float (&c)[N][4], int half, float factor, int width, bool packed,
                                 T* to) {
@@ -186,39 +186,24 @@ struct QueryTile {
   int end;  ///< of the keys that they see
 };
 
-/// T is the type of activations. Rows of a tensor are tokens of the whole problem; see AttentionShape, WindowShape and
-/// AttentionBias.
+/// Rows of tensors are tokens of the whole problem; see AttentionShape, WindowShape and AttentionBias.
 template <class T>
 struct FlashProblem {
-  int first_unit = 0;  ///< that the kernels work on,
-  int units = 0;       ///< and their number
+  int first_unit = 0, units = 0;  ///< that the kernels work on
   int batch = 0;
-  int queries = 0;  ///< of a unit
-  int keys = 0;     ///< of a unit
-  int heads = 0;
-  int kv_heads = 0;
-  int head_dim = 0;
+  int queries = 0, keys = 0;  ///< of a unit
+  int heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = false;
   bool packed = false;  ///< rows of heads are whole packs, in memory too
-  std::int64_t q_stride = 0;
-  std::int64_t kv_stride = 0;
-  std::int64_t out_stride = 0;
-  std::int64_t dq_stride = 0;
-  std::int64_t dkv_stride = 0;
-  std::int64_t lse_stride = 0;
-  std::int64_t delta_stride = 0;
+  std::int64_t q_stride = 0, kv_stride = 0, out_stride = 0, dq_stride = 0, dkv_stride = 0;
+  std::int64_t lse_stride = 0, delta_stride = 0;
   const float* bias = nullptr;  ///< null: none
-  std::int64_t bias_head = 0;
-  std::int64_t bias_query = 0;
+  std::int64_t bias_head = 0, bias_query = 0;
   int window = 0;  ///< 0: a unit is a sample, else a window
-  int side = 0;
-  int shift = 0;
+  int side = 0, shift = 0;
   const T* table = nullptr;  ///< of a window's biases
   // The tensors that forward reads, and those that backward needs beside them.
-  const T* q = nullptr;
-  const T* k = nullptr;
-  const T* v = nullptr;
-  const T* d_o = nullptr;
+  const T *q = nullptr, *k = nullptr, *v = nullptr, *d_o = nullptr;
   const float* lse = nullptr;
   float* delta = nullptr;
 
@@ -299,8 +284,8 @@ struct FlashProblem {
     return bias == nullptr ? 0.0F : bias[head * bias_head + query * bias_query + key] * kernels::log2_e;
   }
 
-  /// Products of a warp's rows and a tile's columns become scores in log 2. Rows are queries and columns keys, or the
-  /// other way round (`across`); first tokens and marks are those of the warp's first row and of the first column.
+  /// Products of a warp's rows and a tile's columns become scores in log 2; rows are keys and columns queries where
+  /// `across`.
   template <bool across, int N>
   GALVATRON_KERNEL void to_scores(auto& block, int head, int first_row, int first_column, const WindowMark* rows,
                                   const WindowMark* columns, float (&s)[N][4]) const {
@@ -409,8 +394,7 @@ constexpr int backward_columns(int head_dim, int head_bytes) {
 template <class T, int D, int bytes = D * static_cast<int>(sizeof(T))>
 using BackwardTiles = FlashTiles<T, D, bytes <= 256 ? 4 : 2, backward_columns(D, bytes), 2>;
 
-/// The problem of ordinary attention, with its biases but not their gradients. `addresses` are those of the other
-/// tensors of T. Throws DeviceFailure.
+/// The problem of ordinary attention, without gradients of biases; `addresses` are those of the other tensors of T.
 template <class T>
 FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias, const T* q, const T* k, const T* v,
                               const auto*... addresses) {

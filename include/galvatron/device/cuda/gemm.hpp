@@ -1,9 +1,6 @@
-// Matrix products through cuBLASLt.
-//
-// cuBLASLt computes column_major() of the product, by the algorithm that was searched and kept (algorithm_cache.hpp),
-// else by its own first choice. That choice is asked for once per product and alignment, and its absence is kept too.
-// Sums are float (never TF32), partial sums too, so that the same program with the same algorithms gives
-// the same bits.
+// Matrix products through cuBLASLt, which computes column_major() of them by the algorithm that was searched and kept
+// (algorithm_cache.hpp), else by its own first choice. That choice is asked for once per product and alignment, and its
+// absence is kept too. All sums are float (never TF32); the same algorithms give the same bits.
 #pragma once
 
 #include <algorithm>
@@ -108,8 +105,7 @@ class Products {
   /// Algorithms that a search compares, and how often it runs each.
   static constexpr int most_proposals = 8;
   static constexpr int runs = 5;
-  /// Seconds of the GPU. A run that takes as long counts alone, and once a search has taken as long it compares no
-  /// more: what cuBLASLt proposes first is the likeliest.
+  /// Seconds of the GPU: a run that takes as long counts alone, a search that has taken as long ends.
   static constexpr double long_run = 0.010;
   static constexpr double long_search = 0.050;
 
@@ -124,8 +120,7 @@ class Products {
     check(cublasLtCreate(handle_.out()), "creation");
   }
 
-  /// c = a * b or c += a * b, without a bias; every extent at least 1.
-  /// @param unscale  (2) of fp8 only: what a and b are multiplied with
+  /// c = a * b or c += a * b, without a bias; every extent at least 1. unscale (2), of fp8 only, multiplies a and b.
   void multiply(const Product& product, const void* a, const void* b, void* c, const float* unscale = nullptr) {
     if (!try_multiply(product, Epilogue::none, a, b, nullptr, nullptr, c, unscale))
       throw DeviceFailure("cuBLASLt has no algorithm for the " + to_string(product) + " on this GPU with operands on " +

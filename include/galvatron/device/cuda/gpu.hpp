@@ -28,9 +28,8 @@ namespace galvatron::device::cuda {
 ///   codes that are multiplied with unscale (2);
 /// - try_multiply(product, epilogue, a, b, bias, u, c): see Epilogue; false when the machine has no such product, and
 ///   nothing was done;
-/// - attention_forward(shape, precision, q, k, v, o, lse),
-///   attention_backward(shape, precision, q, k, v, o, lse, d_o, dq, dk, dv): false when the machine has none of its own
-///   for this shape, and nothing was done;
+/// - attention(shape, precision, q, k, v, o, lse), or with (d_o, dq, dk, dv) behind them backward: false when the
+///   machine has none of its own for this shape, and nothing was done;
 /// - wait(): until all that was launched is done;
 /// - fetch(from, to, bytes): to memory of the program, and waits for it;
 /// - upload(to, bytes, writer): writer(std::byte*) fills memory of the program, which goes to the device;
@@ -94,8 +93,7 @@ class Gpu {
   void attention_forward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, View<T> o, View<float> lse,
                          const AttentionBias& bias = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && m_.attention_forward(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data))
-      return;
+    if (bias.values.empty() && m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data)) return;
     cuda::attention_forward(m_, shape, q.data, k.data, v.data, o.data, lse.data, bias);
   }
   template <class T>
@@ -103,8 +101,8 @@ class Gpu {
                           In<T> d_o, View<T> dq, View<T> dk, View<T> dv, View<float> delta,
                           const AttentionBias& bias = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && m_.attention_backward(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data,
-                                                     d_o.data, dq.data, dk.data, dv.data))
+    if (bias.values.empty() && m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data, d_o.data,
+                                            dq.data, dk.data, dv.data))
       return;
     cuda::attention_backward(m_, scratch_, shape, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
                              dv.data, delta.data, bias);

@@ -63,31 +63,28 @@ class GraphReplay {
   template <class Kernel>
   void launch(const Geometry& geometry, const Kernel& kernel) {
     ask(&kind<Kernel>, geometry.blocks, geometry.threads);
-    if (goes()) attempt([&] { m_.launch(geometry, kernel); });
+    attempt([&] { m_.launch(geometry, kernel); });
   }
   void zero(void* to, std::int64_t bytes) {
     ask(to, bytes);
-    if (goes()) attempt([&] { m_.zero(to, bytes); });
+    attempt([&] { m_.zero(to, bytes); });
   }
   void copy(const void* from, void* to, std::int64_t bytes) {
     ask(from, to, bytes);
-    if (goes()) attempt([&] { m_.copy(from, to, bytes); });
+    attempt([&] { m_.copy(from, to, bytes); });
   }
   void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c,
                 const float* unscale = nullptr) {
     ask(product, a, b, bias, c, unscale);
-    if (goes()) attempt([&] { m_.multiply(product, a, b, bias, c, unscale); });
+    attempt([&] { m_.multiply(product, a, b, bias, c, unscale); });
   }
   bool try_multiply(const Product& product, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
                     void* c) {
     return answer([&] { return m_.try_multiply(product, epilogue, a, b, bias, u, c); }, product, epilogue, a, b, bias,
                   u, c);
   }
-  bool attention_forward(const AttentionShape& shape, Precision precision, auto... arguments) {
-    return answer([&] { return m_.attention_forward(shape, precision, arguments...); }, arguments...);
-  }
-  bool attention_backward(const AttentionShape& shape, Precision precision, auto... arguments) {
-    return answer([&] { return m_.attention_backward(shape, precision, arguments...); }, arguments...);
+  bool attention(const AttentionShape& shape, Precision precision, auto... arguments) {
+    return answer([&] { return m_.attention(shape, precision, arguments...); }, arguments...);
   }
 
   void wait() {
@@ -112,7 +109,7 @@ class GraphReplay {
     }
     std::byte* from = entry_->host->data() + first;
     writer(from);
-    if (goes()) attempt([&] { m_.copy(from, to, bytes); });
+    attempt([&] { m_.copy(from, to, bytes); });
   }
   [[nodiscard]] View<std::byte> workspace() { return m_.workspace(); }
 
@@ -159,26 +156,20 @@ class GraphReplay {
       const std::scoped_lock lock(recording_);
       m_.begin_recording();
       try {
-        walk(entry, Mode::records, body);
+        walk(entry, Mode::records, [&] {
+          body();
+          attempt([&] { entry.recording.emplace(m_.end_recording()); });
+        });
       } catch (...) {
         m_.drop_recording();
         throw;
       }
-      if (failure_.empty()) {
-        try {
-          entry.recording.emplace(m_.end_recording());
-        } catch (const DeviceFailure& why) {
-          fail(why.what());
-        }
-      } else {
-        m_.drop_recording();
-      }
+      if (!entry.recording) m_.drop_recording();
     }
     if (failure_.empty()) {
       entry.asked = asked_;
       return m_.run(*entry.recording);
     }
-    entry.recording.reset();
     entry.refused = true;
     refusal_ = failure_;
     body();
@@ -187,6 +178,7 @@ class GraphReplay {
   // Operations that cannot be recorded end the recording, not the step, which is then done without.
   void attempt(const auto& operation) {
     if (mode_ == Mode::does) return operation();
+    if (mode_ == Mode::compares || !failure_.empty()) return;
     try {
       operation();
     } catch (const DeviceFailure& why) {
@@ -196,14 +188,13 @@ class GraphReplay {
   void fail(const std::string& why) {
     if (failure_.empty()) failure_ = why;
   }
-  [[nodiscard]] bool goes() const { return mode_ == Mode::does || (mode_ == Mode::records && failure_.empty()); }
 
   // Whether the machine has such an operation of its own.
   bool answer(const auto& operation, auto... arguments) {
     ask(arguments...);
     if (mode_ == Mode::compares) return answered_ < entry_->answers.size() && entry_->answers[answered_++];
     bool done = false;
-    if (goes()) attempt([&] { done = operation(); });
+    attempt([&] { done = operation(); });
     if (mode_ == Mode::records) entry_->answers.push_back(done);
     return done;
   }

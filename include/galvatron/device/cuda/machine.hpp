@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
-#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -20,25 +20,22 @@
 
 namespace galvatron::device::cuda {
 
-/// Belongs to one thread of the program at a time, whose current GPU is the machine's. Nothing but objects of the
-/// libraries and page-locked memory is allocated: temporary memory comes from the workspace given. Throws
-/// DeviceFailure.
+/// Belongs to one thread of the program at a time, whose current GPU is the machine's. Allocates objects of the
+/// libraries and page-locked memory only: temporary memory comes from the workspace given. Throws DeviceFailure.
 class Machine {
  public:
   static constexpr std::int64_t kernel_workspace_bytes = std::int64_t{16} << 20;   ///< of Gpu
   static constexpr std::int64_t product_workspace_bytes = std::int64_t{32} << 20;  ///< of cuBLASLt
   static constexpr std::int64_t boundary = 256;                                    ///< of every workspace
 
-  /// The bytes that a GPU wants as its workspace. cuDNN's attention has what is beyond the other two: enough for the
-  /// deterministic backward pass, which keeps S x S bfloat16s of a head, of 16 heads of 4,096 tokens at a time, so that
-  /// their blocks keep all multiprocessors busy.
+  /// The bytes that a GPU wants as its workspace. cuDNN's backward attention, which keeps S x S bfloat16s of a head,
+  /// has the rest: enough for 16 heads of 4,096 tokens at a time, whose blocks keep all multiprocessors busy.
   static constexpr std::int64_t library_workspace_bytes() { return std::int64_t{640} << 20; }
 
   /// Makes GPU `ordinal`, of which the stream is, the calling thread's. The workspace, memory of that GPU of at least
   /// library_workspace_bytes() on a 64-byte boundary, is the machine's own as long as it lives.
   Machine(int ordinal, Stream& stream, View<std::byte> library_workspace)
-      : ordinal_(use_device(ordinal)),
-        major_(describe_device(ordinal).major),
+      : major_(describe_device(use_device(ordinal)).major),
         workspace_(on_boundary(library_workspace)),
         stream_(stream),
         products_(stream_, workspace_.slice(kernel_workspace_bytes, product_workspace_bytes)),
@@ -48,16 +45,15 @@ class Machine {
   /// Waits for all that was launched.
   ~Machine() { cudaStreamSynchronize(stream_.get()); }
 
-  [[nodiscard]] int ordinal() const { return ordinal_; }
   [[nodiscard]] Stream& stream() { return stream_; }
   [[nodiscard]] View<std::byte> workspace() const { return workspace_.slice(0, kernel_workspace_bytes); }
   /// The products of the libraries, for the search of their algorithms.
   [[nodiscard]] Products& products() { return products_; }
-  /// True when GELU may be a part of bfloat16 products. Before Hopper those are slower than two operations
-  /// (karpathy/llm.c, pull request 338), so that cuBLASLt is not asked.
+  /// True when GELU may be a part of bfloat16 products, which before Hopper are slower (karpathy/llm.c, pull request
+  /// 338).
   [[nodiscard]] bool has_gelu_in_product() const { return major_ >= 9; }
   /// Why shapes of attention went to our own kernel: one line each.
-  [[nodiscard]] const std::vector<std::string>& attention_refusals() const { return attention_.refusals(); }
+  [[nodiscard]] const std::set<std::string>& attention_refusals() const { return attention_.refusals(); }
 
   void launch(const Geometry& geometry, const auto& kernel) { stream_.launch(geometry, kernel); }
   void zero(void* to, std::int64_t bytes) {
@@ -81,8 +77,7 @@ class Machine {
   void drop_recording() { Recording::drop(stream_); }
   void run(Recording& recording) { recording.run(stream_); }
 
-  /// See Product.
-  /// @param unscale  (2) of fp8 only: what a and b are multiplied with
+  /// See Product, and Products for `unscale`.
   void multiply(const Product& p, const void* a, const void* b, const void* bias, void* c,
                 const float* unscale = nullptr) {
     if (p.k == 0 && p.accumulate) return;
@@ -105,8 +100,7 @@ class Machine {
   }
 
   /// See Attention.
-  bool attention_forward(const auto&... a) { return attention_.compute(a...); }
-  bool attention_backward(const auto&... a) { return attention_.compute(a...); }
+  bool attention(const auto&... a) { return attention_.compute(a...); }
 
  private:
   // c = the bias, or zero, in every row.
@@ -133,7 +127,6 @@ class Machine {
     return workspace_.slice(bytes, workspace_.count - bytes);
   }
 
-  int ordinal_;
   int major_;  ///< of the compute capability; epilogues of products are from 9 on
   View<std::byte> workspace_;
   Stream& stream_;

@@ -12,8 +12,8 @@
 
 namespace galvatron::device::cuda {
 
-/// What a thread has of a row of `count` elements: where rows are packed `kept` packs in its registers, and packs in
-/// memory of what is left; else single elements in memory.
+/// What a thread has of a row: where rows are packed `kept` packs in its registers and packs in memory of what is left,
+/// else single elements in memory.
 template <class T, int kept>
 struct RowPart {
   Pack<T> packs[kept] = {};
@@ -34,10 +34,11 @@ struct RowPart {
       for (int i = rank; i < count; i += threads) work.template operator()<1, false>(0, i);
     }
   }
-  /// Keeps what the registers take of a row.
-  template <int n, bool own>
-  GALVATRON_KERNEL void keep(const T* row, int p, int i) {
-    if constexpr (own) packs[p] = Pack<T>::at(row + i);
+  /// Keeps what the registers take of a row; each(work) is the above with the row's numbers.
+  GALVATRON_KERNEL void keep(const auto& each, const T* row) {
+    each([&]<int n, bool own>(int p, int i) {
+      if constexpr (own) packs[p] = Pack<T>::at(row + i);
+    });
   }
   /// The elements again.
   template <int n, bool own>
@@ -74,8 +75,7 @@ GALVATRON_KERNEL void put_sums(float* sums, const float (&values)[n], bool grow)
   put_elements(sums, now);
 }
 
-/// y = norm(x) * gamma (+ beta), or norm(x + r). A row is read once, unless it is longer than the registers of its
-/// team.
+/// y = norm(x [+ r]) * gamma (+ beta). A row is read once, unless it is longer than the registers of its team.
 template <class T, bool adds = false>
 struct Norm {
   static constexpr int most_threads = adds ? 512 : 640;
@@ -102,24 +102,20 @@ struct Norm {
     const float inverse = 1.0F / static_cast<float>(hidden);
     const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
     Part weights, shifts;
-    each([&]<int n, bool own>(int p, int i) { weights.template keep<n, own>(gamma, p, i); });
-    if (beta != nullptr) each([&]<int n, bool own>(int p, int i) { shifts.template keep<n, own>(beta, p, i); });
+    weights.keep(each, gamma);
+    if (beta != nullptr) shifts.keep(each, beta);
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
       const T* in = x + row * hidden;
       T* out = y + row * hidden;
       Part part;
+      part.keep(each, in);
       if constexpr (adds) {
         const T* more = r + row * hidden;
         T* all = sum + row * hidden;
         Part part_of_r;
-        each([&]<int n, bool own>(int p, int i) {
-          part.template keep<n, own>(in, p, i);
-          part_of_r.template keep<n, own>(more, p, i);
-        });
+        part_of_r.keep(each, more);
         each([&]<int n, bool own>(int p, int i) { part.template add<n, own>(part_of_r, in, more, all, p, i); });
         in = all;  // a thread reads again what it wrote itself
-      } else {
-        each([&]<int n, bool own>(int p, int i) { part.template keep<n, own>(in, p, i); });
       }
       kernels::Normalization normalized{0.0F, 0.0F};
       if (known != nullptr) {
@@ -190,8 +186,8 @@ struct NormBackward {
     float gamma_sums[kept][size] = {}, beta_sums[kept][size] = {};
     const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
     Part weights;
-    each([&]<int n, bool own>(int p, int i) {
-      weights.template keep<n, own>(gamma, p, i);
+    weights.keep(each, gamma);
+    each([&]<int n, bool own>(int, int i) {
       if constexpr (own) return;
       put_sums<n>(sums + i, {}, false);
       if (shifted) put_sums<n>(sums + hidden + i, {}, false);
@@ -202,12 +198,9 @@ struct NormBackward {
       const T* residual = d_residual != nullptr ? d_residual + row * hidden : nullptr;
       const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
       Part part_of_x, part_of_dy, part_of_residual;
-      each([&]<int n, bool own>(int p, int i) {
-        part_of_x.template keep<n, own>(in, p, i);
-        part_of_dy.template keep<n, own>(gradient, p, i);
-      });
-      if (residual != nullptr)
-        each([&]<int n, bool own>(int p, int i) { part_of_residual.template keep<n, own>(residual, p, i); });
+      part_of_x.keep(each, in);
+      part_of_dy.keep(each, gradient);
+      if (residual != nullptr) part_of_residual.keep(each, residual);
       float g_sum = 0;
       float g_xhat_sum = 0;
       each([&]<int n, bool own>(int p, int i) {

@@ -1,7 +1,5 @@
-// Adjacent elements that a thread reads or writes at once.
-//
-// A pack is kept as the words it is read in, and taken apart only where its elements are used: it stays in as few
-// registers as it has words, and one instruction moves it. What is read of several places is asked for before any of it
+// Adjacent elements that a thread reads or writes at once: kept as the words that they are read in, in as few
+// registers, and taken apart only where elements are used. What is read of several places is asked for before any of it
 // is looked at, so that a thread waits for memory once.
 #pragma once
 

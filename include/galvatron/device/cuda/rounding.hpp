@@ -1,8 +1,7 @@
 // Tensors scaled and rounded to 8 bits, as they are or transposed.
 //
 // The greatest magnitude goes through memory: every block leaves that of its elements, and every block of the rounding
-// that follows takes the greatest of them. Magnitudes are compared as whole numbers, so that no order matters and NaN
-// is above all.
+// takes the greatest of them. Magnitudes are compared as whole numbers: no order matters, and NaN is above all.
 #pragma once
 
 #include <algorithm>

@@ -90,10 +90,8 @@ struct TeamGeometry {
   Geometry geometry;
 };
 
-/// For rows of `packs` packs, of which a thread keeps `kept` in registers where rows are packed: a warp a row when it
-/// can keep all of it.
-/// @param resident  threads that a multiprocessor has room for at once: the blocks that all have room for go on with
-///                  further rows, so that none is left for another turn
+/// For rows of `packs` packs, of which a thread keeps `kept` where rows are packed: a warp a row when it can keep all.
+/// @param resident  threads that a multiprocessor has room for: there are as many blocks, which go on with further rows
 constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool packed, int kept, int most_threads,
                                   int resident) {
   constexpr int together = 128;  // threads of a block of several teams
@@ -107,8 +105,7 @@ constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool pa
                        .threads = threads}};
 }
 
-/// How many partial results of `bytes` bytes, at most `wanted`, the scratch memory takes. Throws DeviceFailure when it
-/// takes none.
+/// How many partial results of `bytes` bytes, at most `wanted`, the scratch memory takes; DeviceFailure when none.
 inline std::int64_t partials_within(View<std::byte> scratch, std::int64_t bytes, std::int64_t wanted) {
   if (bytes > scratch.count)
     throw DeviceFailure("sums over blocks need " + std::to_string(bytes) + " bytes of the GPU's workspace, there are " +

@@ -13,8 +13,7 @@
 
 namespace galvatron::device::cuda {
 
-/// Page-locked memory through which pieces go, in two halves that take turns: while one is filled, the stream reads the
-/// other. They grow with the largest piece.
+/// Page-locked memory in two halves that take turns: while one is filled, the stream reads the other.
 class Staging {
  public:
   /// Larger pieces take pageable memory of their own, and the program waits for their copy.

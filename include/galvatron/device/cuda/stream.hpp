@@ -20,8 +20,7 @@ inline std::string with_place(const std::string& what, const std::source_locatio
   return what + " (" + file + ":" + std::to_string(where.line()) + ")";
 }
 
-/// Throws DeviceFailure with CUDA's own words and the place of the call, when a call did not succeed; a later launch
-/// does not report it again.
+/// Throws DeviceFailure with CUDA's own words and the place of the call; a later launch does not report it again.
 inline void check(cudaError_t status, std::source_location where = std::source_location::current()) {
   if (status == cudaSuccess) return;
   cudaGetLastError();

@@ -178,8 +178,7 @@ class Products {
     return bands;
   }
 
-  /// The implementation that oneDNN chooses for a band of that many rows; false when scratch memory is too small for
-  /// it.
+  /// False when scratch memory is too small for what oneDNN chooses for a band of that many rows.
   bool add_kernel(const Product& product, std::int64_t rows, Bands& bands) {
     Description description;
     const Operands operands(product, rows);

@@ -19,10 +19,9 @@
 
 namespace galvatron::device {
 
-/// Executes the operations of the Device concept on `threads` cores; shapes and meanings stand there. One object
-/// belongs to one thread of the program at a time. Temporary memory comes from the workspace given, nothing is
-/// allocated but oneDNN's code, once per shape of a matrix product. Throws DeviceFailure when an operation is beyond
-/// this processor or the workspace.
+/// Executes the operations of the Device concept on `threads` cores. Belongs to one thread of the program at a time.
+/// Temporary memory comes from the workspace given, nothing is allocated but oneDNN's code, once per shape of a matrix
+/// product. Throws DeviceFailure when an operation is beyond this processor or the workspace.
 class Host {
  public:
   static constexpr bool counts_only = false;
@@ -31,8 +30,7 @@ class Host {
 
   /// The bytes that a device of that many threads wants as its workspace.
   static constexpr std::int64_t library_workspace_bytes(int threads) { return threads * workspace_bytes_per_thread; }
-  /// True when this processor multiplies matrices of that format; of 8 bits, which none does, when it has those that
-  /// stand for them.
+  /// True when this processor multiplies matrices of that format; 8 bits stand for bfloat16.
   static bool supports(Precision precision) { return host::Products::supports(precision); }
 
   /// `threads` >= 1; `library_workspace` of at least library_workspace_bytes(threads), on a 64-byte boundary, is the

@@ -43,8 +43,7 @@ __attribute__((noinline, target("avx2,fma"))) void call_avx2(const auto& f) { f.
 #endif
 __attribute__((noinline)) void call_portable(const auto& f) { f.template operator()<Isa::portable>(); }
 
-/// Calls `f.operator()<isa>()`, an always-inline lambda, compiled for that instruction set, which the caller's code
-/// knows.
+/// Calls `f.operator()<isa>()`, an always-inline lambda, compiled for that instruction set.
 template <Isa isa>
 GALVATRON_INLINE void with_isa(const auto& f) {
 #if GALVATRON_X86
@@ -224,8 +223,7 @@ GALVATRON_INLINE void put_lanes_stochastically(bfloat16* x, const typename S::Fl
   }
 }
 
-/// Calls `f.operator()<S>(i)` for the elements of [first, last): for vectors of S that start at i, and one by one for
-/// those that are left.
+/// Calls `f.operator()<S>(i)` for [first, last): for vectors of S that start at i, then one by one for what is left.
 template <class S>
 GALVATRON_INLINE void for_lanes(std::int64_t first, std::int64_t last, const auto& f) {
   for (; first + S::lanes <= last; first += S::lanes) f.template operator()<S>(first);

@@ -127,8 +127,7 @@ class WindowTiles {
     if (d_table == nullptr || head < 0) return;
     for_pairs([&](std::int64_t pair, std::int64_t entry) { d_table[entry * shape_.heads + head] += d_bias[pair]; });
   }
-  // Goes to a window: the places of its tokens, and biases in `s`, with minus infinity where tokens do not see each
-  // other.
+  // Goes to a window: `places`, and biases in `s`, minus infinity where tokens do not see each other.
   void go_to(std::int64_t window) {
     const std::int64_t w = shape_.window;
     const std::int64_t across = shape_.side / w;
@@ -168,8 +167,7 @@ class WindowTiles {
   WindowShape shape_;
 };
 
-/// Calls `f.operator()<isa>(tiles, sample, head)`, an always-inline lambda, for all windows, with as many threads as
-/// they pay for; returns their number.
+/// Calls `f.operator()<isa>(tiles, sample, head)`, an always-inline lambda, for all windows; returns the threads used.
 int for_windows(const Team& team, const WindowShape& shape, bool backward, const auto* table, const auto& f) {
   const std::int64_t units = shape.batch * shape.windows() * shape.heads;
   const bool pays = units * shape.span() * shape.span() * shape.head_dim > parallel_elements;

@@ -1,5 +1,4 @@
-// Sums, products, GELU (tanh approximation), ReLU and SwiGLU. V is a float, or a vector of floats of which each lane is
-// one element.
+// Sums, products, GELU, ReLU and SwiGLU. V is a float, or a vector of floats, one element a lane.
 #pragma once
 
 #include <galvatron/device/kernels/math.hpp>

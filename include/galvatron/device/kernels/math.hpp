@@ -17,8 +17,8 @@ GALVATRON_HD GALVATRON_INLINE float power_of_two(float rounder_plus_n) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounder_plus_n) << 23);
 }
 
-/// p = 2^r for r in [-1/2, 1/2]: the polynomial with p(0) = 1 of the least greatest relative error there, 2.6e-9. V is
-/// float or a vector of floats.
+/// p = 2^r for r in [-1/2, 1/2], V a float or a vector: the polynomial with p(0) = 1 of the least relative
+/// error, 2.6e-9.
 template <class V>
 GALVATRON_HD GALVATRON_INLINE void exponential2_polynomial(const V& r, V& p) {
   p = 1.559467755e-4F * r + 1.340664391e-3F;
@@ -39,8 +39,7 @@ GALVATRON_HD GALVATRON_INLINE float bounded_power(float x, float most) {
 }
 #endif
 
-/// 2^x with a relative error of 1.5e-7; 0 below -126.5 (so for -inf too), 2^127 above 127. On a GPU 2.4e-7, and 0 below
-/// -126.
+/// 2^x with a relative error of 1.5e-7; 0 below -126.5 (and for -inf), 2^127 above 127. On a GPU 2.4e-7; 0 below -126.
 GALVATRON_HD GALVATRON_INLINE float exponential2(float x) {
 #if defined(__CUDA_ARCH__)
   return bounded_power(x, 127.0F);
@@ -96,9 +95,8 @@ GALVATRON_HD GALVATRON_INLINE void exponential(const V& x, V& y) {
   }
 }
 
-/// y = the square root of numbers x that are not negative, with a relative error of 2e-7, and of others nothing of use;
-/// no library call and no errno, which would keep loops from becoming vector instructions. V is a float or a vector of
-/// floats.
+/// y = the square root of x >= 0 with a relative error of 2e-7, V a float or a vector; without a library call and
+/// errno, which would keep loops from becoming vector instructions.
 template <class V>
 GALVATRON_HD GALVATRON_INLINE void square_root(const V& x, V& y) {
   using Bits = std::conditional_t<std::is_same_v<V, float>, std::int32_t, decltype(V{} < V{})>;

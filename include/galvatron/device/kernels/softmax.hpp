@@ -1,8 +1,6 @@
-// Softmax over a row that comes in pieces (Milakov & Gimelshein 2018), and the gradient of its cross-entropy; and the
-// arithmetic of one score of flash attention (Dao et al. 2022; Dao 2023).
-//
-// Scores of attention are kept in units of log 2: query rows are scaled by head_dim^-1/2 log2(e), so that every
-// exponential is a power of two.
+// Softmax over a row that comes in pieces (Milakov & Gimelshein 2018), the gradient of its cross-entropy, and scores of
+// flash attention (Dao et al. 2022; Dao 2023) in units of log 2: query rows are scaled by head_dim^-1/2 log2(e), so
+// that every exponential is a power of two.
 #pragma once
 
 #include <cmath>
