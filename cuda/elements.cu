@@ -1,9 +1,8 @@
-// The kernels of device/cuda/optimizer.hpp, pointwise.hpp, rounding.hpp and runs.hpp.
+// The kernels of device/cuda/optimizer.hpp, pointwise.hpp and rounding.hpp.
 #include <galvatron/device/cuda/launch.cuh>
 #include <galvatron/device/cuda/optimizer.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/rounding.hpp>
-#include <galvatron/device/cuda/runs.hpp>
 
 namespace galvatron::device::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/device/cuda/runs.hpp>
+#include <galvatron/device/cuda/pointwise.hpp>
 
 #include "few_blocks.hpp"
 #include "host_fixture.hpp"

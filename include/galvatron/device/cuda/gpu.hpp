@@ -15,7 +15,6 @@
 #include <galvatron/device/cuda/optimizer.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/rounding.hpp>
-#include <galvatron/device/cuda/runs.hpp>
 #include <galvatron/device/cuda/softmax.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>

@@ -12,8 +12,7 @@
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/gemm.hpp>
 #include <galvatron/device/cuda/gpu.hpp>
-#include <galvatron/device/cuda/runs.hpp>
-#include <galvatron/device/cuda/staging.hpp>
+#include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>

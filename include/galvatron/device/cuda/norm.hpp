@@ -78,10 +78,9 @@ GALVATRON_KERNEL void put_sums(float* sums, const float (&values)[n], bool grow)
 /// y = norm(x [+ r]) * gamma (+ beta). A row is read once, unless it is longer than the registers of its team.
 template <class T, bool adds = false>
 struct Norm {
-  static constexpr int most_threads = adds ? 512 : 640;
+  static constexpr int most_threads = adds ? 512 : 640;  ///< of a multiprocessor too, by their registers
   static constexpr int least_blocks = adds ? 1 : 0;
-  static constexpr int resident = adds ? 512 : 640;  ///< threads of a multiprocessor, by their registers
-  static constexpr int kept = 4;                     ///< packs in a thread's registers
+  static constexpr int kept = 4;  ///< packs in a thread's registers
   using Part = RowPart<T, kept>;
   Teams teams;
   int hidden;
@@ -159,8 +158,7 @@ struct Norm {
 /// the sums of their packs in registers; those of what is left are in shared memory, or where they go at last.
 template <class T>
 struct NormBackward {
-  static constexpr int most_threads = 512;
-  static constexpr int resident = 512;  ///< threads of a multiprocessor, by their registers
+  static constexpr int most_threads = 512;  ///< of a multiprocessor too, by their registers
   static constexpr int size = Pack<T>::size;
   static constexpr int kept = size == 4 ? 3 : 2;  ///< packs in registers, with the two sums of every element
   using Part = RowPart<T, kept>;
@@ -258,8 +256,7 @@ void normalize(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hi
   if (rows == 0 || hidden == 0) return;
   using Kernel = Norm<T, adds>;
   const bool packed = is_packed<T>(hidden, x, r, gamma, beta, sum, y);
-  const auto share =
-      share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads, Kernel::resident);
+  const auto share = share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads);
   launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
                                          static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
 }
@@ -296,7 +293,7 @@ void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::
   auto* partials = reinterpret_cast<float*>(scratch.data);
   const bool packed = is_packed<T>(hidden, dy, x, gamma, d_residual, dx, partials);
   const std::int64_t packs = divide_up(hidden, Pack<T>::size);
-  auto share = share_rows(rows, packs, packed, Kernel::kept, Kernel::most_threads, Kernel::resident);
+  auto share = share_rows(rows, packs, packed, Kernel::kept, Kernel::most_threads);
   const std::int64_t width = dbeta != nullptr ? 2 * hidden : hidden;
   const std::int64_t bytes = width * static_cast<std::int64_t>(sizeof(float));
   const bool several = share.teams.threads < share.geometry.threads;

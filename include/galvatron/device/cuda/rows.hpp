@@ -91,9 +91,8 @@ struct TeamGeometry {
 };
 
 /// For rows of `packs` packs, of which a thread keeps `kept` where rows are packed: a warp a row when it can keep all.
-/// @param resident  threads that a multiprocessor has room for: there are as many blocks, which go on with further rows
-constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool packed, int kept, int most_threads,
-                                  int resident) {
+/// @param most_threads  of a block, and of a multiprocessor: as many blocks as have room go on with further rows
+constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool packed, int kept, int most_threads) {
   constexpr int together = 128;  // threads of a block of several teams
   const bool in_warps = packed && packs <= kept * warp_threads;
   const auto wanted = in_warps ? together : round_up(divide_up(packs, kept), warp_threads);
@@ -101,7 +100,7 @@ constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool pa
   const int team = in_warps ? warp_threads : threads;
   return {.teams = {rows, team},
           .geometry = {.blocks = std::clamp<std::int64_t>(divide_up(rows, threads / team), 1,
-                                                          multiprocessors * std::max(resident / threads, 1)),
+                                                          multiprocessors * (most_threads / threads)),
                        .threads = threads}};
 }
 

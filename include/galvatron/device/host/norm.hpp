@@ -57,15 +57,11 @@ GALVATRON_INLINE kernels::Normalization normalization_of(NormKind kind, std::int
   return {mean, scale};
 }
 
-/// Of a row: the sums of g = dy * gamma and of g * xhat.
-struct RowSums {
-  float g, g_xhat;
-};
-
-/// The sums of a row; adds dy * xhat and dy to the column sums.
+/// The gradient of a row by its means; adds dy * xhat and dy to the column sums.
 template <class S, class T>
-GALVATRON_INLINE RowSums gradient_sums(std::int64_t hidden, const T* dy, const T* x, const T* gamma,
-                                       const kernels::Normalization& normalized, float* gamma_sums, float* beta_sums) {
+GALVATRON_INLINE kernels::NormGradient gradient_of(NormKind kind, std::int64_t hidden, const T* dy, const T* x,
+                                                   const T* gamma, const kernels::Normalization& normalized,
+                                                   float* gamma_sums, float* beta_sums) {
   // Of the lanes from element i on.
   const auto add = [&]<class L>(std::int64_t i, typename L::Float& g_sum, typename L::Float& g_xhat_sum)
                        GALVATRON_INLINE_LAMBDA {
@@ -84,9 +80,11 @@ GALVATRON_INLINE RowSums gradient_sums(std::int64_t hidden, const T* dy, const T
   typename S::Float g_xhat_lanes = {};
   std::int64_t i = 0;
   for (; i + S::lanes <= hidden; i += S::lanes) add.template operator()<S>(i, g_lanes, g_xhat_lanes);
-  RowSums sums{total(g_lanes), total(g_xhat_lanes)};
-  for (; i < hidden; ++i) add.template operator()<OneLane>(i, sums.g, sums.g_xhat);
-  return sums;
+  float g = total(g_lanes);
+  float g_xhat = total(g_xhat_lanes);
+  for (; i < hidden; ++i) add.template operator()<OneLane>(i, g, g_xhat);
+  const float inverse = 1.0F / static_cast<float>(hidden);
+  return {normalized.scale, kind == NormKind::layer_norm ? g * inverse : 0.0F, g_xhat * inverse};
 }
 
 /// Adds the partial column sums of all threads that worked, in their order, to `sums` (columns).
@@ -157,16 +155,13 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
     const std::int64_t last = rows * (thread + 1) / threads;
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       std::fill_n(gamma_sums, 2 * width, 0.0F);
-      const float inverse = 1.0F / static_cast<float>(hidden);
       for (std::int64_t row = first; row < last; ++row) {
         const T* in = x + row * hidden;
         const T* gradient = dy + row * hidden;
         T* out = dx + row * hidden;
         const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
-        const RowSums sums =
-            gradient_sums<Vectors<isa>>(hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
-        const kernels::NormGradient slope{normalized.scale, kind == NormKind::layer_norm ? sums.g * inverse : 0.0F,
-                                          sums.g_xhat * inverse};
+        const kernels::NormGradient slope =
+            gradient_of<Vectors<isa>>(kind, hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
         const T* residual = d_residual == nullptr ? nullptr : d_residual + row * hidden;
         for_lanes<Vectors<isa>>(0, hidden, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
           typename S::Float g, v, xhat;
