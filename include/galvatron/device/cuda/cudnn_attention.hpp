@@ -232,7 +232,7 @@ class Attention {
   Attention(const Stream& stream, View<std::byte> workspace, int major)
       : stream_(stream), workspace_(workspace), major_(major) {}
 
-  /// One line for every shape that cuDNN refused, or for cuDNN as a whole.
+  /// One line for every shape that cuDNN refused.
   [[nodiscard]] const std::set<std::string>& refusals() const { return refusals_; }
 
   /// Forward, or with d_o backward. False: nothing was done, cuDNN does not take it.
@@ -263,7 +263,12 @@ class Attention {
           call.tensor(cudnn::dv, dv, place(s.dkv_row(), group));
           call.tensor(cudnn::row_sums, workspace_.data);
         }
-        execute(planned->plan, call, workspace_.data + (backward ? cudnn::row_sum_bytes(s, part) : 0));
+        try {
+          planned->plan.execute(handle_.get(), call.ids, call.data,
+                                workspace_.data + (backward ? cudnn::row_sum_bytes(s, part) : 0));
+        } catch (const cudnn::Refused& refused) {
+          throw DeviceFailure("cuDNN: attention failed: " + std::string(refused.what()));
+        }
       }
     return true;
   }
@@ -274,7 +279,7 @@ class Attention {
 
   cudnn::PlannedAttention* plan(const AttentionShape& s, Precision precision, bool backward,
                                 std::initializer_list<const void*> tensors) {
-    if (precision != Precision::bf16 || s.keys == 0 || !opens()) return nullptr;
+    if (precision != Precision::bf16 || s.keys == 0) return nullptr;
     for (const void* tensor : tensors)
       if (reinterpret_cast<std::uintptr_t>(tensor) % 16 != 0) {
         refusals_.insert(cudnn::to_string(s, backward) + ": cuDNN takes tensors on 16-byte boundaries");
@@ -284,6 +289,7 @@ class Attention {
     if (fresh) try {
         if (const std::string reason = cudnn::unsuited(s, backward, major_); !reason.empty())
           throw cudnn::Refused(reason);
+        open();
         found->second = cudnn::plan_attention(s, backward, {.handle = handle_.get()}, workspace_.count);
       } catch (const cudnn::Refused& refused) {
         refusals_.insert(cudnn::to_string(s, backward) + ": " + refused.what());
@@ -291,33 +297,19 @@ class Attention {
     return found->second ? &*found->second : nullptr;
   }
   // Makes the handle when it is first needed, which takes its time and memory.
-  bool opens() {
-    if (opened_) return handle_.get() != nullptr;
-    opened_ = true;
-    try {
-      if (cudnnGetVersion() < oldest)
-        throw cudnn::Refused("version " + std::to_string(cudnnGetVersion()) + " is older than " +
-                             std::to_string(oldest));
-      cudnn::check(cudnnCreate(handle_.out()), "handle");
-      cudnn::check(cudnnSetStream(handle_.get(), stream_.get()), "stream");
-    } catch (const cudnn::Refused& refused) {
-      refusals_.insert("attention: cuDNN: " + std::string(refused.what()));
-      handle_ = {};
-    }
-    return handle_.get() != nullptr;
-  }
-  void execute(const cudnn::Plan& plan, const cudnn::Call& call, std::byte* workspace) {
-    try {
-      plan.execute(handle_.get(), call.ids, call.data, workspace);
-    } catch (const cudnn::Refused& refused) {
-      throw DeviceFailure("cuDNN: attention failed: " + std::string(refused.what()));
-    }
+  void open() {
+    if (handle_.get() != nullptr) return;
+    if (cudnnGetVersion() < oldest)
+      throw cudnn::Refused("version " + std::to_string(cudnnGetVersion()) + " is older than " + std::to_string(oldest));
+    Owner<cudnnHandle_t, cudnnDestroy> handle;
+    cudnn::check(cudnnCreate(handle.out()), "handle");
+    cudnn::check(cudnnSetStream(handle.get(), stream_.get()), "stream");
+    handle_ = std::move(handle);
   }
 
   const Stream& stream_;
   View<std::byte> workspace_;
   int major_;
-  bool opened_ = false;
   Owner<cudnnHandle_t, cudnnDestroy> handle_;
   std::set<std::string> refusals_;
   std::map<std::pair<AttentionShape, bool>, std::optional<cudnn::PlannedAttention>> plans_;  ///< forward, backward

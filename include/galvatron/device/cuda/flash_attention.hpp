@@ -49,8 +49,7 @@ struct FlashForward {
       if (first_row >= problem.queries || (problem.causal && first_key > first_row + 15)) continue;
       float scores[Tiles::pieces][4] = {};
       multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), scores);
-      problem.template to_scores<false>(block, at.head, first_row, first_key, tiles.row_marks() + 16 * warp,
-                                        tiles.column_marks(), scores);
+      problem.template to_scores<false>(block, tiles, at.head, first_row, first_key, scores);
       GALVATRON_UNROLL
       for (int half = 0; half < 2; ++half) {
         float most = maximum[half];
@@ -107,8 +106,7 @@ GALVATRON_KERNEL void differentiate(auto& block, const FlashProblem<T>& problem,
   const int own = 16 * (block.thread() / warp_threads);  // the warp's rows of the tile
   multiply_rows<D>(block, tiles.keeps(0) + own * Tiles::stride, tiles.passes(0), p);
   multiply_rows<D>(block, tiles.keeps(1) + own * Tiles::stride, tiles.passes(1), ds);
-  problem.template to_scores<across>(block, head, first_row, first_column, tiles.row_marks() + own,
-                                     tiles.column_marks(), p);
+  problem.template to_scores<across>(block, tiles, head, first_row, first_column, p);
   const QueryStatistics* const queries = tiles.of_queries() + (across ? 0 : own);
   GALVATRON_UNROLL
   for (int j = 0; j < N; ++j)

@@ -287,8 +287,10 @@ struct FlashProblem {
   /// Products of a warp's rows and a tile's columns become scores in log 2; rows are keys and columns queries where
   /// `across`.
   template <bool across, int N>
-  GALVATRON_KERNEL void to_scores(auto& block, int head, int first_row, int first_column, const WindowMark* rows,
-                                  const WindowMark* columns, float (&s)[N][4]) const {
+  GALVATRON_KERNEL void to_scores(auto& block, const auto& tiles, int head, int first_row, int first_column,
+                                  float (&s)[N][4]) const {
+    const WindowMark* const rows = tiles.row_marks() + 16 * (block.thread() / warp_threads);
+    const WindowMark* const columns = tiles.column_marks();
     const float factor = scale() * kernels::log2_e;
     const bool plain =
         across ? is_plain(first_column, 8 * N, first_row, 16) : is_plain(first_row, 16, first_column, 8 * N);

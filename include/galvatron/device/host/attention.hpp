@@ -142,8 +142,8 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
     if (most == 0) continue;
     const std::int64_t columns = round_up(most, tile_columns);
-    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
-                       nullptr, s, key_block);
+    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero, s,
+                       key_block);
     for (std::int64_t r = 0; r < tile_rows; ++r) {
       float* line = s + r * key_block;
       float& maximum = state.maximum[group + r];
@@ -168,7 +168,7 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
       }
       sum = total;
     }
-    multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
+    multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::keep, state.o + group * width, width, rescale);
   }
 }
 
@@ -316,8 +316,8 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
     float* ds = queries.ds + group * key_block;
     multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero, nullptr,
                        p, key_block);
-    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
-                       nullptr, ds, key_block);
+    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero, ds,
+                       key_block);
     for (std::int64_t r = 0; r < tile_rows; ++r) {
       float* p_line = p + r * key_block;
       float* ds_line = ds + r * key_block;
@@ -336,8 +336,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
       for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
       bias.give(group + r, seen, ds_line);
     }
-    multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
-                       width);
+    multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, queries.dq + group * width, width);
   }
   for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
     std::int64_t from = first_group;  // the first row that sees these six keys
@@ -345,9 +344,9 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
     if (from >= rows) break;
     const std::int64_t at = from * key_block + key;
     multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
-                       nullptr, keys.dv + key * width, width);
+                       keys.dv + key * width, width);
     multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
-                       nullptr, keys.dk + key * width, width);
+                       keys.dk + key * width, width);
   }
 }
 

@@ -15,14 +15,14 @@ namespace galvatron::device::host {
 inline constexpr std::int64_t tile_rows = 6;      ///< rows of a tile come in multiples of this
 inline constexpr std::int64_t tile_columns = 16;  ///< columns likewise
 
-/// What c is before a product is added to it.
-enum class Start : std::uint8_t { zero, keep, scale };
+/// What c is before a product is added to it: zero, or what it was, times `scale` where that is given.
+enum class Start : std::uint8_t { zero, keep };
 
 /// Six rows of `vectors` vectors. Element (r, p) of a is a[r * row_step + p * depth_step].
 template <class S, int vectors>
 GALVATRON_INLINE void multiply_group(std::int64_t depth, const float* a, std::int64_t row_step, std::int64_t depth_step,
-                                     const float* b, std::int64_t b_stride, Start start, const float* scale, float* c,
-                                     std::int64_t c_stride) {
+                                     const float* b, std::int64_t b_stride, Start start, float* c,
+                                     std::int64_t c_stride, const float* scale) {
   constexpr int rows = static_cast<int>(tile_rows);
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
@@ -35,7 +35,7 @@ GALVATRON_INLINE void multiply_group(std::int64_t depth, const float* a, std::in
         sum[r][v] = V{};
       else
         sum[r][v] = vector_at<S>(c + r * c_stride + v * lanes);
-      if (start == Start::scale) sum[r][v] *= scale[r];
+      if (scale != nullptr) sum[r][v] *= scale[r];
     }
   }
   for (std::int64_t p = 0; p < depth; ++p) {
@@ -61,7 +61,7 @@ GALVATRON_INLINE void multiply_group(std::int64_t depth, const float* a, std::in
 template <Isa isa>
 GALVATRON_INLINE void multiply_rows(std::int64_t columns, std::int64_t depth, const float* a, std::int64_t row_step,
                                     std::int64_t depth_step, const float* b, std::int64_t b_stride, Start start,
-                                    const float* scale, float* c, std::int64_t c_stride) {
+                                    float* c, std::int64_t c_stride, const float* scale = nullptr) {
   with_isa<isa>([&]<Isa same>() GALVATRON_INLINE_LAMBDA {
     using S = Vectors<same>;
     constexpr std::int64_t lanes = S::lanes;
@@ -69,15 +69,15 @@ GALVATRON_INLINE void multiply_rows(std::int64_t columns, std::int64_t depth, co
     constexpr int most = same == Isa::avx512 ? 4 : 2;
     std::int64_t at = 0;
     for (; at + most * lanes <= columns; at += most * lanes)
-      multiply_group<S, most>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
+      multiply_group<S, most>(depth, a, row_step, depth_step, b + at, b_stride, start, c + at, c_stride, scale);
     if constexpr (most == 4) {
       if (at + 2 * lanes <= columns) {
-        multiply_group<S, 2>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
+        multiply_group<S, 2>(depth, a, row_step, depth_step, b + at, b_stride, start, c + at, c_stride, scale);
         at += 2 * lanes;
       }
     }
     if (at < columns)
-      multiply_group<S, 1>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
+      multiply_group<S, 1>(depth, a, row_step, depth_step, b + at, b_stride, start, c + at, c_stride, scale);
   });
 }
 
