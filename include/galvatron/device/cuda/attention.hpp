@@ -43,22 +43,14 @@ struct MergeAttention {
       const int lane = block.thread() % lanes;
       if (lane == 0) lse[at] = weights.lse;
       const std::int64_t from = row * shape.out_stride + head * shape.head_dim;
-      for (std::int64_t i = lane * size; i < shape.head_dim; i += lanes * size)
-        merge(weights, o_part + from + i, o + from + i, shape.head_dim - i);
+      for (std::int64_t i = lane * size; i < shape.head_dim; i += lanes * size) {
+        const auto other = load_pack<size>(o_part + from, i, shape.head_dim, packed);
+        const auto own = load_pack<size>(o + from, i, shape.head_dim, packed);
+        const auto sums =
+            Four<float>::of([&](int e) { return own[e] * weights.first + other.get(e) * weights.second; });
+        store_pack(sums, o + from, i, shape.head_dim, packed);
+      }
     }
-  }
-
- private:
-  GALVATRON_KERNEL void merge(const kernels::MergeWeights& weights, const T* part, float* out,
-                              std::int64_t left) const {
-    if (packed) {
-      const auto other = Four<T>::at(part);
-      const auto own = Four<float>::at(out);
-      float sums[size];
-      for (int e = 0; e < size; ++e) sums[e] = own[e] * weights.first + other.get(e) * weights.second;
-      return Four<float>::of(sums).store(out);
-    }
-    for (int e = 0; e < size && e < left; ++e) out[e] = out[e] * weights.first + kernels::get(part[e]) * weights.second;
   }
 };
 

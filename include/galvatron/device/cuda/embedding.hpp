@@ -213,9 +213,8 @@ struct AddPosition {
     const T* position = table + (first_position + row / b) * hidden;
     Pack<T> terms[2];
     load_packs(packed, [&](int of) { return RestOfRow<T>{(of == 0 ? to : position) + at, hidden - at}; }, terms);
-    float sums[Pack<T>::size];
-    for (int j = 0; j < Pack<T>::size; ++j) sums[j] = terms[0].get(j) + terms[1].get(j);
-    store_pack(Pack<T>::of(sums), to, at, hidden, packed);
+    const auto sums = Pack<T>::of([&](int j) { return terms[0].get(j) + terms[1].get(j); });
+    store_pack(sums, to, at, hidden, packed);
   }
 };
 
@@ -248,9 +247,8 @@ struct SpreadMean {
   GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
     const std::int64_t at = i * Pack<T>::size;
     const Pack<T> pack = load_pack(dout, at, columns, packed);
-    float values[Pack<T>::size];
-    for (int j = 0; j < Pack<T>::size; ++j) values[j] = scale * pack.get(j);
-    store_pack(Pack<T>::of(values), dx + row * columns, at, columns, packed);
+    const auto scaled = Pack<T>::of([&](int j) { return scale * pack.get(j); });
+    store_pack(scaled, dx + row * columns, at, columns, packed);
   }
 };
 

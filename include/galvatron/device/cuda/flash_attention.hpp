@@ -190,11 +190,7 @@ struct FlashQueryGradient {
       if (first_row + row >= problem.queries) continue;
       const T* from = o + problem.row(at.unit, first_row + row) * problem.out_stride + at.head * problem.head_dim;
       for (int first = lane % 4 * 4; first < problem.head_dim; first += 16) {
-        Four<T> four{};
-        if (problem.packed)
-          four = Four<T>::at(from + first);
-        else
-          for (int e = 0; e < 4 && first + e < problem.head_dim; ++e) four.set(e, from[first + e]);
+        const Four<T> four = load_pack<4>(from, first, problem.head_dim, problem.packed);
         for (int e = 0; e < 4; ++e)
           sums[half] += four.get(e) * kernels::get(gradients[row * Tiles::stride + first + e]);
       }

@@ -146,16 +146,8 @@ GALVATRON_KERNEL void store_row(auto& block, const float (&c)[N][4], int half, f
   GALVATRON_UNROLL
   for (int i = 0; i < N / 2; ++i) {
     const int at = 16 * i + first;
-    float values[4];
-    GALVATRON_UNROLL
-    for (int e = 0; e < 4; ++e) values[e] = factor * c[2 * i + e % 2][2 * half + e / 2];
-    const auto four = Four<T>::of(values);
-    if (packed && at < width)
-      four.store(to + at);
-    else
-      GALVATRON_UNROLL
-    for (int e = 0; e < 4; ++e)
-      if (at + e < width) to[at + e] = four[e];
+    const auto four = Four<T>::of([&](int e) { return factor * c[2 * i + e % 2][2 * half + e / 2]; });
+    if (at < width) store_pack(four, to, at, width, packed);
   }
 }
 

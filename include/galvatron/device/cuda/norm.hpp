@@ -58,9 +58,7 @@ struct RowPart {
   GALVATRON_KERNEL void add(const RowPart& more, const T* a, const T* b, T* out, int p, int i) {
     const auto left = get<n, own>(a, p, i);
     const auto right = more.get<n, own>(b, p, i);
-    float sums[n];
-    for (int j = 0; j < n; ++j) sums[j] = left.get(j) + right.get(j);
-    const auto sum = Pack<T, n>::of(sums);
+    const auto sum = Pack<T, n>::of([&](int j) { return left.get(j) + right.get(j); });
     sum.store(out + i);
     if constexpr (own) packs[p] = sum;
   }
@@ -146,9 +144,7 @@ struct Norm {
         const auto v = part.template get<n, own>(in, p, i);
         const auto g = weights.template get<n, own>(gamma, p, i);
         const auto b = shifts.template get_any<n, own>(beta, p, i);
-        float values[n];
-        for (int j = 0; j < n; ++j) values[j] = normalized(v.get(j)) * g.get(j) + b.get(j);
-        Pack<T, n>::of(values).store(out + i);
+        Pack<T, n>::of([&](int j) { return normalized(v.get(j)) * g.get(j) + b.get(j); }).store(out + i);
       });
     }
   }
@@ -229,9 +225,9 @@ struct NormBackward {
         const auto d = part_of_dy.template get<n, own>(gradient, p, i);
         const auto weight = weights.template get<n, own>(gamma, p, i);
         const auto more = part_of_residual.template get_any<n, own>(residual, p, i);
-        float out[n];
-        for (int j = 0; j < n; ++j) out[j] = more.get(j) + slope(d.get(j) * weight.get(j), normalized(v.get(j)));
-        Pack<T, n>::of(out).store(dx + row * hidden + i);
+        Pack<T, n>::of([&](int j) {
+          return more.get(j) + slope(d.get(j) * weight.get(j), normalized(v.get(j)));
+        }).store(dx + row * hidden + i);
       });
     }
     // The teams of a block add their sums in their order.

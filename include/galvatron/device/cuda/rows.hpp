@@ -26,9 +26,8 @@ GALVATRON_KERNEL void add_floats(const float (&values)[n], float* row, std::int6
   Pack<float> packs[n / size];
   load_packs(packed, [&](int p) { return RestOfRow<float>{row + first + p * size, count - first - p * size}; }, packs);
   for (int p = 0; p < n / size; ++p) {
-    float sums[size];
-    for (int j = 0; j < size; ++j) sums[j] = packs[p].get(j) + values[p * size + j];
-    store_pack(Pack<float>::of(sums), row, first + p * size, count, packed);
+    const auto sums = Pack<float>::of([&](int j) { return packs[p].get(j) + values[p * size + j]; });
+    store_pack(sums, row, first + p * size, count, packed);
   }
 }
 

@@ -28,8 +28,7 @@
 
 namespace galvatron::device::host {
 
-inline constexpr std::int64_t query_block = 96;
-inline constexpr std::int64_t key_block = 96;
+inline constexpr std::int64_t block_size = 96;  ///< queries, and keys, that are worked on at a time
 inline constexpr std::int64_t longest_head = 256;
 
 /// Hands out pieces of a thread's scratch memory; null, and less than nothing is left, once that is too small.
@@ -59,8 +58,8 @@ struct AttentionLayout {
       : shape(s),
         width(round_up(s.head_dim, tile_columns)),
         group(s.heads / s.kv_heads),
-        query_blocks(divide_up(s.queries, query_block)),
-        key_blocks(divide_up(s.keys, key_block)) {
+        query_blocks(divide_up(s.queries, block_size)),
+        key_blocks(divide_up(s.keys, block_size)) {
     if (s.head_dim > longest_head)
       throw DeviceFailure("the host's attention has heads of at most " + std::to_string(longest_head) +
                           " elements, not " + std::to_string(s.head_dim));
@@ -76,14 +75,13 @@ struct AttentionLayout {
   }
   /// Key blocks that a block of queries sees.
   [[nodiscard]] std::int64_t visible_blocks(std::int64_t block) const {
-    if (!shape.causal) return key_blocks;
-    return std::min(key_blocks, divide_up(std::min(shape.queries, (block + 1) * query_block), key_block));
+    return shape.causal ? std::min(key_blocks, block + 1) : key_blocks;
   }
-  /// Keys of the block at `first_key`: key_block, or what is left.
+  /// Keys of the block at `first_key`: block_size, or what is left.
   [[nodiscard]] std::int64_t keys_of(std::int64_t first_key) const {
-    return std::min(key_block, shape.keys - first_key);
+    return std::min(block_size, shape.keys - first_key);
   }
-  /// Keys of the block at `first_key` that query `token` sees, between 0 and key_block.
+  /// Keys of the block at `first_key` that query `token` sees, between 0 and block_size.
   [[nodiscard]] std::int64_t visible_keys(std::int64_t token, std::int64_t first_key) const {
     const std::int64_t there = keys_of(first_key);
     if (!shape.causal) return there;
@@ -134,7 +132,7 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
   using S = Vectors<isa>;
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
-  alignas(64) float s[tile_rows * key_block];
+  alignas(64) float s[tile_rows * block_size];
   float rescale[tile_rows];
   const std::int64_t width = layout.width;
   for (std::int64_t group = 0; group < rows; group += tile_rows) {
@@ -142,10 +140,10 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
     if (most == 0) continue;
     const std::int64_t columns = round_up(most, tile_columns);
-    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero, s,
-                       key_block);
+    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, block_size, Start::zero,
+                       s, block_size);
     for (std::int64_t r = 0; r < tile_rows; ++r) {
-      float* line = s + r * key_block;
+      float* line = s + r * block_size;
       float& maximum = state.maximum[group + r];
       auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
       const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
@@ -168,7 +166,7 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
       }
       sum = total;
     }
-    multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::keep, state.o + group * width, width, rescale);
+    multiply_rows<isa>(width, most, s, block_size, 1, v, width, Start::keep, state.o + group * width, width, rescale);
   }
 }
 
@@ -189,20 +187,20 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
 
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
-    const QueryState state{scratch.take(query_block * width), scratch.take(query_block * width),
-                           scratch.take(query_block), scratch.take(query_block * tile_columns)};
+    const QueryState state{scratch.take(block_size * width), scratch.take(block_size * width), scratch.take(block_size),
+                           scratch.take(block_size * tile_columns)};
     // All keys of a head are packed once when they fit, else block by block as they are needed.
-    const std::int64_t block_floats = 2 * key_block * width;
+    const std::int64_t block_floats = 2 * block_size * width;
     const bool all_fit = layout.key_blocks * block_floats <= scratch.left();
     float* packed = scratch.take((all_fit ? layout.key_blocks : 1) * block_floats);
 
     const auto pack = [&](std::int64_t sample, std::int64_t kv_head, std::int64_t block, float* kt) {
-      const std::int64_t offset = layout.at(shape.kv_stride, block * key_block, sample, kv_head);
-      const std::int64_t keys = layout.keys_of(block * key_block);
+      const std::int64_t offset = layout.at(shape.kv_stride, block * block_size, sample, kv_head);
+      const std::int64_t keys = layout.keys_of(block * block_size);
       vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
         pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.step(shape.kv_stride),
-                        kt, key_block);
-        pack_rows(keys, keys, shape.head_dim, v + offset, layout.step(shape.kv_stride), 1.0F, kt + key_block * width,
+                        kt, block_size);
+        pack_rows(keys, keys, shape.head_dim, v + offset, layout.step(shape.kv_stride), 1.0F, kt + block_size * width,
                   width);
       });
     };
@@ -218,8 +216,8 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
         if (!mine) continue;
         for (; all_fit && packed_blocks < visible; ++packed_blocks)
           pack(sample, kv_head, packed_blocks, packed + packed_blocks * block_floats);
-        const std::int64_t first_query = block * query_block;
-        const std::int64_t rows = std::min(query_block, shape.queries - first_query);
+        const std::int64_t first_query = block * block_size;
+        const std::int64_t rows = std::min(block_size, shape.queries - first_query);
         const std::int64_t padded_rows = round_up(rows, tile_rows);
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
@@ -233,8 +231,8 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
             float* kt = packed + (all_fit ? at * block_floats : 0);
             if (!all_fit) pack(sample, kv_head, at, kt);
             with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-              attend<isa>(layout, first_query, rows, at * key_block, kt, kt + key_block * width,
-                          BiasRows(bias, head, first_query, at * key_block), state);
+              attend<isa>(layout, first_query, rows, at * block_size, kt, kt + block_size * width,
+                          BiasRows(bias, head, first_query, at * block_size), state);
             });
           }
           float* head_lse = lse + layout.lse_offset(first_query, sample, head);
@@ -312,15 +310,15 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
     const std::int64_t last = std::min(group + tile_rows, rows) - 1;
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
     const std::int64_t columns = round_up(most, tile_columns);
-    float* p = queries.p + group * key_block;
-    float* ds = queries.ds + group * key_block;
-    multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero, nullptr,
-                       p, key_block);
-    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero, ds,
-                       key_block);
+    float* p = queries.p + group * block_size;
+    float* ds = queries.ds + group * block_size;
+    multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, block_size, Start::zero, p,
+                       block_size);
+    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, block_size, Start::zero, ds,
+                       block_size);
     for (std::int64_t r = 0; r < tile_rows; ++r) {
-      float* p_line = p + r * key_block;
-      float* ds_line = ds + r * key_block;
+      float* p_line = p + r * block_size;
+      float* ds_line = ds + r * block_size;
       const std::int64_t seen =
           group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
       bias.add(group + r, seen, p_line);
@@ -336,16 +334,16 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
       for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
       bias.give(group + r, seen, ds_line);
     }
-    multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, queries.dq + group * width, width);
+    multiply_rows<isa>(width, most, ds, block_size, 1, keys.k, width, Start::keep, queries.dq + group * width, width);
   }
   for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
     std::int64_t from = first_group;  // the first row that sees these six keys
     if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
     if (from >= rows) break;
-    const std::int64_t at = from * key_block + key;
-    multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
-                       keys.dv + key * width, width);
-    multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
+    const std::int64_t at = from * block_size + key;
+    multiply_rows<isa>(width, rows - from, queries.p + at, 1, block_size, queries.d_o + from * width, width,
+                       Start::keep, keys.dv + key * width, width);
+    multiply_rows<isa>(width, rows - from, queries.ds + at, 1, block_size, queries.q + from * width, width, Start::keep,
                        keys.dk + key * width, width);
   }
 }
@@ -357,7 +355,7 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
   if (shape.batch == 0 || shape.queries == 0) return;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
-  const std::int64_t tile = query_block * width;
+  const std::int64_t tile = block_size * width;
   const float root = std::sqrt(static_cast<float>(shape.head_dim));
   const std::int64_t pairs = shape.batch * shape.kv_heads;
   const std::int64_t work = pairs * layout.group * layout.query_blocks * layout.key_blocks;
@@ -369,13 +367,13 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
     ScratchFloats scratch(team.scratch_of(thread));
     QueryTiles queries{};
     for (float** part : {&queries.q, &queries.d_o, &queries.dq}) *part = scratch.take(tile);
-    for (float** part : {&queries.p, &queries.ds}) *part = scratch.take(query_block * key_block);
-    for (float** part : {&queries.lse, &queries.delta}) *part = scratch.take(query_block);
-    const std::int64_t floats = 5 * key_block * width;  // of KeyTiles
+    for (float** part : {&queries.p, &queries.ds}) *part = scratch.take(block_size * block_size);
+    for (float** part : {&queries.lse, &queries.delta}) *part = scratch.take(block_size);
+    const std::int64_t floats = 5 * block_size * width;  // of KeyTiles
     const std::int64_t span = std::clamp<std::int64_t>(scratch.left() / floats, 1, layout.key_blocks);
     float* spans = scratch.take(span * floats);
 
-    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * floats, key_block * width); };
+    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * floats, block_size * width); };
     const std::int64_t first_unit = units * thread / threads;
     const std::int64_t own_units = units * (thread + 1) / threads - first_unit;
     for (std::int64_t i = 0; i < own_units * (pairs / units); ++i) {
@@ -388,8 +386,8 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
         const std::int64_t count = layout.keys_of(first);
         const std::int64_t padded = round_up(count, tile_columns);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-          pack_transposed(count, padded, shape.head_dim, k + offset, layout.step(shape.kv_stride), keys.kt, key_block);
-          pack_transposed(count, padded, shape.head_dim, v + offset, layout.step(shape.kv_stride), keys.vt, key_block);
+          pack_transposed(count, padded, shape.head_dim, k + offset, layout.step(shape.kv_stride), keys.kt, block_size);
+          pack_transposed(count, padded, shape.head_dim, v + offset, layout.step(shape.kv_stride), keys.vt, block_size);
           pack_rows(count, count, shape.head_dim, k + offset, layout.step(shape.kv_stride), 1.0F, keys.k, width);
         });
         for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * width, 0.0F);
@@ -432,18 +430,18 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
       };
       for (std::int64_t from = 0; from < layout.key_blocks; from += span) {
         const std::int64_t to = std::min(layout.key_blocks, from + span);
-        for (std::int64_t at = from; at < to; ++at) pack_keys(at * key_block, tiles(at - from));
+        for (std::int64_t at = from; at < to; ++at) pack_keys(at * block_size, tiles(at - from));
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           for (std::int64_t block = 0; block < layout.query_blocks; ++block) {
             const std::int64_t visible = std::min(to, layout.visible_blocks(block));
             if (visible <= from) continue;
-            const std::int64_t first_query = block * query_block;
-            const std::int64_t rows = std::min(query_block, shape.queries - first_query);
+            const std::int64_t first_query = block * block_size;
+            const std::int64_t rows = std::min(block_size, shape.queries - first_query);
             pack_queries(head, first_query, rows, from == 0);
             for (std::int64_t at = from; at < visible; ++at)
               with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-                attend_backward<isa>(layout, first_query, rows, at * key_block, tiles(at - from),
-                                     BiasRows(bias, head, first_query, at * key_block), queries);
+                attend_backward<isa>(layout, first_query, rows, at * block_size, tiles(at - from),
+                                     BiasRows(bias, head, first_query, at * block_size), queries);
               });
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
               unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, from > 0,
@@ -451,7 +449,7 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
             });
           }
         }
-        for (std::int64_t at = from; at < to; ++at) unpack_keys(at * key_block, tiles(at - from));
+        for (std::int64_t at = from; at < to; ++at) unpack_keys(at * block_size, tiles(at - from));
       }
     }
   });
