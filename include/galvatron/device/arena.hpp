@@ -44,7 +44,6 @@ class Region {
   [[nodiscard]] std::int64_t high() const { return high_; }
   void restore_low(std::int64_t mark) { low_ = mark; }
   void restore_high(std::int64_t mark) { high_ = mark; }
-  /// The most bytes that were in use at one time.
   [[nodiscard]] Bytes peak() const { return {peak_}; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
 
@@ -105,7 +104,6 @@ class Mapping {
     if (base_ != nullptr) munmap(base_, static_cast<std::size_t>(bytes_));
   }
 
-  /// The region [first, first + bytes) of the pages.
   [[nodiscard]] Region region(const char* name, std::int64_t first, Bytes bytes) const {
     return {name, base_ == nullptr ? nullptr : base_ + first, bytes.count};
   }

@@ -82,13 +82,11 @@ void attention_backward(auto& launcher, View<std::byte> scratch, const Attention
   if (bias.gradient.empty()) return;
   float* const gradient = bias.gradient.data + bias.first;
   flash_bias(launcher, floats_of(scratch), problem, [&](const BiasPart& part) {
-    if (by_distance) {
-      const AddDistances add{part, problem.queries, problem.keys, gradient, bias.head};
-      for_each(launcher, add.count(), add);
-    } else {
-      const AddPairs add{part, problem.keys, gradient, bias.head, bias.query};
-      for_each(launcher, add.count(), add);
-    }
+    const auto give = [&](const auto& add) { for_each(launcher, add.count(), add); };
+    if (by_distance)
+      give(AddDistances{part, problem.queries, problem.keys, gradient, bias.head});
+    else
+      give(AddPairs{part, problem.keys, gradient, bias.head, bias.query});
   });
 }
 

@@ -72,7 +72,6 @@ inline DeviceFailure no_8bit_products(const std::string& gpu) {
   return DeviceFailure("the GPU " + gpu + " has no 8-bit products: plan with --precision bf16");
 }
 
-/// Throws DeviceFailure.
 inline DeviceDescription describe_device(int ordinal) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, ordinal));
@@ -141,7 +140,6 @@ class DeviceMemory : public FixedMemory<cudaFree> {
     check(cudaDeviceSynchronize());  // streams do not wait for it
   }
 
-  /// The region [first, first + bytes).
   [[nodiscard]] Region region(const char* name, std::int64_t first, Bytes bytes) const {
     return {name, data() == nullptr ? nullptr : data() + first, bytes.count};
   }

@@ -47,7 +47,6 @@ class Divisor {
   int shift_ = 31;
 };
 
-/// Calls work(i) for i in [0, count), each once.
 template <class F>
 struct ForEach {
   static constexpr int most_threads = 256;

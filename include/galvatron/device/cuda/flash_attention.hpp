@@ -88,7 +88,6 @@ struct FlashForward {
   }
 };
 
-/// o and lse of a problem.
 template <class T>
 void flash_forward(auto& launcher, const FlashProblem<T>& problem, T* o, float* lse) {
   with_head_width(problem.head_dim, [&]<int D>() {

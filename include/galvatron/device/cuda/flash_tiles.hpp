@@ -199,7 +199,6 @@ struct FlashProblem {
   const float* lse = nullptr;
   float* delta = nullptr;
 
-  /// Of scores.
   [[nodiscard]] GALVATRON_KERNEL float scale() const { return 1.0F / std::sqrt(static_cast<float>(head_dim)); }
   [[nodiscard]] GALVATRON_KERNEL int group() const { return heads / kv_heads; }
 

@@ -62,7 +62,6 @@ class Machine {
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_.get()));
   }
   void wait() { stream_.wait(); }
-  /// To memory of the program; returns when it is there.
   void fetch(const void* from, void* to, std::int64_t bytes) {
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream_.get()));
     stream_.wait();

@@ -65,7 +65,6 @@ struct Teams {
   GALVATRON_KERNEL float sum(auto& block, float value) const {
     return threads == warp_threads ? warp_sum(block, value) : block_sum(block, value);
   }
-  /// Two sums at once.
   GALVATRON_KERNEL void sum(auto& block, float& a, float& b) const {
     a = warp_sum(block, a);
     b = warp_sum(block, b);
@@ -206,7 +205,6 @@ struct AddTotal {
   }
 };
 
-/// total (1) += the sums (count) that blocks have left.
 void add_total(auto& launcher, std::int64_t count, const double* sums, double* total) {
   launcher.launch(Geometry{.blocks = 1, .threads = AddTotal::most_threads}, AddTotal{count, sums, total});
 }

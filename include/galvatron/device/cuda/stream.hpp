@@ -34,7 +34,6 @@ class Stream {
   Stream() { check(cudaStreamCreateWithFlags(stream_.out(), cudaStreamNonBlocking)); }
 
   [[nodiscard]] cudaStream_t get() const { return stream_.get(); }
-  /// Returns when all that was launched is done.
   void wait() { check(cudaStreamSynchronize(stream_.get())); }
 
   /// Runs a kernel (block.hpp). Defined in launch.cuh; cuda/*.cu instantiate it for every kernel of the library.
@@ -104,7 +103,6 @@ class Recording {
     cudaGetLastError();  // a later call must not report it
   }
 
-  /// Ends what begin() began.
   explicit Recording(const Stream& stream) {
     Graph graph;
     check(cudaStreamEndCapture(stream.get(), graph.out()));

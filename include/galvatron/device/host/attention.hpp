@@ -380,7 +380,6 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
       const std::int64_t pair = i / own_units * units + first_unit + i % own_units;
       const std::int64_t sample = pair / shape.kv_heads;
       const std::int64_t kv_head = pair % shape.kv_heads;
-      // Packs a block of keys and clears its gradients.
       const auto pack_keys = [&](std::int64_t first, const KeyTiles& keys) {
         const std::int64_t offset = layout.at(shape.kv_stride, first, sample, kv_head);
         const std::int64_t count = layout.keys_of(first);
@@ -392,7 +391,6 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
         });
         for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * width, 0.0F);
       };
-      // Writes the gradients of a block of keys.
       const auto unpack_keys = [&](std::int64_t first, const KeyTiles& keys) {
         const std::int64_t offset = layout.at(shape.dkv_row(), first, sample, kv_head);
         const std::int64_t count = layout.keys_of(first);

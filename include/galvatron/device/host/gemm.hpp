@@ -81,7 +81,6 @@ inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_e
   return dnnl_primitive_desc_create(out.out(), &desc, attributes.get(), engine, nullptr);
 }
 
-/// One primitive with its memory objects.
 class Kernel {
  public:
   Kernel(const Operands& operands, const Description& description, bool bias, dnnl_engine_t engine) : bias_(bias) {
@@ -111,7 +110,6 @@ class Kernel {
   std::array<dnnl_exec_arg_t, 5> arguments_{};
 };
 
-/// The matrix products of one host device.
 class Products {
  public:
   explicit Products(View<std::byte> scratch) : scratch_(scratch) {

@@ -47,7 +47,6 @@ class Host {
   }
 
   [[nodiscard]] int threads() const { return team_.threads; }
-  /// The instruction set of the loops.
   [[nodiscard]] Isa isa() const { return team_.isa; }
 
   /// c (m, n) = a * b [+ bias], or c += a * b; a and b of one type T (float or bfloat16), c of T or float.

@@ -252,7 +252,6 @@ void for_rows(const Team& team, std::int64_t rows, std::int64_t cost, const F& f
   });
 }
 
-/// The greatest lane of a vector.
 GALVATRON_INLINE float greatest(const Floats16& x) {
   const float a = x[0] > x[1] ? x[0] : x[1];
   const float b = x[2] > x[3] ? x[2] : x[3];
@@ -271,7 +270,6 @@ GALVATRON_INLINE float greatest(const Floats64& x) {
   return greatest(c);
 }
 
-/// The sum of a vector's lanes.
 template <class V>
 GALVATRON_INLINE auto total(const V& x) {
   constexpr int lanes = sizeof(V) / sizeof(x[0]);

@@ -44,7 +44,6 @@ GALVATRON_HD GALVATRON_INLINE void rotate(float& first, float& second, float cos
   first = turned;
 }
 
-/// The cosine and the sine of an angle.
 struct Turn {
   float cosine, sine;
 };

@@ -38,7 +38,6 @@ GALVATRON_HD GALVATRON_INLINE Scaling scaling_of(std::uint32_t greatest_magnitud
           std::bit_cast<float>(static_cast<std::uint32_t>(127 - exponent) << 23)};
 }
 
-/// The code of scale * x.
 template <class F>
 GALVATRON_HD GALVATRON_INLINE std::uint8_t code_of(const bfloat16& x, float scale) {
   return F(get(x) * scale).bits;

@@ -9,7 +9,6 @@ namespace galvatron::device::kernels {
 struct Normalization {
   float mean, scale;
 
-  /// y is the normalized x.
   template <class V>
   GALVATRON_HD GALVATRON_INLINE void operator()(const V& x, V& y) const {
     y = (x - mean) * scale;
