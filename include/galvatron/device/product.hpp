@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/product_8bit.hpp>
@@ -42,6 +43,14 @@ constexpr Product product_of(op::Kind kind, std::int64_t m, std::int64_t n, std:
           .m = m,
           .n = n,
           .k = k};
+}
+
+/// Throws an internal Failure for a kind that is no matrix product.
+inline void check_gemm(op::Kind kind) {
+  if (!op::is_gemm(kind))
+    throw Failure(
+        ErrorKind::internal,
+        std::string("a device multiplies matrices as gemm_nt, gemm_nn or gemm_tn, not as ") + op::name_of(kind));
 }
 
 /// What a library does with the elements of a product on their way to c, beside a matrix u like c.

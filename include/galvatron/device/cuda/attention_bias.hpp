@@ -47,16 +47,15 @@ class Buckets {
     if (distance <= 0) return before(-distance);
     return one_direction_ ? before(0) : count_ / 2 + before(distance);
   }
-  /// All distances of a bucket.
+  /// All distances of a bucket: buckets fall up to distance 0, and rise behind it where keys that follow have their
+  /// own.
   [[nodiscard]] GALVATRON_KERNEL Range of(std::int64_t bucket) const {
-    const std::int64_t self = tokens_ - 1;  // the place of distance 0
-    if (one_direction_ || bucket < count_ / 2) {
-      const std::int64_t nearest = first_of(bucket);
-      const std::int64_t last = one_direction_ && bucket == before(0) ? distances() : self - nearest + 1;
-      return {self - first_of(bucket + 1) + 1, last};
-    }
-    const std::int64_t nearest = first_of(bucket - count_ / 2);
-    return {self + (nearest > 0 ? nearest : 1), self + first_of(bucket - count_ / 2 + 1)};
+    if (!one_direction_ && bucket >= count_ / 2)
+      return {first_where(tokens_, distances(), [&](std::int64_t i) { return at(i) >= bucket; }),
+              first_where(tokens_, distances(), [&](std::int64_t i) { return at(i) > bucket; })};
+    const std::int64_t end = one_direction_ ? distances() : tokens_;
+    return {first_where(0, end, [&](std::int64_t i) { return at(i) <= bucket; }),
+            first_where(0, end, [&](std::int64_t i) { return at(i) < bucket; })};
   }
 
  private:
@@ -66,10 +65,6 @@ class Buckets {
   [[nodiscard]] GALVATRON_KERNEL std::int64_t before(std::int64_t away) const {
     if (away < near) return near_[away];
     return one_each_ && away < last_ ? away : last_;
-  }
-  /// The nearest key before the query in this bucket or a later one; `tokens` if no key is.
-  [[nodiscard]] GALVATRON_KERNEL std::int64_t first_of(std::int64_t bucket) const {
-    return first_where(0, tokens_, [&](std::int64_t away) { return before(away) >= bucket; });
   }
 
   std::int64_t tokens_, count_;
@@ -117,8 +112,7 @@ struct GatherBiases {
 template <class T>
 void relative_bias_forward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const T* table,
                            float* bias) {
-  for_each(launcher, relative.tokens > 0 ? relative.distances() : 0,
-           SpreadBiases<T>{Buckets(relative), heads, table, bias});
+  for_each(launcher, relative.distances(), SpreadBiases<T>{Buckets(relative), heads, table, bias});
 }
 
 void relative_bias_backward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const float* dbias,

@@ -64,6 +64,7 @@ class Gpu {
   template <class A, class C>
   void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
             bool accumulate = false, In<A> bias = {}) {
+    check_gemm(kind);
     using T = std::remove_const_t<A>;
     if (m == 0 || n == 0) return;
     m_.multiply(product_of<T, C>(kind, m, n, k, accumulate, !bias.empty()), a.data, b.data, bias.data, c.data);
@@ -73,6 +74,7 @@ class Gpu {
   template <class C>
   void gemm_8bit(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
                  View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
+    check_gemm(kind);
     const Room8bit codes(room, m, n, k);
     const bool a_across = kind == op::Kind::gemm_tn;
     with_format_of_a(kind, [&]<class F>() {

@@ -53,6 +53,7 @@ class Host {
   template <class A, class C>
   void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
             bool accumulate = false, In<A> bias = {}) {
+    check_gemm(kind);
     using T = std::remove_const_t<A>;
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, bfloat16>, "galvatron: gemm takes float or bfloat16");
     static_assert(std::is_same_v<C, float> || std::is_same_v<C, T>,
@@ -71,6 +72,7 @@ class Host {
   template <class C>
   void gemm_8bit(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
                  View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
+    check_gemm(kind);
     host::gemm_8bit(team_, kind, m, n, k, a.data, b.data, c.data, accumulate, bias.data, room);
   }
 

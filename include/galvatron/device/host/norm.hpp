@@ -195,17 +195,15 @@ void bias_gradient(const Team& team, std::int64_t rows, std::int64_t n, const T*
       std::fill_n(sums, n, 0.0F);
       std::int64_t row = first;
       for (; row + 4 <= last; row += 4) {
-        const T* r0 = dy + row * n;
-        const T* r1 = r0 + n;
-        const T* r2 = r1 + n;
-        const T* r3 = r2 + n;
+        const T* r = dy + row * n;
 #pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) sums[i] += (get(r0[i]) + get(r1[i])) + (get(r2[i]) + get(r3[i]));
+        for (std::int64_t i = 0; i < n; ++i)
+          sums[i] += (get(r[i]) + get(r[n + i])) + (get(r[2 * n + i]) + get(r[3 * n + i]));
       }
       for (; row < last; ++row) {
-        const T* r0 = dy + row * n;
+        const T* r = dy + row * n;
 #pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) sums[i] += get(r0[i]);
+        for (std::int64_t i = 0; i < n; ++i) sums[i] += get(r[i]);
       }
     });
   });
