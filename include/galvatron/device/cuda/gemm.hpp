@@ -38,10 +38,7 @@ constexpr cudaDataType_t cuda_type(Precision p, bool gradient = false) {
   return p == Precision::fp32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-using ProductsHandle = Owner<cublasLtHandle_t, cublasLtDestroy>;
 using MatrixLayout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using ProductDescription = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using ProductPreference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 inline MatrixLayout layout(const ColumnMajorMatrix& m, bool gradient = false) {
   MatrixLayout out;
@@ -64,7 +61,7 @@ inline std::uint32_t alignment_of(auto... addresses) {
 
 /// cuBLASLt's objects for column_major() of a product; making them needs no GPU.
 struct ProductObjects {
-  ProductDescription description;
+  Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> description;
   MatrixLayout x, y, d;
 
   explicit ProductObjects(const Product& product, Epilogue epilogue = Epilogue::none) {
@@ -216,7 +213,7 @@ class Products {
     const Product& product = key.product;
     const std::uint32_t alignment = key.alignment;
     ProductObjects objects(product, key.epilogue);
-    ProductPreference preference;
+    Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
     check(cublasLtMatmulPreferenceCreate(preference.out()), "preference");
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value), "preference");
@@ -277,7 +274,7 @@ class Products {
 
   const Stream& stream_;
   View<std::byte> workspace_;
-  ProductsHandle handle_;
+  Owner<cublasLtHandle_t, cublasLtDestroy> handle_;
   AlgorithmCache* algorithms_ = nullptr;
   bool searches_ = false;
   std::map<Key, std::optional<Prepared>> cache_;

@@ -37,10 +37,7 @@ inline void check(dnnl_status_t status, const char* what) {
 }
 
 using Engine = Owner<dnnl_engine_t, dnnl_engine_destroy>;
-using Stream = Owner<dnnl_stream_t, dnnl_stream_destroy>;
 using Description = Owner<dnnl_primitive_desc_t, dnnl_primitive_desc_destroy>;
-using Primitive = Owner<dnnl_primitive_t, dnnl_primitive_destroy>;
-using Memory = Owner<dnnl_memory_t, dnnl_memory_destroy>;
 
 inline dnnl_memory_desc_t matrix(std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
                                  std::int64_t column_stride, Precision p) {
@@ -105,8 +102,8 @@ class Kernel {
 
  private:
   bool bias_;
-  Primitive primitive_;
-  std::array<Memory, 5> memories_;
+  Owner<dnnl_primitive_t, dnnl_primitive_destroy> primitive_;
+  std::array<Owner<dnnl_memory_t, dnnl_memory_destroy>, 5> memories_;
   std::array<dnnl_exec_arg_t, 5> arguments_{};
 };
 
@@ -193,7 +190,7 @@ class Products {
 
   View<std::byte> scratch_;
   Engine engine_;
-  Stream stream_;
+  Owner<dnnl_stream_t, dnnl_stream_destroy> stream_;
   std::map<Product, Bands> cache_;
 };
 

@@ -168,13 +168,6 @@ GALVATRON_INLINE void put_block(const bfloat16* from, std::int64_t count, [[mayb
   std::memcpy(static_cast<void*>(to), from, static_cast<std::size_t>(count) * sizeof(bfloat16));
 }
 
-/// Makes what was written past the caches visible as any other write.
-inline void end_streams() {
-#if GALVATRON_X86
-  _mm_sfence();
-#endif
-}
-
 template <class M, class W>
 void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants, const AdamWPart& part, float scale,
            float* master, const float* g, M* m, M* v, W* working) {
@@ -225,7 +218,9 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
         }
       }
     });
-    if (streams) end_streams();
+#if GALVATRON_X86
+    if (streams) _mm_sfence();  // makes what was written past the caches visible as any other write
+#endif
   });
 }
 
