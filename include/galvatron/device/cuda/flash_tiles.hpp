@@ -391,28 +391,28 @@ using BackwardTiles = FlashTiles<T, D, bytes <= 256 ? 4 : 2, backward_columns(D,
 template <class T>
 FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias, const T* q, const T* k, const T* v,
                               const auto*... addresses) {
-  FlashProblem<T> problem{.units = static_cast<int>(s.batch),
-                          .batch = static_cast<int>(s.batch),
-                          .queries = static_cast<int>(s.queries),
-                          .keys = static_cast<int>(s.keys),
-                          .heads = static_cast<int>(s.heads),
-                          .kv_heads = static_cast<int>(s.kv_heads),
-                          .head_dim = static_cast<int>(s.head_dim),
-                          .causal = s.causal,
-                          .packed = is_packed<T>(s.head_dim, q, k, v, addresses...) &&
-                                    s.q_stride % Pack<T>::size == 0 && s.kv_stride % Pack<T>::size == 0 &&
-                                    s.out_stride % Pack<T>::size == 0 && s.dq_row() % Pack<T>::size == 0 &&
-                                    s.dkv_row() % Pack<T>::size == 0,
-                          .q_stride = s.q_stride,
-                          .kv_stride = s.kv_stride,
-                          .out_stride = s.out_stride,
-                          .dq_stride = s.dq_row(),
-                          .dkv_stride = s.dkv_row(),
-                          .lse_stride = s.lse_row(),
-                          .delta_stride = s.lse_row(),
-                          .q = q,
-                          .k = k,
-                          .v = v};
+  FlashProblem<T> problem{
+      .units = static_cast<int>(s.batch),
+      .batch = static_cast<int>(s.batch),
+      .queries = static_cast<int>(s.queries),
+      .keys = static_cast<int>(s.keys),
+      .heads = static_cast<int>(s.heads),
+      .kv_heads = static_cast<int>(s.kv_heads),
+      .head_dim = static_cast<int>(s.head_dim),
+      .causal = s.causal,
+      // All are multiples of a power of two when their bits together are.
+      .packed = is_packed<T>(s.head_dim | s.q_stride | s.kv_stride | s.out_stride | s.dq_row() | s.dkv_row(), q, k, v,
+                             addresses...),
+      .q_stride = s.q_stride,
+      .kv_stride = s.kv_stride,
+      .out_stride = s.out_stride,
+      .dq_stride = s.dq_row(),
+      .dkv_stride = s.dkv_row(),
+      .lse_stride = s.lse_row(),
+      .delta_stride = s.lse_row(),
+      .q = q,
+      .k = k,
+      .v = v};
   if (!bias.values.empty()) {
     problem.bias = bias.values.data + bias.first;
     problem.bias_head = bias.head;

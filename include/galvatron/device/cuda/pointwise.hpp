@@ -251,11 +251,9 @@ template <bool adds, class A, class C>
 void move_runs(auto& launcher, const Runs& runs, const A* from, C* to) {
   if (runs.elements() <= 0) return;
   using Move = MoveRuns<A, C, adds>;
-  const auto whole = [](const Runs::Distances& d) {
-    return d.block % Move::width == 0 && d.repeat % Move::width == 0 && d.row % Move::width == 0;
-  };
-  const bool packed =
-      runs.width % Move::width == 0 && whole(runs.from) && whole(runs.to) && are_aligned<Move::width>(from, to);
+  const auto bits = [](const Runs::Distances& d) { return d.block | d.repeat | d.row; };
+  const bool packed =  // all are multiples of a power of two when their bits together are
+      (runs.width | bits(runs.from) | bits(runs.to)) % Move::width == 0 && are_aligned<Move::width>(from, to);
   // What is written to the same places goes in turn.
   const std::int64_t blocks = runs.to.block == 0 ? runs.blocks : 1;
   const std::int64_t repeats = runs.to.repeat == 0 ? runs.repeats : 1;

@@ -237,18 +237,17 @@ void for_lanes(const Team& team, std::int64_t n, const auto& f) {
 }
 
 /// Calls `f.operator()<S>(row)` for [0, rows), a run of them on each thread; `cost` is the elements of a row. A lambda
-/// that does not name its vectors is called as f(row), see vectorized().
+/// that does not name its vectors is called as f(row).
 template <class F>
 void for_rows(const Team& team, std::int64_t rows, std::int64_t cost, const F& f) {
   for_runs(team, rows, 1, cost, [&](std::int64_t first, std::int64_t last, int) {
-    if constexpr (std::is_invocable_v<F, std::int64_t>)
-      vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-        for (std::int64_t row = first; row < last; ++row) f(row);
-      });
-    else
-      with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-        for (std::int64_t row = first; row < last; ++row) f.template operator()<Vectors<isa>>(row);
-      });
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = first; row < last; ++row)
+        if constexpr (std::is_invocable_v<F, std::int64_t>)
+          f(row);
+        else
+          f.template operator()<Vectors<isa>>(row);
+    });
   });
 }
 
