@@ -140,9 +140,6 @@ struct Vectors : VectorInMemory<isa> {
   typedef float Half __attribute__((vector_size(2 * lanes)));
   typedef double Doubles __attribute__((vector_size(4 * lanes)));  ///< those of a Half
 };
-using Floats16 = Vectors<Isa::portable>::Float;  ///< of 16 bytes
-using Floats32 = Vectors<Isa::avx2>::Float;
-using Floats64 = Vectors<Isa::avx512>::Float;
 
 /// A single element, for what is left of a run behind its vectors.
 struct OneLane {
@@ -251,22 +248,15 @@ void for_rows(const Team& team, std::int64_t rows, std::int64_t cost, const F& f
   });
 }
 
-GALVATRON_INLINE float greatest(const Floats16& x) {
-  const float a = x[0] > x[1] ? x[0] : x[1];
-  const float b = x[2] > x[3] ? x[2] : x[3];
-  return a > b ? a : b;
-}
-GALVATRON_INLINE float greatest(const Floats32& x) {
-  const Floats16 a = __builtin_shufflevector(x, x, 0, 1, 2, 3);
-  const Floats16 b = __builtin_shufflevector(x, x, 4, 5, 6, 7);
-  const Floats16 c = a > b ? a : b;
-  return greatest(c);
-}
-GALVATRON_INLINE float greatest(const Floats64& x) {
-  const Floats32 a = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
-  const Floats32 b = __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
-  const Floats32 c = a > b ? a : b;
-  return greatest(c);
+template <class V>
+GALVATRON_INLINE float greatest(const V& x) {
+  constexpr int lanes = sizeof(V) / sizeof(float);
+  float most[lanes];
+  std::memcpy(most, &x, sizeof x);
+#pragma GCC unroll 8
+  for (int half = lanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) most[i] = most[i] > most[i + half] ? most[i] : most[i + half];
+  return most[0];
 }
 
 template <class V>
