@@ -234,17 +234,18 @@ void for_lanes(const Team& team, std::int64_t n, const auto& f) {
 }
 
 /// Calls `f.operator()<S>(row)` for [0, rows), a run of them on each thread; `cost` is the elements of a row. A lambda
-/// that does not name its vectors is called as f(row).
+/// that does not name its vectors is called as f(row), see vectorized().
 template <class F>
 void for_rows(const Team& team, std::int64_t rows, std::int64_t cost, const F& f) {
   for_runs(team, rows, 1, cost, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row)
-        if constexpr (std::is_invocable_v<F, std::int64_t>)
-          f(row);
-        else
-          f.template operator()<Vectors<isa>>(row);
-    });
+    if constexpr (std::is_invocable_v<F, std::int64_t>)
+      vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+        for (std::int64_t row = first; row < last; ++row) f(row);
+      });
+    else
+      with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+        for (std::int64_t row = first; row < last; ++row) f.template operator()<Vectors<isa>>(row);
+      });
   });
 }
 
@@ -273,18 +274,15 @@ template <class S>
 GALVATRON_INLINE float sum_over(std::int64_t n, const auto& f) {
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
-  V a = {}, b = {}, c = {}, d = {};
+  V sums[4] = {};
   std::int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    f.template operator()<S>(a, i);
-    f.template operator()<S>(b, i + lanes);
-    f.template operator()<S>(c, i + 2 * lanes);
-    f.template operator()<S>(d, i + 3 * lanes);
-  }
-  for (; i + lanes <= n; i += lanes) f.template operator()<S>(a, i);
+  for (; i + 4 * lanes <= n; i += 4 * lanes)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) f.template operator()<S>(sums[j], i + j * lanes);
+  for (; i + lanes <= n; i += lanes) f.template operator()<S>(sums[0], i);
   float rest = 0;
   for (; i < n; ++i) f.template operator()<OneLane>(rest, i);
-  const V sum = (a + b) + (c + d);
+  const V sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   return total(sum) + rest;
 }
 

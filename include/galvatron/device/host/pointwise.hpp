@@ -236,7 +236,7 @@ inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
       constexpr std::int64_t lanes = S::lanes / 2;
       for (std::int64_t run = first; run < last; ++run) {
         const std::int64_t end = std::min(n, (run + 1) * length);
-        Doubles a = {}, b = {}, c = {}, d = {};
+        Doubles four[4] = {};
         const auto add_square = [&](Doubles& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
           foresee(x + i);
           typename S::Half some;
@@ -245,15 +245,12 @@ inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
           sum += wide * wide;
         };
         std::int64_t i = run * length;
-        for (; i + 4 * lanes <= end; i += 4 * lanes) {
-          add_square(a, i);
-          add_square(b, i + lanes);
-          add_square(c, i + 2 * lanes);
-          add_square(d, i + 3 * lanes);
-        }
+        for (; i + 4 * lanes <= end; i += 4 * lanes)
+#pragma GCC unroll 4
+          for (int j = 0; j < 4; ++j) add_square(four[j], i + j * lanes);
         double sum = 0;
         for (; i < end; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-        const Doubles lanes_sum = (a + b) + (c + d);
+        const Doubles lanes_sum = (four[0] + four[1]) + (four[2] + four[3]);
         sums[static_cast<std::size_t>(run)] = sum + total(lanes_sum);
       }
     });
