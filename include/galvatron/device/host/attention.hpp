@@ -271,11 +271,8 @@ void attention_merge(const Team& team, const AttentionShape& shape, const T* o_p
 
 /// A packed block of keys with its gradients; what is beyond its keys, padded to whole tiles, is not set.
 struct KeyTiles {
-  float* kt;  ///< (width, 96)
-  float* vt;  ///< (width, 96)
-  float* k;   ///< (96, width)
-  float* dk;  ///< (96, width)
-  float* dv;  ///< (96, width)
+  float *kt, *vt;      // (width, 96)
+  float *k, *dk, *dv;  // (96, width)
 
   /// All in one run of memory, each of `tile` floats.
   KeyTiles(float* at, std::int64_t tile) : kt(at), vt(kt + tile), k(vt + tile), dk(k + tile), dv(dk + tile) {}
@@ -283,13 +280,9 @@ struct KeyTiles {
 
 /// A packed block of queries of one head with its gradient.
 struct QueryTiles {
-  float* q;      ///< (96, width), scaled by head_dim^-1/2 log2(e)
-  float* d_o;    ///< (96, width)
-  float* dq;     ///< (96, width)
-  float* p;      ///< (96, 96)
-  float* ds;     ///< (96, 96)
-  float* lse;    ///< (96), log 2
-  float* delta;  ///< (96)
+  float *q, *d_o, *dq;  // (96, width); q is scaled by head_dim^-1/2 log2(e)
+  float *p, *ds;        // (96, 96)
+  float *lse, *delta;   // (96); lse in log 2
 };
 
 /// The five products of a block of queries and a block of keys.
