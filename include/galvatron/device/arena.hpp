@@ -65,9 +65,7 @@ class Region {
   const char* name_ = "unnamed";
   std::byte* base_ = nullptr;
   std::int64_t capacity_ = 0;
-  std::int64_t low_ = 0;
-  std::int64_t high_ = 0;
-  std::int64_t peak_ = 0;
+  std::int64_t low_ = 0, high_ = 0, peak_ = 0;
 };
 
 /// Gives back what was taken from the low end of a region since its construction.

@@ -76,9 +76,7 @@ struct WindowShape {
 struct AttentionBias {
   View<const float> values{};  ///< empty: nothing is added
   View<float> gradient{};      ///< backward adds to it; with the places of `values`
-  std::int64_t first = 0;
-  std::int64_t head = 0;
-  std::int64_t query = 0;
+  std::int64_t first = 0, head = 0, query = 0;
 };
 
 /// Biases of attention by the distance of key and query, as T5 has them (Raffel et al., 2020, section 2.1): a bucket
@@ -98,17 +96,12 @@ struct RelativePositions {
 /// block * block distance + repeat * repeat distance + row * row distance of its tensor.
 struct Runs {
   struct Distances {
-    std::int64_t block = 0;
-    std::int64_t repeat = 0;
-    std::int64_t row = 0;
+    std::int64_t block = 0, repeat = 0, row = 0;
     friend constexpr bool operator==(const Distances&, const Distances&) = default;
   };
-  std::int64_t blocks = 1;
-  std::int64_t repeats = 1;
-  std::int64_t rows = 1;
+  std::int64_t blocks = 1, repeats = 1, rows = 1;
   std::int64_t width = 0;
-  Distances from{};
-  Distances to{};
+  Distances from{}, to{};
   friend constexpr bool operator==(const Runs&, const Runs&) = default;
 
   [[nodiscard]] constexpr std::int64_t elements() const { return blocks * repeats * rows * width; }

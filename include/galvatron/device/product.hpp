@@ -25,9 +25,7 @@ struct Product {
   bool accumulate = false;
   bool bias = false;
   bool gradient = false;  ///< fp8 only: a is float8_e5m2, not float8_e4m3
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-  std::int64_t k = 0;
+  std::int64_t m = 0, n = 0, k = 0;
   friend constexpr auto operator<=>(const Product&, const Product&) = default;
 };
 
@@ -95,8 +93,7 @@ namespace galvatron::device::cuda {
 
 /// Element (row, column) lies at row + column * rows.
 struct ColumnMajorMatrix {
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;
+  std::int64_t rows = 0, columns = 0;
   Precision precision = Precision::fp32;
   friend constexpr bool operator==(const ColumnMajorMatrix&, const ColumnMajorMatrix&) = default;
 };

@@ -126,14 +126,11 @@ void relative_bias_backward(auto& launcher, const RelativePositions& relative, s
 /// Part of the queries and heads of a problem, and how its sums lie in memory.
 struct BiasPart {
   float* sums;
-  int first_head = 0;
-  int heads = 0;
-  int tiles = 0;  ///< of queries
-  int tile_rows = 0;
-  int keys = 0;  ///< padded to tiles
+  int first_head = 0, heads = 0;
+  int tiles = 0, tile_rows = 0;  ///< of queries
+  int keys = 0;                  ///< padded to tiles
   int groups = 0;
-  int first_query = 0;
-  int last_query = 0;  ///< one behind
+  int first_query = 0, last_query = 0;  ///< one behind
 
   [[nodiscard]] constexpr std::int64_t plane() const {
     return static_cast<std::int64_t>(heads) * tiles * tile_rows * keys;

@@ -30,8 +30,7 @@ enum AttentionTensor : std::int64_t { q = 1, k, v, o, lse, d_o, dq, dk, dv, row_
 
 /// The samples and key/value heads that are computed at a time.
 struct AttentionPart {
-  std::int64_t samples = 0;
-  std::int64_t kv_heads = 0;
+  std::int64_t samples = 0, kv_heads = 0;
   [[nodiscard]] constexpr std::int64_t heads(const AttentionShape& s) const {
     return kv_heads * (s.heads / s.kv_heads);
   }
@@ -153,9 +152,9 @@ inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPa
 
 /// What a plan is executed with: its numbers, and where its tensors lie.
 struct Call {
+  static constexpr float masked_value = -std::numeric_limits<float>::infinity();
+  static constexpr float one_value = 1;
   float scale_value = 0;
-  float masked_value = -std::numeric_limits<float>::infinity();
-  float one_value = 1;
   std::vector<std::int64_t> ids{};
   std::vector<void*> data{};
 
