@@ -1,5 +1,4 @@
-// The gradients of scores, and of their biases, in device/cuda/attention_bias.hpp; and the biases of
-// device/cuda/attention_bias.hpp.
+// The kernels of device/cuda/attention_bias.hpp.
 #include <galvatron/device/cuda/attention_bias.hpp>
 #include <galvatron/device/cuda/launch.cuh>
 

@@ -1,9 +1,8 @@
-// The kernels of device/cuda/optimizer.hpp, pointwise.hpp, rounding.hpp and runs.hpp.
+// The kernels of device/cuda/optimizer.hpp, pointwise.hpp and rounding.hpp.
 #include <galvatron/device/cuda/launch.cuh>
 #include <galvatron/device/cuda/optimizer.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/rounding.hpp>
-#include <galvatron/device/cuda/runs.hpp>
 
 namespace galvatron::device::cuda {
 
@@ -32,17 +31,15 @@ GALVATRON_INSTANTIATE_RUNS(bfloat16, bfloat16)
 #define GALVATRON_INSTANTIATE_POINTWISE(T)                                                                           \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Sum, T, T, T>>&);                     \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Product, T, T, T>>&);                 \
-  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Forward<kernels::Gelu>, T, T, T>>&);  \
-  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Forward<kernels::Relu>, T, T, T>>&);  \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Gelu, T, T, T>>&);                    \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Relu, T, T, T>>&);                    \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Gelu>, T, T, T>>&); \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Relu>, T, T, T>>&); \
   template void Stream::launch(const Geometry&, const ForElements<Gate<T, false>>&);                                 \
   template void Stream::launch(const Geometry&, const ForElements<Gate<T, true>>&);                                  \
-  template void Stream::launch(const Geometry&, const ForEach<BiasElements<T, T>>&);                                 \
   template void Stream::launch(const Geometry&, const Rotary<T>&);
 GALVATRON_INSTANTIATE_POINTWISE(float)
 GALVATRON_INSTANTIATE_POINTWISE(bfloat16)
 template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Sum, bfloat16, float, float>>&);
-template void Stream::launch(const Geometry&, const ForEach<BiasElements<bfloat16, float>>&);
 
 }  // namespace galvatron::device::cuda

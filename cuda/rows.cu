@@ -1,20 +1,30 @@
-// The kernels of device/cuda/norm.hpp and softmax.hpp.
+// The kernels of device/cuda/embedding.hpp, norm.hpp and softmax.hpp.
+#include <galvatron/device/cuda/embedding.hpp>
 #include <galvatron/device/cuda/launch.cuh>
 #include <galvatron/device/cuda/norm.hpp>
 #include <galvatron/device/cuda/softmax.hpp>
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(T)                                                 \
-  template void Stream::launch(const Geometry&, const Norm<T>&);                 \
-  template void Stream::launch(const Geometry&, const Norm<T, true>&);           \
-  template void Stream::launch(const Geometry&, const NormBackward<T>&);         \
-  template void Stream::launch(const Geometry&, const ColumnSums<T, KeepSums>&); \
-  template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&);    \
-  template void Stream::launch(const Geometry&, const SoftmaxBackward<T>&);
+#define GALVATRON_INSTANTIATE(T)                                                       \
+  template void Stream::launch(const Geometry&, const Norm<T>&);                       \
+  template void Stream::launch(const Geometry&, const Norm<T, true>&);                 \
+  template void Stream::launch(const Geometry&, const NormBackward<T>&);               \
+  template void Stream::launch(const Geometry&, const ColumnSums<T, PutSums<float>>&); \
+  template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&);          \
+  template void Stream::launch(const Geometry&, const SoftmaxBackward<T>&);            \
+  template void Stream::launch(const Geometry&, const ForRows<GatherTokens<T>>&);      \
+  template void Stream::launch(const Geometry&, const SumTokens<T>&);                  \
+  template void Stream::launch(const Geometry&, const ForRows<AddPosition<T>>&);       \
+  template void Stream::launch(const Geometry&, const ForRows<SumPositions<T>>&);      \
+  template void Stream::launch(const Geometry&, const ForRows<SpreadMean<T>>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
 template void Stream::launch(const Geometry&, const ColumnSums<float, AddSums>&);
 template void Stream::launch(const Geometry&, const SoftmaxMerge&);
+template void Stream::launch(const Geometry&, const ColumnSums<bfloat16, PutSums<bfloat16>>&);
+template void Stream::launch(const Geometry&, const SortTokens&);
+template void Stream::launch(const Geometry&, const ForEach<MergeTokens>&);
+template void Stream::launch(const Geometry&, const SumContinued&);
 
 }  // namespace galvatron::device::cuda

@@ -252,17 +252,16 @@ TEST_CASE("column sums of rows that exceed the scratch memory are refused with t
 
 TEST_CASE("kernels keep rows in registers and leave no thread without work") {
   // 4 packs a thread, 128 threads a block of several teams.
-  const auto warps = cuda::share_rows(1000, 96, true, 4, 512, 2048);
+  const auto warps = cuda::share_rows(1000, 96, true, 4, 512);
   CHECK(warps.teams.threads == 32);
   CHECK(warps.geometry == cuda::Geometry{.blocks = 250, .threads = 128});
-  const auto blocks = cuda::share_rows(1000, 512, true, 4, 512, 2048);
+  const auto blocks = cuda::share_rows(500, 512, true, 4, 512);
   CHECK(blocks.teams.threads == 128);
-  CHECK(blocks.geometry == cuda::Geometry{.blocks = 1000, .threads = 128});
-  CHECK(cuda::share_rows(1 << 20, 512, true, 4, 512, 512).geometry.blocks == 132 * 4);
+  CHECK(blocks.geometry == cuda::Geometry{.blocks = 500, .threads = 128});
+  CHECK(cuda::share_rows(1 << 20, 512, true, 4, 512).geometry.blocks == 132 * 4);
   // As many blocks as multiprocessors have room for, whether or not that fills them.
-  CHECK(cuda::share_rows(1 << 20, 320, true, 2, 512, 512).geometry ==
-        cuda::Geometry{.blocks = 132 * 3, .threads = 160});
-  CHECK(cuda::share_rows(1 << 20, 640, true, 2, 512, 512).geometry == cuda::Geometry{.blocks = 132, .threads = 320});
-  CHECK(cuda::share_rows(1, 1 << 20, true, 4, 512, 512).geometry.threads == 512);
-  CHECK(cuda::share_rows(1, 1, false, 4, 512, 512).teams.threads == 32);
+  CHECK(cuda::share_rows(1 << 20, 320, true, 2, 512).geometry == cuda::Geometry{.blocks = 132 * 3, .threads = 160});
+  CHECK(cuda::share_rows(1 << 20, 640, true, 2, 512).geometry == cuda::Geometry{.blocks = 132, .threads = 320});
+  CHECK(cuda::share_rows(1, 1 << 20, true, 4, 512).geometry.threads == 512);
+  CHECK(cuda::share_rows(1, 1, false, 4, 512).teams.threads == 32);
 }

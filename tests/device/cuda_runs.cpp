@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/device/cuda/runs.hpp>
+#include <galvatron/device/cuda/pointwise.hpp>
 
 #include "few_blocks.hpp"
 #include "host_fixture.hpp"
@@ -103,6 +103,9 @@ TEST_CASE("runs on a GPU are copied and added from and to anywhere") {
          .width = 24,
          .from = {.block = 2 * 14 * 48, .repeat = 2 * 48, .row = 24},
          .to = {.block = 7 * 2 * 96, .repeat = 2 * 96, .row = 96}});
+  // A row to all rows, as a bias.
+  check(emulator, random, {.rows = 70, .width = 33, .to = {.row = 33}});
+  check(emulator, random, {.rows = 9, .width = 48, .to = {.row = 48}});
   // Odd widths and distances; one run; narrow columns; nothing.
   check(emulator, random,
         {.blocks = 2,
@@ -172,20 +175,4 @@ TEST_CASE("random runs on a GPU end where their definition says") {
     }
     check(emulator, random, runs);
   }
-}
-
-TEST_CASE("runs that overlap in part are refused on a GPU") {
-  Emulator emulator;
-  std::vector<float> from(100), to(100);
-  CHECK_THROWS_WITH_AS(
-      cuda::move_runs<false>(emulator, Runs{.rows = 3, .width = 5, .from = {.row = 5}, .to = {.row = 4}}, from.data(),
-                             to.data()),
-      "runs of 5 elements at distances of 0, 0 and 4 overlap: a GPU writes runs that are apart or the same",
-      DeviceFailure);
-  CHECK_THROWS_AS(
-      cuda::move_runs<true>(emulator, Runs{.blocks = 2, .repeats = 3, .width = 5, .to = {.block = 10, .repeat = 5}},
-                            from.data(), to.data()),
-      DeviceFailure);
-  cuda::move_runs<true>(emulator, Runs{.blocks = 2, .repeats = 2, .width = 5, .to = {.block = 10, .repeat = 5}},
-                        from.data(), to.data());
 }

@@ -82,14 +82,7 @@ class EmulatedMachine {
     return true;
   }
 
-  template <class... Arguments>
-  bool attention_forward(const device::AttentionShape&, Precision, Arguments...) {
-    return false;
-  }
-  template <class... Arguments>
-  bool attention_backward(const device::AttentionShape&, Precision, Arguments...) {
-    return false;
-  }
+  bool attention(const device::AttentionShape&, Precision, auto...) { return false; }
 
  private:
   static constexpr std::int64_t workspace_bytes = device::cuda::Gpu<EmulatedMachine>::workspace_bytes;

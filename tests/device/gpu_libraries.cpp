@@ -85,7 +85,7 @@ TEST_CASE("cuBLASLt's objects hold what the column-major description says") {
                       .n = 5,
                       .k = 7};
       const cuda::ColumnMajorProduct asked = cuda::column_major(p);
-      const cuda::ProductObjects made(asked);
+      const cuda::ProductObjects made(p);
       const auto check = [](const cuda::ColumnMajorMatrix& matrix, cublasLtMatrixLayout_t its) {
         CHECK(of_layout<std::uint64_t>(its, CUBLASLT_MATRIX_LAYOUT_ROWS) == static_cast<std::uint64_t>(matrix.rows));
         CHECK(of_layout<std::uint64_t>(its, CUBLASLT_MATRIX_LAYOUT_COLS) == static_cast<std::uint64_t>(matrix.columns));
@@ -115,7 +115,7 @@ TEST_CASE("cuBLASLt's objects hold the epilogue, and the distance of u's columns
         {device::Epilogue::gelu_gradient, false, CUBLASLT_EPILOGUE_DGELU}}) {
     Product asked = p;
     asked.bias = bias;
-    const cuda::ProductObjects made(cuda::column_major(asked, epilogue));
+    const cuda::ProductObjects made(asked, epilogue);
     CHECK(of_product<std::uint32_t>(made.description.get(), CUBLASLT_MATMUL_DESC_EPILOGUE) ==
           static_cast<std::uint32_t>(expected));
     CHECK(of_product<std::int64_t>(made.description.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) == p.n);
@@ -128,7 +128,7 @@ TEST_CASE("cuBLASLt's objects of 8-bit products have their formats, and sum grad
       const bool bias = result == Precision::bf16;
       const Product p{
           .operands = Precision::fp8, .result = result, .bias = bias, .gradient = gradient, .m = 32, .n = 48, .k = 16};
-      cuda::ProductObjects made(cuda::column_major(p));
+      cuda::ProductObjects made(p);
       const auto type = [](cublasLtMatrixLayout_t its) {
         return of_layout<std::uint32_t>(its, CUBLASLT_MATRIX_LAYOUT_TYPE);
       };

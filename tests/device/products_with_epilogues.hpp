@@ -21,7 +21,7 @@ void apply(device::Epilogue epilogue, std::int64_t count, const T* u, T* c) {
   for (std::int64_t i = 0; i < count; ++i) {
     float out = 0;
     if (epilogue == device::Epilogue::gelu) {
-      Gelu::forward(get(u[i]), out);
+      Gelu::of(get(u[i]), out);
     } else {
       Gelu::derivative(get(u[i]), out);
       out *= get(c[i]);

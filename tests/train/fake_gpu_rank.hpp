@@ -62,14 +62,7 @@ class FakeMachine {
     run([=, this] { test::multiply(products_, product, epilogue, a, b, bias, u, c); });
     return true;
   }
-  bool attention_forward(const device::AttentionShape&, Precision, const void*, const void*, const void*, void*,
-                         float*) {
-    return false;
-  }
-  bool attention_backward(const device::AttentionShape&, Precision, const void*, const void*, const void*, const void*,
-                          const float*, const void*, void*, void*, void*) {
-    return false;
-  }
+  bool attention(const device::AttentionShape&, Precision, auto...) { return false; }
   void wait() { stream_.wait(); }
   void fetch(const void* from, void* to, std::int64_t bytes) {
     stream_.wait();

@@ -25,8 +25,8 @@ class Region {
   Region() = default;
   Region(const char* name, std::byte* base, std::int64_t capacity) : name_(name), base_(base), capacity_(capacity) {}
 
-  /// `count` elements of T from the low end; a multiple of 64 bytes is taken. Throws when the plan's size is exceeded,
-  /// which is a defect of the memory formulas, never of the data.
+  /// `count` elements of T from the low end; a multiple of 64 bytes is taken. Throws when that exceeds the plan: a
+  /// defect.
   template <class T>
   View<T> take(std::int64_t count) {
     const std::int64_t first = low_;
@@ -44,7 +44,6 @@ class Region {
   [[nodiscard]] std::int64_t high() const { return high_; }
   void restore_low(std::int64_t mark) { low_ = mark; }
   void restore_high(std::int64_t mark) { high_ = mark; }
-  /// The most bytes that were in use at one time.
   [[nodiscard]] Bytes peak() const { return {peak_}; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
 
@@ -66,9 +65,7 @@ class Region {
   const char* name_ = "unnamed";
   std::byte* base_ = nullptr;
   std::int64_t capacity_ = 0;
-  std::int64_t low_ = 0;
-  std::int64_t high_ = 0;
-  std::int64_t peak_ = 0;
+  std::int64_t low_ = 0, high_ = 0, peak_ = 0;
 };
 
 /// Gives back what was taken from the low end of a region since its construction.
@@ -105,7 +102,6 @@ class Mapping {
     if (base_ != nullptr) munmap(base_, static_cast<std::size_t>(bytes_));
   }
 
-  /// The region [first, first + bytes) of the pages.
   [[nodiscard]] Region region(const char* name, std::int64_t first, Bytes bytes) const {
     return {name, base_ == nullptr ? nullptr : base_ + first, bytes.count};
   }

@@ -4,7 +4,8 @@
 // them. Every operation takes views of memory that the caller owns, works on row-major dense rows, and is
 // deterministic: the same inputs and the same number of threads give the same bits. Element types T are float or
 // bfloat16; sums, statistics, gradients of parameters and optimizer states are float. Activations are overwritten,
-// parameter gradients accumulate.
+// parameter gradients accumulate. What an operation computes is said here alone: host/ and cuda/ have a function of its
+// name each, and say how.
 //
 // Rows of activations are tokens in sequence-major order: row s * b + i is token s of sample i, so that a run of the
 // sequence is a run of memory.
@@ -75,9 +76,7 @@ struct WindowShape {
 struct AttentionBias {
   View<const float> values{};  ///< empty: nothing is added
   View<float> gradient{};      ///< backward adds to it; with the places of `values`
-  std::int64_t first = 0;
-  std::int64_t head = 0;
-  std::int64_t query = 0;
+  std::int64_t first = 0, head = 0, query = 0;
 };
 
 /// Biases of attention by the distance of key and query, as T5 has them (Raffel et al., 2020, section 2.1): a bucket
@@ -97,17 +96,12 @@ struct RelativePositions {
 /// block * block distance + repeat * repeat distance + row * row distance of its tensor.
 struct Runs {
   struct Distances {
-    std::int64_t block = 0;
-    std::int64_t repeat = 0;
-    std::int64_t row = 0;
+    std::int64_t block = 0, repeat = 0, row = 0;
     friend constexpr bool operator==(const Distances&, const Distances&) = default;
   };
-  std::int64_t blocks = 1;
-  std::int64_t repeats = 1;
-  std::int64_t rows = 1;
+  std::int64_t blocks = 1, repeats = 1, rows = 1;
   std::int64_t width = 0;
-  Distances from{};
-  Distances to{};
+  Distances from{}, to{};
   friend constexpr bool operator==(const Runs&, const Runs&) = default;
 
   [[nodiscard]] constexpr std::int64_t elements() const { return blocks * repeats * rows * width; }
@@ -117,8 +111,7 @@ struct Runs {
 template <class T>
 using In = std::type_identity_t<View<const std::remove_const_t<T>>>;
 
-/// What a loop or a kernel takes for an operand of an operation: the address of a view, null where it is empty;
-/// anything else as it is.
+/// What loops and kernels take for an operand: the address of a view, null where it is empty; anything else as it is.
 template <class T>
 constexpr T* plain(const View<T>& view) {
   return view.empty() ? nullptr : view.data;
@@ -212,8 +205,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
                      /*y=*/f, /*stats=*/f);
   // y again from the statistics kept.
   d.norm_recompute(NormKind::layer_norm, n, n, cf, cf, cf, /*stats=*/cf, /*y=*/f);
-  // dx = d_residual + dnorm/dx * dy (d_residual may be dx, or empty: then 0); dx may be dy or x; dgamma, dbeta
-  // accumulate (dbeta empty for RMSNorm).
+  // dx = d_residual (empty: 0) + dnorm/dx * dy; dx may be d_residual, dy or x; dgamma, dbeta (RMSNorm: empty) +=
+  // theirs.
   d.norm_backward(NormKind::layer_norm, n, n, /*dy=*/cf, /*x=*/cf, /*gamma=*/cf, /*stats=*/cf, /*d_residual=*/cf,
                   /*dx=*/f, /*dgamma=*/f, /*dbeta=*/f);
 
@@ -224,8 +217,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.activation_forward(ActivationKind::gelu, n, n, /*u=*/cf, /*g=*/f);
   // du from u and dg; du may be u, or dg where it has its shape (GELU and ReLU).
   d.activation_backward(ActivationKind::gelu, n, n, /*u=*/cf, /*dg=*/cf, /*du=*/f);
-  // u (m, n), or (m, 2n) for SwiGLU, = a (m, k) * b^T [+ bias], and g (m, n) of it, or of what u was before its
-  // rounding.
+  // u (m, n), or (m, 2n) for SwiGLU, = a (m, k) * b^T [+ bias], and g (m, n) of it, before its rounding or after.
   d.gemm_activation(ActivationKind::gelu, n, n, n, /*a=*/cf, /*b=*/cf, /*bias=*/cf, /*u=*/f, /*g=*/f);
   // du from u and dg = a (m, k) * b (k, n), which is rounded or not; dg is scratch; du may be u or dg as above.
   d.gemm_activation_backward(ActivationKind::gelu, n, n, n, /*a=*/cf, /*b=*/cf, /*u=*/cf, /*dg=*/f, /*du=*/f);
@@ -254,8 +246,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // Over a shard of the vocabulary: logits (rows, columns) of which the first `valid` columns exist and stand for
   // tokens first, first + 1, ...; stats (rows, 3) = maximum, sum of exp(logit - maximum), the target's logit (or -inf).
   d.softmax_statistics(/*rows=*/n, /*columns=*/n, /*valid=*/n, /*first=*/n, /*logits=*/cf, /*targets=*/tokens, f);
-  // From the statistics of `shards` shards (shards, rows, 3): lse (rows), and loss (1, or empty) += sum of (lse -
-  // target logit), in a fixed order.
+  // From the statistics (shards, rows, 3): lse (rows), and loss (1, or empty) += sum of (lse - target logit).
   d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/sum);
   // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`.
   d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*logits=*/f);
@@ -290,7 +281,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.copy(raw, raw);
   d.accumulate(n, /*from=*/cf, /*to=*/f);
   // to = from, run by run, and to += from in the order of blocks and repeats. The two may differ in type (rounding
-  // once) and do not overlap.
+  // once) and do not overlap; runs of `to` are apart or the same.
   d.copy_runs(runs, /*from=*/cf, /*to=*/f);
   d.add_runs(runs, /*from=*/cf, /*to=*/f);
 };

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
@@ -24,9 +25,7 @@ struct Product {
   bool accumulate = false;
   bool bias = false;
   bool gradient = false;  ///< fp8 only: a is float8_e5m2, not float8_e4m3
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-  std::int64_t k = 0;
+  std::int64_t m = 0, n = 0, k = 0;
   friend constexpr auto operator<=>(const Product&, const Product&) = default;
 };
 
@@ -94,25 +93,18 @@ namespace galvatron::device::cuda {
 
 /// Element (row, column) lies at row + column * rows.
 struct ColumnMajorMatrix {
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;
+  std::int64_t rows = 0, columns = 0;
   Precision precision = Precision::fp32;
   friend constexpr bool operator==(const ColumnMajorMatrix&, const ColumnMajorMatrix&) = default;
 };
 
-/// d = op(x) op(y) [+ bias, one value a row], or d += op(x) op(y), where op transposes what it says; or what the
-/// epilogue makes of it with a matrix u like d.
+/// The matrices of a product d = op(x) op(y), where op transposes what it says; its bias has a value for each row of d.
 struct ColumnMajorProduct {
   ColumnMajorMatrix x{};  ///< the memory of Product's b
   ColumnMajorMatrix y{};  ///< the memory of Product's a
   ColumnMajorMatrix d{};  ///< the memory of Product's c, (n, m)
   bool x_transposed = false;
   bool y_transposed = false;
-  bool bias = false;      ///< (n), of the operands' precision; with fp8 bfloat16
-  bool gradient = false;  ///< fp8 only: y is float8_e5m2, x float8_e4m3
-  float beta = 0;         ///< 1: d accumulates
-  Epilogue epilogue = Epilogue::none;
-  friend constexpr bool operator==(const ColumnMajorProduct&, const ColumnMajorProduct&) = default;
 };
 
 /// Rows are columns of the transposed matrix, so it is c^T = op(b)^T op(a)^T that the library is asked for:
@@ -120,18 +112,14 @@ struct ColumnMajorProduct {
 ///     nt   c^T = b   a^T    b (n, k) row by row is (k, n) column by column, and is transposed
 ///     nn   c^T = b^T a^T    b (k, n) is (n, k), a (m, k) is (k, m): both as they are
 ///     tn   c^T = b^T a      a (k, m) is (m, k), and is transposed
-constexpr ColumnMajorProduct column_major(const Product& p, Epilogue epilogue = Epilogue::none) {
-  ColumnMajorProduct out{.x = {.rows = p.n, .columns = p.k, .precision = p.operands},
-                         .y = {.rows = p.k, .columns = p.m, .precision = p.operands},
-                         .d = {.rows = p.n, .columns = p.m, .precision = p.result},
+constexpr ColumnMajorProduct column_major(const Product& p) {
+  ColumnMajorProduct out{.x = {p.n, p.k, p.operands},
+                         .y = {p.k, p.m, p.operands},
+                         .d = {p.n, p.m, p.result},
                          .x_transposed = p.kind == op::Kind::gemm_nt,
-                         .y_transposed = p.kind == op::Kind::gemm_tn,
-                         .bias = p.bias,
-                         .gradient = p.gradient,
-                         .beta = p.accumulate ? 1.0F : 0.0F,
-                         .epilogue = epilogue};
-  if (out.x_transposed) out.x = {.rows = p.k, .columns = p.n, .precision = p.operands};
-  if (out.y_transposed) out.y = {.rows = p.m, .columns = p.k, .precision = p.operands};
+                         .y_transposed = p.kind == op::Kind::gemm_tn};
+  if (out.x_transposed) std::swap(out.x.rows, out.x.columns);
+  if (out.y_transposed) std::swap(out.y.rows, out.y.columns);
   return out;
 }
 

@@ -27,8 +27,7 @@ class AlgorithmCache {
   using Algorithms = std::map<std::string, Algorithm>;  ///< by product
   static constexpr int version = 1;
 
-  /// Where programs keep such files: GALVATRON_CACHE, or galvatron in XDG_CACHE_HOME or in ~/.cache. Empty where there
-  /// is none of them.
+  /// Where programs keep such files: GALVATRON_CACHE, or galvatron in XDG_CACHE_HOME or in ~/.cache; or empty.
   static std::filesystem::path folder() {
     for (const auto& [variable, below] :
          {std::pair("GALVATRON_CACHE", ""), {"XDG_CACHE_HOME", "/galvatron"}, {"HOME", "/.cache/galvatron"}})
@@ -37,8 +36,8 @@ class AlgorithmCache {
     return {};
   }
 
-  /// Reads the file of this device in the folder; empty when there is none. A file that cannot be read counts as none:
-  /// it only costs time. Without a folder nothing is kept.
+  /// Reads the file of this device in the folder; one that cannot be read counts as none. Without a folder nothing is
+  /// kept.
   AlgorithmCache(const std::filesystem::path& folder, std::string device, std::uint64_t library)
       : device_(std::move(device)), library_(library) {
     if (folder.empty()) return;
@@ -49,8 +48,7 @@ class AlgorithmCache {
     algorithms_ = read();
   }
 
-  /// The algorithms in a file's text; none when it is no such file or one of another device or library, that is, none
-  /// that save() would write.
+  /// The algorithms in a file's text; none when save() would not write it for this device and library.
   static Algorithms parse(std::string_view text, const std::string& device, std::uint64_t library) {
     const auto value = parse_json(text, "the cache of algorithms");
     if (!value) return {};

@@ -43,22 +43,14 @@ struct MergeAttention {
       const int lane = block.thread() % lanes;
       if (lane == 0) lse[at] = weights.lse;
       const std::int64_t from = row * shape.out_stride + head * shape.head_dim;
-      for (std::int64_t i = lane * size; i < shape.head_dim; i += lanes * size)
-        merge(weights, o_part + from + i, o + from + i, shape.head_dim - i);
+      for (std::int64_t i = lane * size; i < shape.head_dim; i += lanes * size) {
+        const auto other = load_pack<size>(o_part + from, i, shape.head_dim, packed);
+        const auto own = load_pack<size>(o + from, i, shape.head_dim, packed);
+        const auto sums =
+            Four<float>::of([&](int e) { return own[e] * weights.first + other.get(e) * weights.second; });
+        store_pack(sums, o + from, i, shape.head_dim, packed);
+      }
     }
-  }
-
- private:
-  GALVATRON_KERNEL void merge(const kernels::MergeWeights& weights, const T* part, float* out,
-                              std::int64_t left) const {
-    if (packed) {
-      const auto other = Four<T>::at(part);
-      const auto own = Four<float>::at(out);
-      float sums[size];
-      for (int e = 0; e < size; ++e) sums[e] = own[e] * weights.first + other.get(e) * weights.second;
-      return Four<float>::of(sums).store(out);
-    }
-    for (int e = 0; e < size && e < left; ++e) out[e] = out[e] * weights.first + kernels::get(part[e]) * weights.second;
   }
 };
 
@@ -67,15 +59,14 @@ inline View<float> floats_of(View<std::byte> scratch) {
   return {reinterpret_cast<float*>(scratch.data), scratch.count / static_cast<std::int64_t>(sizeof(float))};
 }
 
-/// o and lse from q, k and v; see Device::attention_forward. Throws DeviceFailure for heads of more than 256 elements.
+/// Throws DeviceFailure for heads of more than 256 elements, as all of attention.
 template <class T>
 void attention_forward(auto& launcher, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
                        float* lse, const AttentionBias& bias) {
   flash_forward(launcher, flash_problem(shape, bias, q, k, v, o), o, lse);
 }
 
-/// dq, dk, dv and the biases' gradient, which grows. Throws DeviceFailure for heads of more than 256 elements, and for
-/// gradients of biases that are neither by distance nor of pairs.
+/// Throws DeviceFailure for gradients of biases that are neither by distance nor of pairs.
 template <class T>
 void attention_backward(auto& launcher, View<std::byte> scratch, const AttentionShape& shape, const T* q, const T* k,
                         const T* v, const T* o, const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
@@ -91,17 +82,14 @@ void attention_backward(auto& launcher, View<std::byte> scratch, const Attention
   if (bias.gradient.empty()) return;
   float* const gradient = bias.gradient.data + bias.first;
   flash_bias(launcher, floats_of(scratch), problem, [&](const BiasPart& part) {
-    if (by_distance) {
-      const AddDistances add{part, problem.queries, problem.keys, gradient, bias.head};
-      for_each(launcher, add.count(), add);
-    } else {
-      const AddPairs add{part, problem.keys, gradient, bias.head, bias.query};
-      for_each(launcher, add.count(), add);
-    }
+    const auto give = [&](const auto& add) { for_each(launcher, add.count(), add); };
+    if (by_distance)
+      give(AddDistances{part, problem.queries, problem.keys, gradient, bias.head});
+    else
+      give(AddPairs{part, problem.keys, gradient, bias.head, bias.query});
   });
 }
 
-/// o and lse take in the results of another part of the keys; see Device::attention_merge.
 template <class T>
 void attention_merge(auto& launcher, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
                      float* lse) {
@@ -140,8 +128,6 @@ FlashProblem<T> window_problem(const WindowShape& s, const T* table, const T* q,
   return problem;
 }
 
-/// o and lse from q, k, v and the table; see Device::window_attention_forward. Throws DeviceFailure for heads of more
-/// than 256 elements.
 template <class T>
 void window_attention_forward(auto& launcher, const WindowShape& shape, const T* q, const T* k, const T* v,
                               const T* table, T* o, float* lse) {
@@ -149,8 +135,7 @@ void window_attention_forward(auto& launcher, const WindowShape& shape, const T*
   if (problem.units > 0) flash_forward(launcher, problem, o, lse);
 }
 
-/// dq, dk, dv, and the table's gradient, which grows. Throws DeviceFailure for heads of more than 256 elements, and for
-/// windows that `scratch` is too small for.
+/// Throws DeviceFailure for windows that `scratch` is too small for.
 template <class T>
 void window_attention_backward(auto& launcher, View<std::byte> scratch, const WindowShape& shape, const T* q,
                                const T* k, const T* v, const T* table, const float* lse, const T* d_o, T* dq, T* dk,

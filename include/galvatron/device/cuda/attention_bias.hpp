@@ -37,8 +37,7 @@ class Buckets {
 
   /// Distances [first, last) of the list, which has all from 1 - tokens on.
   struct Range {
-    std::int64_t first;
-    std::int64_t last;
+    std::int64_t first, last;
   };
 
   [[nodiscard]] GALVATRON_KERNEL std::int64_t distances() const { return 2 * tokens_ - 1; }
@@ -48,16 +47,15 @@ class Buckets {
     if (distance <= 0) return before(-distance);
     return one_direction_ ? before(0) : count_ / 2 + before(distance);
   }
-  /// All distances of a bucket.
+  /// All distances of a bucket: buckets fall up to distance 0, and rise behind it where keys that follow have their
+  /// own.
   [[nodiscard]] GALVATRON_KERNEL Range of(std::int64_t bucket) const {
-    const std::int64_t self = tokens_ - 1;  // the place of distance 0
-    if (one_direction_ || bucket < count_ / 2) {
-      const std::int64_t nearest = first_of(bucket);
-      const std::int64_t last = one_direction_ && bucket == before(0) ? distances() : self - nearest + 1;
-      return {self - first_of(bucket + 1) + 1, last};
-    }
-    const std::int64_t nearest = first_of(bucket - count_ / 2);
-    return {self + (nearest > 0 ? nearest : 1), self + first_of(bucket - count_ / 2 + 1)};
+    if (!one_direction_ && bucket >= count_ / 2)
+      return {first_where(tokens_, distances(), [&](std::int64_t i) { return at(i) >= bucket; }),
+              first_where(tokens_, distances(), [&](std::int64_t i) { return at(i) > bucket; })};
+    const std::int64_t end = one_direction_ ? distances() : tokens_;
+    return {first_where(0, end, [&](std::int64_t i) { return at(i) <= bucket; }),
+            first_where(0, end, [&](std::int64_t i) { return at(i) < bucket; })};
   }
 
  private:
@@ -68,13 +66,8 @@ class Buckets {
     if (away < near) return near_[away];
     return one_each_ && away < last_ ? away : last_;
   }
-  /// The nearest key before the query in this bucket or a later one; `tokens` if no key is.
-  [[nodiscard]] GALVATRON_KERNEL std::int64_t first_of(std::int64_t bucket) const {
-    return first_where(0, tokens_, [&](std::int64_t away) { return before(away) >= bucket; });
-  }
 
-  std::int64_t tokens_;
-  std::int64_t count_;
+  std::int64_t tokens_, count_;
   std::int64_t last_;  ///< of the buckets of a direction
   bool one_direction_;
   bool one_each_;  ///< near distances have buckets of their own, and so have others up to the last
@@ -116,15 +109,12 @@ struct GatherBiases {
   }
 };
 
-/// bias (heads, distances), float, from the table (buckets, heads).
 template <class T>
 void relative_bias_forward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const T* table,
                            float* bias) {
-  for_each(launcher, relative.tokens > 0 ? relative.distances() : 0,
-           SpreadBiases<T>{Buckets(relative), heads, table, bias});
+  for_each(launcher, relative.distances(), SpreadBiases<T>{Buckets(relative), heads, table, bias});
 }
 
-/// dtable (buckets, heads) += the sums of dbias (heads, distances) over the distances of a bucket.
 void relative_bias_backward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const float* dbias,
                             float* dtable) {
   const std::int64_t elements = relative.buckets * heads;
@@ -136,15 +126,11 @@ void relative_bias_backward(auto& launcher, const RelativePositions& relative, s
 /// Part of the queries and heads of a problem, and how its sums lie in memory.
 struct BiasPart {
   float* sums;
-  int first_head = 0;
-  int heads = 0;
-  int first_tile = 0;  ///< of queries
-  int tiles = 0;
-  int tile_rows = 0;
-  int keys = 0;  ///< padded to tiles
+  int first_head = 0, heads = 0;
+  int tiles = 0, tile_rows = 0;  ///< of queries
+  int keys = 0;                  ///< padded to tiles
   int groups = 0;
-  int first_query = 0;
-  int last_query = 0;  ///< one behind
+  int first_query = 0, last_query = 0;  ///< one behind
 
   [[nodiscard]] constexpr std::int64_t plane() const {
     return static_cast<std::int64_t>(heads) * tiles * tile_rows * keys;
@@ -179,10 +165,9 @@ struct FlashScoreGradient {
     const int own_head = rest / part.groups / part.tiles;
     const int head = part.first_head + own_head;
     const int kv_head = head / problem.group();
-    const int first_query = (part.first_tile + tile) * Tiles::rows;
+    const int first_query = part.first_query + tile * Tiles::rows;
     const int warp = block.thread() / warp_threads;
     const int lane = block.thread() % warp_threads;
-    const int first_row = first_query + 16 * warp;
 
     float sums[Tiles::pieces][4] = {};
     const auto first = static_cast<int>(static_cast<std::int64_t>(problem.units) * group / part.groups);
@@ -196,13 +181,8 @@ struct FlashScoreGradient {
                                     tiles.column_marks());
       problem.load_statistics(block, unit, head, first_query, Tiles::rows, tiles.of_queries());
       block.sync();
-      float p[Tiles::pieces][4] = {};
-      float ds[Tiles::pieces][4] = {};
-      multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), p);
-      multiply_rows<D>(block, tiles.keeps(1) + 16 * warp * Tiles::stride, tiles.passes(1), ds);
-      problem.template to_scores<false>(block, head, first_row, first_key, tiles.row_marks() + 16 * warp,
-                                        tiles.column_marks(), p);
-      differentiate<false>(block, tiles.of_queries() + 16 * warp, p, ds);
+      float p[Tiles::pieces][4] = {}, ds[Tiles::pieces][4] = {};
+      differentiate<D, false>(block, problem, tiles, head, first_query + 16 * warp, first_key, p, ds);
       GALVATRON_UNROLL
       for (int j = 0; j < Tiles::pieces; ++j)
         for (int i = 0; i < 4; ++i) sums[j][i] += ds[j][i];
@@ -231,8 +211,7 @@ struct AddPairs {
   BiasPart part;
   int keys;
   float* gradient;  ///< of head 0, query 0 and key 0
-  std::int64_t head_stride;
-  std::int64_t query_stride;
+  std::int64_t head_stride, query_stride;
   [[nodiscard]] std::int64_t count() const {
     return static_cast<std::int64_t>(part.heads) * (part.last_query - part.first_query) * keys;
   }
@@ -250,8 +229,7 @@ struct AddPairs {
 /// Biases by distance: element i is a head and a distance from key to query.
 struct AddDistances {
   BiasPart part;
-  int queries;
-  int keys;
+  int queries, keys;
   float* gradient;  ///< of head 0 and distance 0
   std::int64_t head_stride;
   [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(part.heads) * (queries + keys - 1); }
@@ -271,8 +249,7 @@ struct AddDistances {
 /// Biases of windows: element i is a head and a row of the table.
 struct AddWindowPairs {
   BiasPart part;
-  int window;
-  int table_heads;
+  int window, table_heads;
   float* gradient;  ///< (bias rows, table_heads)
   [[nodiscard]] std::int64_t count() const {
     return static_cast<std::int64_t>(part.heads) * (2 * window - 1) * (2 * window - 1);
@@ -313,11 +290,10 @@ void flash_bias(auto& launcher, View<float> scratch, const FlashProblem<T>& prob
         BiasPart part{.sums = scratch.data,
                       .first_head = head,
                       .heads = std::min(heads, problem.heads - head),
-                      .first_tile = tile,
                       .tiles = std::min(tiles, all_tiles - tile),
                       .tile_rows = Tiles::rows,
-                      .keys = static_cast<int>(keys)};
-        part.first_query = tile * Tiles::rows;
+                      .keys = static_cast<int>(keys),
+                      .first_query = tile * Tiles::rows};
         part.last_query = std::min(problem.queries, part.first_query + part.tiles * Tiles::rows);
         // As many groups as keep the GPU busy.
         const std::int64_t of_a_group = static_cast<std::int64_t>(part.heads) * part.tiles;

@@ -1,8 +1,7 @@
 // How many threads a kernel is launched with, and what it sees of the block of them that runs it.
 //
-// A kernel is a struct with its arguments and `void operator()(auto& block) const`, which every
-// thread of every block runs. On a GPU a Block is CudaBlock (launch.cuh); tests run the same kernels on the CPU, thread
-// by thread, with a Block of their own.
+// A kernel is a struct with its arguments and `void operator()(auto& block) const`, which every thread of every block
+// runs. On a GPU a Block is CudaBlock (launch.cuh); tests run the same kernels on the CPU with a Block of their own.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +11,7 @@
 
 #include <galvatron/core/units.hpp>
 
-/// Marks code of kernels: for the GPU where a CUDA compiler reads it, else for the CPU.
-/// Before a loop: all of its rounds stand one after the other, so that arrays stay in registers; or none does.
+/// GALVATRON_KERNEL marks code of kernels. The others stand before a loop; unrolled, its arrays stay in registers.
 #if defined(__CUDACC__)
 #define GALVATRON_KERNEL __device__ __forceinline__
 #define GALVATRON_UNROLL _Pragma("unroll")

@@ -1,12 +1,10 @@
-// Attention through cuDNN: forward and backward in bfloat16 as graphs of its operations, in the form that its fused
-// engines recognise.
+// Attention through cuDNN: bfloat16, as graphs of operations in the form that its fused engines recognise.
 //
 // Which shapes an engine takes, only the library knows; what it refuses, our own kernel computes. Backward that gives
 // the same bits every time has the weights' gradient, (queries, keys) of every head, in its workspace: samples and
 // heads are taken a part at a time.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,13 +26,11 @@ namespace galvatron::device::cuda {
 namespace cudnn {
 
 /// The tensors and numbers that a call names.
-enum AttentionTensor : std::int64_t { q = 1, k, v, o, lse, d_o, dq, dk, dv, row_sums, dq_sums, scale, masked, one };
+enum AttentionTensor : std::int64_t { q = 1, k, v, o, lse, d_o, dq, dk, dv, row_sums, scale, masked, one };
 
 /// The samples and key/value heads that are computed at a time.
 struct AttentionPart {
-  std::int64_t samples = 0;
-  std::int64_t kv_heads = 0;
-  friend constexpr bool operator==(const AttentionPart&, const AttentionPart&) = default;
+  std::int64_t samples = 0, kv_heads = 0;
   [[nodiscard]] constexpr std::int64_t heads(const AttentionShape& s) const {
     return kv_heads * (s.heads / s.kv_heads);
   }
@@ -111,9 +108,8 @@ inline Graph attention_forward_graph(const AttentionShape& s, const AttentionPar
 }
 
 /// dq, dk and dv from what forward had and gave, and d_o. With P the weights and D = row sums of o * d_o:
-/// dV = P^T dO; dS = scale P * (dO V^T - D); dQ = dS K; dK = dS^T Q. D lies in memory between the engine's kernels; so
-/// does, unless `deterministic`, dQ in float, to which tiles add in any order.
-inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPart& part, bool deterministic) {
+/// dV = P^T dO; dS = scale P * (dO V^T - D); dQ = dS K; dK = dS^T Q. D lies in memory between the engine's kernels.
+inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPart& part) {
   Graph graph;
   const AttentionTensors t{graph, s, part};
   const Tensor queries = t.query_rows(q, s.q_stride);
@@ -150,21 +146,15 @@ inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPa
   multiply_transposed(scaled, queries, t.key_rows(dk, s.dkv_row()));
 
   const Tensor key_rows = graph.reshape(keys, graph.between(CUDNN_DATA_BFLOAT16, t.of_keys(), t.rows(s.kv_stride)));
-  const Tensor out = t.query_rows(dq, s.dq_row());
-  if (deterministic) {
-    graph.multiply(scaled, key_rows, out);
-  } else {
-    const Tensor total = graph.memory(dq_sums, CUDNN_DATA_FLOAT, t.of_queries(), Graph::dense(t.of_queries()));
-    graph.apply(CUDNN_POINTWISE_IDENTITY, graph.multiply(scaled, key_rows, total), out);
-  }
+  graph.multiply(scaled, key_rows, t.query_rows(dq, s.dq_row()));
   return graph;
 }
 
 /// What a plan is executed with: its numbers, and where its tensors lie.
 struct Call {
+  static constexpr float masked_value = -std::numeric_limits<float>::infinity();
+  static constexpr float one_value = 1;
   float scale_value = 0;
-  float masked_value = -std::numeric_limits<float>::infinity();
-  float one_value = 1;
   std::vector<std::int64_t> ids{};
   std::vector<void*> data{};
 
@@ -187,45 +177,34 @@ struct Call {
 struct PlannedAttention {
   AttentionPart part{};
   Plan plan;
-
-  /// The largest part whose plan, with tensors of its own, fits the workspace. Throws Refused.
-  static PlannedAttention forward(const AttentionShape& s, const Target& target, std::int64_t most_workspace) {
-    const AttentionPart all{s.batch, s.kv_heads};
-    return {all, Plan(attention_forward_graph(s, all), target, most_workspace, true)};
-  }
-  static PlannedAttention backward(const AttentionShape& s, const Target& target, std::int64_t most_workspace,
-                                   bool deterministic) {
-    const std::vector<AttentionPart> parts = parts_of(s);
-    for (const AttentionPart& part : parts) {
-      const std::int64_t left = most_workspace - own_bytes(s, part, deterministic);
-      try {
-        return {part, Plan(attention_backward_graph(s, part, deterministic), target, left, deterministic)};
-      } catch (const NeedsWorkspace&) {
-        if (part == parts.back()) throw;
-      }
-    }
-    throw Refused("there is nothing to compute");
-  }
-
-  /// What backward's own tensors take of the workspace, before the plan's.
-  static std::int64_t own_bytes(const AttentionShape& s, const AttentionPart& part, bool deterministic) {
-    return row_bytes(s, part) + (deterministic ? 0 : row_bytes(s, part) * s.head_dim);
-  }
-  static std::int64_t row_bytes(const AttentionShape& s, const AttentionPart& part) {
-    return round_up(part.samples * part.heads(s) * s.queries * static_cast<std::int64_t>(sizeof(float)), 256);
-  }
-
- private:
-  // All samples and heads, then fewer and fewer.
-  static std::vector<AttentionPart> parts_of(const AttentionShape& s) {
-    std::vector<AttentionPart> parts;
-    for (std::int64_t samples = s.batch; samples >= 1; --samples)
-      if (s.batch % samples == 0) parts.push_back({samples, s.kv_heads});
-    for (std::int64_t kv_heads = s.kv_heads - 1; kv_heads >= 1; --kv_heads)
-      if (s.kv_heads % kv_heads == 0) parts.push_back({1, kv_heads});
-    return parts;
-  }
 };
+
+/// What backward's row sums take of the workspace, before the plan's.
+inline std::int64_t row_sum_bytes(const AttentionShape& s, const AttentionPart& part) {
+  return round_up(part.samples * part.heads(s) * s.queries * static_cast<std::int64_t>(sizeof(float)), 256);
+}
+
+/// Forward for all samples and heads; backward for as many as fit the workspace. Throws Refused.
+inline PlannedAttention plan_attention(const AttentionShape& s, bool backward, const Target& target,
+                                       std::int64_t workspace) {
+  AttentionPart part{s.batch, s.kv_heads};
+  if (!backward) return {part, Plan(attention_forward_graph(s, part), target, workspace)};
+  const auto next_divisor = [](std::int64_t& part_of_all, std::int64_t all) {
+    do --part_of_all;
+    while (all % part_of_all != 0);
+  };
+  while (true) {
+    try {
+      return {part, Plan(attention_backward_graph(s, part), target, workspace - row_sum_bytes(s, part))};
+    } catch (const NeedsWorkspace&) {
+      if (part.samples == 1 && part.kv_heads == 1) throw;
+    }
+    if (part.samples > 1)
+      next_divisor(part.samples, s.batch);
+    else
+      next_divisor(part.kv_heads, s.kv_heads);
+  }
+}
 
 /// Why a shape is not even asked about on a card of that compute capability; empty when it may be.
 ///
@@ -249,46 +228,46 @@ inline std::string unsuited(const AttentionShape& s, bool backward, int major) {
 class Attention {
  public:
   /// The workspace starts on a 256-byte boundary. @param major  of the GPU's compute capability
-  Attention(const Stream& stream, View<std::byte> workspace, int major, bool deterministic = true)
-      : stream_(stream), workspace_(workspace), major_(major), deterministic_(deterministic) {}
+  Attention(const Stream& stream, View<std::byte> workspace, int major)
+      : stream_(stream), workspace_(workspace), major_(major) {}
 
-  /// One line for every shape that cuDNN refused, or for cuDNN as a whole.
-  [[nodiscard]] const std::vector<std::string>& refusals() const { return refusals_; }
+  /// One line for every shape that cuDNN refused.
+  [[nodiscard]] const std::set<std::string>& refusals() const { return refusals_; }
 
-  /// False: nothing was done, cuDNN does not take it.
-  bool forward(const AttentionShape& s, Precision precision, const void* q, const void* k, const void* v, void* o,
-               float* lse) {
-    cudnn::PlannedAttention* planned = plan(s, precision, false, {q, k, v, o});
+  /// Forward, or with d_o backward. False: nothing was done, cuDNN does not take it.
+  bool compute(const AttentionShape& s, Precision precision, const void* q, const void* k, const void* v, const void* o,
+               const float* lse, const void* d_o = nullptr, void* dq = nullptr, void* dk = nullptr,
+               void* dv = nullptr) {
+    const bool backward = d_o != nullptr;
+    cudnn::PlannedAttention* planned = plan(s, precision, backward, {q, k, v, o, d_o, dq, dk, dv});
     if (planned == nullptr) return false;
-    cudnn::Call call(s, false);
-    call.tensor(cudnn::q, q), call.tensor(cudnn::k, k), call.tensor(cudnn::v, v), call.tensor(cudnn::o, o);
-    call.tensor(cudnn::lse, lse);
-    execute(planned->plan, call, workspace_.data);
-    return true;
-  }
-  bool backward(const AttentionShape& s, Precision precision, const void* q, const void* k, const void* v,
-                const void* o, const float* lse, const void* d_o, void* dq, void* dk, void* dv) {
-    cudnn::PlannedAttention* planned = plan(s, precision, true, {q, k, v, o, d_o, dq, dk, dv});
-    if (planned == nullptr) return false;
-    using cudnn::PlannedAttention;
     const cudnn::AttentionPart part = planned->part;
-    const std::int64_t own = PlannedAttention::own_bytes(s, part, deterministic_);
     for (std::int64_t sample = 0; sample < s.batch; sample += part.samples)
       for (std::int64_t group = 0; group < s.kv_heads; group += part.kv_heads) {
         const std::int64_t head = group * (s.heads / s.kv_heads);
         const auto place = [&](std::int64_t row, std::int64_t of) {
           return (sample * row + of * s.head_dim) * static_cast<std::int64_t>(sizeof(bfloat16));
         };
-        cudnn::Call call(s, true);
-        call.tensor(cudnn::q, q, place(s.q_stride, head)), call.tensor(cudnn::dq, dq, place(s.dq_row(), head));
-        call.tensor(cudnn::k, k, place(s.kv_stride, group)), call.tensor(cudnn::dk, dk, place(s.dkv_row(), group));
-        call.tensor(cudnn::v, v, place(s.kv_stride, group)), call.tensor(cudnn::dv, dv, place(s.dkv_row(), group));
-        call.tensor(cudnn::o, o, place(s.out_stride, head)), call.tensor(cudnn::d_o, d_o, place(s.out_stride, head));
+        cudnn::Call call(s, backward);
+        call.tensor(cudnn::q, q, place(s.q_stride, head));
+        call.tensor(cudnn::k, k, place(s.kv_stride, group));
+        call.tensor(cudnn::v, v, place(s.kv_stride, group));
+        call.tensor(cudnn::o, o, place(s.out_stride, head));
         call.tensor(cudnn::lse, lse,
                     (sample * s.heads + head) * s.lse_row() * static_cast<std::int64_t>(sizeof(float)));
-        call.tensor(cudnn::row_sums, workspace_.data);
-        if (!deterministic_) call.tensor(cudnn::dq_sums, workspace_.data, PlannedAttention::row_bytes(s, part));
-        execute(planned->plan, call, workspace_.data + own);
+        if (backward) {
+          call.tensor(cudnn::d_o, d_o, place(s.out_stride, head));
+          call.tensor(cudnn::dq, dq, place(s.dq_row(), head));
+          call.tensor(cudnn::dk, dk, place(s.dkv_row(), group));
+          call.tensor(cudnn::dv, dv, place(s.dkv_row(), group));
+          call.tensor(cudnn::row_sums, workspace_.data);
+        }
+        try {
+          planned->plan.execute(handle_.get(), call.ids, call.data,
+                                workspace_.data + (backward ? cudnn::row_sum_bytes(s, part) : 0));
+        } catch (const cudnn::Refused& refused) {
+          throw DeviceFailure("cuDNN: attention failed: " + std::string(refused.what()));
+        }
       }
     return true;
   }
@@ -299,58 +278,39 @@ class Attention {
 
   cudnn::PlannedAttention* plan(const AttentionShape& s, Precision precision, bool backward,
                                 std::initializer_list<const void*> tensors) {
-    if (precision != Precision::bf16 || s.keys == 0 || !opens()) return nullptr;
+    if (precision != Precision::bf16 || s.keys == 0) return nullptr;
     for (const void* tensor : tensors)
       if (reinterpret_cast<std::uintptr_t>(tensor) % 16 != 0) {
-        refuse(cudnn::to_string(s, backward) + ": cuDNN takes tensors on 16-byte boundaries");
+        refusals_.insert(cudnn::to_string(s, backward) + ": cuDNN takes tensors on 16-byte boundaries");
         return nullptr;
       }
     const auto [found, fresh] = plans_.try_emplace(std::pair(s, backward));
     if (fresh) try {
         if (const std::string reason = cudnn::unsuited(s, backward, major_); !reason.empty())
           throw cudnn::Refused(reason);
-        const cudnn::Target target{.handle = handle_.get()};
-        found->second = backward ? cudnn::PlannedAttention::backward(s, target, workspace_.count, deterministic_)
-                                 : cudnn::PlannedAttention::forward(s, target, workspace_.count);
+        open();
+        found->second = cudnn::plan_attention(s, backward, {.handle = handle_.get()}, workspace_.count);
       } catch (const cudnn::Refused& refused) {
-        refuse(cudnn::to_string(s, backward) + ": " + refused.what());
+        refusals_.insert(cudnn::to_string(s, backward) + ": " + refused.what());
       }
     return found->second ? &*found->second : nullptr;
   }
   // Makes the handle when it is first needed, which takes its time and memory.
-  bool opens() {
-    if (opened_) return handle_.get() != nullptr;
-    opened_ = true;
-    try {
-      if (cudnnGetVersion() < oldest)
-        throw cudnn::Refused("version " + std::to_string(cudnnGetVersion()) + " is older than " +
-                             std::to_string(oldest));
-      cudnn::check(cudnnCreate(handle_.out()), "handle");
-      cudnn::check(cudnnSetStream(handle_.get(), stream_.get()), "stream");
-    } catch (const cudnn::Refused& refused) {
-      refuse("attention: cuDNN: " + std::string(refused.what()));
-      handle_ = {};
-    }
-    return handle_.get() != nullptr;
-  }
-  void refuse(const std::string& line) {
-    if (std::find(refusals_.begin(), refusals_.end(), line) == refusals_.end()) refusals_.push_back(line);
-  }
-  void execute(const cudnn::Plan& plan, const cudnn::Call& call, std::byte* workspace) {
-    try {
-      plan.execute(handle_.get(), call.ids, call.data, workspace);
-    } catch (const cudnn::Refused& refused) {
-      throw DeviceFailure("cuDNN: attention failed: " + std::string(refused.what()));
-    }
+  void open() {
+    if (handle_.get() != nullptr) return;
+    if (cudnnGetVersion() < oldest)
+      throw cudnn::Refused("version " + std::to_string(cudnnGetVersion()) + " is older than " + std::to_string(oldest));
+    Owner<cudnnHandle_t, cudnnDestroy> handle;
+    cudnn::check(cudnnCreate(handle.out()), "handle");
+    cudnn::check(cudnnSetStream(handle.get(), stream_.get()), "stream");
+    handle_ = std::move(handle);
   }
 
   const Stream& stream_;
   View<std::byte> workspace_;
   int major_;
-  bool deterministic_;
-  bool opened_ = false;
   Owner<cudnnHandle_t, cudnnDestroy> handle_;
-  std::vector<std::string> refusals_;
+  std::set<std::string> refusals_;
   std::map<std::pair<AttentionShape, bool>, std::optional<cudnn::PlannedAttention>> plans_;  ///< forward, backward
 };
 

@@ -11,7 +11,6 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <cudnn.h>
@@ -236,7 +235,6 @@ inline std::vector<Choice> choices(const Object& operations, const Target& targe
     found.push_back({Object(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine configuration")});
     raw.push_back(found.back().configuration.get());
   }
-  if (count == 0) return found;
   const std::int64_t made =
       heuristics.query(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, raw.data());
   while (static_cast<std::int64_t>(found.size()) > made) found.pop_back();
@@ -254,42 +252,28 @@ inline std::vector<Choice> choices(const Object& operations, const Target& targe
   return found;
 }
 
-/// The first of the library's choices within that workspace, compiled; when `deterministic`, one that gives the same
-/// bits every time. Throws Refused with the last reason when there is none, NeedsWorkspace when more would have helped.
+/// The first of the library's choices within that workspace that gives the same bits every time, compiled. Throws
+/// Refused with the last reason when there is none, NeedsWorkspace when more would have helped.
 class Plan {
  public:
-  Plan(const Graph& graph, const Target& target, std::int64_t most_workspace, bool deterministic)
+  Plan(const Graph& graph, const Target& target, std::int64_t most_workspace)
       : plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan") {
     const Object operations = graph.finished(target);
     std::string reason = "cuDNN has no engine for it";
     bool short_of_workspace = false;
-    const auto has_room = [&](std::int64_t workspace) {
-      if (workspace <= most_workspace) return true;
-      short_of_workspace = true;
-      reason = "cuDNN's engine needs a workspace of " + std::to_string(workspace) + " bytes and has " +
-               std::to_string(most_workspace);
-      return false;
-    };
     for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
-      for (const Choice& choice : choices(operations, target, mode)) {
-        if (choice.varies && deterministic) {
-          reason = "cuDNN's engine gives other bits every time";
-          continue;
-        }
-        if (!has_room(choice.workspace)) continue;
-        try {
-          compile(choice, target);
+      for (const Choice& choice : choices(operations, target, mode)) try {
+          plan_ = compiled(choice, target, most_workspace);
+          return;
+        } catch (const NeedsWorkspace& refused) {
+          short_of_workspace = true;
+          reason = refused.what();
         } catch (const Refused& refused) {
           reason = refused.what();
-          continue;
         }
-        if (has_room(workspace_)) return;  // a plan may want more than its choice
-      }
     if (short_of_workspace) throw NeedsWorkspace(reason);
     throw Refused(reason);
   }
-
-  [[nodiscard]] std::int64_t workspace() const { return workspace_; }
 
   /// In the handle's stream; `data` of tensors `ids`.
   void execute(cudnnHandle_t handle, const std::vector<std::int64_t>& ids, const std::vector<void*>& data,
@@ -303,17 +287,25 @@ class Plan {
   }
 
  private:
-  void compile(const Choice& choice, const Target& target) {
+  static Object compiled(const Choice& choice, const Target& target, std::int64_t most_workspace) {
+    const auto check_room = [&](std::int64_t workspace) {
+      if (workspace > most_workspace)
+        throw NeedsWorkspace("cuDNN's engine needs a workspace of " + std::to_string(workspace) + " bytes and has " +
+                             std::to_string(most_workspace));
+    };
+    if (choice.varies) throw Refused("cuDNN's engine gives other bits every time");
+    check_room(choice.workspace);
     Object plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan",
                 {{CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, choice.configuration.get()},
                  {CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle, target.handle != nullptr},
                  {CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.device}});
-    plan.query(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace_);
-    plan_ = std::move(plan);
+    std::int64_t workspace = 0;
+    plan.query(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
+    check_room(workspace);  // a plan may want more than its choice
+    return plan;
   }
 
   Object plan_;
-  std::int64_t workspace_ = 0;
 };
 
 }  // namespace galvatron::device::cuda::cudnn

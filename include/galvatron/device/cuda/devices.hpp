@@ -1,11 +1,13 @@
-// The GPUs of this machine, memory of a GPU, and memory of the program that the GPU copies from by itself.
+// The GPUs of this machine, memory of a GPU, and how data of the program go there without the program waiting.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <iterator>
+#include <memory>
 #include <string>
 
 #include <cuda_runtime_api.h>
@@ -21,24 +23,17 @@ inline void prepare_process() { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*
 
 /// What cudaGetDeviceCount's answer means: the number of GPUs, at least 1, or why there is none (ErrorKind::machine).
 inline Result<int> devices_found(cudaError_t status, int count) {
-  const auto none = [](const char* cause, const char* remedy) {
-    return tl::unexpected<Error>(Error{ErrorKind::machine, std::string("no CUDA device: ") + cause + "; " + remedy +
-                                                               ", or compute with --device host"});
-  };
-  switch (status) {
-    case cudaSuccess:
-      if (count > 0) return count;
-      [[fallthrough]];
-    case cudaErrorNoDevice:
-      return none("the driver sees no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES");
-    case cudaErrorInsufficientDriver:
-      return none("there is no NVIDIA driver, or one too old for this program's CUDA", "install a newer driver");
-    case cudaErrorStubLibrary:
-      return none("the driver's library is the stub that programs are built with",
-                  "take CUDA's `stubs` folder out of LD_LIBRARY_PATH");
-    default:
-      return none(cudaGetErrorString(status), "check nvidia-smi");
-  }
+  if (status == cudaSuccess && count > 0) return count;
+  std::string why = std::string(cudaGetErrorString(status)) + "; check nvidia-smi";
+  if (status == cudaSuccess || status == cudaErrorNoDevice)
+    why = "the driver sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES";
+  if (status == cudaErrorInsufficientDriver)
+    why = "there is no NVIDIA driver, or one too old for this program's CUDA; install a newer driver";
+  if (status == cudaErrorStubLibrary)
+    why =
+        "the driver's library is the stub that programs are built with; take CUDA's `stubs` folder out of "
+        "LD_LIBRARY_PATH";
+  return tl::unexpected<Error>(Error{ErrorKind::machine, "no CUDA device: " + why + ", or compute with --device host"});
 }
 
 inline Result<int> device_count() {
@@ -77,7 +72,6 @@ inline DeviceFailure no_8bit_products(const std::string& gpu) {
   return DeviceFailure("the GPU " + gpu + " has no 8-bit products: plan with --precision bf16");
 }
 
-/// Throws DeviceFailure.
 inline DeviceDescription describe_device(int ordinal) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, ordinal));
@@ -128,8 +122,7 @@ class FixedMemory {
   Bytes bytes_{};
 };
 
-/// device::Mapping on the current GPU: memory of a fixed size, zero at first; empty when `counts_only`. Throws
-/// DeviceFailure when the GPU refuses it.
+/// device::Mapping on the current GPU: zero at first, empty when `counts_only`. Throws DeviceFailure.
 class DeviceMemory : public FixedMemory<cudaFree> {
  public:
   DeviceMemory() = default;
@@ -147,13 +140,12 @@ class DeviceMemory : public FixedMemory<cudaFree> {
     check(cudaDeviceSynchronize());  // streams do not wait for it
   }
 
-  /// The region [first, first + bytes).
   [[nodiscard]] Region region(const char* name, std::int64_t first, Bytes bytes) const {
     return {name, data() == nullptr ? nullptr : data() + first, bytes.count};
   }
 };
 
-/// Page-locked memory of the program, not initialised. Throws DeviceFailure when the machine refuses it.
+/// Page-locked memory of the program, not initialised. Throws DeviceFailure.
 class PinnedMemory : public FixedMemory<cudaFreeHost> {
  public:
   PinnedMemory() = default;
@@ -162,6 +154,56 @@ class PinnedMemory : public FixedMemory<cudaFreeHost> {
       throw DeviceFailure("this machine refused " + std::to_string(bytes.count) +
                           " bytes of page-locked memory for copies to the GPU: raise its limits (ulimit -l)");
   }
+};
+
+/// Page-locked memory in two halves that take turns: while one is filled, the stream reads the other.
+class Staging {
+ public:
+  /// Larger pieces take pageable memory of their own, and the program waits for their copy.
+  static constexpr std::int64_t largest = std::int64_t{64} << 20;
+
+  /// writer(std::byte*) fills `bytes` of memory on a 64-byte boundary, which the stream then copies to the device.
+  void upload(const Stream& stream, void* to, std::int64_t bytes, auto&& writer) {
+    if (bytes > largest) {
+      const auto own = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes + tensor_alignment));
+      const auto address = reinterpret_cast<std::uintptr_t>(own.get());
+      std::byte* from = own.get() + (tensor_alignment - address % tensor_alignment) % tensor_alignment;
+      writer(from);
+      copy(stream, from, to, bytes);
+      check(cudaStreamSynchronize(stream.get()));
+      return;
+    }
+    const std::int64_t size = aligned_bytes(bytes);
+    if (used_ + size > halves_[now_].memory.size().count) take_turns(stream, size);
+    std::byte* from = halves_[now_].memory.data() + used_;
+    writer(from);
+    copy(stream, from, to, bytes);
+    used_ += size;
+  }
+
+ private:
+  struct Half {
+    PinnedMemory memory;
+    Event read;  ///< stands behind the last copy
+  };
+
+  static void copy(const Stream& stream, const std::byte* from, void* to, std::int64_t bytes) {
+    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream.get()));
+  }
+  void take_turns(const Stream& stream, std::int64_t size) {
+    halves_[now_].read.record(stream);
+    now_ = 1 - now_;
+    used_ = 0;
+    Half& half = halves_[now_];
+    half.read.wait();
+    if (half.memory.size().count >= size) return;
+    half.memory = PinnedMemory();
+    half.memory = PinnedMemory({round_up(2 * size, std::int64_t{1} << 20)});
+  }
+
+  std::array<Half, 2> halves_;
+  std::size_t now_ = 0;
+  std::int64_t used_ = 0;  ///< bytes of that half
 };
 
 }  // namespace galvatron::device::cuda

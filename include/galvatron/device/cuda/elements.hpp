@@ -1,5 +1,4 @@
-// Kernels for element-wise work: pack by pack where addresses allow, else element by element. And division by a number
-// that a kernel is given.
+// Element-wise kernels: pack by pack where addresses allow, else element by element. And division by a given number.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +9,13 @@
 
 namespace galvatron::device::cuda {
 
-/// Divides by `value` >= 1 as a multiplication and a shift (Granlund & Montgomery 1994), which on a GPU takes a tenth
-/// of the time of a division of 64 bits.
-///
+/// Divides by `value` >= 1 as a multiplication and a shift (Granlund & Montgomery 1994), on a GPU ten times as fast.
 /// With l = ceil(log2 value) and m = ceil(2^(31 + l) / value), floor(n m / 2^(31 + l)) = floor(n / value) for every n
 /// below 2^31, and m has 32 bits.
 class Divisor {
  public:
   struct Parts {
-    std::int64_t quotient;
-    std::int64_t remainder;
+    std::int64_t quotient, remainder;
   };
 
   Divisor() = default;
@@ -51,7 +47,6 @@ class Divisor {
   int shift_ = 31;
 };
 
-/// Calls work(i) for i in [0, count), each once.
 template <class F>
 struct ForEach {
   static constexpr int most_threads = 256;
@@ -71,8 +66,7 @@ void for_each(auto& launcher, std::int64_t count, const auto& work) {
 
 /// Elements [0, count): the first `packed`, a multiple of the work's width, by the pack, the others one by one.
 struct ElementRange {
-  std::int64_t count;
-  std::int64_t packed;
+  std::int64_t count, packed;
 };
 
 /// `aligned`: whether packs of `width` may be read and written.
@@ -83,14 +77,13 @@ constexpr std::int64_t steps_of(const ElementRange& all, int width) {
   return all.packed > 0 ? divide_up(all.count, width) : all.count;
 }
 
-/// For steps that are alike and leave nothing behind for others: blocks for several turns of the GPU, so that it is
-/// busy to the end however many of them fit at once.
+/// For steps that are alike and independent: blocks for several turns of the GPU, so that it is busy to the end.
 constexpr Geometry over_steps(std::int64_t steps, int threads = 256) {
   return {.blocks = std::clamp<std::int64_t>(divide_up(steps, threads), 1, 16 * most_blocks), .threads = threads};
 }
 
-/// Calls work.at<size>(i) for elements [i, i + size), with the sizes W::width and 1; each element once, by all threads
-/// of the grid.
+/// Calls work.at<size>(i) for elements [i, i + size), size W::width or 1; each element once, by all threads of the
+/// grid.
 template <class W>
 GALVATRON_KERNEL void work_on(auto& block, const ElementRange& all, const W& work) {
   const std::int64_t step = block.blocks() * block.threads();

@@ -1,10 +1,9 @@
 // Token and position tables, and means over the tokens of a sample.
 //
-// Gradients of a token table add up in a fixed order, whatever blocks run when: the rows of a batch are taken in the
-// order of their tokens, and of equal tokens in their own order. Rows are sorted in tiles in shared memory, by a
-// bitonic network (Batcher 1968), and every row then finds its place in the whole by binary search in the other tiles.
-// That takes two kernels and no memory for the vocabulary, and hardly depends on how often a token occurs (padding may
-// be half of all rows).
+// Gradients of a token table add up in a fixed order: the rows of a batch in the order of their tokens, and of equal
+// tokens in their own. Rows are sorted in tiles in shared memory, by a bitonic network (Batcher 1968), and every row
+// then finds its place in the whole by binary search in the other tiles. That takes no memory for the vocabulary, and
+// hardly depends on how often a token occurs (padding may be half of all rows).
 #pragma once
 
 #include <algorithm>
@@ -18,8 +17,7 @@
 
 namespace galvatron::device::cuda {
 
-/// A row of a batch and the row of the table that its token reads, or the end of the table when that is elsewhere. Keys
-/// are ordered by entry, then by row; all are different.
+/// A row of a batch and the row of the table that its token reads, or the table's end. Ordered by entry, then by row.
 struct TokenKey {
   std::uint64_t bits;
 
@@ -37,8 +35,7 @@ struct SortTokens {
   std::int64_t rows;
   int tile;  ///< a power of two
   const std::int32_t* tokens;
-  std::int64_t first;
-  std::int64_t count;
+  std::int64_t first, count;
   TokenKey* keys;
 
   GALVATRON_KERNEL void operator()(auto& block) const {
@@ -72,8 +69,7 @@ struct SortTokens {
 
 /// All keys in order, from tiles in order.
 struct MergeTokens {
-  std::int64_t rows;
-  std::int64_t tile;
+  std::int64_t rows, tile;
   const TokenKey* keys;
   TokenKey* sorted;
 
@@ -108,8 +104,7 @@ struct GatherTokens {
   std::int64_t hidden;
   bool packed;
   const std::int32_t* tokens;
-  std::int64_t first;
-  std::int64_t count;
+  std::int64_t first, count;
   const T* table;
   T* out;
   GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
@@ -120,18 +115,14 @@ struct GatherTokens {
   }
 };
 
-/// Adds up the gradients of equal tokens, which are neighbours in their order: of `chunk` keys a block, in a tile of
-/// columns. The sum of a token's first rows goes to the table; the sum of rows whose token began in an earlier chunk is
-/// kept, so that every row of the table has one block that adds to it.
+/// Adds up the gradients of equal tokens, of `chunk` keys a block, in a tile of columns. A token's first rows go to the
+/// table; the sum of rows whose token began in an earlier chunk is kept, so that one block adds to a row of the table.
 template <class T>
 struct SumTokens {
   static constexpr int most_threads = 128;
   static constexpr int size = Pack<T>::size;
   static constexpr int at_once = 4;  ///< rows that a thread asks for before it adds them
-  std::int64_t rows;
-  std::int64_t chunk;
-  std::int64_t tiles;
-  std::int64_t hidden;
+  std::int64_t rows, chunk, tiles, hidden;
   bool packed;
   std::int64_t count;
   const TokenKey* sorted;
@@ -187,10 +178,7 @@ struct SumTokens {
 /// Adds what SumTokens kept to the table; the first of the chunks that a token goes on in takes all of them.
 struct SumContinued {
   static constexpr int most_threads = 128;
-  std::int64_t chunks;
-  std::int64_t chunk;
-  std::int64_t tiles;
-  std::int64_t hidden;
+  std::int64_t chunks, chunk, tiles, hidden;
   std::int64_t count;
   const TokenKey* sorted;
   const float* continued;
@@ -215,9 +203,7 @@ struct SumContinued {
 
 template <class T>
 struct AddPosition {
-  std::int64_t b;
-  std::int64_t hidden;
-  std::int64_t first_position;
+  std::int64_t b, hidden, first_position;
   bool packed;
   const T* table;
   T* out;
@@ -227,19 +213,15 @@ struct AddPosition {
     const T* position = table + (first_position + row / b) * hidden;
     Pack<T> terms[2];
     load_packs(packed, [&](int of) { return RestOfRow<T>{(of == 0 ? to : position) + at, hidden - at}; }, terms);
-    float sums[Pack<T>::size];
-    for (int j = 0; j < Pack<T>::size; ++j) sums[j] = terms[0].get(j) + terms[1].get(j);
-    store_pack(Pack<T>::of(sums), to, at, hidden, packed);
+    const auto sums = Pack<T>::of([&](int j) { return terms[0].get(j) + terms[1].get(j); });
+    store_pack(sums, to, at, hidden, packed);
   }
 };
 
 /// `row` is a position: the sum over its samples.
 template <class T>
 struct SumPositions {
-  std::int64_t rows;
-  std::int64_t b;
-  std::int64_t hidden;
-  std::int64_t first_position;
+  std::int64_t rows, b, hidden, first_position;
   bool packed;
   const T* dout;
   float* dtable;
@@ -256,15 +238,6 @@ struct SumPositions {
 };
 
 template <class T>
-struct PutMean {
-  float scale;
-  T* out;
-  GALVATRON_KERNEL void operator()(std::int64_t, std::int64_t column, float sum) const {
-    kernels::put(out[column], scale * sum);
-  }
-};
-
-template <class T>
 struct SpreadMean {
   std::int64_t columns;
   bool packed;
@@ -274,13 +247,11 @@ struct SpreadMean {
   GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
     const std::int64_t at = i * Pack<T>::size;
     const Pack<T> pack = load_pack(dout, at, columns, packed);
-    float values[Pack<T>::size];
-    for (int j = 0; j < Pack<T>::size; ++j) values[j] = scale * pack.get(j);
-    store_pack(Pack<T>::of(values), dx + row * columns, at, columns, packed);
+    const auto scaled = Pack<T>::of([&](int j) { return scale * pack.get(j); });
+    store_pack(scaled, dx + row * columns, at, columns, packed);
   }
 };
 
-/// out (rows, hidden) = table[token - first] for tokens in [first, first + count), else 0.
 template <class T>
 void embedding_forward(auto& launcher, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
                        std::int64_t first, std::int64_t count, const T* table, T* out) {
@@ -288,9 +259,8 @@ void embedding_forward(auto& launcher, std::int64_t rows, std::int64_t hidden, c
            GatherTokens<T>{hidden, is_packed<T>(hidden, table, out), tokens, first, count, table, out});
 }
 
-/// dtable[token - first] += dout. Rows are sorted by token, and sums of equal tokens taken chunk by chunk: the order of
-/// additions depends on nothing else, and a token of many rows keeps many blocks busy. Throws DeviceFailure when the
-/// scratch memory cannot hold the keys of a few rows.
+/// Rows are sorted by token, and sums of equal tokens taken chunk by chunk, so that a token of many rows keeps many
+/// blocks busy. Throws DeviceFailure when the scratch memory cannot hold the keys of a few rows.
 template <class T>
 void embedding_backward(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t hidden,
                         const std::int32_t* tokens, std::int64_t first, std::int64_t count, const T* dout,
@@ -326,7 +296,6 @@ void embedding_backward(auto& launcher, View<std::byte> scratch, std::int64_t ro
   }
 }
 
-/// out[row] += table[first_position + row / b].
 template <class T>
 void position_forward(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden,
                       std::int64_t first_position, const T* table, T* out) {
@@ -334,7 +303,6 @@ void position_forward(auto& launcher, std::int64_t rows, std::int64_t b, std::in
            AddPosition<T>{b, hidden, first_position, is_packed<T>(hidden, table, out), table, out});
 }
 
-/// dtable[first_position + row / b] += dout[row]: the sum over the samples, in order.
 template <class T>
 void position_backward(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden,
                        std::int64_t first_position, const T* dout, float* dtable) {
@@ -343,14 +311,12 @@ void position_backward(auto& launcher, std::int64_t rows, std::int64_t b, std::i
            SumPositions<T>{rows, b, hidden, first_position, is_packed<T>(hidden, dout, dtable), dout, dtable});
 }
 
-/// out (b, hidden) = scale * the sum of a sample's rows of x (tokens * b, hidden), in float.
 template <class T>
 void pool_forward(auto& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* x,
                   T* out) {
-  if (b * hidden > 0) column_sums(launcher, tokens, b * hidden, 1, x, PutMean<T>{scale, out});
+  if (b * hidden > 0) column_sums(launcher, tokens, b * hidden, 1, x, PutSums<T>{b * hidden, scale, out});
 }
 
-/// dx (tokens * b, hidden) = scale * dout (b, hidden), for every token.
 template <class T>
 void pool_backward(auto& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* dout,
                    T* dx) {

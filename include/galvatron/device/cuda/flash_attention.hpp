@@ -28,37 +28,28 @@ struct FlashForward {
   T* o;
   float* lse;
 
-  [[nodiscard]] Geometry geometry() const {
-    return Tiles::geometry(divide_up(problem.queries, Tiles::rows) * problem.heads * problem.units);
-  }
+  [[nodiscard]] Geometry geometry() const { return Tiles::geometry(problem.query_tiles(Tiles::rows)); }
 
   GALVATRON_KERNEL void operator()(auto& block) const {
     const Tiles tiles(block.shared());
-    const int query_tiles = (problem.queries + Tiles::rows - 1) / Tiles::rows;
-    const FlashBlock at = problem.block_of(block.index(), problem.heads, query_tiles);
-    const int kv_head = at.head / problem.group();
-    // The longest rows first.
-    const int first_query = (query_tiles - 1 - at.tile) * Tiles::rows;
-    const int end =
-        problem.causal && first_query + Tiles::rows < problem.keys ? first_query + Tiles::rows : problem.keys;
+    const QueryTile at = problem.query_tile(block.index(), Tiles::rows);
     const int warp = block.thread() / warp_threads;
-    const int first_row = first_query + 16 * warp;
+    const int first_row = at.first + 16 * warp;
 
-    problem.template load_queries<D>(block, at.unit, at.head, first_query, Tiles::rows, tiles.keeps(0), nullptr,
+    problem.template load_queries<D>(block, at.unit, at.head, at.first, Tiles::rows, tiles.keeps(0), nullptr,
                                      tiles.row_marks());
     float results[D / 8][4] = {};
     float maximum[2] = {-std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
     float sum[2] = {};  // of the lane's own columns
-    for (int first_key = 0; first_key < end; first_key += Tiles::columns) {
+    for (int first_key = 0; first_key < at.end; first_key += Tiles::columns) {
       block.sync();
-      problem.template load_keys<D>(block, at.unit, kv_head, first_key, Tiles::columns, tiles.passes(0),
+      problem.template load_keys<D>(block, at.unit, at.kv_head, first_key, Tiles::columns, tiles.passes(0),
                                     tiles.passes(1), tiles.column_marks());
       block.sync();
       if (first_row >= problem.queries || (problem.causal && first_key > first_row + 15)) continue;
       float scores[Tiles::pieces][4] = {};
       multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), scores);
-      problem.template to_scores<false>(block, at.head, first_row, first_key, tiles.row_marks() + 16 * warp,
-                                        tiles.column_marks(), scores);
+      problem.template to_scores<false>(block, tiles, at.head, first_row, first_key, scores);
       GALVATRON_UNROLL
       for (int half = 0; half < 2; ++half) {
         float most = maximum[half];
@@ -97,7 +88,6 @@ struct FlashForward {
   }
 };
 
-/// o and lse of a problem.
 template <class T>
 void flash_forward(auto& launcher, const FlashProblem<T>& problem, T* o, float* lse) {
   with_head_width(problem.head_dim, [&]<int D>() {
@@ -106,16 +96,23 @@ void flash_forward(auto& launcher, const FlashProblem<T>& problem, T* o, float* 
   });
 }
 
-/// s = scores in log 2 become probabilities, and dp = dO V^T the gradients of the natural scores.
-template <bool across, int N>
-GALVATRON_KERNEL void differentiate(auto& block, const QueryStatistics* queries, float (&s)[N][4], float (&dp)[N][4]) {
+/// p, 0 before, becomes the probabilities of the warp's rows and the columns that pass by, and ds, 0 before, the
+/// gradients of their natural scores; rows are keys and columns queries where `across`.
+template <int D, bool across, class T, class Tiles, int N>
+GALVATRON_KERNEL void differentiate(auto& block, const FlashProblem<T>& problem, const Tiles& tiles, int head,
+                                    int first_row, int first_column, float (&p)[N][4], float (&ds)[N][4]) {
   const int lane = block.thread() % warp_threads;
+  const int own = 16 * (block.thread() / warp_threads);  // the warp's rows of the tile
+  multiply_rows<D>(block, tiles.keeps(0) + own * Tiles::stride, tiles.passes(0), p);
+  multiply_rows<D>(block, tiles.keeps(1) + own * Tiles::stride, tiles.passes(1), ds);
+  problem.template to_scores<across>(block, tiles, head, first_row, first_column, p);
+  const QueryStatistics* const queries = tiles.of_queries() + (across ? 0 : own);
   GALVATRON_UNROLL
   for (int j = 0; j < N; ++j)
     for (int i = 0; i < 4; ++i) {
       const QueryStatistics of = queries[across ? 8 * j + lane % 4 * 2 + i % 2 : lane / 4 + i / 2 * 8];
-      s[j][i] = kernels::exponential2(s[j][i] - of.lse);
-      dp[j][i] = s[j][i] * (dp[j][i] - of.delta);
+      p[j][i] = kernels::exponential2(p[j][i] - of.lse);
+      ds[j][i] = p[j][i] * (ds[j][i] - of.delta);
     }
 }
 
@@ -129,24 +126,17 @@ struct FlashQueryGradient {
   const T* o;
   T* dq;
 
-  [[nodiscard]] Geometry geometry() const {
-    return Tiles::geometry(divide_up(problem.queries, Tiles::rows) * problem.heads * problem.units);
-  }
+  [[nodiscard]] Geometry geometry() const { return Tiles::geometry(problem.query_tiles(Tiles::rows)); }
 
   GALVATRON_KERNEL void operator()(auto& block) const {
     const Tiles tiles(block.shared());
-    const int query_tiles = (problem.queries + Tiles::rows - 1) / Tiles::rows;
-    const FlashBlock at = problem.block_of(block.index(), problem.heads, query_tiles);
-    const int kv_head = at.head / problem.group();
-    const int first_query = (query_tiles - 1 - at.tile) * Tiles::rows;
-    const int end =
-        problem.causal && first_query + Tiles::rows < problem.keys ? first_query + Tiles::rows : problem.keys;
+    const QueryTile at = problem.query_tile(block.index(), Tiles::rows);
     const int warp = block.thread() / warp_threads;
     const int lane = block.thread() % warp_threads;
-    const int first_row = first_query + 16 * warp;
+    const int first_row = at.first + 16 * warp;
     QueryStatistics* const statistics = tiles.of_queries() + 16 * warp;
 
-    problem.template load_queries<D>(block, at.unit, at.head, first_query, Tiles::rows, tiles.keeps(0), tiles.keeps(1),
+    problem.template load_queries<D>(block, at.unit, at.head, at.first, Tiles::rows, tiles.keeps(0), tiles.keeps(1),
                                      tiles.row_marks());
     if (lane < 16) {
       const bool there = first_row + lane < problem.queries;
@@ -161,19 +151,14 @@ struct FlashQueryGradient {
     }
     float results[D / 8][4] = {};
     for (int pass = o == nullptr ? 0 : 1; pass < 2; ++pass) {
-      for (int first_key = 0; first_key < end; first_key += Tiles::columns) {
+      for (int first_key = 0; first_key < at.end; first_key += Tiles::columns) {
         block.sync();
-        problem.template load_keys<D>(block, at.unit, kv_head, first_key, Tiles::columns, tiles.passes(0),
+        problem.template load_keys<D>(block, at.unit, at.kv_head, first_key, Tiles::columns, tiles.passes(0),
                                       tiles.passes(1), tiles.column_marks());
         block.sync();
         if (first_row >= problem.queries || (problem.causal && first_key > first_row + 15)) continue;
-        float p[Tiles::pieces][4] = {};
-        float ds[Tiles::pieces][4] = {};
-        multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), p);
-        multiply_rows<D>(block, tiles.keeps(1) + 16 * warp * Tiles::stride, tiles.passes(1), ds);
-        problem.template to_scores<false>(block, at.head, first_row, first_key, tiles.row_marks() + 16 * warp,
-                                          tiles.column_marks(), p);
-        differentiate<false>(block, statistics, p, ds);
+        float p[Tiles::pieces][4] = {}, ds[Tiles::pieces][4] = {};
+        differentiate<D, false>(block, problem, tiles, at.head, first_row, first_key, p, ds);
         if (pass == 0) {
           GALVATRON_UNROLL
           for (int j = 0; j < Tiles::pieces; ++j)
@@ -195,7 +180,7 @@ struct FlashQueryGradient {
 
  private:
   // sums += the lane's part of o * d_o of rows g and g + 8; `gradients` are the warp's rows of d_o.
-  GALVATRON_KERNEL void add_products(auto& block, const FlashBlock& at, int first_row, const T* gradients,
+  GALVATRON_KERNEL void add_products(auto& block, const QueryTile& at, int first_row, const T* gradients,
                                      float (&sums)[2]) const {
     const int lane = block.thread() % warp_threads;
     GALVATRON_UNROLL
@@ -204,17 +189,13 @@ struct FlashQueryGradient {
       if (first_row + row >= problem.queries) continue;
       const T* from = o + problem.row(at.unit, first_row + row) * problem.out_stride + at.head * problem.head_dim;
       for (int first = lane % 4 * 4; first < problem.head_dim; first += 16) {
-        Four<T> four{};
-        if (problem.packed)
-          four = Four<T>::at(from + first);
-        else
-          for (int e = 0; e < 4 && first + e < problem.head_dim; ++e) four.set(e, from[first + e]);
+        const Four<T> four = load_pack<4>(from, first, problem.head_dim, problem.packed);
         for (int e = 0; e < 4; ++e)
           sums[half] += four.get(e) * kernels::get(gradients[row * Tiles::stride + first + e]);
       }
     }
   }
-  GALVATRON_KERNEL void write_delta(auto& block, const FlashBlock& at, int first_row, const float (&sums)[2],
+  GALVATRON_KERNEL void write_delta(auto& block, const QueryTile& at, int first_row, const float (&sums)[2],
                                     QueryStatistics* statistics) const {
     const int lane = block.thread() % warp_threads;
     block.sync_warp();
@@ -270,11 +251,7 @@ struct FlashKeyGradient {
         if (first_row >= problem.keys || (problem.causal && first_query + Tiles::columns <= first_row)) continue;
         float p[Tiles::pieces][4] = {};   // (keys, queries)
         float ds[Tiles::pieces][4] = {};  // (keys, queries)
-        multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), p);
-        multiply_rows<D>(block, tiles.keeps(1) + 16 * warp * Tiles::stride, tiles.passes(1), ds);
-        problem.template to_scores<true>(block, head, first_row, first_query, tiles.row_marks() + 16 * warp,
-                                         tiles.column_marks(), p);
-        differentiate<true>(block, tiles.of_queries(), p, ds);
+        differentiate<D, true>(block, problem, tiles, head, first_row, first_query, p, ds);
         multiply_values<D>(block, p, tiles.passes(1) + slice, tiles.room(warp), of_values);
         multiply_values<D>(block, ds, tiles.passes(0) + slice, tiles.room(warp), of_keys);
       }

@@ -1,5 +1,5 @@
-// What flash attention is to compute: independent units of queries and keys, ordinary samples or windows of images. And
-// products of tiles in shared memory by a warp: bfloat16 on tensor cores, float on the others.
+// What flash attention is to compute, for samples or windows of images; and products of tiles in shared memory by a
+// warp: bfloat16 on tensor cores, float on the others.
 //
 // A warp has 16 rows. Its part (16, 8 N) of a matrix lies in the registers of its lanes as PTX's mma.m16n8 has it:
 //
@@ -137,8 +137,8 @@ GALVATRON_KERNEL void multiply_values(auto& block, const float (&p)[M][4], const
   }
 }
 
-/// The lane's part of row g (half 0) or g + 8 (half 1) of results, times `factor`, to the first `width` elements of a
-/// head; those may be written four at a time where `packed`.
+/// The lane's part of row g (half 0) or g + 8 (half 1), times `factor`, to the first `width` elements of a head, four
+/// at a time where `packed`.
 template <int N, class T>
 GALVATRON_KERNEL void store_row(auto& block, const float (&c)[N][4], int half, float factor, int width, bool packed,
                                 T* to) {
@@ -146,16 +146,8 @@ GALVATRON_KERNEL void store_row(auto& block, const float (&c)[N][4], int half, f
   GALVATRON_UNROLL
   for (int i = 0; i < N / 2; ++i) {
     const int at = 16 * i + first;
-    float values[4];
-    GALVATRON_UNROLL
-    for (int e = 0; e < 4; ++e) values[e] = factor * c[2 * i + e % 2][2 * half + e / 2];
-    const auto four = Four<T>::of(values);
-    if (packed && at < width)
-      four.store(to + at);
-    else
-      GALVATRON_UNROLL
-    for (int e = 0; e < 4; ++e)
-      if (at + e < width) to[at + e] = four[e];
+    const auto four = Four<T>::of([&](int e) { return factor * c[2 * i + e % 2][2 * half + e / 2]; });
+    if (at < width) store_pack(four, to, at, width, packed);
   }
 }
 
@@ -167,60 +159,46 @@ GALVATRON_KERNEL float over_row(auto& block, float value, auto join) {
 
 /// Where a token of a window is: biases go by differences of `code`, and only tokens of one side see each other.
 struct WindowMark {
-  int code;
-  int side;
+  int code, side;
 };
 
 /// Of a query: its log-sum in log 2, and the row sum of o * d_o.
 struct QueryStatistics {
-  float lse;
-  float delta;
+  float lse, delta;
 };
 
 /// What a block of a kernel works on.
 struct FlashBlock {
-  int unit;
-  int head;
-  int tile;
+  int unit, head, tile;
 };
 
-/// T is the type of activations. Rows of a tensor are tokens of the whole problem; see AttentionShape, WindowShape and
-/// AttentionBias.
+/// A tile of a head's queries.
+struct QueryTile {
+  int unit, head, kv_head, first;
+  int end;  ///< of the keys that they see
+};
+
+/// Rows of tensors are tokens of the whole problem; see AttentionShape, WindowShape and AttentionBias.
 template <class T>
 struct FlashProblem {
-  int first_unit = 0;  ///< that the kernels work on,
-  int units = 0;       ///< and their number
+  int first_unit = 0, units = 0;  ///< that the kernels work on
   int batch = 0;
-  int queries = 0;  ///< of a unit
-  int keys = 0;     ///< of a unit
-  int heads = 0;
-  int kv_heads = 0;
-  int head_dim = 0;
+  int queries = 0, keys = 0;  ///< of a unit
+  int heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = false;
   bool packed = false;  ///< rows of heads are whole packs, in memory too
-  std::int64_t q_stride = 0;
-  std::int64_t kv_stride = 0;
-  std::int64_t out_stride = 0;
-  std::int64_t dq_stride = 0;
-  std::int64_t dkv_stride = 0;
-  std::int64_t lse_stride = 0;
-  std::int64_t delta_stride = 0;
+  std::int64_t q_stride = 0, kv_stride = 0, out_stride = 0, dq_stride = 0, dkv_stride = 0;
+  std::int64_t lse_stride = 0, delta_stride = 0;
   const float* bias = nullptr;  ///< null: none
-  std::int64_t bias_head = 0;
-  std::int64_t bias_query = 0;
+  std::int64_t bias_head = 0, bias_query = 0;
   int window = 0;  ///< 0: a unit is a sample, else a window
-  int side = 0;
-  int shift = 0;
+  int side = 0, shift = 0;
   const T* table = nullptr;  ///< of a window's biases
   // The tensors that forward reads, and those that backward needs beside them.
-  const T* q = nullptr;
-  const T* k = nullptr;
-  const T* v = nullptr;
-  const T* d_o = nullptr;
+  const T *q = nullptr, *k = nullptr, *v = nullptr, *d_o = nullptr;
   const float* lse = nullptr;
   float* delta = nullptr;
 
-  /// Of scores.
   [[nodiscard]] GALVATRON_KERNEL float scale() const { return 1.0F / std::sqrt(static_cast<float>(head_dim)); }
   [[nodiscard]] GALVATRON_KERNEL int group() const { return heads / kv_heads; }
 
@@ -229,6 +207,15 @@ struct FlashProblem {
     const auto pair = static_cast<int>(index / tiles);
     return {first_unit + pair / heads_of_unit, pair % heads_of_unit, static_cast<int>(index % tiles)};
   }
+
+  /// The tile of a block that has `rows` queries, those that see the most keys first; and the number of such blocks.
+  [[nodiscard]] GALVATRON_KERNEL QueryTile query_tile(std::int64_t index, int rows) const {
+    const int tiles = (queries + rows - 1) / rows;
+    const FlashBlock at = block_of(index, heads, tiles);
+    const int first = (tiles - 1 - at.tile) * rows;
+    return {at.unit, at.head, at.head / group(), first, causal && first + rows < keys ? first + rows : keys};
+  }
+  [[nodiscard]] std::int64_t query_tiles(int rows) const { return divide_up(queries, rows) * heads * units; }
 
   /// The sample of a unit.
   [[nodiscard]] GALVATRON_KERNEL int sample_of(int unit) const {
@@ -288,11 +275,13 @@ struct FlashProblem {
     return bias == nullptr ? 0.0F : bias[head * bias_head + query * bias_query + key] * kernels::log2_e;
   }
 
-  /// Products of a warp's rows and a tile's columns become scores in log 2. Rows are queries and columns keys, or the
-  /// other way round (`across`); first tokens and marks are those of the warp's first row and of the first column.
+  /// Products of a warp's rows and a tile's columns become scores in log 2; rows are keys and columns queries where
+  /// `across`.
   template <bool across, int N>
-  GALVATRON_KERNEL void to_scores(auto& block, int head, int first_row, int first_column, const WindowMark* rows,
-                                  const WindowMark* columns, float (&s)[N][4]) const {
+  GALVATRON_KERNEL void to_scores(auto& block, const auto& tiles, int head, int first_row, int first_column,
+                                  float (&s)[N][4]) const {
+    const WindowMark* const rows = tiles.row_marks() + 16 * (block.thread() / warp_threads);
+    const WindowMark* const columns = tiles.column_marks();
     const float factor = scale() * kernels::log2_e;
     const bool plain =
         across ? is_plain(first_column, 8 * N, first_row, 16) : is_plain(first_row, 16, first_column, 8 * N);
@@ -398,33 +387,32 @@ constexpr int backward_columns(int head_dim, int head_bytes) {
 template <class T, int D, int bytes = D * static_cast<int>(sizeof(T))>
 using BackwardTiles = FlashTiles<T, D, bytes <= 256 ? 4 : 2, backward_columns(D, bytes), 2>;
 
-/// The problem of ordinary attention, with its biases but not their gradients. `addresses` are those of the other
-/// tensors of T. Throws DeviceFailure.
+/// The problem of ordinary attention, without gradients of biases; `addresses` are those of the other tensors of T.
 template <class T>
 FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias, const T* q, const T* k, const T* v,
                               const auto*... addresses) {
-  FlashProblem<T> problem{.units = static_cast<int>(s.batch),
-                          .batch = static_cast<int>(s.batch),
-                          .queries = static_cast<int>(s.queries),
-                          .keys = static_cast<int>(s.keys),
-                          .heads = static_cast<int>(s.heads),
-                          .kv_heads = static_cast<int>(s.kv_heads),
-                          .head_dim = static_cast<int>(s.head_dim),
-                          .causal = s.causal,
-                          .packed = is_packed<T>(s.head_dim, q, k, v, addresses...) &&
-                                    s.q_stride % Pack<T>::size == 0 && s.kv_stride % Pack<T>::size == 0 &&
-                                    s.out_stride % Pack<T>::size == 0 && s.dq_row() % Pack<T>::size == 0 &&
-                                    s.dkv_row() % Pack<T>::size == 0,
-                          .q_stride = s.q_stride,
-                          .kv_stride = s.kv_stride,
-                          .out_stride = s.out_stride,
-                          .dq_stride = s.dq_row(),
-                          .dkv_stride = s.dkv_row(),
-                          .lse_stride = s.lse_row(),
-                          .delta_stride = s.lse_row(),
-                          .q = q,
-                          .k = k,
-                          .v = v};
+  FlashProblem<T> problem{
+      .units = static_cast<int>(s.batch),
+      .batch = static_cast<int>(s.batch),
+      .queries = static_cast<int>(s.queries),
+      .keys = static_cast<int>(s.keys),
+      .heads = static_cast<int>(s.heads),
+      .kv_heads = static_cast<int>(s.kv_heads),
+      .head_dim = static_cast<int>(s.head_dim),
+      .causal = s.causal,
+      // All are multiples of a power of two when their bits together are.
+      .packed = is_packed<T>(s.head_dim | s.q_stride | s.kv_stride | s.out_stride | s.dq_row() | s.dkv_row(), q, k, v,
+                             addresses...),
+      .q_stride = s.q_stride,
+      .kv_stride = s.kv_stride,
+      .out_stride = s.out_stride,
+      .dq_stride = s.dq_row(),
+      .dkv_stride = s.dkv_row(),
+      .lse_stride = s.lse_row(),
+      .delta_stride = s.lse_row(),
+      .q = q,
+      .k = k,
+      .v = v};
   if (!bias.values.empty()) {
     problem.bias = bias.values.data + bias.first;
     problem.bias_head = bias.head;

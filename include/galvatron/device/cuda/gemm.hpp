@@ -1,9 +1,6 @@
-// Matrix products through cuBLASLt.
-//
-// cuBLASLt computes column_major() of the product, by the algorithm that was searched and kept (algorithm_cache.hpp),
-// else by its own first choice. That choice is asked for once per product and alignment, and its absence is kept too.
-// Sums are float (never TF32), partial sums too, so that the same program with the same algorithms gives
-// the same bits.
+// Matrix products through cuBLASLt, which computes column_major() of them by the algorithm that was searched and kept
+// (algorithm_cache.hpp), else by its own first choice. That choice is asked for once per product and alignment, and its
+// absence is kept too. All sums are float (never TF32); the same algorithms give the same bits.
 #pragma once
 
 #include <algorithm>
@@ -41,10 +38,7 @@ constexpr cudaDataType_t cuda_type(Precision p, bool gradient = false) {
   return p == Precision::fp32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-using ProductsHandle = Owner<cublasLtHandle_t, cublasLtDestroy>;
 using MatrixLayout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using ProductDescription = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using ProductPreference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 inline MatrixLayout layout(const ColumnMajorMatrix& m, bool gradient = false) {
   MatrixLayout out;
@@ -54,9 +48,9 @@ inline MatrixLayout layout(const ColumnMajorMatrix& m, bool gradient = false) {
   return out;
 }
 
-constexpr cublasLtEpilogue_t epilogue(const ColumnMajorProduct& p) {
-  if (p.epilogue == Epilogue::gelu_gradient) return CUBLASLT_EPILOGUE_DGELU;
-  if (p.epilogue == Epilogue::gelu) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+constexpr cublasLtEpilogue_t cublas_epilogue(const Product& p, Epilogue epilogue) {
+  if (epilogue == Epilogue::gelu_gradient) return CUBLASLT_EPILOGUE_DGELU;
+  if (epilogue == Epilogue::gelu) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
   return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
@@ -65,27 +59,27 @@ inline std::uint32_t alignment_of(auto... addresses) {
   return 1U << std::min(std::countr_zero((reinterpret_cast<std::uintptr_t>(addresses) | ...)), 4);
 }
 
-/// cuBLASLt's objects for a product; making them needs no GPU.
+/// cuBLASLt's objects for column_major() of a product; making them needs no GPU.
 struct ProductObjects {
-  ProductDescription description;
-  MatrixLayout x;
-  MatrixLayout y;
-  MatrixLayout d;
-  float beta = 0;
+  Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> description;
+  MatrixLayout x, y, d;
 
-  explicit ProductObjects(const ColumnMajorProduct& p)
-      : x(layout(p.x)), y(layout(p.y, p.gradient)), d(layout(p.d)), beta(p.beta) {
+  explicit ProductObjects(const Product& product, Epilogue epilogue = Epilogue::none) {
+    const ColumnMajorProduct p = column_major(product);
+    x = layout(p.x);
+    y = layout(p.y, product.gradient);
+    d = layout(p.d);
     check(cublasLtMatmulDescCreate(description.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F), "description of a product");
     const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(CUBLASLT_MATMUL_DESC_TRANSA, operation(p.x_transposed));
     set(CUBLASLT_MATMUL_DESC_TRANSB, operation(p.y_transposed));
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p));
-    if (p.bias)
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(cuda_type(element_format(p.x.precision))));
-    if (p.epilogue != Epilogue::none) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.d.rows);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, cublas_epilogue(product, epilogue));
+    if (product.bias)
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(cuda_type(element_format(product.operands))));
+    if (epilogue != Epilogue::none) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n);
     // Faster sums of fewer bits are enough for activations, not for gradients.
-    if (p.x.precision == Precision::fp8)
-      set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(p.gradient ? 0 : 1));
+    if (product.operands == Precision::fp8)
+      set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(product.gradient ? 0 : 1));
   }
 
   /// What the 8-bit operands are multiplied with, in memory of the GPU.
@@ -108,8 +102,7 @@ class Products {
   /// Algorithms that a search compares, and how often it runs each.
   static constexpr int most_proposals = 8;
   static constexpr int runs = 5;
-  /// Seconds of the GPU. A run that takes as long counts alone, and once a search has taken as long it compares no
-  /// more: what cuBLASLt proposes first is the likeliest.
+  /// Seconds of the GPU: a run that takes as long counts alone, a search that has taken as long ends.
   static constexpr double long_run = 0.010;
   static constexpr double long_search = 0.050;
 
@@ -124,13 +117,11 @@ class Products {
     check(cublasLtCreate(handle_.out()), "creation");
   }
 
-  /// c = a * b or c += a * b, without a bias; every extent at least 1.
-  /// @param unscale  (2) of fp8 only: what a and b are multiplied with
+  /// c = a * b or c += a * b, without a bias; every extent at least 1. unscale (2), of fp8 only, multiplies a and b.
   void multiply(const Product& product, const void* a, const void* b, void* c, const float* unscale = nullptr) {
-    const std::uint32_t alignment = alignment_of(a, b, c);
-    if (!execute({product, Epilogue::none, alignment}, a, b, nullptr, nullptr, c, unscale))
+    if (!try_multiply(product, Epilogue::none, a, b, nullptr, nullptr, c, unscale))
       throw DeviceFailure("cuBLASLt has no algorithm for the " + to_string(product) + " on this GPU with operands on " +
-                          std::to_string(alignment) + "-byte boundaries and a workspace of " +
+                          std::to_string(alignment_of(a, b, c)) + "-byte boundaries and a workspace of " +
                           std::to_string(workspace_.count) + " bytes: use " +
                           (product.operands == Precision::fp8 ? "bf16" : "fp32 or sizes that are multiples of 8"));
   }
@@ -138,7 +129,32 @@ class Products {
   /// False when there is no algorithm: nothing was done.
   bool try_multiply(const Product& product, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
                     void* c, const float* unscale = nullptr) {
-    return execute({product, epilogue, alignment_of(a, b, bias, u, c)}, a, b, bias, u, c, unscale);
+    const Key key{product, epilogue, alignment_of(a, b, bias, u, c)};
+    auto found = cache_.find(key);
+    if (found == cache_.end()) found = cache_.emplace(key, prepare(key)).first;
+    if (!found->second) return false;
+    Prepared& p = *found->second;
+    if (product.bias) p.objects.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (epilogue != Epilogue::none) p.objects.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, u);
+    if (product.operands == Precision::fp8) p.objects.set_scales(unscale + 1, unscale);
+    const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
+      const float alpha = 1;
+      const float beta = product.accumulate ? 1 : 0;
+      return cublasLtMatmul(handle_.get(), p.objects.description.get(), &alpha, b, p.objects.x.get(), a,
+                            p.objects.y.get(), &beta, c, p.objects.d.get(), c, p.objects.d.get(), &algorithm,
+                            workspace_.data, static_cast<std::size_t>(workspace_.count), stream_.get());
+    };
+    if (!p.proposals.empty()) {
+      p.algorithm = fastest(stream_, p.proposals, run);
+      algorithms_->keep(name_of(key), std::bit_cast<AlgorithmCache::Algorithm>(p.algorithm));
+      p.proposals.clear();
+    }
+    const cublasStatus_t status = run(p.algorithm);
+    if (refuses(key, status))
+      found->second.reset();
+    else if (status != CUBLAS_STATUS_SUCCESS)
+      check(status, to_string(product));
+    return found->second.has_value();
   }
 
  private:
@@ -154,34 +170,6 @@ class Products {
     std::vector<cublasLtMatmulAlgo_t> proposals{};  ///< to be compared first
   };
   static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmCache::Algorithm));
-
-  bool execute(const Key& key, const void* a, const void* b, const void* bias, void* u, void* c,
-               const float* unscale = nullptr) {
-    auto found = cache_.find(key);
-    if (found == cache_.end()) found = cache_.emplace(key, prepare(key)).first;
-    if (!found->second) return false;
-    Prepared& p = *found->second;
-    if (key.product.bias) p.objects.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    if (key.epilogue != Epilogue::none) p.objects.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, u);
-    if (key.product.operands == Precision::fp8) p.objects.set_scales(unscale + 1, unscale);
-    const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
-      const float alpha = 1;
-      return cublasLtMatmul(handle_.get(), p.objects.description.get(), &alpha, b, p.objects.x.get(), a,
-                            p.objects.y.get(), &p.objects.beta, c, p.objects.d.get(), c, p.objects.d.get(), &algorithm,
-                            workspace_.data, static_cast<std::size_t>(workspace_.count), stream_.get());
-    };
-    if (!p.proposals.empty()) {
-      p.algorithm = fastest(stream_, p.proposals, run);
-      algorithms_->keep(name_of(key), std::bit_cast<AlgorithmCache::Algorithm>(p.algorithm));
-      p.proposals.clear();
-    }
-    const cublasStatus_t status = run(p.algorithm);
-    if (refuses(key, status))
-      found->second.reset();
-    else if (status != CUBLAS_STATUS_SUCCESS)
-      check(status, to_string(key.product));
-    return found->second.has_value();
-  }
 
   // By the clock of the GPU; those that cannot be run do not count.
   static cublasLtMatmulAlgo_t fastest(const Stream& stream, const std::vector<cublasLtMatmulAlgo_t>& proposals,
@@ -224,8 +212,8 @@ class Products {
   std::optional<Prepared> prepare(const Key& key) {
     const Product& product = key.product;
     const std::uint32_t alignment = key.alignment;
-    ProductObjects objects(column_major(product, key.epilogue));
-    ProductPreference preference;
+    ProductObjects objects(product, key.epilogue);
+    Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
     check(cublasLtMatmulPreferenceCreate(preference.out()), "preference");
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value), "preference");
@@ -286,7 +274,7 @@ class Products {
 
   const Stream& stream_;
   View<std::byte> workspace_;
-  ProductsHandle handle_;
+  Owner<cublasLtHandle_t, cublasLtDestroy> handle_;
   AlgorithmCache* algorithms_ = nullptr;
   bool searches_ = false;
   std::map<Key, std::optional<Prepared>> cache_;

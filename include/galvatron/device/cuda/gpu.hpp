@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <type_traits>
 
 #include <galvatron/device/cuda/attention.hpp>
@@ -15,7 +14,6 @@
 #include <galvatron/device/cuda/optimizer.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/rounding.hpp>
-#include <galvatron/device/cuda/runs.hpp>
 #include <galvatron/device/cuda/softmax.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>
@@ -28,9 +26,8 @@ namespace galvatron::device::cuda {
 ///   codes that are multiplied with unscale (2);
 /// - try_multiply(product, epilogue, a, b, bias, u, c): see Epilogue; false when the machine has no such product, and
 ///   nothing was done;
-/// - attention_forward(shape, precision, q, k, v, o, lse),
-///   attention_backward(shape, precision, q, k, v, o, lse, d_o, dq, dk, dv): false when the machine has none of its own
-///   for this shape, and nothing was done;
+/// - attention(shape, precision, q, k, v, o, lse), or with (d_o, dq, dk, dv) behind them backward: false when the
+///   machine has none of its own for this shape, and nothing was done;
 /// - wait(): until all that was launched is done;
 /// - fetch(from, to, bytes): to memory of the program, and waits for it;
 /// - upload(to, bytes, writer): writer(std::byte*) fills memory of the program, which goes to the device;
@@ -47,9 +44,6 @@ class Gpu {
 
   explicit Gpu(M& machine) : m_(machine) {
     const View<std::byte> all = m_.workspace();
-    if (all.count < workspace_bytes)
-      throw DeviceFailure("a GPU needs a workspace of " + std::to_string(workspace_bytes) + " bytes, not " +
-                          std::to_string(all.count));
     constexpr std::int64_t own = 3 * tensor_alignment;
     sums_ = {reinterpret_cast<double*>(all.data), step_sums};
     scale_ = {reinterpret_cast<float*>(all.data + tensor_alignment), 1};
@@ -96,8 +90,7 @@ class Gpu {
   void attention_forward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, View<T> o, View<float> lse,
                          const AttentionBias& bias = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && m_.attention_forward(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data))
-      return;
+    if (bias.values.empty() && m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data)) return;
     cuda::attention_forward(m_, shape, q.data, k.data, v.data, o.data, lse.data, bias);
   }
   template <class T>
@@ -105,14 +98,13 @@ class Gpu {
                           In<T> d_o, View<T> dq, View<T> dk, View<T> dv, View<float> delta,
                           const AttentionBias& bias = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && m_.attention_backward(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data,
-                                                     d_o.data, dq.data, dk.data, dv.data))
+    if (bias.values.empty() && m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data, d_o.data,
+                                            dq.data, dk.data, dv.data))
       return;
     cuda::attention_backward(m_, scratch_, shape, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
                              dv.data, delta.data, bias);
   }
-  // Kernels: each is launched by the function of its name in device/cuda, which says more, with the addresses of the
-  // views.
+  // Kernels: each is launched by the function of its name in device/cuda, with the addresses of the views.
   void attention_merge(const auto&... a) { cuda::attention_merge(m_, plain(a)...); }
   void relative_bias_forward(const auto&... a) { cuda::relative_bias_forward(m_, plain(a)...); }
   void relative_bias_backward(const auto&... a) { cuda::relative_bias_backward(m_, plain(a)...); }

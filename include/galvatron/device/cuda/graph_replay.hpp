@@ -51,10 +51,9 @@ class GraphReplay {
       if (asked_ == entry.asked) return m_.run(*entry.recording);
       entry.recording.reset();
       entry.host = std::make_unique<typename M::HostMemory>(Bytes{asked_.uploaded});
-    } else if (!entry.seen) {
+    } else if (!entry.host) {  // for the first time
       asked_ = {};
       body();
-      entry.seen = true;
       entry.host = std::make_unique<typename M::HostMemory>(Bytes{asked_.uploaded});
       return;
     }
@@ -64,31 +63,28 @@ class GraphReplay {
   template <class Kernel>
   void launch(const Geometry& geometry, const Kernel& kernel) {
     ask(&kind<Kernel>, geometry.blocks, geometry.threads);
-    if (goes()) attempt([&] { m_.launch(geometry, kernel); });
+    attempt([&] { m_.launch(geometry, kernel); });
   }
   void zero(void* to, std::int64_t bytes) {
     ask(to, bytes);
-    if (goes()) attempt([&] { m_.zero(to, bytes); });
+    attempt([&] { m_.zero(to, bytes); });
   }
   void copy(const void* from, void* to, std::int64_t bytes) {
     ask(from, to, bytes);
-    if (goes()) attempt([&] { m_.copy(from, to, bytes); });
+    attempt([&] { m_.copy(from, to, bytes); });
   }
   void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c,
                 const float* unscale = nullptr) {
     ask(product, a, b, bias, c, unscale);
-    if (goes()) attempt([&] { m_.multiply(product, a, b, bias, c, unscale); });
+    attempt([&] { m_.multiply(product, a, b, bias, c, unscale); });
   }
   bool try_multiply(const Product& product, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
                     void* c) {
     return answer([&] { return m_.try_multiply(product, epilogue, a, b, bias, u, c); }, product, epilogue, a, b, bias,
                   u, c);
   }
-  bool attention_forward(const AttentionShape& shape, Precision precision, auto... arguments) {
-    return answer([&] { return m_.attention_forward(shape, precision, arguments...); }, arguments...);
-  }
-  bool attention_backward(const AttentionShape& shape, Precision precision, auto... arguments) {
-    return answer([&] { return m_.attention_backward(shape, precision, arguments...); }, arguments...);
+  bool attention(const AttentionShape& shape, Precision precision, auto... arguments) {
+    return answer([&] { return m_.attention(shape, precision, arguments...); }, arguments...);
   }
 
   void wait() {
@@ -113,7 +109,7 @@ class GraphReplay {
     }
     std::byte* from = entry_->host->data() + first;
     writer(from);
-    if (goes()) attempt([&] { m_.copy(from, to, bytes); });
+    attempt([&] { m_.copy(from, to, bytes); });
   }
   [[nodiscard]] View<std::byte> workspace() { return m_.workspace(); }
 
@@ -128,7 +124,6 @@ class GraphReplay {
     friend bool operator==(const Asked&, const Asked&) = default;
   };
   struct Entry {
-    bool seen = false;
     bool refused = false;
     std::unique_ptr<typename M::HostMemory> host;    ///< uploads of a repetition, one behind the other
     std::optional<typename M::Recording> recording;  ///< ends before its data do
@@ -161,26 +156,20 @@ class GraphReplay {
       const std::scoped_lock lock(recording_);
       m_.begin_recording();
       try {
-        walk(entry, Mode::records, body);
+        walk(entry, Mode::records, [&] {
+          body();
+          attempt([&] { entry.recording.emplace(m_.end_recording()); });
+        });
       } catch (...) {
         m_.drop_recording();
         throw;
       }
-      if (failure_.empty()) {
-        try {
-          entry.recording.emplace(m_.end_recording());
-        } catch (const DeviceFailure& why) {
-          fail(why.what());
-        }
-      } else {
-        m_.drop_recording();
-      }
+      if (!entry.recording) m_.drop_recording();
     }
     if (failure_.empty()) {
       entry.asked = asked_;
       return m_.run(*entry.recording);
     }
-    entry.recording.reset();
     entry.refused = true;
     refusal_ = failure_;
     body();
@@ -189,6 +178,7 @@ class GraphReplay {
   // Operations that cannot be recorded end the recording, not the step, which is then done without.
   void attempt(const auto& operation) {
     if (mode_ == Mode::does) return operation();
+    if (mode_ == Mode::compares || !failure_.empty()) return;
     try {
       operation();
     } catch (const DeviceFailure& why) {
@@ -198,14 +188,13 @@ class GraphReplay {
   void fail(const std::string& why) {
     if (failure_.empty()) failure_ = why;
   }
-  [[nodiscard]] bool goes() const { return mode_ == Mode::does || (mode_ == Mode::records && failure_.empty()); }
 
   // Whether the machine has such an operation of its own.
   bool answer(const auto& operation, auto... arguments) {
     ask(arguments...);
     if (mode_ == Mode::compares) return answered_ < entry_->answers.size() && entry_->answers[answered_++];
     bool done = false;
-    if (goes()) attempt([&] { done = operation(); });
+    attempt([&] { done = operation(); });
     if (mode_ == Mode::records) entry_->answers.push_back(done);
     return done;
   }

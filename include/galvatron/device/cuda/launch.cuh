@@ -54,17 +54,15 @@ class CudaBlock {
 };
 
 template <class Kernel>
-constexpr int least_blocks() {
-  if constexpr (requires { Kernel::least_blocks; })
-    return Kernel::least_blocks;
-  else
-    return 0;
-}
+inline constexpr int least_blocks = 0;
+template <class Kernel>
+  requires requires { Kernel::least_blocks; }
+inline constexpr int least_blocks<Kernel> = Kernel::least_blocks;
 
 /// Kernel::most_threads is the largest block that it is launched with; Kernel::least_blocks, if it has that, are blocks
 /// that a multiprocessor must have room for at once: 1 gives threads the registers that they ask for.
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::most_threads, least_blocks<Kernel>())
+__global__ void __launch_bounds__(Kernel::most_threads, least_blocks<Kernel>)
     run(const __grid_constant__ Kernel kernel) {
   CudaBlock block;
   kernel(block);

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
-#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -13,52 +13,46 @@
 #include <galvatron/device/cuda/gemm.hpp>
 #include <galvatron/device/cuda/gpu.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
-#include <galvatron/device/cuda/staging.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>
 
 namespace galvatron::device::cuda {
 
-/// Belongs to one thread of the program at a time, whose current GPU is the machine's. Nothing but objects of the
-/// libraries and page-locked memory is allocated: temporary memory comes from the workspace given. Throws
-/// DeviceFailure.
+/// Belongs to one thread of the program at a time, whose current GPU is the machine's. Allocates objects of the
+/// libraries and page-locked memory only: temporary memory comes from the workspace given. Throws DeviceFailure.
 class Machine {
  public:
   static constexpr std::int64_t kernel_workspace_bytes = std::int64_t{16} << 20;   ///< of Gpu
   static constexpr std::int64_t product_workspace_bytes = std::int64_t{32} << 20;  ///< of cuBLASLt
   static constexpr std::int64_t boundary = 256;                                    ///< of every workspace
 
-  /// The bytes that a GPU wants as its workspace. cuDNN's attention has what is beyond the other two: enough for the
-  /// deterministic backward pass, which keeps S x S bfloat16s of a head, of 16 heads of 4,096 tokens at a time, so that
-  /// their blocks keep all multiprocessors busy.
+  /// The bytes that a GPU wants as its workspace. cuDNN's backward attention, which keeps S x S bfloat16s of a head,
+  /// has the rest: enough for 16 heads of 4,096 tokens at a time, whose blocks keep all multiprocessors busy.
   static constexpr std::int64_t library_workspace_bytes() { return std::int64_t{640} << 20; }
 
   /// Makes GPU `ordinal`, of which the stream is, the calling thread's. The workspace, memory of that GPU of at least
-  /// library_workspace_bytes() on a 64-byte boundary, is the machine's own as long as it lives. Unless `deterministic`,
-  /// cuDNN may add gradients of attention in any order, which is faster and gives other bits every time.
-  Machine(int ordinal, Stream& stream, View<std::byte> library_workspace, bool deterministic = true)
-      : ordinal_(use_device(ordinal)),
-        major_(describe_device(ordinal).major),
+  /// library_workspace_bytes() on a 64-byte boundary, is the machine's own as long as it lives.
+  Machine(int ordinal, Stream& stream, View<std::byte> library_workspace)
+      : major_(describe_device(use_device(ordinal)).major),
         workspace_(on_boundary(library_workspace)),
         stream_(stream),
         products_(stream_, workspace_.slice(kernel_workspace_bytes, product_workspace_bytes)),
-        attention_(stream_, after(kernel_workspace_bytes + product_workspace_bytes), major_, deterministic) {}
+        attention_(stream_, after(kernel_workspace_bytes + product_workspace_bytes), major_) {}
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
   /// Waits for all that was launched.
   ~Machine() { cudaStreamSynchronize(stream_.get()); }
 
-  [[nodiscard]] int ordinal() const { return ordinal_; }
   [[nodiscard]] Stream& stream() { return stream_; }
   [[nodiscard]] View<std::byte> workspace() const { return workspace_.slice(0, kernel_workspace_bytes); }
   /// The products of the libraries, for the search of their algorithms.
   [[nodiscard]] Products& products() { return products_; }
-  /// True when GELU may be a part of bfloat16 products. Before Hopper those are slower than two operations
-  /// (karpathy/llm.c, pull request 338), so that cuBLASLt is not asked.
+  /// True when GELU may be a part of bfloat16 products, which before Hopper are slower (karpathy/llm.c, pull request
+  /// 338).
   [[nodiscard]] bool has_gelu_in_product() const { return major_ >= 9; }
   /// Why shapes of attention went to our own kernel: one line each.
-  [[nodiscard]] const std::vector<std::string>& attention_refusals() const { return attention_.refusals(); }
+  [[nodiscard]] const std::set<std::string>& attention_refusals() const { return attention_.refusals(); }
 
   void launch(const Geometry& geometry, const auto& kernel) { stream_.launch(geometry, kernel); }
   void zero(void* to, std::int64_t bytes) {
@@ -68,7 +62,6 @@ class Machine {
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_.get()));
   }
   void wait() { stream_.wait(); }
-  /// To memory of the program; returns when it is there.
   void fetch(const void* from, void* to, std::int64_t bytes) {
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream_.get()));
     stream_.wait();
@@ -82,8 +75,7 @@ class Machine {
   void drop_recording() { Recording::drop(stream_); }
   void run(Recording& recording) { recording.run(stream_); }
 
-  /// See Product.
-  /// @param unscale  (2) of fp8 only: what a and b are multiplied with
+  /// See Product, and Products for `unscale`.
   void multiply(const Product& p, const void* a, const void* b, const void* bias, void* c,
                 const float* unscale = nullptr) {
     if (p.k == 0 && p.accumulate) return;
@@ -106,18 +98,19 @@ class Machine {
   }
 
   /// See Attention.
-  bool attention_forward(const auto&... a) { return attention_.forward(a...); }
-  bool attention_backward(const auto&... a) { return attention_.backward(a...); }
+  bool attention(const auto&... a) { return attention_.compute(a...); }
 
  private:
   // c = the bias, or zero, in every row.
   void begin(const Product& p, const void* bias, void* c) {
+    if (!p.bias) return zero(c, p.m * p.n * element_bytes(p.result));
+    const Runs rows{.rows = p.m, .width = p.n, .to = {.row = p.n}};
     if (p.operands == Precision::fp32)
-      bias_rows(stream_, p.m, p.n, static_cast<const float*>(bias), static_cast<float*>(c));
+      move_runs<false>(stream_, rows, static_cast<const float*>(bias), static_cast<float*>(c));
     else if (p.result == Precision::fp32)
-      bias_rows(stream_, p.m, p.n, static_cast<const bfloat16*>(bias), static_cast<float*>(c));
+      move_runs<false>(stream_, rows, static_cast<const bfloat16*>(bias), static_cast<float*>(c));
     else
-      bias_rows(stream_, p.m, p.n, static_cast<const bfloat16*>(bias), static_cast<bfloat16*>(c));
+      move_runs<false>(stream_, rows, static_cast<const bfloat16*>(bias), static_cast<bfloat16*>(c));
   }
 
   static View<std::byte> on_boundary(View<std::byte> all) {
@@ -132,7 +125,6 @@ class Machine {
     return workspace_.slice(bytes, workspace_.count - bytes);
   }
 
-  int ordinal_;
   int major_;  ///< of the compute capability; epilogues of products are from 9 on
   View<std::byte> workspace_;
   Stream& stream_;

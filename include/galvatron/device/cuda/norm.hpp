@@ -12,8 +12,8 @@
 
 namespace galvatron::device::cuda {
 
-/// What a thread has of a row of `count` elements: where rows are packed `kept` packs in its registers, and packs in
-/// memory of what is left; else single elements in memory.
+/// What a thread has of a row: where rows are packed `kept` packs in its registers and packs in memory of what is left,
+/// else single elements in memory.
 template <class T, int kept>
 struct RowPart {
   Pack<T> packs[kept] = {};
@@ -34,10 +34,11 @@ struct RowPart {
       for (int i = rank; i < count; i += threads) work.template operator()<1, false>(0, i);
     }
   }
-  /// Keeps what the registers take of a row.
-  template <int n, bool own>
-  GALVATRON_KERNEL void keep(const T* row, int p, int i) {
-    if constexpr (own) packs[p] = Pack<T>::at(row + i);
+  /// Keeps what the registers take of a row; each(work) is the above with the row's numbers.
+  GALVATRON_KERNEL void keep(const auto& each, const T* row) {
+    each([&]<int n, bool own>(int p, int i) {
+      if constexpr (own) packs[p] = Pack<T>::at(row + i);
+    });
   }
   /// The elements again.
   template <int n, bool own>
@@ -57,9 +58,7 @@ struct RowPart {
   GALVATRON_KERNEL void add(const RowPart& more, const T* a, const T* b, T* out, int p, int i) {
     const auto left = get<n, own>(a, p, i);
     const auto right = more.get<n, own>(b, p, i);
-    float sums[n];
-    for (int j = 0; j < n; ++j) sums[j] = left.get(j) + right.get(j);
-    const auto sum = Pack<T, n>::of(sums);
+    const auto sum = Pack<T, n>::of([&](int j) { return left.get(j) + right.get(j); });
     sum.store(out + i);
     if constexpr (own) packs[p] = sum;
   }
@@ -74,14 +73,12 @@ GALVATRON_KERNEL void put_sums(float* sums, const float (&values)[n], bool grow)
   put_elements(sums, now);
 }
 
-/// y = norm(x) * gamma (+ beta), or norm(x + r). A row is read once, unless it is longer than the registers of its
-/// team.
+/// y = norm(x [+ r]) * gamma (+ beta). A row is read once, unless it is longer than the registers of its team.
 template <class T, bool adds = false>
 struct Norm {
-  static constexpr int most_threads = adds ? 512 : 640;
+  static constexpr int most_threads = adds ? 512 : 640;  ///< of a multiprocessor too, by their registers
   static constexpr int least_blocks = adds ? 1 : 0;
-  static constexpr int resident = adds ? 512 : 640;  ///< threads of a multiprocessor, by their registers
-  static constexpr int kept = 4;                     ///< packs in a thread's registers
+  static constexpr int kept = 4;  ///< packs in a thread's registers
   using Part = RowPart<T, kept>;
   Teams teams;
   int hidden;
@@ -101,26 +98,21 @@ struct Norm {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
     const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
-    Part weights;
-    Part shifts;
-    each([&]<int n, bool own>(int p, int i) { weights.template keep<n, own>(gamma, p, i); });
-    if (beta != nullptr) each([&]<int n, bool own>(int p, int i) { shifts.template keep<n, own>(beta, p, i); });
+    Part weights, shifts;
+    weights.keep(each, gamma);
+    if (beta != nullptr) shifts.keep(each, beta);
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
       const T* in = x + row * hidden;
       T* out = y + row * hidden;
       Part part;
+      part.keep(each, in);
       if constexpr (adds) {
         const T* more = r + row * hidden;
         T* all = sum + row * hidden;
         Part part_of_r;
-        each([&]<int n, bool own>(int p, int i) {
-          part.template keep<n, own>(in, p, i);
-          part_of_r.template keep<n, own>(more, p, i);
-        });
+        part_of_r.keep(each, more);
         each([&]<int n, bool own>(int p, int i) { part.template add<n, own>(part_of_r, in, more, all, p, i); });
         in = all;  // a thread reads again what it wrote itself
-      } else {
-        each([&]<int n, bool own>(int p, int i) { part.template keep<n, own>(in, p, i); });
       }
       kernels::Normalization normalized{0.0F, 0.0F};
       if (known != nullptr) {
@@ -152,9 +144,7 @@ struct Norm {
         const auto v = part.template get<n, own>(in, p, i);
         const auto g = weights.template get<n, own>(gamma, p, i);
         const auto b = shifts.template get_any<n, own>(beta, p, i);
-        float values[n];
-        for (int j = 0; j < n; ++j) values[j] = normalized(v.get(j)) * g.get(j) + b.get(j);
-        Pack<T, n>::of(values).store(out + i);
+        Pack<T, n>::of([&](int j) { return normalized(v.get(j)) * g.get(j) + b.get(j); }).store(out + i);
       });
     }
   }
@@ -164,15 +154,13 @@ struct Norm {
 /// the sums of their packs in registers; those of what is left are in shared memory, or where they go at last.
 template <class T>
 struct NormBackward {
-  static constexpr int most_threads = 512;
-  static constexpr int resident = 512;  ///< threads of a multiprocessor, by their registers
+  static constexpr int most_threads = 512;  ///< of a multiprocessor too, by their registers
   static constexpr int size = Pack<T>::size;
   static constexpr int kept = size == 4 ? 3 : 2;  ///< packs in registers, with the two sums of every element
   using Part = RowPart<T, kept>;
   Teams teams;
   int hidden;
-  bool packed;
-  bool centered;
+  bool packed, centered;
   bool shifted;  ///< there is a beta
   bool shares;   ///< shared memory has the sums
   const T* dy;
@@ -189,12 +177,11 @@ struct NormBackward {
     const int width = shifted ? 2 * hidden : hidden;
     float* partial = partials + block.index() * width;
     float* sums = shares ? reinterpret_cast<float*>(block.shared()) : partial;
-    float gamma_sums[kept][size] = {};
-    float beta_sums[kept][size] = {};
+    float gamma_sums[kept][size] = {}, beta_sums[kept][size] = {};
     const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
     Part weights;
-    each([&]<int n, bool own>(int p, int i) {
-      weights.template keep<n, own>(gamma, p, i);
+    weights.keep(each, gamma);
+    each([&]<int n, bool own>(int, int i) {
       if constexpr (own) return;
       put_sums<n>(sums + i, {}, false);
       if (shifted) put_sums<n>(sums + hidden + i, {}, false);
@@ -204,23 +191,17 @@ struct NormBackward {
       const T* gradient = dy + row * hidden;
       const T* residual = d_residual != nullptr ? d_residual + row * hidden : nullptr;
       const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
-      Part part_of_x;
-      Part part_of_dy;
-      Part part_of_residual;
-      each([&]<int n, bool own>(int p, int i) {
-        part_of_x.template keep<n, own>(in, p, i);
-        part_of_dy.template keep<n, own>(gradient, p, i);
-      });
-      if (residual != nullptr)
-        each([&]<int n, bool own>(int p, int i) { part_of_residual.template keep<n, own>(residual, p, i); });
+      Part part_of_x, part_of_dy, part_of_residual;
+      part_of_x.keep(each, in);
+      part_of_dy.keep(each, gradient);
+      if (residual != nullptr) part_of_residual.keep(each, residual);
       float g_sum = 0;
       float g_xhat_sum = 0;
       each([&]<int n, bool own>(int p, int i) {
         const auto v = part_of_x.template get<n, own>(in, p, i);
         const auto d = part_of_dy.template get<n, own>(gradient, p, i);
         const auto weight = weights.template get<n, own>(gamma, p, i);
-        float products[n];
-        float slopes[n];
+        float products[n], slopes[n];
         for (int j = 0; j < n; ++j) {
           slopes[j] = d.get(j);
           const float xhat = normalized(v.get(j));
@@ -244,9 +225,9 @@ struct NormBackward {
         const auto d = part_of_dy.template get<n, own>(gradient, p, i);
         const auto weight = weights.template get<n, own>(gamma, p, i);
         const auto more = part_of_residual.template get_any<n, own>(residual, p, i);
-        float out[n];
-        for (int j = 0; j < n; ++j) out[j] = more.get(j) + slope(d.get(j) * weight.get(j), normalized(v.get(j)));
-        Pack<T, n>::of(out).store(dx + row * hidden + i);
+        Pack<T, n>::of([&](int j) {
+          return more.get(j) + slope(d.get(j) * weight.get(j), normalized(v.get(j)));
+        }).store(dx + row * hidden + i);
       });
     }
     // The teams of a block add their sums in their order.
@@ -271,14 +252,11 @@ void normalize(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hi
   if (rows == 0 || hidden == 0) return;
   using Kernel = Norm<T, adds>;
   const bool packed = is_packed<T>(hidden, x, r, gamma, beta, sum, y);
-  const auto share =
-      share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads, Kernel::resident);
+  const auto share = share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads);
   launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
                                          static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
 }
 
-/// y (rows, hidden) = norm(x) * gamma (+ beta, or null); stats (rows, 2) = mean, 1/deviation; RMSNorm: 0, 1/rms. y may
-/// be x.
 template <class T>
 void norm_forward(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
@@ -286,14 +264,13 @@ void norm_forward(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t
   normalize<false>(launcher, kind, rows, hidden, epsilon, x, none, gamma, beta, none, y, nullptr, stats);
 }
 
-/// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum. sum may be x or r, y may be r.
 template <class T>
 void add_norm_forward(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                       const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
   normalize<true>(launcher, kind, rows, hidden, epsilon, x, r, gamma, beta, sum, y, nullptr, stats);
 }
 
-/// y again, with the same bits, from the statistics kept.
+/// With the same bits.
 template <class T>
 void norm_recompute(auto& launcher, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                     const float* stats, T* y) {
@@ -301,8 +278,7 @@ void norm_recompute(auto& launcher, std::int64_t rows, std::int64_t hidden, cons
   normalize<false>(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats, nullptr);
 }
 
-/// dx = d_residual (null: 0) + the norm's input gradient; dgamma and dbeta (or null) accumulate. dx may be any of the
-/// other rows. Throws DeviceFailure when the sums over one block's rows exceed the scratch memory.
+/// Throws DeviceFailure when the sums over one block's rows exceed the scratch memory.
 template <class T>
 void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::int64_t rows, std::int64_t hidden,
                    const T* dy, const T* x, const T* gamma, const float* stats, const T* d_residual, T* dx,
@@ -313,7 +289,7 @@ void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::
   auto* partials = reinterpret_cast<float*>(scratch.data);
   const bool packed = is_packed<T>(hidden, dy, x, gamma, d_residual, dx, partials);
   const std::int64_t packs = divide_up(hidden, Pack<T>::size);
-  auto share = share_rows(rows, packs, packed, Kernel::kept, Kernel::most_threads, Kernel::resident);
+  auto share = share_rows(rows, packs, packed, Kernel::kept, Kernel::most_threads);
   const std::int64_t width = dbeta != nullptr ? 2 * hidden : hidden;
   const std::int64_t bytes = width * static_cast<std::int64_t>(sizeof(float));
   const bool several = share.teams.threads < share.geometry.threads;
@@ -327,16 +303,16 @@ void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::
               AddSums{hidden, dgamma, dbeta});
 }
 
-/// db (n) += column sums of dy (rows, n). Throws DeviceFailure when a row of floats exceeds the scratch memory.
+/// Throws DeviceFailure when a row of floats exceeds the scratch memory.
 template <class T>
 void bias_gradient(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
-  using Kernel = ColumnSums<T, KeepSums>;
+  using Kernel = ColumnSums<T, PutSums<float>>;
   if (rows == 0 || n == 0) return;
   const std::int64_t wanted = std::clamp<std::int64_t>(Kernel::resident_blocks / divide_up(n, Kernel::tile), 1,
                                                        divide_up(rows, Kernel::groups * Kernel::at_once));
   const std::int64_t runs = partials_within(scratch, n * static_cast<std::int64_t>(sizeof(float)), wanted);
   auto* partials = reinterpret_cast<float*>(scratch.data);
-  column_sums(launcher, rows, n, runs, dy, KeepSums{n, partials});
+  column_sums(launcher, rows, n, runs, dy, PutSums<float>{n, 1.0F, partials});
   column_sums(launcher, runs, n, 1, static_cast<const float*>(partials), AddSums{n, db, nullptr});
 }
 

@@ -40,7 +40,7 @@ struct ClipScale {
 template <int size>
 GALVATRON_KERNEL void get_words(const kernels::RandomStream& stream, std::uint64_t place, std::uint32_t (&to)[size]) {
   static_assert(size == 1 || size == 4);
-  const std::array<std::uint32_t, 4> words = stream.block(place / 4);
+  const std::array<std::uint32_t, 4> words = random_block(stream.seed, stream.stream, place / 4);
   if constexpr (size == 4) {
     for (int j = 0; j < size; ++j) to[j] = words[static_cast<unsigned>(j)];
   } else {  // no index that is not known: it would put the words into memory
@@ -79,10 +79,7 @@ struct StepAdamW {
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
     const kernels::AdamWStep step = constants->of(part);
-    float masters[size];
-    float gradients[size];
-    float means[size];
-    float variances[size];
+    float masters[size], gradients[size], means[size], variances[size];
     get_elements(master + i, masters);
     get_elements(g + i, gradients);
     get_elements(m + i, means);
@@ -111,7 +108,7 @@ struct StepAdamW {
   }
 };
 
-/// sum (1) += the sum of squares, in double: a sum for every block in `scratch`, and then theirs.
+/// A sum for every block in `scratch`, and then theirs.
 void norm_squared(auto& launcher, View<std::byte> scratch, std::int64_t n, const float* x, double* sum) {
   if (n <= 0) return;
   const ElementRange all = split_elements(n, SumSquares::width, are_aligned<SumSquares::width>(x));
@@ -126,15 +123,11 @@ void norm_squared(auto& launcher, View<std::byte> scratch, std::int64_t n, const
   add_total(launcher, geometry.blocks, sums, sum);
 }
 
-/// scale (1) from the sums of a step; see kernels::clip_scale.
 void clip_scale(auto& launcher, const double* sums, double clip, float* scale) {
   for_each(launcher, 1, ClipScale{sums, clip, scale});
 }
 
-/// One step of n parameters with gradient g * scale[0]; `working` receives the rounded masters and may be `master`.
-/// Nothing changes when the scale is not finite.
 /// @param constants  memory of the device, so that a step that is done again may have others
-/// @tparam M  in which the moments are kept: float, or bfloat16
 template <class M, class T>
 void adamw(auto& launcher, std::int64_t n, const kernels::AdamWStep* constants, const AdamWPart& part,
            const float* scale, float* master, const float* g, M* m, M* v, T* working) {

@@ -1,7 +1,5 @@
-// Adjacent elements that a thread reads or writes at once.
-//
-// A pack is kept as the words it is read in, and taken apart only where its elements are used: it stays in as few
-// registers as it has words, and one instruction moves it. What is read of several places is asked for before any of it
+// Adjacent elements that a thread reads or writes at once: kept as the words that they are read in, in as few
+// registers, and taken apart only where elements are used. What is read of several places is asked for before any of it
 // is looked at, so that a thread waits for memory once.
 #pragma once
 
@@ -89,6 +87,13 @@ struct alignas(n * sizeof(T)) Pack {
     }
     return out;
   }
+  /// The same of value(j) for every j.
+  GALVATRON_KERNEL static Pack of(const auto& value) {
+    float values[n];
+    GALVATRON_UNROLL
+    for (int j = 0; j < n; ++j) values[j] = value(j);
+    return of(values);
+  }
 
  private:
   using Bits = std::conditional_t<sizeof(T) == 1, std::uint8_t,
@@ -152,13 +157,13 @@ struct RestOfRow {
 
 /// packs[i] = the first elements of places(i), with zeros behind a row's end. Where `packed` (is_packed of the rows)
 /// a pack of which any is left is read whole, and all are asked for before the first is there.
-template <class T, int n>
-GALVATRON_KERNEL void load_packs(bool packed, const auto& places, Pack<T> (&packs)[n]) {
+template <class T, int size, int n>
+GALVATRON_KERNEL void load_packs(bool packed, const auto& places, Pack<T, size> (&packs)[n]) {
   if (packed) {
     GALVATRON_UNROLL
     for (int i = 0; i < n; ++i) {
       const RestOfRow<T> rest = places(i);
-      packs[i] = rest.left > 0 ? Pack<T>::at(rest.at) : Pack<T>{};
+      packs[i] = rest.left > 0 ? Pack<T, size>::at(rest.at) : Pack<T, size>{};
     }
     return;
   }
@@ -166,24 +171,30 @@ GALVATRON_KERNEL void load_packs(bool packed, const auto& places, Pack<T> (&pack
   for (int i = 0; i < n; ++i) {
     const RestOfRow<T> rest = places(i);
     packs[i] = {};
-    for (int j = 0; j < Pack<T>::size; ++j)
+    for (int j = 0; j < size; ++j)
       if (j < rest.left) packs[i].set(j, rest.at[j]);
   }
 }
 
 /// The elements of a row of `count` from `first` on, with zeros behind its end.
-template <class T>
-GALVATRON_KERNEL Pack<T> load_pack(const T* row, std::int64_t first, std::int64_t count, bool packed) {
-  Pack<T> packs[1];
+template <int size, class T>
+GALVATRON_KERNEL Pack<T, size> load_pack(const T* row, std::int64_t first, std::int64_t count, bool packed) {
+  Pack<T, size> packs[1];
   load_packs(packed, [&](int) { return RestOfRow<T>{row + first, count - first}; }, packs);
   return packs[0];
 }
 
-/// Writes what of a pack is within the row.
 template <class T>
-GALVATRON_KERNEL void store_pack(const Pack<T>& pack, T* row, std::int64_t first, std::int64_t count, bool packed) {
+GALVATRON_KERNEL Pack<T> load_pack(const T* row, std::int64_t first, std::int64_t count, bool packed) {
+  return load_pack<Pack<T>::size>(row, first, count, packed);
+}
+
+/// Writes what of a pack is within the row.
+template <class T, int size>
+GALVATRON_KERNEL void store_pack(const Pack<T, size>& pack, T* row, std::int64_t first, std::int64_t count,
+                                 bool packed) {
   if (packed) return pack.store(row + first);
-  for (int j = 0; j < Pack<T>::size; ++j)
+  for (int j = 0; j < size; ++j)
     if (first + j < count) row[first + j] = pack[j];
 }
 

@@ -1,12 +1,14 @@
-// Additions, products, activations, rows of a bias and rotary embedding, each in one pass over memory.
+// Additions, products, activations, rotary embedding and runs, each in one pass over memory.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/device.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/model/spec.hpp>
@@ -22,8 +24,7 @@ struct Map {
   C* out;
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
-    float x[size];
-    float y[size];
+    float x[size], y[size];
     get_elements(a + i, x);
     if constexpr (requires { Function::of(x[0], x[0]); }) {
       for (int j = 0; j < size; ++j) Function::of(x[j], y[j]);
@@ -32,16 +33,6 @@ struct Map {
       for (int j = 0; j < size; ++j) Function::of(x[j], y[j], y[j]);
     }
     put_elements(out + i, y);
-  }
-};
-
-template <class T, class C>
-struct BiasElements {
-  std::int64_t n;
-  const T* bias;
-  C* c;
-  GALVATRON_KERNEL void operator()(std::int64_t i) const {
-    kernels::put(c[i], bias == nullptr ? 0.0F : kernels::get(bias[i % n]));
   }
 };
 
@@ -56,8 +47,7 @@ struct Gate {
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
     const std::int64_t at_gate = i + n(i).quotient * n.value();
-    float gate[size];
-    float up[size];
+    float gate[size], up[size];
     get_elements(u + at_gate, gate);
     get_elements(u + at_gate + n.value(), up);
     if constexpr (backward) {
@@ -79,10 +69,7 @@ template <class T>
 struct Rotary {
   static constexpr int most_threads = 256;
   static constexpr int width = Pack<T>::size;
-  std::int64_t rows;
-  std::int64_t all_positions;
-  std::int64_t first_position;
-  std::int64_t row_stride;
+  std::int64_t rows, all_positions, first_position, row_stride;
   double theta;
   double direction;  ///< 1, or -1 to turn back
   T* x;
@@ -136,21 +123,69 @@ struct Rotary {
       const std::int64_t pair = step.remainder * size;
       const std::int64_t angle = b(head.quotient).quotient * half.value() + pair;
       T* at = x + (first_row + head.quotient) * row_stride + head.remainder * 2 * half.value() + pair;
-      float left[size];
-      float right[size];
-      float cosine[size];
-      float sine[size];
+      float left[size], right[size], cosine[size], sine[size];
       get_elements(at, left);
       get_elements(at + half.value(), right);
       get_elements(cosines + angle, cosine);
       get_elements(sines + angle, sine);
-      for (int j = 0; j < size; ++j) {
-        const kernels::Rotated rotated = kernels::rotate(left[j], right[j], cosine[j], sine[j]);
-        left[j] = rotated.first;
-        right[j] = rotated.second;
-      }
+      for (int j = 0; j < size; ++j) kernels::rotate(left[j], right[j], cosine[j], sine[j]);
       put_elements(at, left);
       put_elements(at + half.value(), right);
+    }
+  }
+};
+
+/// A step is a pack of a run, or an element. Threads go over the steps of all runs that may be written in any order;
+/// next to each other in memory are first the steps of a run, then its rows.
+template <class A, class C, bool adds>
+struct MoveRuns {
+  static constexpr int width = Pack<std::conditional_t<(sizeof(A) > sizeof(C)), A, C>>::size;
+  std::int64_t blocks;   ///< that a thread adds in turn
+  std::int64_t repeats;  ///< the same
+  Divisor steps;         ///< of a run
+  Divisor rows;
+  Divisor parallel_repeats;  ///< that are not in turn
+  Runs::Distances from_distance, to_distance;
+  const A* from;
+  C* to;
+  bool packed;
+
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const Divisor::Parts step = steps(i);
+    const Divisor::Parts row = rows(step.quotient);
+    const Divisor::Parts repeat = parallel_repeats(row.quotient);
+    const auto place = [&](const Runs::Distances& d) {
+      return repeat.quotient * d.block + repeat.remainder * d.repeat + row.remainder * d.row +
+             step.remainder * (packed ? width : 1);
+    };
+    if (packed)
+      move<width>(from + place(from_distance), to + place(to_distance));
+    else
+      move<1>(from + place(from_distance), to + place(to_distance));
+  }
+
+ private:
+  template <int size>
+  GALVATRON_KERNEL void move(const A* read, C* written) const {
+    if constexpr (adds) {
+      float values[size], sums[size];
+      get_elements(written, sums);
+      for (std::int64_t b = 0; b < blocks; ++b)
+        for (std::int64_t r = 0; r < repeats; ++r) {
+          get_elements(read + b * from_distance.block + r * from_distance.repeat, values);
+          for (int j = 0; j < size; ++j) {
+            C sum;
+            kernels::put(sum, sums[j] + values[j]);
+            sums[j] = kernels::get(sum);
+          }
+        }
+      put_elements(written, sums);
+    } else if constexpr (std::is_same_v<A, C>) {
+      Pack<A, size>::at(read).store(written);
+    } else {
+      float values[size];
+      get_elements(read, values);
+      put_elements(written, values);
     }
   }
 };
@@ -162,22 +197,13 @@ void map(auto& launcher, std::int64_t n, const A* a, const B* b, C* out) {
   for_elements(launcher, n, are_aligned<Map::width>(a, b, out), Map{a, b, out});
 }
 
-/// Every row of c (rows, n) = bias (n), 0 when that is null: what a matrix product begins from where its library cannot
-/// add the bias itself.
-template <class T, class C>
-void bias_rows(auto& launcher, std::int64_t rows, std::int64_t n, const T* bias, C* c) {
-  for_each(launcher, rows * n, BiasElements<T, C>{n, bias, c});
-}
-
-/// g (rows, n) from u (rows, n), or (rows, 2n) = gate | up for SwiGLU.
 template <class T>
 void activation_forward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(launcher, rows * n, u, u, g);
-  if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(launcher, rows * n, u, u, g);
+  if (kind == ActivationKind::gelu) return map<kernels::Gelu>(launcher, rows * n, u, u, g);
+  if (kind == ActivationKind::relu) return map<kernels::Relu>(launcher, rows * n, u, u, g);
   if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T, false>{Divisor(n), u, nullptr, g});
 }
 
-/// du (the shape of u) from u and dg (rows, n); du may be u.
 template <class T>
 void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
                          const T* dg, T* du) {
@@ -186,8 +212,7 @@ void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows,
   if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), Gate<T, true>{Divisor(n), u, dg, du});
 }
 
-/// Rotates the first `heads` heads of each row of `row_stride` elements in place, row r by position
-/// first_position + r / b; `inverse` rotates back. Throws DeviceFailure for heads too wide for shared memory.
+/// Throws DeviceFailure for heads too wide for shared memory.
 template <class T>
 void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
             std::int64_t head_dim, std::int64_t row_stride, double theta, bool inverse, T* x) {
@@ -219,6 +244,34 @@ void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t firs
   geometry.blocks = std::min(geometry.blocks, most_blocks / 2);  // what its registers let run at once
   geometry.shared_bytes = kernel.shared_bytes();
   launcher.launch(geometry, kernel);
+}
+
+/// copy_runs, or add_runs where it `adds`; each side is float or bfloat16.
+template <bool adds, class A, class C>
+void move_runs(auto& launcher, const Runs& runs, const A* from, C* to) {
+  if (runs.elements() <= 0) return;
+  using Move = MoveRuns<A, C, adds>;
+  const auto bits = [](const Runs::Distances& d) { return d.block | d.repeat | d.row; };
+  const bool packed =  // all are multiples of a power of two when their bits together are
+      (runs.width | bits(runs.from) | bits(runs.to)) % Move::width == 0 && are_aligned<Move::width>(from, to);
+  // What is written to the same places goes in turn.
+  const std::int64_t blocks = runs.to.block == 0 ? runs.blocks : 1;
+  const std::int64_t repeats = runs.to.repeat == 0 ? runs.repeats : 1;
+  // Of copies to one place the last stays.
+  if (!adds) from += (blocks - 1) * runs.from.block + (repeats - 1) * runs.from.repeat;
+  const std::int64_t steps = packed ? runs.width / Move::width : runs.width;
+  const std::int64_t count = steps * runs.rows * (runs.blocks / blocks) * (runs.repeats / repeats);
+  const Move move{.blocks = blocks,
+                  .repeats = repeats,
+                  .steps = Divisor(steps),
+                  .rows = Divisor(runs.rows),
+                  .parallel_repeats = Divisor(runs.repeats / repeats),
+                  .from_distance = runs.from,
+                  .to_distance = runs.to,
+                  .from = from,
+                  .to = to,
+                  .packed = packed};
+  launcher.launch(over_steps(count), ForEach{count, move});
 }
 
 }  // namespace galvatron::device::cuda

@@ -1,8 +1,7 @@
 // Tensors scaled and rounded to 8 bits, as they are or transposed.
 //
 // The greatest magnitude goes through memory: every block leaves that of its elements, and every block of the rounding
-// that follows takes the greatest of them. Magnitudes are compared as whole numbers, so that no order matters and NaN
-// is above all.
+// takes the greatest of them. Magnitudes are compared as whole numbers: no order matters, and NaN is above all.
 #pragma once
 
 #include <algorithm>
@@ -86,8 +85,7 @@ struct RoundTransposed {
   static constexpr int columns_of_tile = 64;
   static constexpr int words = 32;          ///< of a tile's column: four rows each
   static constexpr int stride = words + 1;  ///< so that the lanes of a warp meet in few banks
-  std::int64_t rows;
-  std::int64_t columns;
+  std::int64_t rows, columns;
   bool packed;
   const bfloat16* x;
   std::uint8_t* codes;

@@ -26,9 +26,8 @@ GALVATRON_KERNEL void add_floats(const float (&values)[n], float* row, std::int6
   Pack<float> packs[n / size];
   load_packs(packed, [&](int p) { return RestOfRow<float>{row + first + p * size, count - first - p * size}; }, packs);
   for (int p = 0; p < n / size; ++p) {
-    float sums[size];
-    for (int j = 0; j < size; ++j) sums[j] = packs[p].get(j) + values[p * size + j];
-    store_pack(Pack<float>::of(sums), row, first + p * size, count, packed);
+    const auto sums = Pack<float>::of([&](int j) { return packs[p].get(j) + values[p * size + j]; });
+    store_pack(sums, row, first + p * size, count, packed);
   }
 }
 
@@ -36,8 +35,7 @@ GALVATRON_KERNEL void add_floats(const float (&values)[n], float* row, std::int6
 template <class F>
 struct ForRows {
   static constexpr int most_threads = 256;
-  std::int64_t rows;
-  std::int64_t width;
+  std::int64_t rows, width;
   F work;
 
   GALVATRON_KERNEL void operator()(auto& block) const {
@@ -67,7 +65,6 @@ struct Teams {
   GALVATRON_KERNEL float sum(auto& block, float value) const {
     return threads == warp_threads ? warp_sum(block, value) : block_sum(block, value);
   }
-  /// Two sums at once.
   GALVATRON_KERNEL void sum(auto& block, float& a, float& b) const {
     a = warp_sum(block, a);
     b = warp_sum(block, b);
@@ -91,12 +88,9 @@ struct TeamGeometry {
   Geometry geometry;
 };
 
-/// For rows of `packs` packs, of which a thread keeps `kept` in registers where rows are packed: a warp a row when it
-/// can keep all of it.
-/// @param resident  threads that a multiprocessor has room for at once: the blocks that all have room for go on with
-///                  further rows, so that none is left for another turn
-constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool packed, int kept, int most_threads,
-                                  int resident) {
+/// For rows of `packs` packs, of which a thread keeps `kept` where rows are packed: a warp a row when it can keep all.
+/// @param most_threads  of a block, and of a multiprocessor: as many blocks as have room go on with further rows
+constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool packed, int kept, int most_threads) {
   constexpr int together = 128;  // threads of a block of several teams
   const bool in_warps = packed && packs <= kept * warp_threads;
   const auto wanted = in_warps ? together : round_up(divide_up(packs, kept), warp_threads);
@@ -104,12 +98,11 @@ constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool pa
   const int team = in_warps ? warp_threads : threads;
   return {.teams = {rows, team},
           .geometry = {.blocks = std::clamp<std::int64_t>(divide_up(rows, threads / team), 1,
-                                                          multiprocessors * std::max(resident / threads, 1)),
+                                                          multiprocessors * (most_threads / threads)),
                        .threads = threads}};
 }
 
-/// How many partial results of `bytes` bytes, at most `wanted`, the scratch memory takes. Throws DeviceFailure when it
-/// takes none.
+/// How many partial results of `bytes` bytes, at most `wanted`, the scratch memory takes; DeviceFailure when none.
 inline std::int64_t partials_within(View<std::byte> scratch, std::int64_t bytes, std::int64_t wanted) {
   if (bytes > scratch.count)
     throw DeviceFailure("sums over blocks need " + std::to_string(bytes) + " bytes of the GPU's workspace, there are " +
@@ -127,9 +120,7 @@ struct ColumnSums {
   static constexpr int groups = most_threads / lanes;
   static constexpr int tile = lanes * Pack<T>::size;
   static constexpr int at_once = 4;  ///< rows whose elements a thread asks for before it adds them
-  std::int64_t rows;
-  std::int64_t columns;
-  std::int64_t runs;
+  std::int64_t rows, columns, runs;
   bool packed;
   const T* x;
   F out;
@@ -177,12 +168,14 @@ void column_sums(auto& launcher, std::int64_t rows, std::int64_t columns, std::i
                   Kernel{rows, columns, runs, is_packed<T>(columns, x), x, out});
 }
 
-/// Keeps the sums of runs for adding them up.
-struct KeepSums {
+/// out (runs, columns) = scale * the sums.
+template <class T>
+struct PutSums {
   std::int64_t columns;
-  float* partials;  ///< (runs, columns)
+  float scale;
+  T* out;
   GALVATRON_KERNEL void operator()(std::int64_t run, std::int64_t column, float sum) const {
-    partials[run * columns + column] = sum;
+    kernels::put(out[run * columns + column], scale * sum);
   }
 };
 
@@ -212,7 +205,6 @@ struct AddTotal {
   }
 };
 
-/// total (1) += the sums (count) that blocks have left.
 void add_total(auto& launcher, std::int64_t count, const double* sums, double* total) {
   launcher.launch(Geometry{.blocks = 1, .threads = AddTotal::most_threads}, AddTotal{count, sums, total});
 }

@@ -36,8 +36,7 @@ struct SoftmaxStatistics {
   static constexpr int most_threads = softmax_threads;
   static constexpr int size = Pack<T>::size;
   std::int64_t rows;
-  int columns;
-  int valid;
+  int columns, valid;
   std::int64_t first;
   bool packed;
   const T* logits;
@@ -86,8 +85,7 @@ struct SoftmaxStatistics {
 /// lse of rows, a thread a row, and the sum of their losses for every block.
 struct SoftmaxMerge {
   static constexpr int most_threads = 256;
-  std::int64_t rows;
-  std::int64_t shards;
+  std::int64_t rows, shards;
   const float* stats;
   float* lse;
   double* losses;  ///< (blocks), or null
@@ -113,8 +111,7 @@ struct SoftmaxBackward {
   static constexpr int most_threads = softmax_threads;
   static constexpr int size = Pack<T>::size;
   std::int64_t rows;
-  int columns;
-  int valid;
+  int columns, valid;
   std::int64_t first;
   bool packed;
   const float* lse;
@@ -165,8 +162,6 @@ constexpr Geometry softmax_geometry(std::int64_t rows, std::int64_t columns) {
   return over_rows(rows, divide_up(columns, Pack<T>::size * softmax_packs), softmax_threads);
 }
 
-/// stats (rows, 3) = maximum, sum of exponentials and target's logit of the first `valid` of `columns` logits a row,
-/// which stand for tokens first, first + 1, ...
 template <class T>
 void softmax_statistics(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                         const T* logits, const std::int32_t* targets, float* stats) {
@@ -176,8 +171,7 @@ void softmax_statistics(auto& launcher, std::int64_t rows, std::int64_t columns,
                                          is_packed<T>(columns, logits), logits, targets, stats});
 }
 
-/// lse (rows), and loss (or null) += sum of (lse - target's logit), from the statistics (shards, rows, 3). Throws
-/// DeviceFailure when the sums of blocks exceed the scratch memory.
+/// Throws DeviceFailure when the sums of blocks exceed the scratch memory.
 void softmax_merge(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t shards, const float* stats,
                    float* lse, double* loss) {
   if (rows == 0) return;
@@ -191,8 +185,6 @@ void softmax_merge(auto& launcher, View<std::byte> scratch, std::int64_t rows, s
   if (loss != nullptr) add_total(launcher, geometry.blocks, losses, loss);
 }
 
-/// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid` and in rows without a
-/// target.
 template <class T>
 void softmax_backward(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                       const float* lse, const std::int32_t* targets, float scale, T* logits) {

@@ -20,8 +20,7 @@ inline std::string with_place(const std::string& what, const std::source_locatio
   return what + " (" + file + ":" + std::to_string(where.line()) + ")";
 }
 
-/// Throws DeviceFailure with CUDA's own words and the place of the call, when a call did not succeed; a later launch
-/// does not report it again.
+/// Throws DeviceFailure with CUDA's own words and the place of the call; a later launch does not report it again.
 inline void check(cudaError_t status, std::source_location where = std::source_location::current()) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
@@ -35,7 +34,6 @@ class Stream {
   Stream() { check(cudaStreamCreateWithFlags(stream_.out(), cudaStreamNonBlocking)); }
 
   [[nodiscard]] cudaStream_t get() const { return stream_.get(); }
-  /// Returns when all that was launched is done.
   void wait() { check(cudaStreamSynchronize(stream_.get())); }
 
   /// Runs a kernel (block.hpp). Defined in launch.cuh; cuda/*.cu instantiate it for every kernel of the library.
@@ -90,8 +88,7 @@ class StreamTimer {
   }
 
  private:
-  Owner<cudaEvent_t, cudaEventDestroy> begin_;
-  Owner<cudaEvent_t, cudaEventDestroy> end_;
+  Owner<cudaEvent_t, cudaEventDestroy> begin_, end_;
 };
 
 /// What a stream was given between begin() and its end, to be done again. Throws DeviceFailure.
@@ -106,7 +103,6 @@ class Recording {
     cudaGetLastError();  // a later call must not report it
   }
 
-  /// Ends what begin() began.
   explicit Recording(const Stream& stream) {
     Graph graph;
     check(cudaStreamEndCapture(stream.get(), graph.out()));
@@ -117,7 +113,7 @@ class Recording {
   Recording& operator=(Recording&&) noexcept = default;
   /// Waits for what runs.
   ~Recording() {
-    if (work_.get() == nullptr || !runs_) return;
+    if (work_.get() == nullptr) return;
     try {
       done_.wait();
     } catch (const DeviceFailure&) {  // the next call tells
@@ -127,7 +123,6 @@ class Recording {
   void run(const Stream& stream) {
     check(cudaGraphLaunch(work_.get(), stream.get()));
     done_.record(stream);
-    runs_ = true;
   }
   /// Returns when the last run is done; at once if there was none.
   void wait() const { done_.wait(); }
@@ -137,7 +132,6 @@ class Recording {
 
   Owner<cudaGraphExec_t, cudaGraphExecDestroy> work_;
   Event done_;
-  bool runs_ = false;
 };
 
 }  // namespace galvatron::device::cuda

@@ -13,23 +13,20 @@
 
 namespace galvatron::device::host {
 
-/// out (rows, hidden) = table[token - first] for tokens in [first, first + count), else 0.
 template <class T>
 void embedding_forward(const Team& team, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
                        std::int64_t first, std::int64_t count, const T* table, T* out) {
   const auto bytes = static_cast<std::size_t>(hidden) * sizeof(T);
-  for_runs(team, rows, 1, hidden, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
-      if (entry < 0)
-        std::memset(static_cast<void*>(out + row * hidden), 0, bytes);
-      else
-        std::memcpy(static_cast<void*>(out + row * hidden), table + entry * hidden, bytes);
-    }
+  for_rows(team, rows, hidden, [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
+    if (entry < 0)
+      std::memset(static_cast<void*>(out + row * hidden), 0, bytes);
+    else
+      std::memcpy(static_cast<void*>(out + row * hidden), table + entry * hidden, bytes);
   });
 }
 
-/// dtable[token - first] += dout; each thread has its own columns, so that equal tokens add up in order.
+/// Each thread has its own columns, so that equal tokens add up in order.
 template <class T>
 void embedding_backward(const Team& team, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
                         std::int64_t first, std::int64_t count, const T* dout, float* dtable) {
@@ -47,7 +44,6 @@ void embedding_backward(const Team& team, std::int64_t rows, std::int64_t hidden
   });
 }
 
-/// out[row] += table[first_position + row / b].
 template <class T>
 void position_forward(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t hidden,
                       std::int64_t first_position, const T* table, T* out) {
@@ -59,7 +55,7 @@ void position_forward(const Team& team, std::int64_t rows, std::int64_t b, std::
   });
 }
 
-/// dtable[first_position + row / b] += dout[row]; a position belongs to one thread.
+/// A position belongs to one thread.
 template <class T>
 void position_backward(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t hidden,
                        std::int64_t first_position, const T* dout, float* dtable) {
@@ -110,21 +106,15 @@ class RotaryAngles {
     }
   }
 
-  std::array<float, capacity> cosines;
-  std::array<float, capacity> sines;
+  std::array<float, capacity> cosines, sines;
 
  private:
   std::int64_t pairs_;
   std::int64_t position_ = -1;
-  std::array<double, capacity> frequency_;
-  std::array<double, capacity> step_cosine_;
-  std::array<double, capacity> step_sine_;
-  std::array<double, capacity> cosine_;
+  std::array<double, capacity> frequency_, step_cosine_, step_sine_, cosine_;
   std::array<double, capacity> sine_;
 };
 
-/// Rotates the first `heads` heads of each row of `stride` elements in place, row r by position
-/// first_position + r / b.
 template <class T>
 void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
             std::int64_t head_dim, std::int64_t stride, double theta, bool inverse, T* x) {
@@ -144,10 +134,11 @@ void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t fi
               T* second = first + half;
 #pragma omp simd
               for (std::int64_t j = 0; j < pairs; ++j) {
-                const auto turned =
-                    kernels::rotate(kernels::get(first[j]), kernels::get(second[j]), cosines[j], sines[j]);
-                kernels::put(first[j], turned.first);
-                kernels::put(second[j], turned.second);
+                float left = kernels::get(first[j]);
+                float right = kernels::get(second[j]);
+                kernels::rotate(left, right, cosines[j], sines[j]);
+                kernels::put(first[j], left);
+                kernels::put(second[j], right);
               }
             }
           }
@@ -157,7 +148,7 @@ void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t fi
   });
 }
 
-/// out (b, hidden) = scale * the sum of a sample's rows of x (tokens * b, hidden), in order and in float.
+/// Sums are float, in the order of the tokens.
 template <class T>
 void pool_forward(const Team& team, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* x,
                   T* out) {
@@ -178,7 +169,6 @@ void pool_forward(const Team& team, std::int64_t tokens, std::int64_t b, std::in
   });
 }
 
-/// dx (tokens * b, hidden) = scale * dout (b, hidden), for every token.
 template <class T>
 void pool_backward(const Team& team, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale,
                    const T* dout, T* dx) {
@@ -195,7 +185,6 @@ void for_each_distance(const RelativePositions& relative, const auto& f) {
     f(i, kernels::relative_bucket(i + 1 - relative.tokens, relative.buckets, RelativePositions::far, relative.causal));
 }
 
-/// bias (heads, distances) from the table (buckets, heads).
 void relative_bias_forward(const Team&, const RelativePositions& relative, std::int64_t heads, const auto* table,
                            float* bias) {
   for_each_distance(relative, [&](std::int64_t i, std::int64_t bucket) {
@@ -204,7 +193,6 @@ void relative_bias_forward(const Team&, const RelativePositions& relative, std::
   });
 }
 
-/// dtable (buckets, heads) += the sums of dbias (heads, distances) over the distances of a bucket.
 inline void relative_bias_backward(const Team&, const RelativePositions& relative, std::int64_t heads,
                                    const float* dbias, float* dtable) {
   for_each_distance(relative, [&](std::int64_t i, std::int64_t bucket) {

@@ -37,10 +37,7 @@ inline void check(dnnl_status_t status, const char* what) {
 }
 
 using Engine = Owner<dnnl_engine_t, dnnl_engine_destroy>;
-using Stream = Owner<dnnl_stream_t, dnnl_stream_destroy>;
 using Description = Owner<dnnl_primitive_desc_t, dnnl_primitive_desc_destroy>;
-using Primitive = Owner<dnnl_primitive_t, dnnl_primitive_destroy>;
-using Memory = Owner<dnnl_memory_t, dnnl_memory_destroy>;
 
 inline dnnl_memory_desc_t matrix(std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
                                  std::int64_t column_stride, Precision p) {
@@ -81,7 +78,6 @@ inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_e
   return dnnl_primitive_desc_create(out.out(), &desc, attributes.get(), engine, nullptr);
 }
 
-/// One primitive with its memory objects.
 class Kernel {
  public:
   Kernel(const Operands& operands, const Description& description, bool bias, dnnl_engine_t engine) : bias_(bias) {
@@ -106,12 +102,11 @@ class Kernel {
 
  private:
   bool bias_;
-  Primitive primitive_;
-  std::array<Memory, 5> memories_;
+  Owner<dnnl_primitive_t, dnnl_primitive_destroy> primitive_;
+  std::array<Owner<dnnl_memory_t, dnnl_memory_destroy>, 5> memories_;
   std::array<dnnl_exec_arg_t, 5> arguments_{};
 };
 
-/// The matrix products of one host device.
 class Products {
  public:
   explicit Products(View<std::byte> scratch) : scratch_(scratch) {
@@ -178,8 +173,7 @@ class Products {
     return bands;
   }
 
-  /// The implementation that oneDNN chooses for a band of that many rows; false when scratch memory is too small for
-  /// it.
+  /// False when scratch memory is too small for what oneDNN chooses for a band of that many rows.
   bool add_kernel(const Product& product, std::int64_t rows, Bands& bands) {
     Description description;
     const Operands operands(product, rows);
@@ -196,7 +190,7 @@ class Products {
 
   View<std::byte> scratch_;
   Engine engine_;
-  Stream stream_;
+  Owner<dnnl_stream_t, dnnl_stream_destroy> stream_;
   std::map<Product, Bands> cache_;
 };
 
@@ -243,11 +237,9 @@ inline constexpr std::int64_t rows_8bit = 96;      ///< of a tile of the result
 inline constexpr std::int64_t columns_8bit = 128;  ///< of the same
 inline constexpr std::int64_t depth_8bit = 256;    ///< multiplied at a time
 
-/// c (m, n) = a * b [+ bias (n)], or c += a * b: Device::gemm_8bit. `room` as in Room8bit.
 template <class C>
 void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const bfloat16* a,
                const bfloat16* b, C* c, bool accumulate, const bfloat16* bias, View<std::byte> room) {
-  constexpr std::int64_t depth_step = depth_8bit;
   const Room8bit rounded(room, m, n, k);
   const float* values_of_a = nullptr;
   with_format_of_a(kind, [&]<class F>() {
@@ -268,16 +260,16 @@ void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, 
   const int threads = m * n * k < parallel_elements ? 1 : team.threads;
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
-    float* const tile_a = scratch.take(rows_8bit * depth_step);     // (depth, rows)
-    float* const tile_b = scratch.take(depth_step * columns_8bit);  // (depth, columns)
+    float* const tile_a = scratch.take(rows_8bit * depth_8bit);     // (depth, rows)
+    float* const tile_b = scratch.take(depth_8bit * columns_8bit);  // (depth, columns)
     float* const sums = scratch.take(rows_8bit * columns_8bit);     // (rows, columns)
     for (std::int64_t tile = thread; tile < tiles; tile += threads) {
       const std::int64_t row = tile / across * rows_8bit;
       const std::int64_t column = tile % across * columns_8bit;
       const std::int64_t rows = std::min(rows_8bit, m - row);
       const std::int64_t columns = std::min(columns_8bit, n - column);
-      for (std::int64_t first = 0; first < k; first += depth_step) {
-        const std::int64_t depth = std::min(depth_step, k - first);
+      for (std::int64_t first = 0; first < k; first += depth_8bit) {
+        const std::int64_t depth = std::min(depth_8bit, k - first);
         for (std::int64_t p = 0; p < depth; ++p) {
           const std::uint8_t* from_a = rounded.a.data + row * a_row + (first + p) * a_depth;
           for (std::int64_t r = 0; r < rows_8bit; ++r)
@@ -288,7 +280,7 @@ void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, 
         with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
           for (std::int64_t r = 0; r < rows; r += tile_rows)
             multiply_rows<isa>(columns, depth, tile_a + r, 1, rows_8bit, tile_b, columns_8bit,
-                               first == 0 ? Start::zero : Start::keep, nullptr, sums + r * columns_8bit, columns_8bit);
+                               first == 0 ? Start::zero : Start::keep, sums + r * columns_8bit, columns_8bit);
         });
       }
       for (std::int64_t r = 0; r < rows; ++r)

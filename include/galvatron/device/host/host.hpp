@@ -19,10 +19,9 @@
 
 namespace galvatron::device {
 
-/// Executes the operations of the Device concept on `threads` cores; shapes and meanings stand there. One object
-/// belongs to one thread of the program at a time. Temporary memory comes from the workspace given, nothing is
-/// allocated but oneDNN's code, once per shape of a matrix product. Throws DeviceFailure when an operation is beyond
-/// this processor or the workspace.
+/// Executes the operations of the Device concept on `threads` cores. Belongs to one thread of the program at a time.
+/// Temporary memory comes from the workspace given, nothing is allocated but oneDNN's code, once per shape of a matrix
+/// product. Throws DeviceFailure when an operation is beyond this processor or the workspace.
 class Host {
  public:
   static constexpr bool counts_only = false;
@@ -31,8 +30,7 @@ class Host {
 
   /// The bytes that a device of that many threads wants as its workspace.
   static constexpr std::int64_t library_workspace_bytes(int threads) { return threads * workspace_bytes_per_thread; }
-  /// True when this processor multiplies matrices of that format; of 8 bits, which none does, when it has those that
-  /// stand for them.
+  /// True when this processor multiplies matrices of that format; 8 bits stand for bfloat16.
   static bool supports(Precision precision) { return host::Products::supports(precision); }
 
   /// `threads` >= 1; `library_workspace` of at least library_workspace_bytes(threads), on a 64-byte boundary, is the
@@ -49,7 +47,6 @@ class Host {
   }
 
   [[nodiscard]] int threads() const { return team_.threads; }
-  /// The instruction set of the loops.
   [[nodiscard]] Isa isa() const { return team_.isa; }
 
   /// c (m, n) = a * b [+ bias], or c += a * b; a and b of one type T (float or bfloat16), c of T or float.
@@ -65,8 +62,11 @@ class Host {
       if (!accumulate && k == 0) empty_product(m, n, c.data, bias);
       return;
     }
-    const OmpThreads setting(team_.threads);
+    // oneDNN reads the calling thread's setting.
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(team_.threads);
     products_.multiply(product_of<T, C>(kind, m, n, k, accumulate, !bias.empty()), a.data, b.data, bias.data, c.data);
+    omp_set_num_threads(before);
   }
 
   template <class C>
@@ -76,7 +76,7 @@ class Host {
     host::gemm_8bit(team_, kind, m, n, k, a.data, b.data, c.data, accumulate, bias.data, room);
   }
 
-  // Loops: each is the function of its name in device/host, which says more, with the addresses of the views.
+  // Loops: each is the function of its name in device/host, with the addresses of the views.
   void attention_forward(const auto&... a) { host::attention_forward(team_, plain(a)...); }
   void attention_backward(const auto&... a) { host::attention_backward(team_, plain(a)...); }
   void attention_merge(const auto&... a) { host::attention_merge(team_, plain(a)...); }
@@ -155,23 +155,6 @@ class Host {
   }
 
  private:
-  /// Sets the calling thread's OpenMP team size, which oneDNN reads, for a while.
-  class OmpThreads {
-   public:
-    explicit OmpThreads(int threads) : before_(omp_get_max_threads()), change_(before_ != threads) {
-      if (change_) omp_set_num_threads(threads);
-    }
-    ~OmpThreads() {
-      if (change_) omp_set_num_threads(before_);
-    }
-    OmpThreads(const OmpThreads&) = delete;
-    OmpThreads& operator=(const OmpThreads&) = delete;
-
-   private:
-    int before_;
-    bool change_;
-  };
-
   /// c = 0 or bias in every row: a product over no elements.
   template <class T>
   static void empty_product(std::int64_t m, std::int64_t n, auto* c, View<const T> bias) {

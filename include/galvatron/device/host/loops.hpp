@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include <omp.h>
@@ -42,8 +43,7 @@ __attribute__((noinline, target("avx2,fma"))) void call_avx2(const auto& f) { f.
 #endif
 __attribute__((noinline)) void call_portable(const auto& f) { f.template operator()<Isa::portable>(); }
 
-/// Calls `f.operator()<isa>()`, an always-inline lambda, compiled for that instruction set, which the caller's code
-/// knows.
+/// Calls `f.operator()<isa>()`, an always-inline lambda, compiled for that instruction set.
 template <Isa isa>
 GALVATRON_INLINE void with_isa(const auto& f) {
 #if GALVATRON_X86
@@ -113,54 +113,33 @@ void for_runs(const Team& team, std::int64_t n, std::int64_t unit, std::int64_t 
 
 namespace galvatron::device::host {
 
-// In memory, where they may start at any element. Templates lose these attributes: never make or deduce them there.
-typedef float FloatsAt8 __attribute__((vector_size(8), aligned(4), may_alias));
-typedef float FloatsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef float FloatsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef float FloatsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef std::uint32_t WordsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef std::uint32_t WordsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef std::uint32_t WordsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef std::uint16_t ShortsAt8 __attribute__((vector_size(8), aligned(2), may_alias));
-typedef std::uint16_t ShortsAt16 __attribute__((vector_size(16), aligned(2), may_alias));
-typedef std::uint16_t ShortsAt32 __attribute__((vector_size(32), aligned(2), may_alias));
-
-/// What loops of an instruction set read and write: as many floats as a register has, half as many, their bits, and as
-/// many 16-bit numbers.
+/// As many floats as a register has, in memory, where they may start at any element. Templates lose these attributes:
+/// never make or deduce them there.
 template <Isa isa>
-struct VectorsInMemory {
-  using FloatAt = FloatsAt16;
-  using HalfAt = FloatsAt8;
-  using WordAt = WordsAt16;
-  using ShortAt = ShortsAt8;
+struct VectorInMemory;
+template <>
+struct VectorInMemory<Isa::portable> {
+  typedef float FloatAt __attribute__((vector_size(16), aligned(4), may_alias));
 };
 template <>
-struct VectorsInMemory<Isa::avx2> {
-  using FloatAt = FloatsAt32;
-  using HalfAt = FloatsAt16;
-  using WordAt = WordsAt32;
-  using ShortAt = ShortsAt16;
+struct VectorInMemory<Isa::avx2> {
+  typedef float FloatAt __attribute__((vector_size(32), aligned(4), may_alias));
 };
 template <>
-struct VectorsInMemory<Isa::avx512> {
-  using FloatAt = FloatsAt64;
-  using HalfAt = FloatsAt32;
-  using WordAt = WordsAt64;
-  using ShortAt = ShortsAt32;
+struct VectorInMemory<Isa::avx512> {
+  typedef float FloatAt __attribute__((vector_size(64), aligned(4), may_alias));
 };
 
 /// The vector types of an instruction set; those here are for registers.
 template <Isa isa>
-struct Vectors : VectorsInMemory<isa> {
+struct Vectors : VectorInMemory<isa> {
   static constexpr std::int64_t lanes = isa == Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4;
   typedef float Float __attribute__((vector_size(4 * lanes)));
   typedef std::uint32_t Word __attribute__((vector_size(4 * lanes)));   ///< the bits of a Float
-  typedef std::uint16_t Short __attribute__((vector_size(2 * lanes)));  ///< a ShortAt
-  typedef double Doubles __attribute__((vector_size(4 * lanes)));       ///< of a HalfAt
+  typedef std::uint16_t Short __attribute__((vector_size(2 * lanes)));  ///< as many 16-bit numbers
+  typedef float Half __attribute__((vector_size(2 * lanes)));
+  typedef double Doubles __attribute__((vector_size(4 * lanes)));  ///< those of a Half
 };
-using Floats16 = Vectors<Isa::portable>::Float;  ///< of 16 bytes
-using Floats32 = Vectors<Isa::avx2>::Float;
-using Floats64 = Vectors<Isa::avx512>::Float;
 
 /// A single element, for what is left of a run behind its vectors.
 struct OneLane {
@@ -196,7 +175,9 @@ GALVATRON_INLINE void get_lanes(const bfloat16* x, typename S::Float& v) {
     v = kernels::get(*x);
   } else {
     using Words = decltype(typename S::Float{} < typename S::Float{});
-    const Words wide = __builtin_convertvector(*reinterpret_cast<const typename S::ShortAt*>(x), Words) << 16;
+    typename S::Short halves;
+    std::memcpy(&halves, x, sizeof halves);
+    const Words wide = __builtin_convertvector(halves, Words) << 16;
     v = reinterpret_cast<typename S::Float>(wide);
   }
 }
@@ -216,7 +197,8 @@ GALVATRON_INLINE void put_lanes(bfloat16* x, const typename S::Float& v) {
     const Words rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
     const Words quiet = (u >> 16) | 0x40U;
     const Words chosen = v == v ? rounded : quiet;
-    *reinterpret_cast<typename S::ShortAt*>(x) = __builtin_convertvector(chosen, typename S::Short);
+    const auto halves = __builtin_convertvector(chosen, typename S::Short);
+    std::memcpy(static_cast<void*>(x), &halves, sizeof halves);
   }
 }
 
@@ -229,16 +211,16 @@ GALVATRON_INLINE void put_lanes_stochastically(bfloat16* x, const typename S::Fl
   } else {
     using Words = typename S::Word;
     const Words u = reinterpret_cast<Words>(v);
-    const Words bits = (*reinterpret_cast<const typename S::WordAt*>(random) >> low) & 0xffffU;
-    const Words added = (u & 0x7f800000U) == 0x7f800000U ? Words{} : bits;
+    Words bits;
+    std::memcpy(&bits, random, sizeof bits);
+    const Words added = (u & 0x7f800000U) == 0x7f800000U ? Words{} : (bits >> low) & 0xffffU;
     const Words quiet = (u & 0x7fffffffU) > 0x7f800000U ? Words{} + 0x40U : Words{};
-    *reinterpret_cast<typename S::ShortAt*>(x) =
-        __builtin_convertvector(((u + added) >> 16) | quiet, typename S::Short);
+    const auto halves = __builtin_convertvector(((u + added) >> 16) | quiet, typename S::Short);
+    std::memcpy(static_cast<void*>(x), &halves, sizeof halves);
   }
 }
 
-/// Calls `f.operator()<S>(i)` for the elements of [first, last): for vectors of S that start at i, and one by one for
-/// those that are left.
+/// Calls `f.operator()<S>(i)` for [first, last): for vectors of S that start at i, then one by one for what is left.
 template <class S>
 GALVATRON_INLINE void for_lanes(std::int64_t first, std::int64_t last, const auto& f) {
   for (; first + S::lanes <= last; first += S::lanes) f.template operator()<S>(first);
@@ -267,26 +249,17 @@ void for_rows(const Team& team, std::int64_t rows, std::int64_t cost, const F& f
   });
 }
 
-/// The greatest lane of a vector.
-GALVATRON_INLINE float greatest(const Floats16& x) {
-  const float a = x[0] > x[1] ? x[0] : x[1];
-  const float b = x[2] > x[3] ? x[2] : x[3];
-  return a > b ? a : b;
-}
-GALVATRON_INLINE float greatest(const Floats32& x) {
-  const Floats16 a = __builtin_shufflevector(x, x, 0, 1, 2, 3);
-  const Floats16 b = __builtin_shufflevector(x, x, 4, 5, 6, 7);
-  const Floats16 c = a > b ? a : b;
-  return greatest(c);
-}
-GALVATRON_INLINE float greatest(const Floats64& x) {
-  const Floats32 a = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
-  const Floats32 b = __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
-  const Floats32 c = a > b ? a : b;
-  return greatest(c);
+template <class V>
+GALVATRON_INLINE float greatest(const V& x) {
+  constexpr int lanes = sizeof(V) / sizeof(float);
+  float most[lanes];
+  std::memcpy(most, &x, sizeof x);
+#pragma GCC unroll 8
+  for (int half = lanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) most[i] = most[i] > most[i + half] ? most[i] : most[i + half];
+  return most[0];
 }
 
-/// The sum of a vector's lanes.
 template <class V>
 GALVATRON_INLINE auto total(const V& x) {
   constexpr int lanes = sizeof(V) / sizeof(x[0]);
@@ -301,18 +274,15 @@ template <class S>
 GALVATRON_INLINE float sum_over(std::int64_t n, const auto& f) {
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
-  V a = {}, b = {}, c = {}, d = {};
+  V sums[4] = {};
   std::int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    f.template operator()<S>(a, i);
-    f.template operator()<S>(b, i + lanes);
-    f.template operator()<S>(c, i + 2 * lanes);
-    f.template operator()<S>(d, i + 3 * lanes);
-  }
-  for (; i + lanes <= n; i += lanes) f.template operator()<S>(a, i);
+  for (; i + 4 * lanes <= n; i += 4 * lanes)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) f.template operator()<S>(sums[j], i + j * lanes);
+  for (; i + lanes <= n; i += lanes) f.template operator()<S>(sums[0], i);
   float rest = 0;
   for (; i < n; ++i) f.template operator()<OneLane>(rest, i);
-  const V sum = (a + b) + (c + d);
+  const V sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   return total(sum) + rest;
 }
 

@@ -57,16 +57,11 @@ GALVATRON_INLINE kernels::Normalization normalization_of(NormKind kind, std::int
   return {mean, scale};
 }
 
-/// Of a row: the sums of g = dy * gamma and of g * xhat.
-struct RowSums {
-  float g;
-  float g_xhat;
-};
-
-/// The sums of a row; adds dy * xhat and dy to the column sums.
+/// The gradient of a row by its means; adds dy * xhat and dy to the column sums.
 template <class S, class T>
-GALVATRON_INLINE RowSums gradient_sums(std::int64_t hidden, const T* dy, const T* x, const T* gamma,
-                                       const kernels::Normalization& normalized, float* gamma_sums, float* beta_sums) {
+GALVATRON_INLINE kernels::NormGradient gradient_of(NormKind kind, std::int64_t hidden, const T* dy, const T* x,
+                                                   const T* gamma, const kernels::Normalization& normalized,
+                                                   float* gamma_sums, float* beta_sums) {
   // Of the lanes from element i on.
   const auto add = [&]<class L>(std::int64_t i, typename L::Float& g_sum, typename L::Float& g_xhat_sum)
                        GALVATRON_INLINE_LAMBDA {
@@ -85,9 +80,11 @@ GALVATRON_INLINE RowSums gradient_sums(std::int64_t hidden, const T* dy, const T
   typename S::Float g_xhat_lanes = {};
   std::int64_t i = 0;
   for (; i + S::lanes <= hidden; i += S::lanes) add.template operator()<S>(i, g_lanes, g_xhat_lanes);
-  RowSums sums{total(g_lanes), total(g_xhat_lanes)};
-  for (; i < hidden; ++i) add.template operator()<OneLane>(i, sums.g, sums.g_xhat);
-  return sums;
+  float g = total(g_lanes);
+  float g_xhat = total(g_xhat_lanes);
+  for (; i < hidden; ++i) add.template operator()<OneLane>(i, g, g_xhat);
+  const float inverse = 1.0F / static_cast<float>(hidden);
+  return {normalized.scale, kind == NormKind::layer_norm ? g * inverse : 0.0F, g_xhat * inverse};
 }
 
 /// Adds the partial column sums of all threads that worked, in their order, to `sums` (columns).
@@ -111,7 +108,6 @@ inline int row_threads(const Team& team, std::int64_t rows, std::int64_t columns
   return static_cast<int>(std::min<std::int64_t>(team.threads, rows));
 }
 
-/// y (rows, hidden) = norm(x) * gamma (+ beta); stats (rows, 2) = mean, 1/deviation; RMSNorm: 0, 1/rms.
 template <class T>
 void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
@@ -122,8 +118,7 @@ void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64
   });
 }
 
-/// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum, in the same bits. A row of the sum is
-/// read again while it is near.
+/// A row of the sum is read again while it is near.
 template <class T>
 void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon,
                       const T* x, const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
@@ -140,7 +135,6 @@ void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::i
   });
 }
 
-/// y again from the statistics kept.
 template <class T>
 void norm_recompute(const Team& team, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                     const float* stats, T* y) {
@@ -149,7 +143,6 @@ void norm_recompute(const Team& team, std::int64_t rows, std::int64_t hidden, co
   });
 }
 
-/// dx = d_residual (null: 0) + the norm's input gradient; dgamma and dbeta (null for RMSNorm) accumulate.
 template <class T>
 void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, const T* dy, const T* x,
                    const T* gamma, const float* stats, const T* d_residual, T* dx, float* dgamma, float* dbeta) {
@@ -162,16 +155,13 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
     const std::int64_t last = rows * (thread + 1) / threads;
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       std::fill_n(gamma_sums, 2 * width, 0.0F);
-      const float inverse = 1.0F / static_cast<float>(hidden);
       for (std::int64_t row = first; row < last; ++row) {
         const T* in = x + row * hidden;
         const T* gradient = dy + row * hidden;
         T* out = dx + row * hidden;
         const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
-        const RowSums sums =
-            gradient_sums<Vectors<isa>>(hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
-        const kernels::NormGradient slope{normalized.scale, kind == NormKind::layer_norm ? sums.g * inverse : 0.0F,
-                                          sums.g_xhat * inverse};
+        const kernels::NormGradient slope =
+            gradient_of<Vectors<isa>>(kind, hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
         const T* residual = d_residual == nullptr ? nullptr : d_residual + row * hidden;
         for_lanes<Vectors<isa>>(0, hidden, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
           typename S::Float g, v, xhat;
@@ -193,7 +183,6 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
   if (dbeta != nullptr) add_partial_sums(team, hidden, threads, width, dbeta);
 }
 
-/// db (n) += column sums of dy (rows, n).
 template <class T>
 void bias_gradient(const Team& team, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
   using kernels::get;
@@ -206,17 +195,15 @@ void bias_gradient(const Team& team, std::int64_t rows, std::int64_t n, const T*
       std::fill_n(sums, n, 0.0F);
       std::int64_t row = first;
       for (; row + 4 <= last; row += 4) {
-        const T* r0 = dy + row * n;
-        const T* r1 = r0 + n;
-        const T* r2 = r1 + n;
-        const T* r3 = r2 + n;
+        const T* r = dy + row * n;
 #pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) sums[i] += (get(r0[i]) + get(r1[i])) + (get(r2[i]) + get(r3[i]));
+        for (std::int64_t i = 0; i < n; ++i)
+          sums[i] += (get(r[i]) + get(r[n + i])) + (get(r[2 * n + i]) + get(r[3 * n + i]));
       }
       for (; row < last; ++row) {
-        const T* r0 = dy + row * n;
+        const T* r = dy + row * n;
 #pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) sums[i] += get(r0[i]);
+        for (std::int64_t i = 0; i < n; ++i) sums[i] += get(r[i]);
       }
     });
   });

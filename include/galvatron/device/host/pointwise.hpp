@@ -53,7 +53,6 @@ void for_each_run(const Team& team, const Runs& runs, const auto& f) {
   });
 }
 
-/// to = from, run by run.
 template <class A, class B>
 void copy_runs(const Team& team, const Runs& runs, const A* from, B* to) {
   for_each_run(team, runs, [&](std::int64_t source, std::int64_t target) GALVATRON_INLINE_LAMBDA {
@@ -66,7 +65,6 @@ void copy_runs(const Team& team, const Runs& runs, const A* from, B* to) {
   });
 }
 
-/// to += from, run by run.
 void add_runs(const Team& team, const Runs& runs, const auto* from, auto* to) {
   for_each_run(team, runs, [&](std::int64_t source, std::int64_t target) GALVATRON_INLINE_LAMBDA {
 #pragma omp simd
@@ -83,11 +81,10 @@ void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const auto& 
   });
 }
 
-/// g (rows, n) from u (rows, n), or (rows, 2n) for SwiGLU.
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(team, rows * n, u, u, g);
-  if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(team, rows * n, u, u, g);
+  if (kind == ActivationKind::gelu) return map<kernels::Gelu>(team, rows * n, u, u, g);
+  if (kind == ActivationKind::relu) return map<kernels::Relu>(team, rows * n, u, u, g);
   for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, y;
     get_lanes<S>(u + in, gate);
@@ -97,7 +94,6 @@ void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows
   });
 }
 
-/// du (the shape of u) from u and dg (rows, n); du may be u.
 template <class T>
 void activation_backward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
                          const T* dg, T* du) {
@@ -172,15 +168,6 @@ GALVATRON_INLINE void put_block(const bfloat16* from, std::int64_t count, [[mayb
   std::memcpy(static_cast<void*>(to), from, static_cast<std::size_t>(count) * sizeof(bfloat16));
 }
 
-/// Makes what was written past the caches visible as any other write.
-inline void end_streams() {
-#if GALVATRON_X86
-  _mm_sfence();
-#endif
-}
-
-/// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
-/// @tparam M  in which the moments are kept: float, or bfloat16
 template <class M, class W>
 void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants, const AdamWPart& part, float scale,
            float* master, const float* g, M* m, M* v, W* working) {
@@ -193,8 +180,7 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
   const bool streams =
       rounds && n >= adamw_streams && reinterpret_cast<std::uintptr_t>(working) % tensor_alignment == 0;
   for_runs(team, n, adamw_block, 4, [&](std::int64_t begin, std::int64_t end, int) {
-    RandomRun moment_bits;
-    RandomRun master_bits;
+    RandomRun moment_bits, master_bits;
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t run = begin; run < end; run += RandomRun::most) {
         const std::int64_t run_end = std::min(run + RandomRun::most, end);
@@ -232,7 +218,9 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
         }
       }
     });
-    if (streams) end_streams();
+#if GALVATRON_X86
+    if (streams) _mm_sfence();  // makes what was written past the caches visible as any other write
+#endif
   });
 }
 
@@ -248,22 +236,21 @@ inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
       constexpr std::int64_t lanes = S::lanes / 2;
       for (std::int64_t run = first; run < last; ++run) {
         const std::int64_t end = std::min(n, (run + 1) * length);
-        Doubles a = {}, b = {}, c = {}, d = {};
+        Doubles four[4] = {};
         const auto add_square = [&](Doubles& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
           foresee(x + i);
-          const Doubles wide = __builtin_convertvector(*reinterpret_cast<const typename S::HalfAt*>(x + i), Doubles);
+          typename S::Half some;
+          std::memcpy(&some, x + i, sizeof some);
+          const Doubles wide = __builtin_convertvector(some, Doubles);
           sum += wide * wide;
         };
         std::int64_t i = run * length;
-        for (; i + 4 * lanes <= end; i += 4 * lanes) {
-          add_square(a, i);
-          add_square(b, i + lanes);
-          add_square(c, i + 2 * lanes);
-          add_square(d, i + 3 * lanes);
-        }
+        for (; i + 4 * lanes <= end; i += 4 * lanes)
+#pragma GCC unroll 4
+          for (int j = 0; j < 4; ++j) add_square(four[j], i + j * lanes);
         double sum = 0;
         for (; i < end; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-        const Doubles lanes_sum = (a + b) + (c + d);
+        const Doubles lanes_sum = (four[0] + four[1]) + (four[2] + four[3]);
         sums[static_cast<std::size_t>(run)] = sum + total(lanes_sum);
       }
     });

@@ -40,7 +40,6 @@ GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, kernels::S
   whole.merge(piece);
 }
 
-/// stats (rows, 3) of the first `valid` of `columns` logits a row, which stand for tokens first, first + 1, ...
 template <class T>
 void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid,
                         std::int64_t first, const T* logits, const std::int32_t* targets, float* stats) {
@@ -55,7 +54,6 @@ void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t column
   });
 }
 
-/// lse (rows), and loss (or null) += sum of (lse - target's logit), from the statistics (shards, rows, 3).
 inline void softmax_merge(const Team&, std::int64_t rows, std::int64_t shards, const float* stats, float* lse,
                           double* loss) {
   double sum = 0;
@@ -67,8 +65,6 @@ inline void softmax_merge(const Team&, std::int64_t rows, std::int64_t shards, c
   if (loss != nullptr) *loss += sum;
 }
 
-/// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid` and in rows without a
-/// target.
 template <class T>
 void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                       const float* lse, const std::int32_t* targets, float scale, T* logits) {

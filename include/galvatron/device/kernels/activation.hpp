@@ -1,5 +1,4 @@
-// Sums, products, GELU (tanh approximation), ReLU and SwiGLU. V is a float, or a vector of floats of which each lane is
-// one element.
+// Sums, products, GELU, ReLU and SwiGLU. V is a float, or a vector of floats, one element a lane.
 #pragma once
 
 #include <galvatron/device/kernels/math.hpp>
@@ -28,7 +27,7 @@ struct Gelu {
 
   /// g of u.
   template <class V>
-  GALVATRON_HD static GALVATRON_INLINE void forward(const V& u, V& g) {
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g) {
     V s;
     logistic<V>(u * (a + b * u * u), s);
     g = u * s;
@@ -46,7 +45,7 @@ struct Gelu {
 /// max(u, 0), as T5 has it.
 struct Relu {
   template <class V>
-  GALVATRON_HD static GALVATRON_INLINE void forward(const V& u, V& g) {
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g) {
     g = u > 0.0F ? u : V{};
   }
   template <class V>
@@ -55,15 +54,7 @@ struct Relu {
   }
 };
 
-/// An activation of one input as a function of a number: g of u.
-template <class Activation>
-struct Forward {
-  template <class V>
-  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g) {
-    Activation::forward(u, g);
-  }
-};
-/// And its gradient as one of two: du of u and dg.
+/// The gradient of an activation of one input: du of u and dg.
 template <class Activation>
 struct Backward {
   template <class V>

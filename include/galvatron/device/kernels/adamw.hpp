@@ -1,7 +1,6 @@
 // AdamW (Loshchilov & Hutter 2019). V is a float, or a vector of floats of which each lane is one parameter.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -20,21 +19,15 @@ GALVATRON_HD inline float clip_scale(double loss, double squares, double clip) {
   return clip > 0 && norm > clip ? static_cast<float>(clip / norm) : 1.0F;
 }
 
-/// A stream of random words, one for each place.
+/// A stream of random words, one for each place: random_block() has those of four.
 struct RandomStream {
-  std::uint64_t seed;
-  std::uint64_t stream;
-  /// Those of the places 4 * index to 4 * index + 3.
-  [[nodiscard]] GALVATRON_HD GALVATRON_INLINE std::array<std::uint32_t, 4> block(std::uint64_t index) const {
-    return random_block(seed, stream, index);
-  }
+  std::uint64_t seed, stream;
 };
 
 /// The constants of one step, worked out once: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
 /// w -= rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + rate * decay * w.
 struct AdamWStep {
-  float beta1;
-  float beta2;
+  float beta1, beta2;
   float keep;           ///< 1 - rate * decay
   float rate;           ///< learning rate / (1 - beta1^t)
   float root_variance;  ///< 1 / sqrt(1 - beta2^t)

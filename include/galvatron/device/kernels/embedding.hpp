@@ -37,20 +37,15 @@ GALVATRON_HD inline double rotary_frequency(double theta, long long j, long long
   return std::exp(-2.0 * static_cast<double>(j) / static_cast<double>(head_dim) * std::log(theta));
 }
 
-struct Rotated {
-  float first;
-  float second;
-};
-
-/// Elements j and j + head_dim/2 of a head, turned by the angle of this cosine and sine.
-GALVATRON_HD GALVATRON_INLINE Rotated rotate(float first, float second, float cosine, float sine) {
-  return {first * cosine - second * sine, second * cosine + first * sine};
+/// Turns elements j and j + head_dim/2 of a head by the angle of this cosine and sine.
+GALVATRON_HD GALVATRON_INLINE void rotate(float& first, float& second, float cosine, float sine) {
+  const float turned = first * cosine - second * sine;
+  second = second * cosine + first * sine;
+  first = turned;
 }
 
-/// The cosine and the sine of an angle.
 struct Turn {
-  float cosine;
-  float sine;
+  float cosine, sine;
 };
 
 /// Of an angle in turns of 2 pi, to 1.2e-7, whatever the turns: only what is left of them after the nearest quarter,
@@ -62,16 +57,10 @@ GALVATRON_HD inline Turn turn(double turns) {
   const float z = x * x;
   const float s = x + x * z * (-1.666665499e-1F + z * (8.332180398e-3F - z * 1.951752853e-4F));
   const float c = 1.0F - (0.5F * z - z * z * (4.166664711e-2F + z * (-1.388737730e-3F + z * 2.443941071e-5F)));
-  switch (static_cast<long long>(nearest) & 3) {
-    case 0:
-      return {c, s};
-    case 1:
-      return {-s, c};
-    case 2:
-      return {-c, -s};
-    default:
-      return {s, -c};
-  }
+  const auto quarter = static_cast<long long>(nearest) & 3;
+  const float cosine = quarter % 2 == 0 ? c : s;
+  const float sine = quarter % 2 == 0 ? s : c;
+  return {quarter == 1 || quarter == 2 ? -cosine : cosine, quarter >= 2 ? -sine : sine};
 }
 
 }  // namespace galvatron::device::kernels

@@ -17,8 +17,7 @@ GALVATRON_HD GALVATRON_INLINE std::uint32_t magnitude_bits(const bfloat16& x) {
 
 /// What a tensor is multiplied with before it is rounded, and after it.
 struct Scaling {
-  float scale;
-  float unscale;
+  float scale, unscale;
 };
 
 /// The greatest power of two, at most 2^60, with which numbers up to that magnitude stay within format F; so scaling is
@@ -39,7 +38,6 @@ GALVATRON_HD GALVATRON_INLINE Scaling scaling_of(std::uint32_t greatest_magnitud
           std::bit_cast<float>(static_cast<std::uint32_t>(127 - exponent) << 23)};
 }
 
-/// The code of scale * x.
 template <class F>
 GALVATRON_HD GALVATRON_INLINE std::uint8_t code_of(const bfloat16& x, float scale) {
   return F(get(x) * scale).bits;

@@ -17,8 +17,7 @@ GALVATRON_HD GALVATRON_INLINE float power_of_two(float rounder_plus_n) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounder_plus_n) << 23);
 }
 
-/// p = 2^r for r in [-1/2, 1/2]: the polynomial with p(0) = 1 of the least greatest relative error there, 2.6e-9. V is
-/// float or a vector of floats.
+/// p = 2^r for r in [-1/2, 1/2]: the polynomial with p(0) = 1 of the least greatest relative error there, 2.6e-9.
 template <class V>
 GALVATRON_HD GALVATRON_INLINE void exponential2_polynomial(const V& r, V& p) {
   p = 1.559467755e-4F * r + 1.340664391e-3F;
@@ -39,8 +38,7 @@ GALVATRON_HD GALVATRON_INLINE float bounded_power(float x, float most) {
 }
 #endif
 
-/// 2^x with a relative error of 1.5e-7; 0 below -126.5 (so for -inf too), 2^127 above 127. On a GPU 2.4e-7, and 0 below
-/// -126.
+/// 2^x with a relative error of 1.5e-7; 0 below -126.5 (and for -inf), 2^127 above 127. On a GPU 2.4e-7; 0 below -126.
 GALVATRON_HD GALVATRON_INLINE float exponential2(float x) {
 #if defined(__CUDA_ARCH__)
   return bounded_power(x, 127.0F);
@@ -53,18 +51,31 @@ GALVATRON_HD GALVATRON_INLINE float exponential2(float x) {
 #endif
 }
 
-/// p = e^x from t = x * log2(e) + rounder, and 2^n for the n that t carries: what is left is to multiply them.
+/// Integers as wide as a float or as the lanes of a vector of floats.
 template <class V>
-GALVATRON_HD GALVATRON_INLINE void exponential_parts(const V& x, const V& t, V& p) {
+using Integers = std::conditional_t<std::is_same_v<V, float>, std::int32_t, decltype(V{} < V{})>;
+
+GALVATRON_HD GALVATRON_INLINE float exponential(float x);
+
+/// y = e^x; V is float, or a vector of floats. On a host x is at most 88.
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void exponential(const V& x, V& y) {
+#if defined(__CUDA_ARCH__)
+  y = exponential(x);
+#else
+  const V bounded = x < -88.0F ? V{} - 88.0F : x;
+  const V t = bounded * 1.44269504F + rounder;
   const V n = t - rounder;
   // ln 2 in two parts, of which the first times n is exact.
-  const V r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
-  p = 1.406124039e-3F * r + 8.379011162e-3F;
+  const V r = (bounded - n * 0.693359375F) + n * 2.12194440e-4F;
+  V p = 1.406124039e-3F * r + 8.379011162e-3F;
   p = p * r + 4.166477730e-2F;
   p = p * r + 1.666636544e-1F;
   p = p * r + 5.000000434e-1F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
+  y = p * __builtin_bit_cast(V, __builtin_bit_cast(Integers<V>, t) << 23);
+#endif
 }
 
 /// e^x with a relative error of 1.5e-7; 0 below -87.7 (so for -inf too), e^88 above 88. On a GPU the error is 2.4e-7 +
@@ -73,66 +84,38 @@ GALVATRON_HD GALVATRON_INLINE float exponential(float x) {
 #if defined(__CUDA_ARCH__)
   return bounded_power(x * 1.44269504F, 126.955162F);
 #else
-  const float bounded = x > 88.0F ? 88.0F : (x < -88.0F ? -88.0F : x);
-  const float t = bounded * 1.44269504F + rounder;
-  float p = 0;
-  exponential_parts(bounded, t, p);
-  return p * power_of_two(t);
+  exponential<float>(x > 88.0F ? 88.0F : x, x);
+  return x;
 #endif
 }
 
-/// y = e^x; V is float, or a vector of floats whose lanes are at most 88, with the same arithmetic.
-template <class V>
-GALVATRON_HD GALVATRON_INLINE void exponential(const V& x, V& y) {
-  if constexpr (std::is_same_v<V, float>) {
-    y = exponential(x);
-  } else {
-    using Bits = decltype(V{} < V{});
-    const V bounded = x < -88.0F ? V{} - 88.0F : x;
-    const V t = bounded * 1.44269504F + rounder;
-    V p;
-    exponential_parts(bounded, t, p);
-    y = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
-  }
-}
-
-/// y = the square root of numbers x that are not negative, with a relative error of 2e-7, and of others nothing of use;
-/// no library call and no errno, which would keep loops from becoming vector instructions. V is a float or a vector of
-/// floats.
+/// y = the square root of x >= 0 with a relative error of 2e-7, V a float or a vector; without a library call and
+/// errno, which would keep loops from becoming vector instructions.
 template <class V>
 GALVATRON_HD GALVATRON_INLINE void square_root(const V& x, V& y) {
-  using Bits = std::conditional_t<std::is_same_v<V, float>, std::int32_t, decltype(V{} < V{})>;
   const V half = 0.5F * x;
-  const Bits bits = __builtin_bit_cast(Bits, x) & 0x7fffffff;   // with a sign the difference would overflow
-  V inverse = __builtin_bit_cast(V, 0x5f3759df - (bits >> 1));  // 1/sqrt(x) to 4 %
+  const auto bits = __builtin_bit_cast(Integers<V>, x) & 0x7fffffff;  // with a sign the difference would overflow
+  V inverse = __builtin_bit_cast(V, 0x5f3759df - (bits >> 1));        // 1/sqrt(x) to 4 %
   inverse = inverse * (1.5F - (half * inverse) * inverse);
   inverse = inverse * (1.5F - (half * inverse) * inverse);
   inverse = inverse * (1.5F - (half * inverse) * inverse);
   y = x * inverse;
 }
 
-/// 1 / (1 + e^-x). On a GPU with the relative error of e^-x there and 2.4e-7 of its own; 0 below -87.3.
-GALVATRON_HD GALVATRON_INLINE float logistic(float x) {
-#if defined(__CUDA_ARCH__)
-  float y = x * -1.44269504F;
-  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(y));  // infinity becomes 0
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0F + y));
-  return y;
-#else
-  return 1.0F / (1.0F + exponential(-x));
-#endif
-}
-/// y = 1 / (1 + e^-x); V is float, or a vector of floats.
+/// y = 1 / (1 + e^-x); V is float, or a vector of floats. On a GPU with the relative error of e^-x there and 2.4e-7 of
+/// its own; 0 below -87.3.
 template <class V>
 GALVATRON_HD GALVATRON_INLINE void logistic(const V& x, V& y) {
-  if constexpr (std::is_same_v<V, float>) {
-    y = logistic(x);
-  } else {
-    V e = -x;
-    e = e > 88.0F ? V{} + 88.0F : e;
-    exponential<V>(e, e);
-    y = 1.0F / (1.0F + e);
-  }
+#if defined(__CUDA_ARCH__)
+  float e = x * -1.44269504F;
+  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(e));  // infinity becomes 0
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0F + e));
+#else
+  V e = -x;
+  e = e > 88.0F ? V{} + 88.0F : e;
+  exponential<V>(e, e);
+  y = 1.0F / (1.0F + e);
+#endif
 }
 
 }  // namespace galvatron::device::kernels

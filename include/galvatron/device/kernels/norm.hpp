@@ -1,18 +1,14 @@
-// LayerNorm and RMSNorm; the row sums belong to the device. V is a float, or a vector of floats of which each lane is
-// one element.
+// LayerNorm and RMSNorm; the row sums belong to the device. V is a float, or a vector of floats, one element a lane.
 #pragma once
 
 #include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::kernels {
 
-/// What a row's elements share: LayerNorm (Ba et al. 2016) has mean and 1/deviation, RMSNorm (Zhang & Sennrich 2019)
-/// has 0 and 1/rms.
+/// Of a row: mean and 1/deviation for LayerNorm (Ba et al. 2016), 0 and 1/rms for RMSNorm (Zhang & Sennrich 2019).
 struct Normalization {
-  float mean;
-  float scale;
+  float mean, scale;
 
-  /// y is the normalized x.
   template <class V>
   GALVATRON_HD GALVATRON_INLINE void operator()(const V& x, V& y) const {
     y = (x - mean) * scale;

@@ -1,5 +1,4 @@
-// The macros of the functors that a host loop and a CUDA kernel share, and elements in memory as floats, in a form that
-// compilers turn into vector instructions.
+// The macros of the functors that host loops and CUDA kernels share, and elements in memory as floats.
 #pragma once
 
 #include <bit>
@@ -54,16 +53,14 @@ GALVATRON_HD GALVATRON_INLINE std::uint32_t two_rounded(float first, float secon
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   return both;
 #else
-  bfloat16 low;
-  bfloat16 high;
+  bfloat16 low, high;
   put(low, first);
   put(high, second);
   return std::uint32_t{high.bits} << 16 | low.bits;
 #endif
 }
 
-/// Rounds away from zero with the probability that is the share of the bits cut off, by the low 16 of these random
-/// ones; so the mean of many roundings is `value`.
+/// Rounds to a neighbour at random, by the low 16 of these bits, so that the mean of many roundings is `value`.
 GALVATRON_HD GALVATRON_INLINE void put_stochastically(bfloat16& x, float value, std::uint32_t random) {
   // Without a branch, into which compilers would move the making of random bits, anew for each element.
   const auto u = std::bit_cast<std::uint32_t>(value);

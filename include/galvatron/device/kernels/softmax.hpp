@@ -1,8 +1,6 @@
-// Softmax over a row that comes in pieces (Milakov & Gimelshein 2018), and the gradient of its cross-entropy; and the
-// arithmetic of one score of flash attention (Dao et al. 2022; Dao 2023).
-//
-// Scores of attention are kept in units of log 2: query rows are scaled by head_dim^-1/2 log2(e), so that every
-// exponential is a power of two.
+// Softmax over a row that comes in pieces (Milakov & Gimelshein 2018), the gradient of its cross-entropy, and scores of
+// flash attention (Dao et al. 2022; Dao 2023) in units of log 2: query rows are scaled by head_dim^-1/2 log2(e), so
+// that every exponential is a power of two.
 #pragma once
 
 #include <cmath>
@@ -59,7 +57,6 @@ struct SoftmaxStatistics {
     }
     return whole;
   }
-  /// The natural logarithm of the sum of exponentials.
   [[nodiscard]] GALVATRON_HD float log_sum() const { return maximum + std::log(sum); }
   /// The cross-entropy of a whole row, in nats; 0 without a target, unless the logits are no numbers any more.
   [[nodiscard]] GALVATRON_HD double loss(float lse) const {
@@ -83,19 +80,17 @@ inline constexpr float ln_2 = 0.69314718F;
 /// (normalized), both in log 2. V is a vector of floats; x - reference is at most 126, and -inf gives 0.
 template <class V>
 GALVATRON_INLINE void attention_probability(V& x, float reference) {
-  using Bits = decltype(V{} < V{});
   x -= reference;
   x = x > -127.0F ? x : V{} - 127.0F;
   const V t = x + rounder;
   V p;
   exponential2_polynomial(V(x - (t - rounder)), p);
-  x = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
+  x = p * __builtin_bit_cast(V, __builtin_bit_cast(Integers<V>, t) << 23);
 }
 
 /// What the results of two parts of a row's keys weigh in the result of both.
 struct MergeWeights {
-  float first;
-  float second;
+  float first, second;
   float lse;  ///< of both
 };
 
