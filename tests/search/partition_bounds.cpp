@@ -45,7 +45,7 @@ TEST_CASE("no assignment is faster than partition bounds say, whatever is known 
         const int begin = plan->first[static_cast<std::size_t>(stage)];
         REQUIRE(begin >= bounds.earliest(stage));
         REQUIRE(begin <= bounds.latest(stage));
-        CHECK(bounds.with_stages(stage, begin, all.fill, all.time, all.per_iteration) <= limit);
+        CHECK(bounds.with_stages(stage, begin, all) <= limit);
         const StageCost& own = cost.stages[static_cast<std::size_t>(stage)];
         for (std::size_t k = 0; k < relaxation.size(); ++k)
           CHECK(own.seconds() + relaxation.share(k) * own.per_iteration() <= within.most[k] + 1e-9);

@@ -50,11 +50,9 @@ class Bmw {
 
   /// The plan that the local search ends with, or the time-balanced one if that is faster; nothing when neither fits.
   [[nodiscard]] std::optional<Solution> run() {
-    std::optional<Solution> best;
-    if (p_.movable() < p_.stages()) return best;
-    const std::optional<Solution> timed = solved(time_balanced());
-    const std::int64_t most_bytes = timed ? std::min(timed->cost.peak, p_.budget) : p_.budget;
-    best = timed;
+    if (p_.movable() < p_.stages()) return std::nullopt;
+    std::optional<Solution> best = solved(time_balanced());
+    const std::int64_t most_bytes = best ? std::min(best->cost.peak, p_.budget) : p_.budget;
     std::optional<Solution> at = solved(memory_balanced());
     std::vector<std::vector<int>> seen;
     while (at) {

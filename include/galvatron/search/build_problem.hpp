@@ -323,7 +323,13 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   executor.each(degrees.size(), [&](std::size_t i) {
     settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs[i]));
   });
-  if (options.one_strategy) settings = detail::one_by_one(settings);
+  if (options.one_strategy) {  // a setting for each strategy alone, so that a case has no other
+    std::vector<detail::StageSetting> alone;
+    for (const detail::StageSetting& setting : settings)
+      for (const StrategySpec& spec : setting.specs)
+        alone.emplace_back(setting.stages, setting.ranks, std::vector{spec});
+    settings = std::move(alone);
+  }
   // First those that do not split backward, then, if a schedule does, those that do.
   const std::size_t each = settings.size() * counts.size();
   kinds.lower(options, settings, false);

@@ -34,13 +34,6 @@ constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec
           std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
 }
 
-/// The strategy without ZeRO and recomputation: with equal degrees layers and activations are spread alike.
-constexpr StrategySpec degrees_of(StrategySpec spec) {
-  spec.zero = 0;
-  spec.recompute = RecomputeKind::cheap;
-  return spec;
-}
-
 /// Makes the choices of one kind of layers. Strategies of a block with the same degrees share most of what is to be
 /// counted and priced: of ZeRO its passes depend on whether micro-batches add weight gradients or write them, and its
 /// parameters do not depend on recomputation. Of an embedding and a head nothing depends on the latter. What strategies
@@ -60,7 +53,10 @@ class ChoiceMaker {
   /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
   /// this one.
   constexpr std::optional<Choice> operator()(const StrategySpec& spec) {
-    if (const StrategySpec degrees = degrees_of(spec); !(degrees == degrees_)) {
+    StrategySpec degrees = spec;  // without ZeRO and recomputation: layers and activations are spread alike
+    degrees.zero = 0;
+    degrees.recompute = RecomputeKind::cheap;
+    if (!(degrees == degrees_)) {
       degrees_ = degrees;
       fits_ = is_fit(layer_, spec, batch_.microbatch, batch_.sequence) &&
               !divides_samples_instead(spec, layer_, space_, batch_);

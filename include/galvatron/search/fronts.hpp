@@ -105,10 +105,11 @@ constexpr double cheapest(const std::vector<HullPoint>& hull, double price) {
 constexpr void add_slopes(const std::vector<HullPoint>& hull, std::vector<double>& prices) {
   for (std::size_t k = 1; k < hull.size(); ++k) prices.push_back(slope(hull[k - 1], hull[k]));
 }
-/// Each price once, the lowest first.
-constexpr void sort_prices(std::vector<double>& prices) {
-  std::sort(prices.begin(), prices.end());
-  prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
+/// Each value once, the lowest first.
+template <class T>
+constexpr void sort_unique(std::vector<T>& values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
 }
 
 /// Choices whose hull is asked for again and again, with other numbers of micro-batches in flight and other limits on

@@ -48,7 +48,7 @@ class LayoutRelaxation {
         room_(static_cast<double>(problem.budget - problem.fixed - role.least_workspace)) {
     prices_.push_back(0);
     for (int k = 0; k < role.shortest; ++k) kind_of_.push_back(kind_number(role.begin + k));
-    sort_prices(prices_);
+    sort_unique(prices_);
     bytes_.assign(kind_of_.size() + 1, 0);
     for (std::size_t layer = kind_of_.size(); layer-- > 0;) bytes_[layer] = bytes_[layer + 1] + kind(layer).bytes;
   }

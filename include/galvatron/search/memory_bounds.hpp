@@ -44,18 +44,17 @@ class WindowSearch {
       windows.low = windows.high = cuts_;
       return fixed_hold();
     }
-    const auto at = [](std::vector<int>& of, int stage) -> int& { return nth(of, stage); };
     for (int i = 0; i + 1 < stages; ++i) {
-      const int next = furthest(i, at(windows.high, i));
+      const int next = furthest(i, nth(windows.high, i));
       if (next < 0) return false;
-      at(windows.high, i + 1) = std::min(at(windows.high, i + 1), next);
+      nth(windows.high, i + 1) = std::min(nth(windows.high, i + 1), next);
     }
     for (int i = stages - 1; i > 0; --i) {
-      const int begin = nearest(i, at(windows.low, i + 1));
-      at(windows.low, i) = std::max(at(windows.low, i), begin);
-      if (begin < 0 || at(windows.low, i) > at(windows.high, i)) return false;
+      const int begin = nearest(i, nth(windows.low, i + 1));
+      nth(windows.low, i) = std::max(nth(windows.low, i), begin);
+      if (begin < 0 || nth(windows.low, i) > nth(windows.high, i)) return false;
     }
-    return holds_(0, 0, at(windows.low, 1));
+    return holds_(0, 0, nth(windows.low, 1));
   }
   /// The same without windows.
   [[nodiscard]] constexpr bool is_possible() const {

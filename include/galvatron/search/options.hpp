@@ -154,8 +154,7 @@ struct SearchResult {
   Candidate best;                         ///< when feasible
   std::vector<Alternative> alternatives;  ///< best of other pipeline degrees, and the plain schemes
   std::string reason;                     ///< when infeasible: one line
-  std::optional<Bytes> smallest_memory;   ///< when infeasible: the least budget with a plan, if any budget has one
-  std::optional<Candidate> smallest;      ///< its plan
+  std::optional<Candidate> smallest;      ///< when infeasible: the plan of the least budget, if any budget has one
   SearchStatistics statistics;
 };
 

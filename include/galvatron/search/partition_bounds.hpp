@@ -94,17 +94,17 @@ class PartitionBounds {
   /// The first layer of stage `stage`, 0 to P, is one of these.
   [[nodiscard]] constexpr int earliest(int stage) const { return nth(windows_.low, stage); }
   [[nodiscard]] constexpr int latest(int stage) const { return nth(windows_.high, stage); }
-  /// Of any assignment whose stages before `stage`, the next of which begins with layer `begin`, have this sum and
-  /// these maxima.
-  [[nodiscard]] constexpr double with_stages(int stage, int begin, double fill, double slowest,
-                                             double per_iteration) const {
+  /// Of any assignment whose stages before `stage`, the next of which begins with layer `begin`, have this sum of fill
+  /// and these largest other terms.
+  [[nodiscard]] constexpr double with_stages(int stage, int begin, const Terms& before) const {
     const Rest& rest = after_[index(stage, begin)];
     const double left = p_.stages() - stage;
-    per_iteration = std::max(per_iteration, r_.per_iteration());
+    const double per_iteration = std::max(before.per_iteration, r_.per_iteration());
+    const double slowest = std::max(before.time, rest.slowest.front());
     double out = 0;
     for (std::size_t k = 0; k < r_.size(); ++k)
-      out = std::max(out, r_.seconds(k, per_iteration, left, fill + rest.fills.front(),
-                                     std::max(slowest, rest.slowest.front()), fill + rest.fills[k], rest.slowest[k]));
+      out = std::max(out, r_.seconds(k, per_iteration, left, before.fill + rest.fills.front(), slowest,
+                                     before.fill + rest.fills[k], rest.slowest[k]));
     return out;
   }
 

@@ -276,18 +276,16 @@ struct Solution {
 /// A whole assignment.
 constexpr Evaluation evaluate(const Problem& problem, const Assignment& plan) {
   Evaluation out;
-  double sum_fill = 0;
-  double slowest = 0;
-  double per_iteration = 0;
+  Terms all;  // the sum of fill, the largest others
   for (int stage = 0; stage < problem.stages(); ++stage) {
     const StageCost cost = evaluate_stage(problem, plan, stage);
-    sum_fill += cost.seconds() - problem.objective.weights.deferred * cost.weights;
-    slowest = std::max(slowest, cost.seconds());
-    per_iteration = std::max(per_iteration, cost.per_iteration());
+    all.fill += cost.seconds() - problem.objective.weights.deferred * cost.weights;
+    all.time = std::max(all.time, cost.seconds());
+    all.per_iteration = std::max(all.per_iteration, cost.per_iteration());
     out.peak = std::max(out.peak, cost.peak);
     out.stages.push_back(cost);
   }
-  out.seconds = problem.objective(sum_fill, slowest, per_iteration);
+  out.seconds = problem.objective(all.fill, all.time, all.per_iteration);
   return out;
 }
 constexpr Solution evaluated(const Problem& problem, Assignment plan) {

@@ -107,9 +107,8 @@ class Search {
       out.best = *best_.candidate();
       out.statistics.bound = out.best.iteration;
       for (const std::size_t index : open) out.statistics.bound = min(out.statistics.bound, Seconds{bounds_[index]});
-    } else if (smallest) {
+    } else {
       out.smallest = smallest;
-      out.smallest_memory = smallest->peak;
     }
     for (const auto& [stages, best] : by_stages_)
       out.alternatives.push_back(best.as("best with pipeline " + std::to_string(stages)));
@@ -390,11 +389,11 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
     result.reason = detail::why_no_case(model, cluster, *options);
   } else {
     result = detail::Search(cluster, *options, std::move(cases), executor).run();
+    const Bytes least = result.smallest ? result.smallest->peak : Bytes{};
     if (!result.feasible)
       result.reason = "no plan for " + model.name + " on " + cluster.name + " fits " + format_bytes(options->memory) +
-                      " a device: the smallest budget that works is " +
-                      std::to_string(result.smallest_memory.value_or(Bytes{}).count) + " bytes (" +
-                      format_bytes(result.smallest_memory.value_or(Bytes{})) + ")" + detail::and_hint(options->space);
+                      " a device: the smallest budget that works is " + std::to_string(least.count) + " bytes (" +
+                      format_bytes(least) + ")" + detail::and_hint(options->space);
   }
   result.statistics.narrowed = narrowed;
   result.statistics.proven = result.statistics.proven && !narrowed;

@@ -276,9 +276,7 @@ class Solver {
     // Whether nothing good begins with this. What is less in every number is good if anything is.
     const auto is_pruned = [&](const PartialPipeline& pipeline) {
       if (pipeline.peak > budget) return true;  // its last stage may be of a search with a larger budget
-      const Terms& terms = pipeline.terms;
-      return !limits_.memory_only &&
-             part_bounds_->with_stages(stage + 1, next, terms.fill, terms.time, terms.per_iteration) >= upper;
+      return !limits_.memory_only && part_bounds_->with_stages(stage + 1, next, pipeline.terms) >= upper;
     };
     for (const Start& start : starts) {
       const int length = next - start.begin;

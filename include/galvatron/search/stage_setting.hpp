@@ -57,12 +57,4 @@ struct StageSetting {
   }
 };
 
-/// A setting for each strategy alone, so that a case has no other.
-inline std::vector<StageSetting> one_by_one(const std::vector<StageSetting>& settings) {
-  std::vector<StageSetting> out;
-  for (const StageSetting& setting : settings)
-    for (const StrategySpec& spec : setting.specs) out.emplace_back(setting.stages, setting.ranks, std::vector{spec});
-  return out;
-}
-
 }  // namespace galvatron::search::detail
