@@ -20,7 +20,6 @@
 #include <galvatron/search/choice_maker.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/stage_setting.hpp>
 #include <galvatron/search/tuning.hpp>
 #include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/layout.hpp>

@@ -1,4 +1,4 @@
-// The choices of a layer: what it costs and keeps under each strategy that a stage may have.
+// The strategies that a stage may have, and the choices of a layer: what it costs and keeps under each.
 #pragma once
 
 #include <algorithm>
@@ -6,18 +6,67 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::search::detail {
+
+/// What all cases of one pipeline degree share.
+struct StageSetting {
+  int stages = 1;
+  int ranks = 1;  // of a stage
+  std::vector<StrategySpec> specs;
+  std::vector<int> layout;            // of each spec
+  std::vector<StrategySpec> like;     // a spec of each layout
+  std::vector<cost::Relayout> moves;  // all that differ
+  std::vector<int> move;              // (layouts, layouts) which of them
+
+  constexpr StageSetting() = default;
+  /// @param candidates  for a stage of so many ranks
+  constexpr StageSetting(int stage_count, int stage_ranks, std::vector<StrategySpec> candidates)
+      : stages(stage_count), ranks(stage_ranks), specs(std::move(candidates)) {
+    std::vector<ActivationLayout> layouts;
+    for (const StrategySpec& spec : specs) {
+      const ActivationLayout wanted = activation_layout(spec, 0, 1, 1);
+      std::size_t at = layouts.size();  // most have the layout of the one before
+      while (at > 0 && !(layouts[at - 1] == wanted)) --at;
+      if (at == 0) {
+        layouts.push_back(wanted);
+        like.push_back(spec);
+        at = layouts.size();
+      }
+      layout.push_back(static_cast<int>(at) - 1);
+    }
+    // Between the layouts of a stage are tens of thousands of moves, of which a few hundred differ.
+    std::vector<std::pair<cost::Relayout, int>> known;  // ascending, with its number
+    const auto less = [](const std::pair<cost::Relayout, int>& a, const cost::Relayout& b) {
+      return a.first.share != b.share ? a.first.share < b.share : a.first.span < b.span;
+    };
+    move.reserve(layouts.size() * layouts.size());
+    for (const ActivationLayout& from : layouts)
+      for (const ActivationLayout& to : layouts) {
+        const cost::Relayout one = cost::relayout_of(from, to);
+        auto at = std::lower_bound(known.begin(), known.end(), one, less);
+        if (at == known.end() || !(at->first == one)) {
+          at = known.insert(at, {one, static_cast<int>(moves.size())});
+          moves.push_back(one);
+        }
+        move.push_back(at->second);
+      }
+  }
+};
 
 /// Whether samples can be divided where `spec` divides sequences: the strategy with context ranks as data ranks. It has
 /// the same tokens, states and gradients on every rank and no messages inside the layer, so `spec` is not needed.

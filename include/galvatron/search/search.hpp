@@ -238,7 +238,7 @@ class Search {
       const auto wanted = [&](double seconds, std::int64_t peak) {
         return std::any_of(of.begin(), of.end(), [&](BestOf* best) { return best->wants({seconds}, {peak}); });
       };
-      const UniformBounds::Least least = bounds.least(choices);
+      const Evaluation least = bounds.least(choices);
       if (!wanted(least.seconds, least.peak)) continue;
       for (const Solution& plan : uniform_plans(c.problem, choices)) {
         if (!wanted(plan.cost.seconds, plan.cost.peak)) continue;

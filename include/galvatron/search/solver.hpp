@@ -321,7 +321,7 @@ class Solver {
     const std::int64_t share_of_next = limits_left().share_of_work(problem_.stages() - stage - 1);
     const double good = static_cast<double>(before) * static_cast<double>(share_of_next) / static_cast<double>(pairs) /
                         (part_bounds_->latest(stage + 1) - part_bounds_->earliest(stage + 1) + 1);
-    most_pipelines_ = std::min(most_pipelines_, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
+    most_pipelines_ = limits_.kept(good);
   }
 
   // The fastest assignment of a part, within part_bounds_.

@@ -43,6 +43,10 @@ struct Limits {
   [[nodiscard]] constexpr std::int64_t share_of_work(int stages) const {
     return limits_work() ? work / (stages + 1) * 2 : work;
   }
+  /// Labels to keep, or partial pipelines, where so many are good for the work.
+  [[nodiscard]] constexpr std::size_t kept(double good) const {
+    return std::min(labels, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
+  }
   /// With fewer labels a search is to find a good plan: bounds of its own are not worth their time.
   [[nodiscard]] constexpr bool seeks_proof() const { return labels >= 64 && !memory_only; }
 };
@@ -152,8 +156,7 @@ class StageDp {
     std::size_t most = 0;
     for (std::size_t c = 1; c < now_.begins.size(); ++c) most = std::max(most, now_.begins[c] - now_.begins[c - 1]);
     const double share = static_cast<double>(limits_.work - work_) / (role_.longest - layers);
-    const double good = static_cast<double>(most) * share / static_cast<double>(last);
-    most_labels_ = std::min(limits_.labels, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
+    most_labels_ = limits_.kept(static_cast<double>(most) * share / static_cast<double>(last));
   }
 
   [[nodiscard]] constexpr Slots slots_of(int layer) const {
