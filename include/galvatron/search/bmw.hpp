@@ -27,7 +27,6 @@ namespace galvatron::search {
 template <class Executor = Team>
 class Bmw {
  public:
-  /// @param executor  shares the work on a problem; the answers are the same without one
   explicit Bmw(const Problem& problem, Executor* executor = nullptr) : p_(problem), executor_(executor) {}
 
   /// Cuts that make the fullest stage least full, each layer at the least that it may keep.

@@ -256,7 +256,6 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
 /// Virtual stages: every number above 1 that cuts the blocks into equal chunks. Where that would be very many choices,
 /// degrees that only an embedding or a head can have are left out (on tens of thousands of devices they are most of
 /// all, and hardly any plan has them), and if there are still too many, some of the numbers of micro-batches.
-/// @param executor  shares the work; the cases are the same with any
 /// @param narrowed  whether numbers of micro-batches were left out
 template <class Executor>
 std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,

@@ -133,18 +133,16 @@ class ChoiceMaker {
   };
 
   [[nodiscard]] constexpr Part part_of(const cost::LayerCounts& counts, const StrategySpec& spec) const {
-    Part out;
-    out.prices = cost::layer_prices(counts, spec, cluster_, prices_);
-    out.bytes.states = counts.states.count;
-    out.bytes.stash = counts.stash.count;
-    out.bytes.deferred = counts.deferred.count;
-    out.bytes.forward_workspace = counts.forward_workspace.count;
-    out.bytes.backward_workspace = counts.backward_workspace.count;
-    out.bytes.input = counts.input.count;
-    out.bytes.activation = counts.activation.count;
-    out.bytes.pass_through = counts.pass_through.count;
-    out.weights_workspace = counts.weights_workspace.count;
-    return out;
+    return {.prices = cost::layer_prices(counts, spec, cluster_, prices_),
+            .bytes = {.states = counts.states.count,
+                      .stash = counts.stash.count,
+                      .deferred = counts.deferred.count,
+                      .forward_workspace = counts.forward_workspace.count,
+                      .backward_workspace = counts.backward_workspace.count,
+                      .input = counts.input.count,
+                      .activation = counts.activation.count,
+                      .pass_through = counts.pass_through.count},
+            .weights_workspace = counts.weights_workspace.count};
   }
   [[nodiscard]] constexpr Choice choice_of(const Part& passes, const Part& parameters) const {
     const cost::LayerSeconds seconds = cost::layer_seconds(passes.prices + parameters.prices, cluster_);

@@ -47,8 +47,9 @@ struct ConstexprOptions {
   bool recompute = true;  ///< full recomputation may be chosen
 };
 
-/// The same devices in the terms of every other search and price. `out` is a cluster without a name and tables.
-constexpr void describe(const ConstexprCluster& rates, Precision precision, Cluster& out) {
+/// The same devices in the terms of every other search and price.
+constexpr Cluster described(const ConstexprCluster& rates, Precision precision) {
+  Cluster out;
   out.devices = out.devices_per_node = rates.devices;
   out.device.memory = rates.memory;
   out.device.memory_bandwidth = rates.memory_bandwidth;
@@ -59,6 +60,7 @@ constexpr void describe(const ConstexprCluster& rates, Precision precision, Clus
   out.device.rates[0].gemm_share = 1;
   out.inside_node = {{rates.latency}, rates.network_bandwidth, rates.network_bandwidth, rates.network_bandwidth};
   out.across_nodes = out.inside_node;
+  return out;
 }
 
 /// The same limits in the terms of the run-time search: one stage, the micro-batches given.
@@ -95,8 +97,7 @@ struct ConstexprPlan {
 template <std::size_t Layers>
 constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const ConstexprCluster& devices,
                                                  const ConstexprOptions& options) {
-  Cluster cluster;
-  describe(devices, options.precision, cluster);
+  const Cluster cluster = described(devices, options.precision);
   const ModelSpec model = model_of_equal_blocks({}, block, static_cast<int>(Layers));
   const SearchOptions limits = search_options(options, devices.memory);
 

@@ -15,7 +15,8 @@ namespace galvatron::search {
 /// Threads that share work: the Executor of a search. (Another Executor runs pieces in a way of its own, in any order:
 /// it is made with a number of threads and has `has_time` and `each`. The search's classes are templates of it, so that
 /// a program which does not search does not pay for compiling them.) One that calls `each` works on its pieces itself;
-/// the others help where something is left, the newest work first, so that pieces within pieces are not waited for.
+/// the others help where something is left, the newest work first, so that pieces within pieces are not waited for. A
+/// null Executor shares nothing; the answers of a search are the same with any.
 class Team {
  public:
   /// @param threads  the caller included; fewer where the machine gives no more, at most 256

@@ -188,14 +188,10 @@ struct Problem {
 
 /// Where stages begin when each gets an equal number of layers, the remainder going to the last ones.
 constexpr std::vector<int> even_cuts(const Problem& p) {
-  std::vector<int> first{0};
   const int each = p.movable() / p.stages();
-  const int more = p.movable() % p.stages();
-  int at = p.leading;
-  for (int i = 0; i + 1 < p.stages(); ++i) {
-    at += each + (i >= p.stages() - more ? 1 : 0);
-    first.push_back(at);
-  }
+  const int without_more = p.stages() - p.movable() % p.stages();
+  std::vector<int> first{0};
+  for (int i = 1; i < p.stages(); ++i) first.push_back(p.leading + i * each + std::max(0, i - without_more));
   first.push_back(p.count());
   return first;
 }

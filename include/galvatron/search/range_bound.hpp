@@ -95,7 +95,6 @@ class RangeBound {
  public:
   /// @param share              of the per-iteration cost that counts as seconds of a micro-batch
   /// @param workspace_classes  more of them make the bound of a stage nearer
-  /// @param executor           shares the work
   template <class Executor = Team>
   constexpr RangeBound(const Problem& problem, double share, int workspace_classes = 1, Executor* executor = nullptr)
       : p_(problem) {

@@ -70,7 +70,6 @@ struct StageLimit {
 class Relaxation {
  public:
   /// @param workspace_classes  of the range bounds: see RangeBound
-  /// @param executor           shares the work
   template <class Executor = Team>
   explicit constexpr Relaxation(const Problem& problem, int workspace_classes = 1, Executor* executor = nullptr)
       : problem_(problem), sums_(problem), per_iteration_(sums_.before.back().per_iteration / problem.stages()) {

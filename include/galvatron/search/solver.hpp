@@ -72,7 +72,6 @@ constexpr bool keep_best(std::vector<PartialPipeline>& pipelines, std::size_t mo
 template <class Executor = Team>
 class Solver {
  public:
-  /// @param executor           shares the work on the problem; the answers are the same without one
   /// @param workspace_classes  of the range bounds (see RangeBound); 0: as usual
   explicit constexpr Solver(const Problem& problem, const Limits& limits = {}, Executor* executor = nullptr,
                             int workspace_classes = 0)
@@ -326,7 +325,6 @@ class Solver {
 
   // The fastest assignment of a part, within part_bounds_.
   constexpr std::optional<Assignment> join(const Part& part, double upper, std::int64_t budget) {
-    dps_.begin_join();
     const int stages = problem_.stages();
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
     const std::vector<State> nothing{{0, {PartialPipeline{}}}};
@@ -363,10 +361,8 @@ class Solver {
   }
   // The first of the least score.
   [[nodiscard]] constexpr const PartialPipeline* least_of(const std::vector<PartialPipeline>& pipelines) const {
-    const PartialPipeline* best = &pipelines.front();
-    for (const PartialPipeline& pipeline : pipelines)
-      if (score(pipeline) < score(*best)) best = &pipeline;
-    return best;
+    return &*std::min_element(pipelines.begin(), pipelines.end(),
+                              [this](const auto& a, const auto& b) { return score(a) < score(b); });
   }
 
   [[nodiscard]] constexpr Assignment trace(const PartialPipeline* pipeline) const {

@@ -63,7 +63,6 @@ template <class Executor>
 class StageDp {
  public:
   /// @param within    stages beyond it are of no use
-  /// @param executor  shares the work on a layer; the answer is the same without one
   /// @param layouts   of these layers, that fit, with the share of the last surrogate: prunes more than range bounds
   constexpr StageDp(const Problem& problem, const Relaxation& relaxation, const StageRole& role, const Limits& limits,
                     std::int64_t budget, const StageLimit& within, Executor* executor = nullptr,
@@ -75,7 +74,6 @@ class StageDp {
         budget_(budget),
         within_(within),
         most_labels_(limits.labels),
-        share_(problem.objective.share_of_iteration()),
         executor_(executor),
         layouts_(layouts) {
     classes_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks) + 2);
@@ -253,7 +251,8 @@ class StageDp {
       }
       out.work += static_cast<std::int64_t>(made.labels.size());
     }
-    if (sources > 1) out.truncated |= keep_best(out.labels, most_labels_, share_, &out.work);
+    if (sources > 1)
+      out.truncated |= keep_best(out.labels, most_labels_, problem_.objective.share_of_iteration(), &out.work);
     out.find_least();
   }
 
@@ -281,7 +280,7 @@ class StageDp {
         out.labels.push_back(label);
       }
     }
-    out.truncated |= keep_best(out.labels, most_labels_, share_, &out.work);
+    out.truncated |= keep_best(out.labels, most_labels_, problem_.objective.share_of_iteration(), &out.work);
     out.find_least();
   }
 
@@ -345,7 +344,7 @@ class StageDp {
         ends.push_back(label);
       }
     }
-    keep_best(ends, std::numeric_limits<std::size_t>::max(), share_, &work_);
+    keep_best(ends, std::numeric_limits<std::size_t>::max(), problem_.objective.share_of_iteration(), &work_);
     for (const Label& label : ends) {
       out.push_back({label, label.top, label.parent});
       if (limits_.memory_only) break;  // ordered by top: this one needs least
@@ -359,7 +358,6 @@ class StageDp {
   std::int64_t budget_;
   StageLimit within_;
   std::size_t most_labels_;  // of a class, at the present layer
-  double share_;             // of per-iteration cost, where labels are beam-truncated
   bool truncated_ = false;
   std::int64_t work_ = 0;
   std::vector<std::optional<std::vector<ChoiceClass>>>

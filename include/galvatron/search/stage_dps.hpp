@@ -32,7 +32,6 @@ template <class Executor>
 class StageDps {
  public:
   /// @param bounds    whatever the ends are
-  /// @param executor  shares the work; the answers are the same without one
   constexpr StageDps(const Problem& problem, const Relaxation& relaxation, const PartitionBounds& bounds,
                      Executor* executor)
       : problem_(problem), relaxation_(relaxation), bounds_(bounds), executor_(executor) {}
@@ -58,6 +57,7 @@ class StageDps {
   [[nodiscard]] constexpr std::vector<std::int32_t> of_stage(int stage, const std::vector<int>& begins,
                                                              const Part& part, const PartitionBounds& with_ends,
                                                              Limits limits, std::int64_t budget) {
+    if (stage == 0) ends_.clear();  // a join begins
     const bool is_of_end = is_end(stage);
     std::vector<Entry>& all = is_of_end ? ends_ : middle_;
     std::vector<std::int32_t> out;
@@ -96,8 +96,6 @@ class StageDps {
   /// The layers of one of the ends' stages take at least that, by its layout relaxation; 0 where there is none.
   [[nodiscard]] constexpr double least_seconds(std::int32_t number) const { return nth(ends_, number).least; }
 
-  /// Before those of another join are asked for.
-  constexpr void begin_join() { ends_.clear(); }
   /// Before joins with other limits.
   constexpr void forget() {
     ends_.clear();
