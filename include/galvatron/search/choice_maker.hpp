@@ -51,14 +51,11 @@ struct StageSetting {
     }
     // Between the layouts of a stage are tens of thousands of moves, of which a few hundred differ.
     std::vector<std::pair<cost::Relayout, int>> known;  // ascending, with its number
-    const auto less = [](const std::pair<cost::Relayout, int>& a, const cost::Relayout& b) {
-      return a.first.share != b.share ? a.first.share < b.share : a.first.span < b.span;
-    };
     move.reserve(layouts.size() * layouts.size());
     for (const ActivationLayout& from : layouts)
       for (const ActivationLayout& to : layouts) {
         const cost::Relayout one = cost::relayout_of(from, to);
-        auto at = std::lower_bound(known.begin(), known.end(), one, less);
+        auto at = std::lower_bound(known.begin(), known.end(), std::pair(one, 0));
         if (at == known.end() || !(at->first == one)) {
           at = known.insert(at, {one, static_cast<int>(moves.size())});
           moves.push_back(one);

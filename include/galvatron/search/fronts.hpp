@@ -72,6 +72,9 @@ constexpr std::size_t keep_non_dominated(std::vector<Item>& items, const Dominat
 struct HullPoint {
   double bytes = 0;
   double seconds = 0;
+
+  /// With a price for its bytes.
+  [[nodiscard]] constexpr double at(double price) const { return seconds + price * bytes; }
 };
 
 /// The lower convex hull, from the fewest bytes to the fewest seconds.
@@ -97,7 +100,7 @@ constexpr double slope(const HullPoint& a, const HullPoint& b) { return (a.secon
 /// The least seconds + price * bytes.
 constexpr double cheapest(const std::vector<HullPoint>& hull, double price) {
   double least = infinite;
-  for (const HullPoint& point : hull) least = std::min(least, point.seconds + price * point.bytes);
+  for (const HullPoint& point : hull) least = std::min(least, point.at(price));
   return least;
 }
 

@@ -145,14 +145,9 @@ class MemoryBounds {
   [[nodiscard]] constexpr bool may_fit(std::int64_t budget) const { return windows(budget).has_value(); }
   /// The fullest stage of no assignment has fewer bytes.
   [[nodiscard]] constexpr std::int64_t least_peak() const {
-    std::int64_t low = 0;  // too small
-    std::int64_t high = 1;
-    while (!may_fit(high) && high < most_bytes) high *= 2;
-    while (high - low > 1) {
-      const std::int64_t middle = low + (high - low) / 2;
-      (may_fit(middle) ? high : low) = middle;
-    }
-    return high;
+    std::int64_t enough = 1;
+    while (!may_fit(enough) && enough < std::int64_t{1} << 60) enough *= 2;
+    return first_where(enough / 2 + 1, enough, [this](std::int64_t bytes) { return may_fit(bytes); });
   }
   /// Where the stages of assignments that fit the budget begin; nothing when there are none.
   [[nodiscard]] constexpr std::optional<Windows> windows(std::int64_t budget) const {
@@ -166,8 +161,6 @@ class MemoryBounds {
   }
 
  private:
-  static constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
-
   // Of a stage besides what its layers keep.
   struct Besides {
     std::int64_t bytes = 0;

@@ -29,6 +29,19 @@ constexpr auto& nth(List& list, int number) {
   return list[static_cast<std::size_t>(number)];
 }
 
+/// The first of [first, last] for which a rule holds, which does for the last one and for all behind the first.
+template <class Number, class Rule>
+constexpr Number first_where(Number first, Number last, const Rule& rule) {
+  while (first < last) {
+    const Number middle = first + (last - first) / 2;
+    if (rule(middle))
+      last = middle;
+    else
+      first = middle + 1;
+  }
+  return first;
+}
+
 /// One layer under one strategy. Seconds are those of one micro-batch on one rank, bytes those of one rank.
 struct Choice {
   double forward = 0;

@@ -193,8 +193,7 @@ class Solver {
       const double bound = relaxation_.sums().with_ends(problem_, ends);
       if (bound >= upper) continue;
       if (problem_.stages() > 1) {
-        out.push_back({ends});
-        out.back().bound = bound;
+        out.push_back({.ends = ends, .bound = bound});
         continue;
       }
       PartitionBounds own(bounds_);
