@@ -267,8 +267,6 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   std::vector<int> counts;
   for (const int m : divisors(static_cast<int>(options.global_batch)))
     if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
-  // What fits no layer with the whole batch as one micro-batch fits none with more of them. Strided tensor ranks are
-  // for blocks and for the ends beside them: degrees that only an embedding or a head can have are left out.
   detail::LayerKinds kinds(model);
   std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
   const OneForAll trainer = options.space.one_for_all;
@@ -277,6 +275,8 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   std::erase_if(degrees,
                 [&](int stages) { return stages > layers || (needs_equal_stages(trainer) && layers % stages != 0); });
   std::vector<std::vector<StrategySpec>> specs(degrees.size());
+  // What fits no layer with the whole batch as one micro-batch fits none with more of them. Strided tensor ranks are
+  // for blocks and for the ends beside them: degrees that only an embedding or a head can have are left out.
   const auto keep_fit = [&](std::size_t i, bool for_ends) {
     std::erase_if(specs[i], [&](const StrategySpec& spec) {
       const auto splits_heads = [&](const auto& kind) { return can_split_heads(trainer, kind.layer(), spec); };
