@@ -41,7 +41,8 @@ static_assert(!hopeless.feasible);
 // The run-time search of the same case, with room for all labels that a proof needs.
 template <std::size_t Layers>
 SearchResult searched(const LayerSpec& layer, const ConstexprCluster& cluster, const ConstexprOptions& limits) {
-  const Cluster same = described(cluster, limits.precision);
+  Cluster same;
+  describe(cluster, limits.precision, same);
   SearchOptions wanted = search_options(limits, cluster.memory);
   wanted.effort = 16;
   return value_or_throw(search::search(model_of_equal_blocks("blocks", layer, static_cast<int>(Layers)), same, wanted));

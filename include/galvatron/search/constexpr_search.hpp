@@ -16,7 +16,6 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/model/build.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/build_problem.hpp>
@@ -47,9 +46,8 @@ struct ConstexprOptions {
   bool recompute = true;  ///< full recomputation may be chosen
 };
 
-/// The same devices in the terms of every other search and price.
-constexpr Cluster described(const ConstexprCluster& rates, Precision precision) {
-  Cluster out;
+/// The same devices in the terms of every other search and price. `out` is a cluster without a name and tables.
+constexpr void describe(const ConstexprCluster& rates, Precision precision, Cluster& out) {
   out.devices = out.devices_per_node = rates.devices;
   out.device.memory = rates.memory;
   out.device.memory_bandwidth = rates.memory_bandwidth;
@@ -60,7 +58,6 @@ constexpr Cluster described(const ConstexprCluster& rates, Precision precision) 
   out.device.rates[0].gemm_share = 1;
   out.inside_node = {{rates.latency}, rates.network_bandwidth, rates.network_bandwidth, rates.network_bandwidth};
   out.across_nodes = out.inside_node;
-  return out;
 }
 
 /// The same limits in the terms of the run-time search: one stage, the micro-batches given.
@@ -97,8 +94,17 @@ struct ConstexprPlan {
 template <std::size_t Layers>
 constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const ConstexprCluster& devices,
                                                  const ConstexprOptions& options) {
-  const Cluster cluster = described(devices, options.precision);
-  const ModelSpec model = model_of_equal_blocks({}, block, static_cast<int>(Layers));
+  Cluster cluster;
+  describe(devices, options.precision, cluster);
+  ModelSpec model;
+  model.blocks.assign(Layers, block);
+  for (LayerSpec& layer : model.blocks) {
+    layer.kind = LayerKind::block;
+    layer.layers = static_cast<int>(Layers);
+  }
+  model.embedding = model.head = model.blocks.front();
+  model.embedding.kind = LayerKind::embedding;
+  model.head.kind = LayerKind::head;
   const SearchOptions limits = search_options(options, devices.memory);
 
   ConstexprPlan<Layers> out;
