@@ -228,26 +228,29 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
 }  // namespace detail
 
 /// The candidate that an assignment of a case stands for; its seconds by the full pipeline model.
-inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evaluation& cost, const Cluster& cluster) {
+inline Candidate candidate_of(const Case& c, const Solution& solution, const Cluster& cluster) {
   Candidate out;
   out.stages = c.stages();
   out.microbatches = c.microbatches();
   out.schedule = c.schedule;
   out.virtual_stages = c.problem.chunks;
-  const auto spec = [&](int layer) { return nth(c.specs, c.problem.choice(layer, nth(plan.choice, layer)).tag); };
-  for (int i = 0; i < out.stages; ++i) out.first_block.push_back(std::max(0, nth(plan.first, i) - c.problem.leading));
+  const auto spec = [&](int layer) {
+    return nth(c.specs, c.problem.choice(layer, nth(solution.plan.choice, layer)).tag);
+  };
+  for (int i = 0; i < out.stages; ++i)
+    out.first_block.push_back(std::max(0, nth(solution.plan.first, i) - c.problem.leading));
   const int last = c.problem.count() - 1;
   out.embedding = spec(0);
   out.head = spec(last);
   out.blocks.resize(static_cast<std::size_t>(last) - 1);
   for (int layer = 1; layer < last; ++layer) nth(out.blocks, c.layer(layer) - 1) = spec(layer);
   std::vector<cost::StageSeconds> stages;
-  for (const StageCost& s : cost.stages)
+  for (const StageCost& s : solution.cost.stages)
     stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}, {s.weights}});
   out.iteration =
       cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(),
                               detail::equal_ranks(c.stages(), cluster.devices / c.stages()), c.problem.chunks);
-  out.peak = {cost.peak};
+  out.peak = {solution.cost.peak};
   return out;
 }
 

@@ -89,12 +89,7 @@ class ChoiceMaker {
   /// @param programs  of the layer under all strategies that it is asked about
   constexpr ChoiceMaker(const cost::LayerPrograms& programs, const Space& space, const cost::Batch& batch,
                         const Cluster& cluster, cost::WorkPrices& prices)
-      : layer_(programs.layer()),
-        programs_(programs),
-        space_(space),
-        batch_(batch),
-        cluster_(cluster),
-        prices_(prices) {}
+      : programs_(programs), space_(space), batch_(batch), cluster_(cluster), prices_(prices) {}
 
   /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
   /// this one.
@@ -156,8 +151,8 @@ class ChoiceMaker {
     return choice;
   }
 
-  const LayerSpec& layer_;
   const cost::LayerPrograms& programs_;
+  const LayerSpec& layer_ = programs_.layer();
   const Space& space_;
   const cost::Batch& batch_;
   const Cluster& cluster_;

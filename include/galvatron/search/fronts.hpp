@@ -50,7 +50,8 @@ class ParetoFront {
 /// @param comparisons  grows by the calls of it
 template <class Item, class Dominates>
 constexpr std::size_t keep_non_dominated(std::vector<Item>& items, const Dominates& dominates,
-                                         std::size_t most_comparisons, std::size_t& comparisons) {
+                                         std::size_t most_comparisons = std::numeric_limits<std::size_t>::max(),
+                                         std::size_t* comparisons = nullptr) {
   std::size_t kept = 0;
   std::size_t last = 0;  // the item that dominated one last: likely to dominate the next
   std::size_t made = 0;
@@ -64,7 +65,7 @@ constexpr std::size_t keep_non_dominated(std::vector<Item>& items, const Dominat
       }
     if (!dominated) items[kept++] = item;
   }
-  comparisons += made;
+  if (comparisons != nullptr) *comparisons += made;
   return kept;
 }
 
@@ -129,22 +130,16 @@ class HullChoices {
     std::sort(all_.begin(), all_.end(), [](const One& a, const One& b) {
       return a.seconds != b.seconds ? a.seconds < b.seconds : a.states < b.states;
     });
-    std::size_t comparisons = 0;
-    all_.resize(keep_non_dominated(
-        all_,
-        [](const One& a, const One& b) {
-          return a.states <= b.states && a.stash <= b.stash && a.deferred <= b.deferred && a.workspace <= b.workspace;
-        },
-        std::numeric_limits<std::size_t>::max(), comparisons));
+    all_.resize(keep_non_dominated(all_, [](const One& a, const One& b) {
+      return a.states <= b.states && a.stash <= b.stash && a.deferred <= b.deferred && a.workspace <= b.workspace;
+    }));
   }
 
   [[nodiscard]] constexpr std::vector<HullPoint> hull(const Slots& slots, std::int64_t most_workspace) const {
     std::vector<HullPoint> points;
     points.reserve(all_.size());
     for (const One& one : all_)
-      if (one.workspace <= most_workspace)
-        points.push_back(
-            {static_cast<double>(one.states + slots.flight * one.stash + slots.deferred * one.deferred), one.seconds});
+      if (one.workspace <= most_workspace) points.push_back({static_cast<double>(slots.kept(one)), one.seconds});
     return lower_hull(std::move(points));
   }
 

@@ -116,7 +116,7 @@ constexpr std::size_t keep_non_dominated(std::vector<Label>& labels, std::size_t
   const auto dominates = [](const Label& a, const Label& b) {
     return a.fill <= b.fill && a.per_iteration <= b.per_iteration && a.top <= b.top && a.kept <= b.kept;
   };
-  return keep_non_dominated(labels, dominates, 256 * labels.size(), comparisons);
+  return keep_non_dominated(labels, dominates, 256 * labels.size(), &comparisons);
 }
 
 }  // namespace detail

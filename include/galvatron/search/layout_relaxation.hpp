@@ -24,11 +24,9 @@ namespace galvatron::search {
 /// A stage that a search is for.
 struct StageRole {
   int stage = 0;
-  int begin = 0;     ///< first layer
-  int shortest = 1;  ///< layers
-  int longest = 1;   ///< layers
-  bool first = true;
-  bool last = true;
+  int begin = 0;                     ///< first layer
+  int shortest = 1;                  ///< layers
+  int longest = 1;                   ///< layers
   int tag = -1;                      ///< of the first layer of the first stage and of the last of the last; -1: any
   std::int64_t least_workspace = 0;  ///< it counts as at least that
   std::int64_t most_workspace = unlimited;  ///< no choice has more

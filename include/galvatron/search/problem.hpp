@@ -1,12 +1,10 @@
-// Problem: what the search decides, as plain figures. It knows no model, cluster or strategy, so that it can be solved
-// by brute force as well, and the two answers compared.
+// Problem: what the search decides, as plain figures. It knows no model, cluster or strategy, so that brute force can
+// solve it as well.
 //
 // One problem is one pipeline degree P, one number of micro-batches m and one schedule. It has layers in the order of
-// the data; each gets one of the choices of its type, and the layers are cut into P contiguous stages.
-//
-// With virtual stages (the interleaved schedule) the layers stand in the order of the ranks instead: those of all
-// chunks of stage 0, then those of stage 1. The cuts are given then, and those of chunks, and what is searched are the
-// strategies.
+// the data; each gets one of the choices of its type, and the layers are cut into P contiguous stages. With virtual
+// stages (the interleaved schedule) the layers stand in the order of the ranks instead: those of all chunks of stage 0,
+// then those of stage 1. The cuts are given then, and those of chunks, and what is searched are the strategies.
 #pragma once
 
 #include <algorithm>
@@ -40,6 +38,15 @@ constexpr Number first_where(Number first, Number last, const Rule& rule) {
       first = middle + 1;
   }
   return first;
+}
+
+/// So many of `all`, the first and the last among them, evenly spread.
+template <class T>
+constexpr std::vector<T> some_of(const std::vector<T>& all, std::size_t wanted) {
+  if (all.size() <= wanted) return all;
+  std::vector<T> out;
+  for (std::size_t k = 0; k < wanted; ++k) out.push_back(all[k * (all.size() - 1) / (wanted - 1)]);
+  return out;
 }
 
 /// One layer under one strategy. Seconds are those of one micro-batch on one rank, bytes those of one rank.
@@ -80,7 +87,7 @@ struct Slots {
   }
 
   /// All that a layer keeps.
-  [[nodiscard]] constexpr std::int64_t kept(const Choice& c) const {
+  [[nodiscard]] constexpr std::int64_t kept(const auto& c) const {
     return c.states + flight * c.stash + deferred * c.deferred;
   }
 };

@@ -204,18 +204,19 @@ class Search {
       const std::int64_t work = std::max<std::int64_t>(0, until - work_) / std::max<std::int64_t>(1, hopeful);
       executor_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels, work); });
       for (std::size_t i = 0; i < count; ++i) {
-        const Case& c = cases_[open[first + i]];
-        bounds_[open[first + i]] = std::max(bounds_[open[first + i]], attempts[i].bound);
-        work_ += attempts[i].work;
-        solved_ += attempts[i].searched ? 1 : 0;
-        bool exact = true;  // the problem's objective is what the plan takes
-        if (attempts[i].found) {
-          const Candidate candidate = candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_);
-          exact =
-              c.problem.objective.shared || candidate.iteration.value <= attempts[i].found->cost.seconds * (1 + 1e-9);
+        const std::size_t index = open[first + i];
+        Attempt& own = attempts[i];
+        bounds_[index] = std::max(bounds_[index], own.bound);
+        work_ += own.work;
+        solved_ += own.searched ? 1 : 0;
+        if (own.found) {
+          const Case& c = cases_[index];
+          const Candidate candidate = candidate_of(c, *own.found, cluster_);
+          const bool exact = candidate.iteration.value <= own.found->cost.seconds * (1 + 1e-9);  // the objective is
+          own.proven = own.proven && (exact || c.problem.objective.shared);
           offer(c, candidate);
         }
-        if (!attempts[i].proven || !exact) unproven.push_back(open[first + i]);
+        if (!own.proven) unproven.push_back(index);
       }
     }
     return unproven;
@@ -242,7 +243,7 @@ class Search {
       if (!wanted(least.seconds, least.peak)) continue;
       for (const Solution& plan : uniform_plans(c.problem, choices)) {
         if (!wanted(plan.cost.seconds, plan.cost.peak)) continue;
-        const Candidate candidate = candidate_of(c, plan.plan, plan.cost, cluster_);
+        const Candidate candidate = candidate_of(c, plan, cluster_);
         for (BestOf* best : of) best->offer(candidate);
       }
     }
@@ -266,7 +267,7 @@ class Search {
       work_ += solver.work();
       if (!found) continue;
       least = found->cost.peak;
-      smallest = candidate_of(c, found->plan, found->cost, cluster_);
+      smallest = candidate_of(c, *found, cluster_);
       offer(c, *smallest);
     }
     return smallest;

@@ -157,6 +157,8 @@ class StageDp {
     most_labels_ = limits_.kept(static_cast<double>(most) * share / static_cast<double>(last));
   }
 
+  [[nodiscard]] constexpr bool is_first() const { return role_.stage == 0; }
+  [[nodiscard]] constexpr bool is_last() const { return role_.stage + 1 == problem_.stages(); }
   [[nodiscard]] constexpr Slots slots_of(int layer) const {
     return problem_.slots_of(role_.stage, problem_.chunk_of(layer));
   }
@@ -214,8 +216,8 @@ class StageDp {
     const std::int64_t pass_through = slots_of(layer).flight * to.pass_through;
     if (layer == role_.begin) {
       Label label;
-      const double seconds = role_.first || limits_.memory_only ? 0 : problem_.receive_input(layer, to.layout);
-      label.add({seconds, seconds, 0}, problem_.fixed + pass_through + (role_.first ? 0 : to.input),
+      const double seconds = is_first() || limits_.memory_only ? 0 : problem_.receive_input(layer, to.layout);
+      label.add({seconds, seconds, 0}, problem_.fixed + pass_through + (is_first() ? 0 : to.input),
                 role_.least_workspace);
       out.labels.push_back(label);
       out.least = label;
@@ -334,11 +336,11 @@ class StageDp {
     nothing.add(0, 0);
     for (std::size_t c = 0; c < now_.classes->size(); ++c) {
       const ChoiceClass& k = (*now_.classes)[c];
-      const double receive = limits_.memory_only || role_.last ? 0 : problem_.receive_gradient(layer, k.layout);
+      const double receive = limits_.memory_only || is_last() ? 0 : problem_.receive_gradient(layer, k.layout);
       auto parent = static_cast<std::int32_t>(now_.begins[c]);
       for (Label label : now_.made[c].labels) {
         label.parent = parent++;
-        if (!role_.last) label.add({receive, receive, 0}, k.activation, 0);
+        if (!is_last()) label.add({receive, receive, 0}, k.activation, 0);
         if (is_pruned(label, now_.ahead, nothing, places)) continue;
         if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
         ends.push_back(label);

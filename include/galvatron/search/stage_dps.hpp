@@ -39,13 +39,10 @@ class StageDps {
   /// A stage that begins with layer `begin` and ends as these bounds allow.
   [[nodiscard]] constexpr StageRole role_of(int stage, int begin, const Part& part,
                                             const PartitionBounds& bounds) const {
-    const bool first = stage == 0;
     return {.stage = stage,
             .begin = begin,
-            .shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (first ? problem_.leading : 0)),
+            .shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (stage == 0 ? problem_.leading : 0)),
             .longest = bounds.latest(stage + 1) - begin,
-            .first = first,
-            .last = stage + 1 == problem_.stages(),
             .tag = part.ends.tag,
             .least_workspace = std::max(part.least_workspace, relaxation_.ranges(0).least_workspace(stage)),
             .most_workspace = part.most_workspace};

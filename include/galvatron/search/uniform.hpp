@@ -48,35 +48,35 @@ inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& 
   const auto seconds = [&](int begin, int end) { return nth(before, end) - nth(before, begin); };
   // From the last stage to the first, each as long as `limit` allows and as leaves a layer for every other stage. The
   // cuts are the same for all limits below `next`.
+  std::vector<int> first(static_cast<std::size_t>(p.stages()) + 1, 0);
   double next = 0;
+  double slowest = 0;
   const auto cut = [&](double limit) {
     next = infinite;
-    std::vector<int> first(static_cast<std::size_t>(p.stages()) + 1, 0);
     int end = first.back() = p.count();
+    slowest = 0;
     for (int i = p.stages(); --i > 0;) {
       const int least = p.leading + i;  // layers for the stages before
       int begin = end - 1 - (end == p.count() ? p.trailing : 0);
       while (begin > least && seconds(begin - 1, end) <= limit) --begin;
       if (begin > least) next = std::min(next, seconds(begin - 1, end));
+      slowest = std::max(slowest, seconds(begin, end));
       end = nth(first, i) = begin;
     }
-    return first;
-  };
-  const auto slowest = [&](const std::vector<int>& first) {
-    double out = 0;
-    for (std::size_t i = 0; i + 1 < first.size(); ++i) out = std::max(out, seconds(first[i], first[i + 1]));
-    return out;
+    slowest = std::max(slowest, seconds(0, end));
   };
   double low = before.back() / p.stages();  // no less, but for rounding
   double high = before.back();              // cuts with that are known
   while (low < high * (1 - 1e-12)) {
     const double middle = (low + high) / 2;
-    if (const double found = slowest(cut(middle)); found <= middle)
-      high = found;
+    cut(middle);
+    if (slowest <= middle)
+      high = slowest;
     else
       low = next;
   }
-  return cut(high);
+  cut(high);
+  return first;
 }
 
 }  // namespace detail
