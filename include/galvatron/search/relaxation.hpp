@@ -72,7 +72,7 @@ class Relaxation {
   /// @param workspace_classes  of the range bounds: see RangeBound
   template <class Executor = Team>
   explicit constexpr Relaxation(const Problem& problem, int workspace_classes = 1, Executor* executor = nullptr)
-      : problem_(problem), sums_(problem), per_iteration_(sums_.before.back().per_iteration / problem.stages()) {
+      : problem_(problem) {
     const auto add = [&](double fill_share, double share) {
       all_.push_back(
           {fill_share, share, RangeBound(problem, share, workspace_classes, executor), LayerSums(problem, fill_share)});
@@ -90,9 +90,11 @@ class Relaxation {
     if (problem_.stages() == 1) all_.front().ranges.refine(enough * problem_.objective.share_of_iteration());
   }
 
-  [[nodiscard]] constexpr const LayerSums& sums() const { return sums_; }
+  [[nodiscard]] constexpr const LayerSums& sums() const { return all_.front().sums; }
   /// The largest per-iteration cost of any assignment, at least.
-  [[nodiscard]] constexpr double per_iteration() const { return per_iteration_; }
+  [[nodiscard]] constexpr double per_iteration() const {
+    return sums().before.back().per_iteration / problem_.stages();
+  }
 
   /// Of surrogates; the others of a Surrogate are not used.
   [[nodiscard]] constexpr std::size_t size() const { return all_.size(); }
@@ -110,7 +112,7 @@ class Relaxation {
 
   /// No assignment is faster that has these sums and this slowest stage in a surrogate.
   [[nodiscard]] constexpr double seconds(std::size_t k, double fills, double slowest) const {
-    return problem_.objective(fills, slowest, k == 0 ? per_iteration_ : 0);
+    return problem_.objective(fills, slowest, k == 0 ? per_iteration() : 0);
   }
   /// The same from both: `fills` and `slowest` do not count per-iteration cost, and the largest is at least
   /// `per_iteration`. What surrogate k counts at `stages` stages is no more than so often the largest. (A larger one
@@ -126,7 +128,7 @@ class Relaxation {
     constexpr double rounding = 1 + 1e-9;
     if (o.stages == 1) return limit * o.share_of_iteration() * rounding;
     if (o.weights.steady <= 0) return infinite;
-    return ((limit - (k == 0 ? per_iteration_ : 0)) / o.alone - o.weights.fill_drain * fills(k)) / o.weights.steady *
+    return ((limit - (k == 0 ? per_iteration() : 0)) / o.alone - o.weights.fill_drain * fills(k)) / o.weights.steady *
            rounding;
   }
 
@@ -139,8 +141,6 @@ class Relaxation {
   };
 
   const Problem& problem_;
-  LayerSums sums_;
-  double per_iteration_;
   std::vector<One> all_;
 };
 
