@@ -27,8 +27,6 @@ class Team {
       return;
     }
   }
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
   ~Team() {
     ended_ = true;
     announce();
@@ -48,7 +46,7 @@ class Team {
       for (std::size_t i = 0; i < count; ++i) piece(i);
       return;
     }
-    Job job(count, &piece, [](const void* context, std::size_t i) { (*static_cast<const F*>(context))(i); });
+    Job job{count, &piece, [](const void* context, std::size_t i) { (*static_cast<const F*>(context))(i); }};
     {
       const std::scoped_lock lock(mutex_);
       jobs_.push_back(&job);
@@ -74,11 +72,9 @@ class Team {
     void (*call)(const void*, std::size_t);
     std::atomic<std::size_t> next{0};
     std::atomic<bool> failed{false};
-    std::exception_ptr failure;
+    std::exception_ptr failure{};
     int helpers = 0;  // guarded by the team's mutex
 
-    Job(std::size_t pieces, const void* piece, void (*one)(const void*, std::size_t))
-        : count(pieces), context(piece), call(one) {}
     void work() {
       try {
         for (std::size_t i = next++; i < count; i = next++) call(context, i);
