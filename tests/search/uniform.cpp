@@ -64,7 +64,7 @@ TEST_CASE("no uniform plan takes less than its bounds say, and few need an evalu
                 type.begin(), type.end(), [&](const Choice& one) { return one.tag == static_cast<int>(tag); }));
           CHECK(choices.size() == (with_tag == c.problem.types.size() ? with_tag : 0));
           if (choices.empty()) continue;
-          const UniformBounds::Least least = bounds.least(choices);
+          const Evaluation least = bounds.least(choices);
           const std::vector<Solution> plans = uniform_plans(c.problem, choices);
           all_plans += plans.size();
           bool wanted = false;

@@ -34,7 +34,7 @@ TEST_CASE("the last step of every rank is kept, on one clock that begins with th
       for (std::int64_t step = 0; step < 5; ++step) do_step(recorder.rank(rank), step, 10 - static_cast<int>(step));
     });
   for (std::thread& rank : ranks) rank.join();
-  const simulate::MeasuredStep last = recorder.last_step();
+  const schedule::MeasuredStep last = recorder.last_step();
   CHECK(last.step == 4);
   REQUIRE(last.ranks.size() == 3);
   Seconds end;
@@ -53,7 +53,7 @@ TEST_CASE("the last step of every rank is kept, on one clock that begins with th
 }
 
 TEST_CASE("a run without a step has nothing") {
-  const simulate::MeasuredStep nothing = train::Recorder(2).last_step();
+  const schedule::MeasuredStep nothing = train::Recorder(2).last_step();
   CHECK(nothing.ranks.size() == 2);
   CHECK(nothing.ranks[0].empty());
   CHECK(nothing.seconds.value == 0);
@@ -67,7 +67,7 @@ TEST_CASE("rank 0 collects what the others recorded, each on its own") {
       do_step(own.rank(world.rank()), 7, 4 + world.rank());
       train::gather_records(world, own, [&](int) { return one_clock; });
     });
-    const simulate::MeasuredStep all = recorders[0].last_step();
+    const schedule::MeasuredStep all = recorders[0].last_step();
     CHECK(all.step == 7);
     REQUIRE(all.ranks.size() == 3);
     const double shift = recorders[0].rank(2).began - recorders[2].rank(2).began;

@@ -8,7 +8,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/simulate/measured.hpp>
+#include <galvatron/schedule/replay.hpp>
 #include <galvatron/simulate/simulation.hpp>
 
 namespace galvatron::simulate {
@@ -39,7 +39,7 @@ struct Simulated {
 
 /// A run of that plan.
 struct Measured {
-  MeasuredStep step;
+  schedule::MeasuredStep step;
   Seconds iteration;         ///< median of the run's steps
   std::vector<Bytes> peaks;  ///< of each rank
   double others = 0;         ///< share of the cores that other programs took meanwhile

@@ -1,7 +1,7 @@
 // Fold: what a layer's program does and keeps on one rank, in the terms of LayerCounts.
 //
 // Every step is one or a few items of work, whose extents Numbers evaluates; buffers add up by storage, and a frame is
-// as large as the buffers that live at one of its steps. What parameters cost is cost/stores.hpp's.
+// as large as the buffers that live at one of its steps. What the parameters of blocks cost is parameter_counts'.
 #pragma once
 
 #include <array>
@@ -14,7 +14,6 @@
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/cost/shape.hpp>
-#include <galvatron/cost/stores.hpp>
 #include <galvatron/op/work.hpp>
 #include <galvatron/program/allocate.hpp>
 #include <galvatron/program/program.hpp>

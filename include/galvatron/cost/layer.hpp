@@ -1,5 +1,5 @@
 // What one rank does and keeps for one layer under one strategy: a fold of the layer's program (cost/fold.hpp), and
-// what its parameters cost (cost/stores.hpp). The runtime executes the same program; a test runs layers on
+// what its parameters cost (cost/shape.hpp). The runtime executes the same program; a test runs layers on
 // a device that counts (tests/counting_device.hpp) and compares.
 //
 // Selective recomputation keeps queries, keys and values and recomputes the attention core before its backward pass.
@@ -15,7 +15,6 @@
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/fold.hpp>
 #include <galvatron/cost/shape.hpp>
-#include <galvatron/cost/stores.hpp>
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/program/lower.hpp>

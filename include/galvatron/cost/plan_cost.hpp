@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -73,15 +75,11 @@ struct LayerPrices {
       return {a.computation + b.computation, a.waited + b.waited, a.beside + b.beside};
     }
   };
-  Pass forward;
-  Pass backward;
-  Pass weights;
-  Pass synchronise;
-  Pass update;
+  std::array<Pass, 5> passes;  ///< forward, backward, weights, synchronise, update
 
-  friend constexpr LayerPrices operator+(const LayerPrices& a, const LayerPrices& b) {
-    return {a.forward + b.forward, a.backward + b.backward, a.weights + b.weights, a.synchronise + b.synchronise,
-            a.update + b.update};
+  friend constexpr LayerPrices operator+(LayerPrices a, const LayerPrices& b) {
+    for (std::size_t i = 0; i < a.passes.size(); ++i) a.passes[i] = a.passes[i] + b.passes[i];
+    return a;
   }
 };
 
@@ -120,14 +118,14 @@ constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec
     sum.waited += beyond_products(products, around, spec.tensor, slowdown);
     return sum;
   };
-  return {price(counts.forward, counts.streams), price(counts.backward, counts.streams),
-          price(counts.weights, counts.streams), price(counts.synchronise, counts.overlaps_data),
-          price(counts.update, counts.overlaps_data)};
+  return {{price(counts.forward, counts.streams), price(counts.backward, counts.streams),
+           price(counts.weights, counts.streams), price(counts.synchronise, counts.overlaps_data),
+           price(counts.update, counts.overlaps_data)}};
 }
 
 /// The seconds of a layer from all its prices.
 constexpr LayerSeconds layer_seconds(const LayerPrices& prices, const Cluster& cluster) {
-  const auto& [forward, backward, weights, synchronise, update] = prices;
+  const auto& [forward, backward, weights, synchronise, update] = prices.passes;
   /// How much longer a pass takes with more communication beside it.
   const auto longer = [slowdown = overlap_slowdown(cluster)](Seconds pass, Seconds communication) {
     return side_by_side(pass, communication, slowdown) - pass;

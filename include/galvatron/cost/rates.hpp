@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -281,8 +282,8 @@ constexpr double bandwidth_of(const Link& link, op::Kind kind) {
 
 /// A collective inside a node by the table of the group size nearest to it. Of another size, the volume on the busiest
 /// link scales the time, and steps beyond those measured add their latency.
-constexpr double message_table_seconds(const Cluster& cluster, op::Kind kind, int group, bool strided, double bytes,
-                                       int busy, bool& found) {
+constexpr std::optional<double> message_table_seconds(const Cluster& cluster, op::Kind kind, int group, bool strided,
+                                                      double bytes, int busy) {
   double best = std::numeric_limits<double>::max();
   int nearest = 0;
   bool same_kind = false;
@@ -296,8 +297,7 @@ constexpr double message_table_seconds(const Cluster& cluster, op::Kind kind, in
       same_kind = alike;
     }
   }
-  found = nearest > 0;
-  if (!found) return 0;
+  if (nearest == 0) return std::nullopt;
   Bracket<MessageTable> tables;
   for (const MessageTable& table : cluster.messages)
     if (table.kind == kind && table.group == nearest && (table.strided == strided || !same_kind))
@@ -316,12 +316,9 @@ constexpr double message_table_seconds(const Cluster& cluster, op::Kind kind, in
 /// Inside a node: by a table, else by rates. An all-to-all that has no table takes what an all-gather does with as many
 /// bytes on its links.
 constexpr double inside_seconds(const Cluster& cluster, op::Kind kind, int group, int stride, double bytes, int busy) {
-  bool found = false;
-  for (const op::Kind like : {kind, op::Kind::all_gather}) {
-    const double seconds = message_table_seconds(cluster, like, group, stride > 1, bytes, std::max(busy, group), found);
-    if (found) return seconds;
-    if (kind != op::Kind::all_to_all) break;
-  }
+  for (const op::Kind like : {kind, kind == op::Kind::all_to_all ? op::Kind::all_gather : kind})
+    if (const auto seconds = message_table_seconds(cluster, like, group, stride > 1, bytes, std::max(busy, group)))
+      return *seconds;
   return ring_seconds(cluster.inside_node, kind, group, bytes, bandwidth_of(cluster.inside_node, kind));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <numeric>
 
@@ -72,7 +73,7 @@ constexpr std::int64_t most_received(const ActivationLayout& from, const Activat
 struct Relayout {
   double share = 0;  ///< of the micro-batch's tokens that the busiest rank receives
   int span = 1;      ///< tokens stay inside aligned runs of so many ranks
-  friend constexpr bool operator==(const Relayout&, const Relayout&) = default;
+  friend constexpr auto operator<=>(const Relayout&, const Relayout&) = default;
 };
 
 /// Nothing moves where layouts agree. Both have the same ranks. In a run of lcm(replicas * parts) ranks of the two lie

@@ -38,7 +38,7 @@ struct LlamaShape {
 };
 
 /// An embedding, `layers` equal blocks and a head. `block` describes a block and carries the vocabulary.
-constexpr ModelSpec model_of_equal_blocks(std::string name, const LayerSpec& block, int layers) {
+inline ModelSpec model_of_equal_blocks(std::string name, const LayerSpec& block, int layers) {
   ModelSpec model;
   model.name = std::move(name);
   LayerSpec layer = block;

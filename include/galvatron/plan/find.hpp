@@ -121,7 +121,7 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
   FoundPlan out;
   out.feasible = found->feasible;
   out.reason = std::move(found->reason);
-  out.smallest_memory = found->smallest_memory;
+  if (found->smallest) out.smallest_memory = found->smallest->peak;
   out.statistics = found->statistics;
   if (!out.feasible) return out;
   out.plan = plan_of(found->best, model, cluster, *options);

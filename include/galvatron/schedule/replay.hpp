@@ -51,6 +51,13 @@ struct Span {
   friend constexpr bool operator==(const Span&, const Span&) = default;
 };
 
+/// A step of a training run as it was measured.
+struct MeasuredStep {
+  std::int64_t step = 0;                 ///< counts from 0
+  std::vector<std::vector<Span>> ranks;  ///< of each rank; times count from the first beginning of all ranks
+  Seconds seconds;                       ///< until the last rank has ended
+};
+
 /// Where a span is in Replay::spans.
 struct SpanIndex {
   static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();

@@ -27,7 +27,6 @@ namespace galvatron::search {
 template <class Executor = Team>
 class Bmw {
  public:
-  /// @param executor  shares the work on a problem; the answers are the same without one
   explicit Bmw(const Problem& problem, Executor* executor = nullptr) : p_(problem), executor_(executor) {}
 
   /// Cuts that make the fullest stage least full, each layer at the least that it may keep.
@@ -50,11 +49,9 @@ class Bmw {
 
   /// The plan that the local search ends with, or the time-balanced one if that is faster; nothing when neither fits.
   [[nodiscard]] std::optional<Solution> run() {
-    std::optional<Solution> best;
-    if (p_.movable() < p_.stages()) return best;
-    const std::optional<Solution> timed = solved(time_balanced());
-    const std::int64_t most_bytes = timed ? std::min(timed->cost.peak, p_.budget) : p_.budget;
-    best = timed;
+    if (p_.movable() < p_.stages()) return std::nullopt;
+    std::optional<Solution> best = solved(time_balanced());
+    const std::int64_t most_bytes = best ? std::min(best->cost.peak, p_.budget) : p_.budget;
     std::optional<Solution> at = solved(memory_balanced());
     std::vector<std::vector<int>> seen;
     while (at) {

@@ -20,7 +20,6 @@
 #include <galvatron/search/choice_maker.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/stage_setting.hpp>
 #include <galvatron/search/tuning.hpp>
 #include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/layout.hpp>
@@ -232,10 +231,8 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
 /// to recompute: they take the kind of the block beside them where the rest is equal, so that no other strategy shows.
 inline std::vector<StrategySpec> strategies_of(const Case& c, const Assignment& plan) {
   std::vector<StrategySpec> out(plan.choice.size());
-  for (int layer = 0; layer < c.problem.count(); ++layer) {
-    const Choice& choice = c.problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]);
-    out[static_cast<std::size_t>(c.layer(layer))] = c.specs[static_cast<std::size_t>(choice.tag)];
-  }
+  for (int layer = 0; layer < c.problem.count(); ++layer)
+    nth(out, c.layer(layer)) = nth(c.specs, c.problem.choice(layer, nth(plan.choice, layer)).tag);
   const auto like = [](StrategySpec end, const StrategySpec& block) {
     end.recompute = block.recompute;
     return end == block;
@@ -254,24 +251,25 @@ inline std::vector<StrategySpec> strategies_of(const Case& c, const Assignment& 
 }
 
 /// The candidate that an assignment of a case stands for; its seconds by the full pipeline model.
-inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evaluation& cost, const Cluster& cluster) {
+inline Candidate candidate_of(const Case& c, const Solution& solution, const Cluster& cluster) {
   Candidate out;
   out.stages = c.stages();
   out.microbatches = c.microbatches();
   out.schedule = c.schedule;
   out.virtual_stages = c.problem.chunks;
-  for (int i = 0; i < out.stages; ++i) out.first_block.push_back(std::max(0, nth(plan.first, i) - c.problem.leading));
-  const std::vector<StrategySpec> strategies = strategies_of(c, plan);
+  for (int i = 0; i < out.stages; ++i)
+    out.first_block.push_back(std::max(0, nth(solution.plan.first, i) - c.problem.leading));
+  const std::vector<StrategySpec> strategies = strategies_of(c, solution.plan);
   out.embedding = strategies.front();
   out.head = strategies.back();
   out.blocks.assign(strategies.begin() + 1, strategies.end() - 1);
   std::vector<cost::StageSeconds> stages;
-  for (const StageCost& s : cost.stages)
+  for (const StageCost& s : solution.cost.stages)
     stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}, {s.weights}});
   out.iteration =
       cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(),
                               detail::equal_ranks(c.stages(), cluster.devices / c.stages()), c.problem.chunks);
-  out.peak = {cost.peak};
+  out.peak = {solution.cost.peak};
   return out;
 }
 
@@ -280,7 +278,6 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
 /// Virtual stages: every number above 1 that cuts the blocks into equal chunks. Where that would be very many choices,
 /// degrees that only an embedding or a head can have are left out (on tens of thousands of devices they are most of
 /// all, and hardly any plan has them), and if there are still too many, some of the numbers of micro-batches.
-/// @param executor  shares the work; the cases are the same with any
 /// @param narrowed  whether numbers of micro-batches were left out
 template <class Executor>
 std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
@@ -292,8 +289,6 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   std::vector<int> counts;
   for (const int m : divisors(static_cast<int>(options.global_batch)))
     if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
-  // What fits no layer with the whole batch as one micro-batch fits none with more of them. Strided tensor ranks are
-  // for blocks and for the ends beside them: degrees that only an embedding or a head can have are left out.
   detail::LayerKinds kinds(model);
   std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
   const OneForAll trainer = options.space.one_for_all;
@@ -302,6 +297,8 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   std::erase_if(degrees,
                 [&](int stages) { return stages > layers || (needs_equal_stages(trainer) && layers % stages != 0); });
   std::vector<std::vector<StrategySpec>> specs(degrees.size());
+  // What fits no layer with the whole batch as one micro-batch fits none with more of them. Strided tensor ranks are
+  // for blocks and for the ends beside them: degrees that only an embedding or a head can have are left out.
   const auto keep_fit = [&](std::size_t i, bool for_ends) {
     std::erase_if(specs[i], [&](const StrategySpec& spec) {
       const auto splits_heads = [&](const auto& kind) { return can_split_heads(trainer, kind.layer(), spec); };
@@ -366,7 +363,13 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   executor.each(degrees.size(), [&](std::size_t i) {
     settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs[i]));
   });
-  if (options.one_strategy) settings = detail::one_by_one(settings);
+  if (options.one_strategy) {  // a setting for each strategy alone, so that a case has no other
+    std::vector<detail::StageSetting> alone;
+    for (const detail::StageSetting& setting : settings)
+      for (const StrategySpec& spec : setting.specs)
+        alone.emplace_back(setting.stages, setting.ranks, std::vector{spec});
+    settings = std::move(alone);
+  }
   // First those that do not split backward, then, if a schedule does, those that do.
   const std::size_t each = settings.size() * counts.size();
   kinds.lower(options, settings, false);

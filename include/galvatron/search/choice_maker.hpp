@@ -1,4 +1,4 @@
-// The choices of a layer: what it costs and keeps under each strategy that a stage may have.
+// The strategies that a stage may have, and the choices of a layer: what it costs and keeps under each.
 #pragma once
 
 #include <algorithm>
@@ -6,18 +6,64 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::search::detail {
+
+/// What all cases of one pipeline degree share.
+struct StageSetting {
+  int stages = 1;
+  int ranks = 1;  // of a stage
+  std::vector<StrategySpec> specs;
+  std::vector<int> layout;            // of each spec
+  std::vector<StrategySpec> like;     // a spec of each layout
+  std::vector<cost::Relayout> moves;  // all that differ
+  std::vector<int> move;              // (layouts, layouts) which of them
+
+  constexpr StageSetting() = default;
+  /// @param candidates  for a stage of so many ranks
+  constexpr StageSetting(int stage_count, int stage_ranks, std::vector<StrategySpec> candidates)
+      : stages(stage_count), ranks(stage_ranks), specs(std::move(candidates)) {
+    std::vector<ActivationLayout> layouts;
+    for (const StrategySpec& spec : specs) {
+      const ActivationLayout wanted = activation_layout(spec, 0, 1, 1);
+      std::size_t at = layouts.size();  // most have the layout of the one before
+      while (at > 0 && !(layouts[at - 1] == wanted)) --at;
+      if (at == 0) {
+        layouts.push_back(wanted);
+        like.push_back(spec);
+        at = layouts.size();
+      }
+      layout.push_back(static_cast<int>(at) - 1);
+    }
+    // Between the layouts of a stage are tens of thousands of moves, of which a few hundred differ.
+    std::vector<std::pair<cost::Relayout, int>> known;  // ascending, with its number
+    move.reserve(layouts.size() * layouts.size());
+    for (const ActivationLayout& from : layouts)
+      for (const ActivationLayout& to : layouts) {
+        const cost::Relayout one = cost::relayout_of(from, to);
+        auto at = std::lower_bound(known.begin(), known.end(), std::pair(one, 0));
+        if (at == known.end() || !(at->first == one)) {
+          at = known.insert(at, {one, static_cast<int>(moves.size())});
+          moves.push_back(one);
+        }
+        move.push_back(at->second);
+      }
+  }
+};
 
 /// Whether samples can be divided where `spec` divides sequences: the strategy with context ranks as data ranks. It has
 /// the same tokens, states and gradients on every rank and no messages inside the layer, so `spec` is not needed.
@@ -50,12 +96,7 @@ class ChoiceMaker {
   /// @param programs  of the layer under all strategies that it is asked about
   constexpr ChoiceMaker(const cost::LayerPrograms& programs, const Space& space, const cost::Batch& batch,
                         const Cluster& cluster, cost::WorkPrices& prices)
-      : layer_(programs.layer()),
-        programs_(programs),
-        space_(space),
-        batch_(batch),
-        cluster_(cluster),
-        prices_(prices) {}
+      : programs_(programs), space_(space), batch_(batch), cluster_(cluster), prices_(prices) {}
 
   /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
   /// this one.
@@ -88,18 +129,16 @@ class ChoiceMaker {
   };
 
   [[nodiscard]] constexpr Part part_of(const cost::LayerCounts& counts, const StrategySpec& spec) const {
-    Part out;
-    out.prices = cost::layer_prices(counts, spec, cluster_, prices_);
-    out.bytes.states = counts.states.count;
-    out.bytes.stash = counts.stash.count;
-    out.bytes.deferred = counts.deferred.count;
-    out.bytes.forward_workspace = counts.forward_workspace.count;
-    out.bytes.backward_workspace = counts.backward_workspace.count;
-    out.bytes.input = counts.input.count;
-    out.bytes.activation = counts.activation.count;
-    out.bytes.pass_through = counts.pass_through.count;
-    out.weights_workspace = counts.weights_workspace.count;
-    return out;
+    return {.prices = cost::layer_prices(counts, spec, cluster_, prices_),
+            .bytes = {.states = counts.states.count,
+                      .stash = counts.stash.count,
+                      .deferred = counts.deferred.count,
+                      .forward_workspace = counts.forward_workspace.count,
+                      .backward_workspace = counts.backward_workspace.count,
+                      .input = counts.input.count,
+                      .activation = counts.activation.count,
+                      .pass_through = counts.pass_through.count},
+            .weights_workspace = counts.weights_workspace.count};
   }
   [[nodiscard]] constexpr Choice choice_of(const Part& passes, const Part& parameters) const {
     const cost::LayerSeconds seconds = cost::layer_seconds(passes.prices + parameters.prices, cluster_);
@@ -116,8 +155,8 @@ class ChoiceMaker {
     return choice;
   }
 
-  const LayerSpec& layer_;
   const cost::LayerPrograms& programs_;
+  const LayerSpec& layer_ = programs_.layer();
   const Space& space_;
   const cost::Batch& batch_;
   const Cluster& cluster_;

@@ -29,21 +29,21 @@ constexpr bool dominates(const Choice& a, const Choice& b, const Objective& obje
 /// @param dominates  (a, b) whether a may stand for b, which has the same layout
 template <class Dominates>
 constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type, int tag, Dominates dominates) {
-  const auto of = [&](std::int32_t i) -> const Choice& { return nth(type, i); };
   std::vector<std::int32_t> order;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i)
-    if (tag < 0 || of(i).tag == tag) order.push_back(i);
+    if (tag < 0 || nth(type, i).tag == tag) order.push_back(i);
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return of(a).layout != of(b).layout ? of(a).layout < of(b).layout : a < b;
+    return nth(type, a).layout != nth(type, b).layout ? nth(type, a).layout < nth(type, b).layout : a < b;
   });
   std::vector<std::int32_t> kept;
   std::ptrdiff_t first = 0;  // of those with the same layout
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const Choice& c = of(order[i]);
-    if (i > 0 && of(order[i - 1]).layout != c.layout) first = std::ssize(kept);
+    const Choice& c = nth(type, order[i]);
+    if (i > 0 && nth(type, order[i - 1]).layout != c.layout) first = std::ssize(kept);
     const auto begin = kept.begin() + first;
-    if (std::any_of(begin, kept.end(), [&](std::int32_t j) { return dominates(of(j), c); })) continue;
-    kept.erase(std::remove_if(begin, kept.end(), [&](std::int32_t j) { return dominates(c, of(j)); }), kept.end());
+    if (std::any_of(begin, kept.end(), [&](std::int32_t j) { return dominates(nth(type, j), c); })) continue;
+    kept.erase(std::remove_if(begin, kept.end(), [&](std::int32_t j) { return dominates(c, nth(type, j)); }),
+               kept.end());
     kept.push_back(order[i]);
   }
   std::sort(kept.begin(), kept.end());

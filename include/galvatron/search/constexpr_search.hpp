@@ -16,7 +16,6 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/model/build.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/build_problem.hpp>
@@ -97,7 +96,15 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const C
                                                  const ConstexprOptions& options) {
   Cluster cluster;
   describe(devices, options.precision, cluster);
-  const ModelSpec model = model_of_equal_blocks({}, block, static_cast<int>(Layers));
+  ModelSpec model;
+  model.blocks.assign(Layers, block);
+  for (LayerSpec& layer : model.blocks) {
+    layer.kind = LayerKind::block;
+    layer.layers = static_cast<int>(Layers);
+  }
+  model.embedding = model.head = model.blocks.front();
+  model.embedding.kind = LayerKind::embedding;
+  model.head.kind = LayerKind::head;
   const SearchOptions limits = search_options(options, devices.memory);
 
   ConstexprPlan<Layers> out;

@@ -50,7 +50,8 @@ class ParetoFront {
 /// @param comparisons  grows by the calls of it
 template <class Item, class Dominates>
 constexpr std::size_t keep_non_dominated(std::vector<Item>& items, const Dominates& dominates,
-                                         std::size_t most_comparisons, std::size_t& comparisons) {
+                                         std::size_t most_comparisons = std::numeric_limits<std::size_t>::max(),
+                                         std::size_t* comparisons = nullptr) {
   std::size_t kept = 0;
   std::size_t last = 0;  // the item that dominated one last: likely to dominate the next
   std::size_t made = 0;
@@ -64,7 +65,7 @@ constexpr std::size_t keep_non_dominated(std::vector<Item>& items, const Dominat
       }
     if (!dominated) items[kept++] = item;
   }
-  comparisons += made;
+  if (comparisons != nullptr) *comparisons += made;
   return kept;
 }
 
@@ -72,6 +73,9 @@ constexpr std::size_t keep_non_dominated(std::vector<Item>& items, const Dominat
 struct HullPoint {
   double bytes = 0;
   double seconds = 0;
+
+  /// With a price for its bytes.
+  [[nodiscard]] constexpr double at(double price) const { return seconds + price * bytes; }
 };
 
 /// The lower convex hull, from the fewest bytes to the fewest seconds.
@@ -97,7 +101,7 @@ constexpr double slope(const HullPoint& a, const HullPoint& b) { return (a.secon
 /// The least seconds + price * bytes.
 constexpr double cheapest(const std::vector<HullPoint>& hull, double price) {
   double least = infinite;
-  for (const HullPoint& point : hull) least = std::min(least, point.seconds + price * point.bytes);
+  for (const HullPoint& point : hull) least = std::min(least, point.at(price));
   return least;
 }
 
@@ -105,10 +109,11 @@ constexpr double cheapest(const std::vector<HullPoint>& hull, double price) {
 constexpr void add_slopes(const std::vector<HullPoint>& hull, std::vector<double>& prices) {
   for (std::size_t k = 1; k < hull.size(); ++k) prices.push_back(slope(hull[k - 1], hull[k]));
 }
-/// Each price once, the lowest first.
-constexpr void sort_prices(std::vector<double>& prices) {
-  std::sort(prices.begin(), prices.end());
-  prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
+/// Each value once, the lowest first.
+template <class T>
+constexpr void sort_unique(std::vector<T>& values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
 }
 
 /// Choices whose hull is asked for again and again, with other numbers of micro-batches in flight and other limits on
@@ -125,22 +130,16 @@ class HullChoices {
     std::sort(all_.begin(), all_.end(), [](const One& a, const One& b) {
       return a.seconds != b.seconds ? a.seconds < b.seconds : a.states < b.states;
     });
-    std::size_t comparisons = 0;
-    all_.resize(keep_non_dominated(
-        all_,
-        [](const One& a, const One& b) {
-          return a.states <= b.states && a.stash <= b.stash && a.deferred <= b.deferred && a.workspace <= b.workspace;
-        },
-        std::numeric_limits<std::size_t>::max(), comparisons));
+    all_.resize(keep_non_dominated(all_, [](const One& a, const One& b) {
+      return a.states <= b.states && a.stash <= b.stash && a.deferred <= b.deferred && a.workspace <= b.workspace;
+    }));
   }
 
   [[nodiscard]] constexpr std::vector<HullPoint> hull(const Slots& slots, std::int64_t most_workspace) const {
     std::vector<HullPoint> points;
     points.reserve(all_.size());
     for (const One& one : all_)
-      if (one.workspace <= most_workspace)
-        points.push_back(
-            {static_cast<double>(one.states + slots.flight * one.stash + slots.deferred * one.deferred), one.seconds});
+      if (one.workspace <= most_workspace) points.push_back({static_cast<double>(slots.kept(one)), one.seconds});
     return lower_hull(std::move(points));
   }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <tuple>
 #include <vector>
 
 #include <galvatron/search/fronts.hpp>
@@ -26,10 +25,14 @@ struct Label : Terms {
 
   /// By time, then the other figures; a total order, so that sorting is the same everywhere.
   friend constexpr bool operator<(const Label& a, const Label& b) {
-    const auto order = [](const Label& l) {
-      return std::tie(l.time, l.fill, l.per_iteration, l.link, l.kinds, l.top, l.kept, l.parent, l.choice);
-    };
-    return order(a) < order(b);
+    if (a.time != b.time) return a.time < b.time;
+    if (a.fill != b.fill) return a.fill < b.fill;
+    if (a.per_iteration != b.per_iteration) return a.per_iteration < b.per_iteration;
+    if (a.link != b.link) return a.link < b.link;
+    if (a.kinds != b.kinds) return a.kinds < b.kinds;
+    if (a.top != b.top) return a.top < b.top;
+    if (a.kept != b.kept) return a.kept < b.kept;
+    return a.parent != b.parent ? a.parent < b.parent : a.choice < b.choice;
   }
   [[nodiscard]] constexpr std::int64_t workspace() const { return top - kept; }
   /// The label after another layer with these terms and bytes, or after what lies between two layers.
@@ -116,7 +119,7 @@ constexpr std::size_t keep_non_dominated(std::vector<Label>& labels, std::size_t
   const auto no_more = [](const Label& a, const Label& b) {
     return dominates(static_cast<const Terms&>(a), static_cast<const Terms&>(b)) && a.top <= b.top && a.kept <= b.kept;
   };
-  return keep_non_dominated(labels, no_more, 256 * labels.size(), comparisons);
+  return keep_non_dominated(labels, no_more, 256 * labels.size(), &comparisons);
 }
 
 }  // namespace detail

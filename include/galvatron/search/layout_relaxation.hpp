@@ -24,11 +24,9 @@ namespace galvatron::search {
 /// A stage that a search is for.
 struct StageRole {
   int stage = 0;
-  int begin = 0;     ///< first layer
-  int shortest = 1;  ///< layers
-  int longest = 1;   ///< layers
-  bool first = true;
-  bool last = true;
+  int begin = 0;                     ///< first layer
+  int shortest = 1;                  ///< layers
+  int longest = 1;                   ///< layers
   int tag = -1;                      ///< of the first layer of the first stage and of the last of the last; -1: any
   std::int64_t least_workspace = 0;  ///< it counts as at least that
   std::int64_t most_workspace = unlimited;  ///< no choice has more
@@ -48,7 +46,7 @@ class LayoutRelaxation {
         room_(static_cast<double>(problem.budget - problem.fixed - role.least_workspace)) {
     prices_.push_back(0);
     for (int k = 0; k < role.shortest; ++k) kind_of_.push_back(kind_number(role.begin + k));
-    sort_prices(prices_);
+    sort_unique(prices_);
     bytes_.assign(kind_of_.size() + 1, 0);
     for (std::size_t layer = kind_of_.size(); layer-- > 0;) bytes_[layer] = bytes_[layer + 1] + kind(layer).bytes;
   }
@@ -69,14 +67,8 @@ class LayoutRelaxation {
     const auto between = [&](std::size_t k) {
       return cheapest_at(k + 1 < prices_.size() ? (prices_[k] + prices_[k + 1]) / 2 : 2 * prices_[k]);
     };
-    std::size_t first = 0;
-    for (std::size_t last = prices_.size() - 1; first < last;) {
-      const std::size_t middle = (first + last) / 2;
-      if (offer(between(middle)))
-        last = middle;
-      else
-        first = middle + 1;
-    }
+    const std::size_t first =
+        first_where(std::size_t{0}, prices_.size() - 1, [&](std::size_t k) { return offer(between(k)); });
     const Assignment small = between(first);
     if (!offer(small) || first == 0) return best;
     const Assignment large = between(first - 1);
@@ -180,15 +172,8 @@ class LayoutRelaxation {
     const auto bound = [&](std::size_t k) {
       return least_at(prices_[k], [](std::size_t, std::size_t, double, std::size_t) {}).first - prices_[k] * room_;
     };
-    std::size_t best = 0;  // the bound is concave in the price
-    for (std::size_t last = prices_.size() - 1; best < last;) {
-      const std::size_t middle = (best + last) / 2;
-      if (bound(middle) < bound(middle + 1))
-        best = middle + 1;
-      else
-        last = middle;
-    }
-    return best;
+    // It is concave in the price.
+    return first_where(std::size_t{0}, prices_.size() - 1, [&](std::size_t k) { return bound(k) >= bound(k + 1); });
   }
   // The least of all layers at a price and the first layer's layout, and for the layers from each one on, after one in
   // each layout: note(layer, layout before, sum, layout).
@@ -244,12 +229,8 @@ class LayoutRelaxation {
     double least = infinite;
     for (std::size_t i = 0; i < type.size(); ++i) {
       if (type[i].layout != layout || !is_open(type[i], of.tag)) continue;
-      const HullPoint point = point_of(type[i]);
-      const double all = point.seconds + price * point.bytes;
-      if (all < least) {
-        least = all;
-        best = static_cast<int>(i);
-      }
+      const double all = point_of(type[i]).at(price);
+      if (all < least) least = all, best = static_cast<int>(i);
     }
     return best;
   }

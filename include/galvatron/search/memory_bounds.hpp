@@ -44,18 +44,17 @@ class WindowSearch {
       windows.low = windows.high = cuts_;
       return fixed_hold();
     }
-    const auto at = [](std::vector<int>& of, int stage) -> int& { return nth(of, stage); };
     for (int i = 0; i + 1 < stages; ++i) {
-      const int next = furthest(i, at(windows.high, i));
+      const int next = furthest(i, nth(windows.high, i));
       if (next < 0) return false;
-      at(windows.high, i + 1) = std::min(at(windows.high, i + 1), next);
+      nth(windows.high, i + 1) = std::min(nth(windows.high, i + 1), next);
     }
     for (int i = stages - 1; i > 0; --i) {
-      const int begin = nearest(i, at(windows.low, i + 1));
-      at(windows.low, i) = std::max(at(windows.low, i), begin);
-      if (begin < 0 || at(windows.low, i) > at(windows.high, i)) return false;
+      const int begin = nearest(i, nth(windows.low, i + 1));
+      nth(windows.low, i) = std::max(nth(windows.low, i), begin);
+      if (begin < 0 || nth(windows.low, i) > nth(windows.high, i)) return false;
     }
-    return holds_(0, 0, at(windows.low, 1));
+    return holds_(0, 0, nth(windows.low, 1));
   }
   /// The same without windows.
   [[nodiscard]] constexpr bool is_possible() const {
@@ -146,14 +145,9 @@ class MemoryBounds {
   [[nodiscard]] constexpr bool may_fit(std::int64_t budget) const { return windows(budget).has_value(); }
   /// The fullest stage of no assignment has fewer bytes.
   [[nodiscard]] constexpr std::int64_t least_peak() const {
-    std::int64_t low = 0;  // too small
-    std::int64_t high = 1;
-    while (!may_fit(high) && high < most_bytes) high *= 2;
-    while (high - low > 1) {
-      const std::int64_t middle = low + (high - low) / 2;
-      (may_fit(middle) ? high : low) = middle;
-    }
-    return high;
+    std::int64_t enough = 1;
+    while (!may_fit(enough) && enough < std::int64_t{1} << 60) enough *= 2;
+    return first_where(enough / 2 + 1, enough, [this](std::int64_t bytes) { return may_fit(bytes); });
   }
   /// Where the stages of assignments that fit the budget begin; nothing when there are none.
   [[nodiscard]] constexpr std::optional<Windows> windows(std::int64_t budget) const {
@@ -167,8 +161,6 @@ class MemoryBounds {
   }
 
  private:
-  static constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
-
   // Of a stage besides what its layers keep.
   struct Besides {
     std::int64_t bytes = 0;

@@ -66,18 +66,19 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.memory.count == 0) options.memory = cluster.device.memory;
   if (options.global_batch < 1 || options.global_batch > (1 << 30))
     return usage_error("the global batch is " + text(options.global_batch) + ": give 1 to 2^30 samples");
+  const auto refuse_sequence = [given = text(options.sequence)](const std::string& why) {
+    return usage_error("the sequence has " + given + " tokens: " + why);
+  };
   if (model.takes_images() && options.sequence != model.positions())
-    return usage_error("the sequence has " + text(options.sequence) + " tokens: " + model.name +
-                       " takes images, which are " + text(model.positions()) + " tokens; leave the sequence out");
+    return refuse_sequence(model.name + " takes images, which are " + text(model.positions()) +
+                           " tokens; leave the sequence out");
   if (options.sequence < 1 || options.sequence > model.positions())
-    return usage_error("the sequence has " + text(options.sequence) + " tokens: " + model.name + " takes 1 to " +
-                       text(model.positions()));
+    return refuse_sequence(model.name + " takes 1 to " + text(model.positions()));
   for (const LayerSpec& block : model.blocks)
     for (const TokenRatio& ratio : {block.tokens, block.memory, block.target})
       if (!ratio.divides(options.sequence))
-        return usage_error("the sequence has " + text(options.sequence) + " tokens: a layer of " + model.name +
-                           " works on " + text(ratio.part) + "/" + text(ratio.whole) + " of them; give a multiple of " +
-                           text(ratio.whole / std::gcd(ratio.part, ratio.whole)));
+        return refuse_sequence("a layer of " + model.name + " works on " + text(ratio.part) + "/" + text(ratio.whole) +
+                               " of them; give a multiple of " + text(ratio.whole / std::gcd(ratio.part, ratio.whole)));
   if (options.memory.count < 1)
     return usage_error("the memory budget is " + text(options.memory.count) + " bytes: give a positive size");
   options.memory = min(options.memory, cluster.device.memory);
@@ -164,8 +165,7 @@ struct SearchResult {
   Candidate best;                         ///< when feasible
   std::vector<Alternative> alternatives;  ///< best of other pipeline degrees, and the plain schemes
   std::string reason;                     ///< when infeasible: one line
-  std::optional<Bytes> smallest_memory;   ///< when infeasible: the least budget with a plan, if any budget has one
-  std::optional<Candidate> smallest;      ///< its plan
+  std::optional<Candidate> smallest;      ///< when infeasible: the plan of the least budget, if any budget has one
   SearchStatistics statistics;
 };
 

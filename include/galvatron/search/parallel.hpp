@@ -15,7 +15,8 @@ namespace galvatron::search {
 /// Threads that share work: the Executor of a search. (Another Executor runs pieces in a way of its own, in any order:
 /// it is made with a number of threads and has `has_time` and `each`. The search's classes are templates of it, so that
 /// a program which does not search does not pay for compiling them.) One that calls `each` works on its pieces itself;
-/// the others help where something is left, the newest work first, so that pieces within pieces are not waited for.
+/// the others help where something is left, the newest work first, so that pieces within pieces are not waited for. A
+/// null Executor shares nothing; the answers of a search are the same with any.
 class Team {
  public:
   /// @param threads  the caller included; fewer where the machine gives no more, at most 256
@@ -26,8 +27,6 @@ class Team {
       return;
     }
   }
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
   ~Team() {
     ended_ = true;
     announce();
@@ -47,7 +46,7 @@ class Team {
       for (std::size_t i = 0; i < count; ++i) piece(i);
       return;
     }
-    Job job(count, &piece, [](const void* context, std::size_t i) { (*static_cast<const F*>(context))(i); });
+    Job job{count, &piece, [](const void* context, std::size_t i) { (*static_cast<const F*>(context))(i); }};
     {
       const std::scoped_lock lock(mutex_);
       jobs_.push_back(&job);
@@ -73,11 +72,9 @@ class Team {
     void (*call)(const void*, std::size_t);
     std::atomic<std::size_t> next{0};
     std::atomic<bool> failed{false};
-    std::exception_ptr failure;
+    std::exception_ptr failure{};
     int helpers = 0;  // guarded by the team's mutex
 
-    Job(std::size_t pieces, const void* piece, void (*one)(const void*, std::size_t))
-        : count(pieces), context(piece), call(one) {}
     void work() {
       try {
         for (std::size_t i = next++; i < count; i = next++) call(context, i);

@@ -27,7 +27,6 @@ class PartitionBounds {
 
   /// No assignment is faster. It is not worth being larger than `enough`.
   /// @param ends      all strategies of the ends
-  /// @param executor  shares the work, if there is one
   template <class Executor = Team>
   [[nodiscard]] constexpr double bound(const std::vector<TiedEnds>& ends, double enough = infinite,
                                        Executor* executor = nullptr) const {

@@ -1,12 +1,10 @@
-// Problem: what the search decides, as plain figures. It knows no model, cluster or strategy, so that it can be solved
-// by brute force as well, and the two answers compared.
+// Problem: what the search decides, as plain figures. It knows no model, cluster or strategy, so that brute force can
+// solve it as well.
 //
 // One problem is one pipeline degree P, one number of micro-batches m and one schedule. It has layers in the order of
-// the data; each gets one of the choices of its type, and the layers are cut into P contiguous stages.
-//
-// With virtual stages (the interleaved schedule) the layers stand in the order of the ranks instead: those of all
-// chunks of stage 0, then those of stage 1. The cuts are given then, and those of chunks, and what is searched are the
-// strategies.
+// the data; each gets one of the choices of its type, and the layers are cut into P contiguous stages. With virtual
+// stages (the interleaved schedule) the layers stand in the order of the ranks instead: those of all chunks of stage 0,
+// then those of stage 1. The cuts are given then, and those of chunks, and what is searched are the strategies.
 #pragma once
 
 #include <algorithm>
@@ -28,6 +26,28 @@ inline constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max
 template <class List>
 constexpr auto& nth(List& list, int number) {
   return list[static_cast<std::size_t>(number)];
+}
+
+/// The first of [first, last] for which a rule holds, which does for the last one and for all behind the first.
+template <class Number, class Rule>
+constexpr Number first_where(Number first, Number last, const Rule& rule) {
+  while (first < last) {
+    const Number middle = first + (last - first) / 2;
+    if (rule(middle))
+      last = middle;
+    else
+      first = middle + 1;
+  }
+  return first;
+}
+
+/// So many of `all`, the first and the last among them, evenly spread.
+template <class T>
+constexpr std::vector<T> some_of(const std::vector<T>& all, std::size_t wanted) {
+  if (all.size() <= wanted) return all;
+  std::vector<T> out;
+  for (std::size_t k = 0; k < wanted; ++k) out.push_back(all[k * (all.size() - 1) / (wanted - 1)]);
+  return out;
 }
 
 /// One layer under one strategy. Seconds are those of one micro-batch on one rank, bytes those of one rank.
@@ -70,7 +90,7 @@ struct Slots {
   }
 
   /// All that a layer keeps.
-  [[nodiscard]] constexpr std::int64_t kept(const Choice& c) const {
+  [[nodiscard]] constexpr std::int64_t kept(const auto& c) const {
     return c.states + flight * c.stash + deferred * c.deferred;
   }
 };
@@ -216,14 +236,10 @@ struct Problem {
 
 /// Where stages begin when each gets an equal number of layers, the remainder going to the last ones.
 constexpr std::vector<int> even_cuts(const Problem& p) {
-  std::vector<int> first{0};
   const int each = p.movable() / p.stages();
-  const int more = p.movable() % p.stages();
-  int at = p.leading;
-  for (int i = 0; i + 1 < p.stages(); ++i) {
-    at += each + (i >= p.stages() - more ? 1 : 0);
-    first.push_back(at);
-  }
+  const int without_more = p.stages() - p.movable() % p.stages();
+  std::vector<int> first{0};
+  for (int i = 1; i < p.stages(); ++i) first.push_back(p.leading + i * each + std::max(0, i - without_more));
   first.push_back(p.count());
   return first;
 }

@@ -45,10 +45,8 @@ constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
   return out;
 }
 
-/// The bound of a range of layers, asked for many numbers of bytes: a convex function of them.
-///
-/// Of the lines (sum at a price) - price * bytes, those that are the largest for some bytes, by ascending price. The
-/// more bytes there are, the lower is the price of the largest.
+/// The bound of a range of layers, asked for many numbers of bytes: of the lines (sum at a price) - price * bytes,
+/// those that are the largest for some bytes, by ascending price. The more bytes there are, the lower is that price.
 class PiecewiseLinear {
  public:
   constexpr PiecewiseLinear() = default;
@@ -97,7 +95,6 @@ class RangeBound {
  public:
   /// @param share              of the per-iteration cost that counts as seconds of a micro-batch
   /// @param workspace_classes  more of them make the bound of a stage nearer
-  /// @param executor           shares the work
   template <class Executor = Team>
   constexpr RangeBound(const Problem& problem, double share, int workspace_classes = 1, Executor* executor = nullptr)
       : p_(problem) {
@@ -116,8 +113,7 @@ class RangeBound {
       }
       all.drop_dominated();
     }
-    std::sort(sizes_.begin(), sizes_.end());
-    sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
+    sort_unique(sizes_);
     const auto first_of = [&, count = static_cast<std::size_t>(workspace_classes)](std::size_t k) {
       return k * sizes_.size() / count;
     };
@@ -260,7 +256,7 @@ class RangeBound {
       hulls.push_back(type.hull(slots, most_workspace));
       add_slopes(hulls.back(), prices);
     }
-    sort_prices(prices);
+    sort_unique(prices);
     prices = some_of(prices, tuning::prices);  // any are valid
     const auto sums = [&](const auto& of_hull) {
       std::vector<double> of_type;

@@ -73,10 +73,9 @@ struct StageLimit {
 class Relaxation {
  public:
   /// @param workspace_classes  of the range bounds: see RangeBound
-  /// @param executor           shares the work
   template <class Executor = Team>
   explicit constexpr Relaxation(const Problem& problem, int workspace_classes = 1, Executor* executor = nullptr)
-      : problem_(problem), sums_(problem), per_iteration_(sums_.before.back().per_iteration / problem.stages()) {
+      : problem_(problem) {
     const auto add = [&](double fill_share, double share) {
       all_.push_back(
           {fill_share, share, RangeBound(problem, share, workspace_classes, executor), LayerSums(problem, fill_share)});
@@ -94,9 +93,11 @@ class Relaxation {
     if (problem_.stages() == 1) all_.front().ranges.refine(enough * problem_.objective.share_of_iteration());
   }
 
-  [[nodiscard]] constexpr const LayerSums& sums() const { return sums_; }
+  [[nodiscard]] constexpr const LayerSums& sums() const { return all_.front().sums; }
   /// The largest per-iteration cost of any assignment, at least.
-  [[nodiscard]] constexpr double per_iteration() const { return per_iteration_; }
+  [[nodiscard]] constexpr double per_iteration() const {
+    return sums().before.back().per_iteration / problem_.stages();
+  }
 
   /// Of surrogates; the others of a Surrogate are not used.
   [[nodiscard]] constexpr std::size_t size() const { return all_.size(); }
@@ -110,16 +111,16 @@ class Relaxation {
     const std::vector<Terms>& before = all_[k].sums.before;
     return nth(before, end).fill - nth(before, begin).fill;
   }
+  [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].sums.before.back().fill; }
   /// Least H of the layers but [begin, end).
   [[nodiscard]] constexpr double link_beside(int begin, int end) const {
-    return sums_.before.back().link - (nth(sums_.before, end).link - nth(sums_.before, begin).link);
+    return sums().before.back().link - (nth(sums().before, end).link - nth(sums().before, begin).link);
   }
-  [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].sums.before.back().fill; }
 
   /// No assignment is faster that has these sums and this slowest stage in a surrogate.
   [[nodiscard]] constexpr double seconds(std::size_t k, double fills, double slowest) const {
-    const Terms& all = sums_.before.back();
-    return problem_.objective({slowest, fills, k == 0 ? per_iteration_ : 0, all.link, all.kinds});
+    const Terms& all = sums().before.back();
+    return problem_.objective({slowest, fills, k == 0 ? per_iteration() : 0, all.link, all.kinds});
   }
   /// The same from both, where no term is less than in `least`. What surrogate k counts at `stages` stages is no more
   /// than so often the largest per-iteration cost. (A larger one would leave less of the surrogate's sums, together
@@ -136,7 +137,7 @@ class Relaxation {
     constexpr double rounding = 1 + 1e-9;
     if (o.stages == 1) return limit * o.share_of_iteration() * rounding;
     if (o.weights.steady <= 0) return infinite;
-    return ((limit - (k == 0 ? per_iteration_ : 0)) / o.alone - o.weights.fill_drain * fills(k)) / o.weights.steady *
+    return ((limit - (k == 0 ? per_iteration() : 0)) / o.alone - o.weights.fill_drain * fills(k)) / o.weights.steady *
            rounding;
   }
 
@@ -149,8 +150,6 @@ class Relaxation {
   };
 
   const Problem& problem_;
-  LayerSums sums_;
-  double per_iteration_;
   std::vector<One> all_;
 };
 

@@ -108,9 +108,8 @@ class Search {
       out.best = *best_.candidate();
       out.statistics.bound = out.best.iteration;
       for (const std::size_t index : open) out.statistics.bound = min(out.statistics.bound, Seconds{bounds_[index]});
-    } else if (smallest) {
+    } else {
       out.smallest = smallest;
-      out.smallest_memory = smallest->peak;
     }
     for (const auto& [stages, best] : by_stages_)
       out.alternatives.push_back(best.as("best with pipeline " + std::to_string(stages)));
@@ -206,23 +205,23 @@ class Search {
       const std::int64_t work = std::max<std::int64_t>(0, until - work_) / std::max<std::int64_t>(1, hopeful);
       executor_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels, work); });
       for (std::size_t i = 0; i < count; ++i) {
-        const Case& c = cases_[open[first + i]];
-        bounds_[open[first + i]] = std::max(bounds_[open[first + i]], attempts[i].bound);
-        work_ += attempts[i].work;
-        solved_ += attempts[i].searched ? 1 : 0;
-        bool exact = true;  // the problem's objective is what the plan takes
-        if (attempts[i].found) {
-          Candidate candidate = candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_);
+        const std::size_t index = open[first + i];
+        Attempt& own = attempts[i];
+        bounds_[index] = std::max(bounds_[index], own.bound);
+        work_ += own.work;
+        solved_ += own.searched ? 1 : 0;
+        if (own.found) {
+          const Case& c = cases_[index];
+          Candidate candidate = candidate_of(c, *own.found, cluster_);
           if (best_.wants(candidate.iteration, candidate.peak)) {
-            const Solution merged = with_fewest_runs(c, *attempts[i].found);
-            const Candidate shorter = candidate_of(c, merged.plan, merged.cost, cluster_);
-            if (shorter.iteration.value <= candidate.iteration.value * (1 + 1e-12)) candidate = shorter;
+            const Candidate merged = candidate_of(c, with_fewest_runs(c, *own.found), cluster_);
+            if (merged.iteration.value <= candidate.iteration.value * (1 + 1e-12)) candidate = merged;
           }
-          exact =
-              c.problem.objective.shared || candidate.iteration.value <= attempts[i].found->cost.seconds * (1 + 1e-9);
+          const bool exact = candidate.iteration.value <= own.found->cost.seconds * (1 + 1e-9);  // the objective is
+          own.proven = own.proven && (exact || c.problem.objective.shared);
           offer(c, candidate);
         }
-        if (!attempts[i].proven || !exact) unproven.push_back(open[first + i]);
+        if (!own.proven) unproven.push_back(index);
       }
     }
     return unproven;
@@ -245,11 +244,11 @@ class Search {
       const auto wanted = [&](double seconds, std::int64_t peak) {
         return std::any_of(of.begin(), of.end(), [&](BestOf* best) { return best->wants({seconds}, {peak}); });
       };
-      const UniformBounds::Least least = bounds.least(choices);
+      const Evaluation least = bounds.least(choices);
       if (!wanted(least.seconds, least.peak)) continue;
       for (const Solution& plan : uniform_plans(c.problem, choices)) {
         if (!wanted(plan.cost.seconds, plan.cost.peak)) continue;
-        const Candidate candidate = candidate_of(c, plan.plan, plan.cost, cluster_);
+        const Candidate candidate = candidate_of(c, plan, cluster_);
         for (BestOf* best : of) best->offer(candidate);
       }
     }
@@ -273,7 +272,7 @@ class Search {
       work_ += solver.work();
       if (!found) continue;
       least = found->cost.peak;
-      smallest = candidate_of(c, found->plan, found->cost, cluster_);
+      smallest = candidate_of(c, *found, cluster_);
       offer(c, *smallest);
     }
     return smallest;
@@ -396,11 +395,11 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
     result.reason = detail::why_no_case(model, cluster, *options);
   } else {
     result = detail::Search(cluster, *options, std::move(cases), executor).run();
+    const Bytes least = result.smallest ? result.smallest->peak : Bytes{};
     if (!result.feasible)
       result.reason = "no plan for " + model.name + " on " + cluster.name + " fits " + format_bytes(options->memory) +
-                      " a device: the smallest budget that works is " +
-                      std::to_string(result.smallest_memory.value_or(Bytes{}).count) + " bytes (" +
-                      format_bytes(result.smallest_memory.value_or(Bytes{})) + ")" + detail::and_hint(options->space);
+                      " a device: the smallest budget that works is " + std::to_string(least.count) + " bytes (" +
+                      format_bytes(least) + ")" + detail::and_hint(options->space);
   }
   result.statistics.narrowed = narrowed;
   result.statistics.proven = result.statistics.proven && !narrowed;

@@ -79,7 +79,6 @@ constexpr bool keep_best(std::vector<PartialPipeline>& pipelines, std::size_t mo
 template <class Executor = Team>
 class Solver {
  public:
-  /// @param executor           shares the work on the problem; the answers are the same without one
   /// @param workspace_classes  of the range bounds (see RangeBound); 0: as usual
   explicit constexpr Solver(const Problem& problem, const Limits& limits = {}, Executor* executor = nullptr,
                             int workspace_classes = 0)
@@ -201,8 +200,7 @@ class Solver {
       const double bound = relaxation_.sums().with_ends(problem_, ends);
       if (bound >= upper) continue;
       if (problem_.stages() > 1) {
-        out.push_back({ends});
-        out.back().bound = bound;
+        out.push_back({.ends = ends, .bound = bound});
         continue;
       }
       PartitionBounds own(bounds_);
@@ -328,12 +326,11 @@ class Solver {
     const std::int64_t share_of_next = limits_left().share_of_work(problem_.stages() - stage - 1);
     const double good = static_cast<double>(before) * static_cast<double>(share_of_next) / static_cast<double>(pairs) /
                         (part_bounds_->latest(stage + 1) - part_bounds_->earliest(stage + 1) + 1);
-    most_pipelines_ = std::min(most_pipelines_, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
+    most_pipelines_ = limits_.kept(good);
   }
 
   // The fastest assignment of a part, within part_bounds_.
   constexpr std::optional<Assignment> join(const Part& part, double upper, std::int64_t budget) {
-    dps_.begin_join();
     const int stages = problem_.stages();
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
     const std::vector<State> nothing{{0, {PartialPipeline{}}}};
@@ -370,10 +367,8 @@ class Solver {
   }
   // The first of the least score.
   [[nodiscard]] constexpr const PartialPipeline* least_of(const std::vector<PartialPipeline>& pipelines) const {
-    const PartialPipeline* best = &pipelines.front();
-    for (const PartialPipeline& pipeline : pipelines)
-      if (score(pipeline) < score(*best)) best = &pipeline;
-    return best;
+    return &*std::min_element(pipelines.begin(), pipelines.end(),
+                              [this](const auto& a, const auto& b) { return score(a) < score(b); });
   }
 
   [[nodiscard]] constexpr Assignment trace(const PartialPipeline* pipeline) const {

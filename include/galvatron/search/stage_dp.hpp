@@ -41,6 +41,10 @@ struct Limits {
   [[nodiscard]] constexpr std::int64_t share_of_work(int stages) const {
     return limits_work() ? work / (stages + 1) * 2 : work;
   }
+  /// Labels to keep, or partial pipelines, where so many are good for the work.
+  [[nodiscard]] constexpr std::size_t kept(double good) const {
+    return std::min(labels, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
+  }
   /// With fewer labels a search is to find a good plan: bounds of its own are not worth their time.
   [[nodiscard]] constexpr bool seeks_proof() const { return labels >= 64 && !memory_only; }
 };
@@ -57,7 +61,6 @@ template <class Executor>
 class StageDp {
  public:
   /// @param within    stages beyond it are of no use
-  /// @param executor  shares the work on a layer; the answer is the same without one
   /// @param layouts   of these layers, that fit, with the share of the last surrogate: prunes more than range bounds
   constexpr StageDp(const Problem& problem, const Relaxation& relaxation, const StageRole& role, const Limits& limits,
                     std::int64_t budget, const StageLimit& within, Executor* executor = nullptr,
@@ -69,7 +72,6 @@ class StageDp {
         budget_(budget),
         within_(within),
         most_labels_(limits.labels),
-        share_(problem.objective.share_of_iteration()),
         executor_(executor),
         layouts_(layouts) {
     classes_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks) + 2);
@@ -150,10 +152,11 @@ class StageDp {
     std::size_t most = 0;
     for (std::size_t c = 1; c < now_.begins.size(); ++c) most = std::max(most, now_.begins[c] - now_.begins[c - 1]);
     const double share = static_cast<double>(limits_.work - work_) / (role_.longest - layers);
-    const double good = static_cast<double>(most) * share / static_cast<double>(last);
-    most_labels_ = std::min(limits_.labels, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
+    most_labels_ = limits_.kept(static_cast<double>(most) * share / static_cast<double>(last));
   }
 
+  [[nodiscard]] constexpr bool is_first() const { return role_.stage == 0; }
+  [[nodiscard]] constexpr bool is_last() const { return role_.stage + 1 == problem_.stages(); }
   [[nodiscard]] constexpr Slots slots_of(int layer) const {
     return problem_.slots_of(role_.stage, problem_.chunk_of(layer));
   }
@@ -215,8 +218,8 @@ class StageDp {
     const std::int64_t pass_through = slots_of(layer).flight * to.pass_through;
     if (layer == role_.begin) {
       Label label;
-      const double seconds = role_.first || limits_.memory_only ? 0 : problem_.receive_input(layer, to.layout);
-      label.add({seconds, seconds, 0}, problem_.fixed + pass_through + (role_.first ? 0 : to.input),
+      const double seconds = is_first() || limits_.memory_only ? 0 : problem_.receive_input(layer, to.layout);
+      label.add({seconds, seconds, 0}, problem_.fixed + pass_through + (is_first() ? 0 : to.input),
                 role_.least_workspace);
       out.labels.push_back(label);
       out.least = label;
@@ -252,7 +255,8 @@ class StageDp {
       }
       out.work += static_cast<std::int64_t>(made.labels.size());
     }
-    if (sources > 1) out.truncated |= keep_best(out.labels, most_labels_, share_, &out.work);
+    if (sources > 1)
+      out.truncated |= keep_best(out.labels, most_labels_, problem_.objective.share_of_iteration(), &out.work);
     out.find_least();
   }
 
@@ -280,7 +284,7 @@ class StageDp {
         out.labels.push_back(label);
       }
     }
-    out.truncated |= keep_best(out.labels, most_labels_, share_, &out.work);
+    out.truncated |= keep_best(out.labels, most_labels_, problem_.objective.share_of_iteration(), &out.work);
     out.find_least();
   }
 
@@ -334,17 +338,17 @@ class StageDp {
     nothing.add(0, 0);
     for (std::size_t c = 0; c < now_.classes->size(); ++c) {
       const ChoiceClass& k = (*now_.classes)[c];
-      const double receive = limits_.memory_only || role_.last ? 0 : problem_.receive_gradient(layer, k.layout);
+      const double receive = limits_.memory_only || is_last() ? 0 : problem_.receive_gradient(layer, k.layout);
       auto parent = static_cast<std::int32_t>(now_.begins[c]);
       for (Label label : now_.made[c].labels) {
         label.parent = parent++;
-        if (!role_.last) label.add({receive, receive, 0}, k.activation, 0);
+        if (!is_last()) label.add({receive, receive, 0}, k.activation, 0);
         if (is_pruned(label, now_.ahead, nothing, places)) continue;
         if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
         ends.push_back(label);
       }
     }
-    keep_best(ends, std::numeric_limits<std::size_t>::max(), share_, &work_);
+    keep_best(ends, std::numeric_limits<std::size_t>::max(), problem_.objective.share_of_iteration(), &work_);
     for (const Label& label : ends) {
       out.push_back({label, label.top, label.parent});
       if (limits_.memory_only) break;  // ordered by top: this one needs least
@@ -358,7 +362,6 @@ class StageDp {
   std::int64_t budget_;
   StageLimit within_;
   std::size_t most_labels_;  // of a class, at the present layer
-  double share_;             // of per-iteration cost, where labels are beam-truncated
   bool truncated_ = false;
   std::int64_t work_ = 0;
   std::vector<std::optional<std::vector<ChoiceClass>>>

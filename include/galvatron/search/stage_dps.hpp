@@ -32,7 +32,6 @@ template <class Executor>
 class StageDps {
  public:
   /// @param bounds    whatever the ends are
-  /// @param executor  shares the work; the answers are the same without one
   constexpr StageDps(const Problem& problem, const Relaxation& relaxation, const PartitionBounds& bounds,
                      Executor* executor)
       : problem_(problem), relaxation_(relaxation), bounds_(bounds), executor_(executor) {}
@@ -40,13 +39,10 @@ class StageDps {
   /// A stage that begins with layer `begin` and ends as these bounds allow.
   [[nodiscard]] constexpr StageRole role_of(int stage, int begin, const Part& part,
                                             const PartitionBounds& bounds) const {
-    const bool first = stage == 0;
     return {.stage = stage,
             .begin = begin,
-            .shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (first ? problem_.leading : 0)),
+            .shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (stage == 0 ? problem_.leading : 0)),
             .longest = bounds.latest(stage + 1) - begin,
-            .first = first,
-            .last = stage + 1 == problem_.stages(),
             .tag = part.ends.tag,
             .least_workspace = std::max(part.least_workspace, relaxation_.ranges(0).least_workspace(stage)),
             .most_workspace = part.most_workspace};
@@ -58,6 +54,7 @@ class StageDps {
   [[nodiscard]] constexpr std::vector<std::int32_t> of_stage(int stage, const std::vector<int>& begins,
                                                              const Part& part, const PartitionBounds& with_ends,
                                                              Limits limits, std::int64_t budget) {
+    if (stage == 0) ends_.clear();  // a join begins
     const bool is_of_end = is_end(stage);
     std::vector<Entry>& all = is_of_end ? ends_ : middle_;
     std::vector<std::int32_t> out;
@@ -96,8 +93,6 @@ class StageDps {
   /// The layers of one of the ends' stages take at least that, by its layout relaxation; 0 where there is none.
   [[nodiscard]] constexpr double least_seconds(std::int32_t number) const { return nth(ends_, number).least; }
 
-  /// Before those of another join are asked for.
-  constexpr void begin_join() { ends_.clear(); }
   /// Before joins with other limits.
   constexpr void forget() {
     ends_.clear();

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace galvatron::search::tuning {
 
@@ -12,9 +11,8 @@ namespace galvatron::search::tuning {
 inline constexpr std::size_t most_labels = 16'384;
 /// Labels that a search may make, and what takes as long: a second or so, times the effort.
 inline constexpr std::int64_t most_work = 16'000'000;
-/// Choices that the problems of a search may have together, about, times the effort: a search of more is narrowed, so
-/// that its time and memory stay bounded (a choice takes some 150 bytes and a microsecond). Searches on up to some
-/// thousand devices, or on a number of devices with few divisors, have less.
+/// Choices that the problems of a search may have together, about, times the effort: a search of more, on thousands of
+/// devices, is narrowed (a choice takes some 150 bytes and a microsecond).
 inline constexpr std::size_t most_choices = 10'000'000;
 /// Comparisons of two labels, or extensions of a partial pipeline, that take as long as making a label.
 inline constexpr std::size_t comparisons_of_a_label = 16;
@@ -29,16 +27,3 @@ inline constexpr int workspace_classes = 64;
 inline constexpr std::size_t at_once = 4;
 
 }  // namespace galvatron::search::tuning
-
-namespace galvatron::search {
-
-/// So many of `all`, the first and the last among them, evenly spread.
-template <class T>
-constexpr std::vector<T> some_of(const std::vector<T>& all, std::size_t wanted) {
-  if (all.size() <= wanted) return all;
-  std::vector<T> out;
-  for (std::size_t k = 0; k < wanted; ++k) out.push_back(all[k * (all.size() - 1) / (wanted - 1)]);
-  return out;
-}
-
-}  // namespace galvatron::search

@@ -17,33 +17,26 @@ namespace galvatron::search {
 namespace detail {
 
 /// The plain schemes, by what they use.
+using Spec = const StrategySpec&;
 struct Scheme {
   const char* name;
-  bool (*has)(int stages, const StrategySpec& spec);
+  bool (*has)(int stages, Spec spec);
 };
-inline bool is_data(int p, const StrategySpec& s, int zero) {
-  return p == 1 && s.tensor == 1 && s.context == 1 && s.zero == zero;
-}
-inline bool is_context(int p, const StrategySpec& s, SequenceKind kind) {
-  return p == 1 && s.tensor == 1 && s.sequence == kind;
-}
+inline bool is_data(int p, Spec s, int zero) { return p == 1 && s.tensor == 1 && s.context == 1 && s.zero == zero; }
+inline bool is_context(int p, Spec s, SequenceKind kind) { return p == 1 && s.tensor == 1 && s.sequence == kind; }
 inline constexpr Scheme schemes[] = {
-    {"data parallel", [](int p, const StrategySpec& s) { return is_data(p, s, 0); }},
-    {"ZeRO-1", [](int p, const StrategySpec& s) { return is_data(p, s, 1); }},
-    {"ZeRO-2", [](int p, const StrategySpec& s) { return is_data(p, s, 2); }},
-    {"ZeRO-3", [](int p, const StrategySpec& s) { return is_data(p, s, 3); }},
-    {"Ulysses", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ulysses); }},
-    {"ring attention", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ring); }},
-    {"tensor parallel", [](int p, const StrategySpec& s) { return p == 1 && s.shards() == 1; }},
-    {"pipeline parallel", [](int p, const StrategySpec& s) { return p > 1 && s.ranks() == 1; }},
-    {"tensor + data",
-     [](int p, const StrategySpec& s) { return p == 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
-    {"pipeline + data",
-     [](int p, const StrategySpec& s) { return p > 1 && s.tensor == 1 && s.data > 1 && s.context == 1; }},
-    {"pipeline + tensor",
-     [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data == 1 && s.context == 1; }},
-    {"pipeline + tensor + data",
-     [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
+    {"data parallel", [](int p, Spec s) { return is_data(p, s, 0); }},
+    {"ZeRO-1", [](int p, Spec s) { return is_data(p, s, 1); }},
+    {"ZeRO-2", [](int p, Spec s) { return is_data(p, s, 2); }},
+    {"ZeRO-3", [](int p, Spec s) { return is_data(p, s, 3); }},
+    {"Ulysses", [](int p, Spec s) { return is_context(p, s, SequenceKind::ulysses); }},
+    {"ring attention", [](int p, Spec s) { return is_context(p, s, SequenceKind::ring); }},
+    {"tensor parallel", [](int p, Spec s) { return p == 1 && s.shards() == 1; }},
+    {"pipeline parallel", [](int p, Spec s) { return p > 1 && s.ranks() == 1; }},
+    {"tensor + data", [](int p, Spec s) { return p == 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
+    {"pipeline + data", [](int p, Spec s) { return p > 1 && s.tensor == 1 && s.data > 1 && s.context == 1; }},
+    {"pipeline + tensor", [](int p, Spec s) { return p > 1 && s.tensor > 1 && s.data == 1 && s.context == 1; }},
+    {"pipeline + tensor + data", [](int p, Spec s) { return p > 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
 };
 
 /// Where stages begin when the slowest one is as fast as possible; the first stages, which hold the most micro-batches,
@@ -55,35 +48,35 @@ inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& 
   const auto seconds = [&](int begin, int end) { return nth(before, end) - nth(before, begin); };
   // From the last stage to the first, each as long as `limit` allows and as leaves a layer for every other stage. The
   // cuts are the same for all limits below `next`.
+  std::vector<int> first(static_cast<std::size_t>(p.stages()) + 1, 0);
   double next = 0;
+  double slowest = 0;
   const auto cut = [&](double limit) {
     next = infinite;
-    std::vector<int> first(static_cast<std::size_t>(p.stages()) + 1, 0);
     int end = first.back() = p.count();
+    slowest = 0;
     for (int i = p.stages(); --i > 0;) {
       const int least = p.leading + i;  // layers for the stages before
       int begin = end - 1 - (end == p.count() ? p.trailing : 0);
       while (begin > least && seconds(begin - 1, end) <= limit) --begin;
       if (begin > least) next = std::min(next, seconds(begin - 1, end));
+      slowest = std::max(slowest, seconds(begin, end));
       end = nth(first, i) = begin;
     }
-    return first;
-  };
-  const auto slowest = [&](const std::vector<int>& first) {
-    double out = 0;
-    for (std::size_t i = 0; i + 1 < first.size(); ++i) out = std::max(out, seconds(first[i], first[i + 1]));
-    return out;
+    slowest = std::max(slowest, seconds(0, end));
   };
   double low = before.back() / p.stages();  // no less, but for rounding
   double high = before.back();              // cuts with that are known
   while (low < high * (1 - 1e-12)) {
     const double middle = (low + high) / 2;
-    if (const double found = slowest(cut(middle)); found <= middle)
-      high = found;
+    cut(middle);
+    if (slowest <= middle)
+      high = slowest;
     else
       low = next;
   }
-  return cut(high);
+  cut(high);
+  return first;
 }
 
 }  // namespace detail
@@ -130,13 +123,9 @@ class UniformBounds {
     return out;
   }
 
-  struct Least {
-    double seconds = 0;
-    std::int64_t peak = 0;
-  };
   /// Of plans with these choices; 0 seconds where a plan's are not those of the objective.
-  [[nodiscard]] Least least(const std::vector<int>& choices) const {
-    Least out;
+  [[nodiscard]] Evaluation least(const std::vector<int>& choices) const {
+    Evaluation out;
     Slots slots = p_.slots.front();
     for (const Slots& own : p_.slots) slots = min(slots, own);
     Terms all;

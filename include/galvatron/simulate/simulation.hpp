@@ -61,6 +61,14 @@ struct Simulation {
 
 namespace detail {
 
+/// Adds what an instruction that lasted so long was spent on.
+inline void spread(StageSeconds& out, const PlanCost& cost, std::size_t stage, const schedule::Instruction& instruction,
+                   Seconds lasted) {
+  const Seconds whole = seconds_of(cost, stage, instruction);
+  for (const Piece& piece : pieces_of(cost, stage, instruction))
+    out[piece.activity] += lasted * (piece.seconds / whole);
+}
+
 /// Waits are what lies between the spans, and what is left until the iteration ends.
 inline StageSeconds stage_seconds(const PlanCost& cost, std::size_t stage, std::span<const Span> followed,
                                   std::span<const Repetition> repetitions, Seconds iteration) {
@@ -68,9 +76,7 @@ inline StageSeconds stage_seconds(const PlanCost& cost, std::size_t stage, std::
   Seconds busy;
   for_each_share(followed, repetitions, [&](const Span& span, Seconds lasted) {
     busy += lasted;
-    const Seconds whole = seconds_of(cost, stage, span.instruction);
-    for (const Piece& piece : pieces_of(cost, stage, span.instruction))
-      out[piece.activity] += lasted * (piece.seconds / whole);
+    spread(out, cost, stage, span.instruction, lasted);
   });
   out[Activity::waiting] = max(Seconds{}, iteration - busy);
   return out;
@@ -165,11 +171,9 @@ inline CriticalPath critical_path(const Simulation& simulation) {
   for (const schedule::SpanIndex& step : out.steps) {
     const Span& span = simulation.spans[step.stage][step.span];
     if (!(span.end > span.begin)) continue;
-    const Seconds whole = seconds_of(simulation.cost, step.stage, span.instruction);
     for_each_share({&followed[step.stage][step.span], 1}, simulation.repetitions, [&](const Span&, Seconds lasted) {
       out.stage_seconds[step.stage] += lasted;
-      for (const Piece& piece : pieces_of(simulation.cost, step.stage, span.instruction))
-        out.seconds[piece.activity] += lasted * (piece.seconds / whole);
+      detail::spread(out.seconds, simulation.cost, step.stage, span.instruction, lasted);
     });
     if (out.segments.empty() || out.segments.back().stage != step.stage)
       out.segments.push_back({step.stage, span.begin, span.end, 0});

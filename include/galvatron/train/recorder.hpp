@@ -13,7 +13,6 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/schedule/program.hpp>
 #include <galvatron/schedule/replay.hpp>
-#include <galvatron/simulate/measured.hpp>
 
 namespace galvatron::train {
 
@@ -45,8 +44,8 @@ class Recorder {
   [[nodiscard]] RecordedStep& rank(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
   /// The last step; to be asked when no rank is at work. All records are on one clock, as those of rank threads are.
-  [[nodiscard]] simulate::MeasuredStep last_step() const {
-    simulate::MeasuredStep out;
+  [[nodiscard]] schedule::MeasuredStep last_step() const {
+    schedule::MeasuredStep out;
     double origin = std::numeric_limits<double>::infinity();
     for (const RecordedStep& rank : ranks_)
       if (!rank.spans.empty()) origin = std::min(origin, rank.began);

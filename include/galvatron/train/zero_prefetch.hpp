@@ -9,7 +9,7 @@
 //
 // The places are at that end of the workspace where the activations are not. A run ends where layers have other sizes
 // or another layout: its first layer waits for its parameters, its last one for its gradients. The memory formulas give
-// every layer that streams the room for two (cost::detail::StoreCounts), so no run takes more than the plan says.
+// every layer that streams the room for two (cost::parameter_counts), so no run takes more than the plan says.
 #pragma once
 
 #include <array>
