@@ -95,7 +95,7 @@ class FakeMachine {
   void drop_recording() { recorder_.drop(); }
   void run(Recording& recording) {
     for (const auto& work : recording.work) work();
-    stream_.record(*recording.done);
+    recording.done->record(stream_);
   }
 
  private:

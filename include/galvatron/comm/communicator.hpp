@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/words.hpp>
@@ -26,14 +24,8 @@ namespace galvatron::comm {
 
 /// A collective that was started; nothing by default. Belongs to the group that gave it.
 struct Pending {
-  enum class State : std::uint8_t {
-    nothing,
-    deferred,   ///< to be carried out by finish()
-    under_way,  ///< begun: `handle` is the group's
-  };
-  State state = State::nothing;
-  Collective what{};
-  void* handle = nullptr;
+  std::optional<Collective> what{};
+  void* handle = nullptr;  ///< the group's
 };
 
 /// One rank's handle on an ordered set of ranks (a tensor-parallel, a data-parallel or the whole group).
@@ -110,7 +102,7 @@ class Group {
     return start({CallKind::reduce_scatter, elements_of(all), elements_of(shard)});
   }
   void finish(Pending& pending) {
-    if (pending.state != Pending::State::nothing) do_finish(std::exchange(pending, {}));
+    if (pending.what) do_finish(std::exchange(pending, {}));
   }
 
   /// The same of elements whose type is a value, for groups that are made of others; a shift is started.
@@ -137,9 +129,9 @@ class Group {
   /// Begins a collective. By default that is left to do_finish(): rank threads and processes of cores compute on the
   /// cores that would carry messages. A group with other carriers (copy engines of a GPU, a network card) really
   /// begins here, and returns what do_finish() is to be told.
-  virtual Pending do_start(const Collective& called) { return {Pending::State::deferred, called}; }
+  virtual Pending do_start(const Collective& called) { return {called}; }
   /// Ends a collective that was started.
-  virtual void do_finish(const Pending& pending) { do_run(pending.what); }
+  virtual void do_finish(const Pending& pending) { do_run(*pending.what); }
 
  private:
   void check(const Collective& called) const {

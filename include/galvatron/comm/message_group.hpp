@@ -15,13 +15,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/reduce.hpp>
 #include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
@@ -31,30 +30,21 @@ namespace galvatron::comm {
 
 /// Messages of collectives between this rank and others of the world, begun together and waited for together.
 template <class M>
-concept GroupMessages = requires(M& messages, const void* from, void* to, std::int64_t bytes, int peer, int tag) {
+concept GroupMessages = requires(M& messages, const void* from, void* to, std::int64_t bytes, int peer, int tag,
+                                 bool whole) {
   /// Contiguous memory, which stays as it is until finish(). Empty messages do not travel. Those with one tag from one
   /// rank arrive in order.
   messages.send(from, bytes, peer, tag);
   messages.receive(to, bytes, peer, tag);
-  /// A message of at most so many bytes.
-  messages.receive_some(to, bytes, peer, tag);
+  messages.receive(to, bytes, peer, tag, whole);  // false: a message of at most so many bytes
   /// Returns when all have come and gone; what() says what a rank that is late did not do. Throws PeerFailure, or
   /// Failure for a message of another size than expected.
   messages.finish([] { return std::string(); });
 };
 
 /// Memory for what other ranks send to a reduction, allocated once for all groups of a world.
-class Staging {
- public:
-  static constexpr std::int64_t bytes = 4 << 20;
-  std::byte* data() {
-    if (data_ == nullptr) data_ = std::make_unique<std::byte[]>(bytes);
-    return data_.get();
-  }
-
- private:
-  std::unique_ptr<std::byte[]> data_;
-};
+using Staging = std::vector<std::byte>;
+inline constexpr std::int64_t staging_bytes = 4 << 20;
 
 /// Bytes up to which a member's data travel with its opening message: within what Open MPI sends at once in shared
 /// memory.
@@ -64,7 +54,7 @@ inline constexpr std::int64_t payload_bytes = 3072;
 struct Opening {
   std::uint64_t group = 0;   ///< a number made of the members
   std::uint64_t number = 0;  ///< how many collectives of this group came before
-  Call call;                 ///< without an address
+  Collective call{};         ///< whose addresses mean nothing to others
   std::byte payload[payload_bytes];
 
   [[nodiscard]] bool agrees_with(const Opening& other) const {
@@ -168,15 +158,14 @@ class MessageGroup final : public Group {
   // Exchanges openings with all members, and the data with them if they are small, which is the answer.
   bool meet(const Collective& called, bool gives = true) {
     const Elements& data = called.from;
-    outgoing_.call = Call(called);
-    outgoing_.call.data = nullptr;
+    outgoing_.call = called;
     outgoing_.number = calls_++;
     const bool small = data.bytes() <= payload_bytes;
     const std::int64_t along = small && gives ? data.bytes() : 0;
     if (along > 0) std::memcpy(outgoing_.payload, data.data, static_cast<std::size_t>(along));
     constexpr auto head = static_cast<std::int64_t>(offsetof(Opening, payload));
     each_peer([&](int to, int from) {
-      now_.receive_some(&incoming_[static_cast<std::size_t>(from)], sizeof(Opening), world_rank(from), opening_tag);
+      now_.receive(&incoming_[static_cast<std::size_t>(from)], sizeof(Opening), world_rank(from), opening_tag, false);
       now_.send(&outgoing_, head + along, world_rank(to), opening_tag);
     });
     deliver();
@@ -229,7 +218,8 @@ class MessageGroup final : public Group {
   // room in the staging memory at a time.
   template <class Slice>
   void reduce_slices(Slice&& slice_of, const Elements& to, std::int64_t n, ReduceOp op) {
-    const std::int64_t most = std::max<std::int64_t>(1, Staging::bytes / to.size / std::max(1, size() - 1));
+    staging_.resize(staging_bytes);
+    const std::int64_t most = std::max<std::int64_t>(1, staging_bytes / to.size / std::max(1, size() - 1));
     for (std::int64_t done = 0; done < n; done += most) {
       const auto part = [&](const Elements& slice) {
         return slice.slice(done, std::clamp<std::int64_t>(slice.count - done, 0, most));

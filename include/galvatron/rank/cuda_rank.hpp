@@ -96,4 +96,12 @@ struct CudaPlatform {
   [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, ordinal, *stream, algorithms}; }
 };
 
+/// Calls body(world, platform): a body of on_own_gpu(), on_own_gpus() and on_one_gpu() (rank/gpu_world.hpp).
+template <class Body>
+auto with_platform(const Body& body) {
+  return [&body](auto& world, int ordinal, device::cuda::Stream& compute) {
+    body(world, CudaPlatform{ordinal, &compute});
+  };
+}
+
 }  // namespace galvatron::train

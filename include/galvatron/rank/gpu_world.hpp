@@ -1,4 +1,5 @@
-// Ranks with a GPU each: threads of one process, or processes of one machine or several.
+// Ranks on GPUs: with a GPU each, as threads of one process or processes of one machine or several; or threads that
+// share one.
 #pragma once
 
 #include <unistd.h>
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -13,7 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/nccl/nccl.hpp>
+#include <galvatron/comm/local_gpu/world.hpp>
+#include <galvatron/comm/nccl/world.hpp>
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -21,9 +24,6 @@
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::train {
-
-/// A rank's world when every rank has a GPU of its own.
-using GpuWorld = comm::nccl::World;
 
 /// What is left of a GPU's memory for NCCL when ranks have GPUs of their own: buffers of its communicators, which are
 /// in no arena. By its sources (2.28) about 10 MiB for each block of a message's kernel on the receiving side and 2 MiB
@@ -87,7 +87,7 @@ template <class Body>
 void on_own_gpu(comm::World& control, int ordinal, std::chrono::nanoseconds timeout, const Body& body) {
   device::cuda::use_device(ordinal);
   device::cuda::Stream compute;
-  GpuWorld world(control, compute, timeout);
+  comm::nccl::World world(control, compute, timeout);
   body(world, ordinal, compute);
 }
 
@@ -96,6 +96,20 @@ template <class Body>
 void on_own_gpus(int ranks, std::chrono::nanoseconds timeout, const Body& body) {
   comm::thread::run(ranks, [&](comm::World& control) { on_own_gpu(control, control.rank(), timeout, body); },
                     {.timeout = timeout});
+}
+
+/// The same, all of them on GPU `ordinal`.
+template <class Body>
+void on_one_gpu(int ranks, int ordinal, const comm::thread::Options& options, const Body& body) {
+  device::cuda::use_device(ordinal);
+  std::vector<device::cuda::Event> fences(static_cast<std::size_t>(ranks));
+  const auto rank_main = [&](comm::thread::World& control) {
+    device::cuda::use_device(ordinal);
+    device::cuda::Stream compute;
+    comm::local_gpu::World<device::cuda::Stream> world(control, fences, compute);
+    body(world, ordinal, compute);
+  };
+  comm::thread::run(ranks, rank_main, options);
 }
 
 }  // namespace detail

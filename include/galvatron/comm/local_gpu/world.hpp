@@ -14,7 +14,6 @@
 #include <exception>
 #include <span>
 
-#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
 #include <galvatron/comm/thread/blocks.hpp>
@@ -31,12 +30,11 @@ concept Stream = requires(S& s, typename S::Fence& fence, const std::byte* from,
   /// Also s.launch(geometry, kernel), as in device/cuda.
   s.copy(from, to, bytes);
   /// The fence is passed when all that the stream was given so far is done; what it stood for before is forgotten.
-  s.record(fence);
+  fence.record(s);
   /// What the stream is given from now on waits for what the fence stands for now; for nothing if it was not recorded.
-  s.wait_for(fence);
-  /// The program waits for all that the stream was given.
+  fence.hold(s);
+  /// The program waits for all that the stream was given, or for the fence.
   s.wait();
-  /// The same for a fence.
   fence.wait();
 };
 
@@ -48,9 +46,9 @@ class Memory : public thread::Memory {
   Memory(std::span<typename S::Fence> fences, int rank, S& compute) : fences_(fences), rank_(rank), compute_(compute) {}
 
   [[nodiscard]] bool on_device() const override { return true; }
-  void offer() override { compute_.record(fence_of(rank_)); }
+  void offer() override { fence_of(rank_).record(compute_); }
   void expect(int rank) override {
-    if (rank != rank_) compute_.wait_for(fence_of(rank));
+    if (rank != rank_) fence_of(rank).hold(compute_);
   }
   void wait(int rank) noexcept override {
     try {

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <ranges>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,7 +41,7 @@ class Endpoint {
         policy_(thread::WaitPolicy::of(
             runtime.local_size(), options.cores > 0 ? options.cores : runtime.local_size() * runtime.cores_per_rank())),
         run_(runtime.next_run()),
-        statuses_(static_cast<std::size_t>(runtime.size())) {
+        news_(runtime.size()) {
     if (runtime.abandoned())
       throw Failure(ErrorKind::internal, "a run of MPI ranks after one that failed: the processes must end");
     std::erase_if(runtime.early, [&](const auto& news) {
@@ -59,12 +60,7 @@ class Endpoint {
   void set_timeout(std::chrono::nanoseconds timeout) { options_.timeout = timeout; }
 
   /// Throws PeerFailure if another rank is known to have failed.
-  void check() {
-    const int failed = first_failed();
-    if (failed < 0) return;
-    told_ = true;
-    throw PeerFailure(text_of(failed));
-  }
+  void check() const { news_.check(); }
 
   /// Wakes a rank for a message to it, or because it may go on with one that it sent.
   void ring(int peer) const { runtime_.doorbells().ring(peer); }
@@ -77,16 +73,15 @@ class Endpoint {
     if (thread::wait_awake(policy_, ready)) return;
     const auto begin = Clock::now();
     auto in_vain_since = Clock::time_point::max();
-    std::uint32_t heard = 0;
-    for (BackOff back_off;; back_off.take(runtime_.doorbells(), heard)) {
-      heard = runtime_.doorbells().listen();
+    for (BackOff back_off(runtime_);; back_off.take()) {
+      back_off.listen();
       look();
       check();
       if (ready()) return;
       const auto now = Clock::now();
       if (some_ended_) {
         std::vector<int> ended = missing();
-        std::erase_if(ended, [&](int peer) { return status(peer).kind != Status::Kind::ended; });
+        std::erase_if(ended, [&](int peer) { return news_.of(peer) != Status::Kind::ended; });
         in_vain_since = ended.empty() ? Clock::time_point::max() : std::min(in_vain_since, now);
         if (!ended.empty() && now - in_vain_since > std::chrono::seconds(1))  // its last messages had time to come
           throw PeerFailure(waits_in_vain(rank(), rank_list(ended) + " " + what()));
@@ -96,11 +91,11 @@ class Endpoint {
     }
   }
 
-  /// For the destructor of a world: waits at most `limit` for `ready()`, throws nothing.
+  /// For the way out: waits at most `limit` for `ready()`, throws nothing.
   template <class Ready>
-  static void drain(std::chrono::milliseconds limit, Ready&& ready) noexcept {
+  static void drain(const Runtime& runtime, std::chrono::nanoseconds limit, Ready&& ready) noexcept {
     const auto deadline = Clock::now() + limit;
-    for (BackOff back_off; !ready() && Clock::now() < deadline;) back_off.take();
+    for (BackOff back_off(runtime); !ready() && Clock::now() < deadline; back_off.take()) back_off.listen();
   }
 
   /// Tells the others how this rank's body ended (null: well) and waits until all have. After a failure the runtime is
@@ -111,41 +106,31 @@ class Endpoint {
     } catch (const std::exception&) {  // MPI itself is out of order
       runtime_.abandon();
       const auto failure = own != nullptr ? own : std::current_exception();
-      return {failure, status_of(failure).error, true};
+      return {failure, news_.status_of(failure).error, true};
     }
   }
 
  private:
-  // A sleep that grows from a few microseconds to a millisecond.
-  struct BackOff {
-    std::chrono::nanoseconds length{4000};
+  // A sleep that grows from a few microseconds to a millisecond, or until somebody rings after listen().
+  class BackOff {
+   public:
+    explicit BackOff(const Runtime& runtime) : bells_(runtime.doorbells()) {}
+    void listen() { heard_ = bells_.listen(); }
     void take() {
-      std::this_thread::sleep_for(length);
-      grow();
+      bells_.sleep(heard_, length_);
+      length_ = std::min(length_ + length_ / 2, std::chrono::nanoseconds(1'000'000));
     }
-    void take(const Doorbells& bells, std::uint32_t heard) {
-      bells.sleep(heard, length);
-      grow();
-    }
-    void grow() { length = std::min(length + length / 2, std::chrono::nanoseconds(1'000'000)); }
+
+   private:
+    const Doorbells& bells_;
+    std::uint32_t heard_ = 0;
+    std::chrono::nanoseconds length_{4000};
   };
 
-  [[nodiscard]] Status& status(int rank) { return statuses_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] std::string text_of(int failed) {
-    return "rank " + std::to_string(failed) + " failed: " + status(failed).message;
+  void take(int rank, const Status& said) {
+    news_.take(rank, said);
+    some_ended_ = some_ended_ || said.kind == Status::Kind::ended;
   }
-  [[nodiscard]] int first_failed() const {
-    if (!some_failed_) return -1;
-    const auto found = std::ranges::find(statuses_, Status::Kind::failed, &Status::kind);
-    return static_cast<int>(found - statuses_.begin());
-  }
-
-  void take(int rank, const Status& news) {
-    status(rank) = news;
-    some_failed_ = some_failed_ || news.kind == Status::Kind::failed;
-    some_ended_ = some_ended_ || news.kind == Status::Kind::ended;
-  }
-
   // Takes the statuses that have arrived.
   void look() {
     for (;;) {
@@ -153,24 +138,18 @@ class Endpoint {
       MPI_Status from;
       require(MPI_Iprobe(MPI_ANY_SOURCE, 0, runtime_.news(), &there, &from), "MPI_Iprobe");
       if (there == 0) return;
-      Status news;
-      require(MPI_Recv(&news, sizeof news, MPI_BYTE, from.MPI_SOURCE, 0, runtime_.news(), MPI_STATUS_IGNORE),
+      Status said;
+      require(MPI_Recv(&said, sizeof said, MPI_BYTE, from.MPI_SOURCE, 0, runtime_.news(), MPI_STATUS_IGNORE),
               "MPI_Recv");
-      if (news.run == run_)
-        take(from.MPI_SOURCE, news);
-      else if (news.run > run_)
-        runtime_.early.emplace_back(from.MPI_SOURCE, news);
+      if (said.run == run_)
+        take(from.MPI_SOURCE, said);
+      else if (said.run > run_)
+        runtime_.early.emplace_back(from.MPI_SOURCE, said);
     }
   }
 
   Verdict agree(const std::exception_ptr& own) {
-    Status mine;
-    if (own == nullptr)
-      mine.kind = Status::Kind::ended;
-    else if (told_)
-      mine.kind = Status::Kind::stopped;
-    else
-      mine = status_of(own);
+    Status mine = news_.status_of(own);
     mine.run = run_;
     if (is_connection_failure(own)) wait_for_news_of_a_death();
     take(rank(), mine);
@@ -182,25 +161,18 @@ class Endpoint {
     for (int peer = 0; peer < size(); ++peer) ring(peer);
 
     auto deadline = Clock::time_point::max();
-    const auto all_ended = [&] {
-      return std::ranges::none_of(statuses_, [](const Status& s) { return s.kind == Status::Kind::running; });
-    };
-    std::uint32_t heard = 0;
-    for (BackOff back_off; !all_ended(); back_off.take(runtime_.doorbells(), heard)) {
-      heard = runtime_.doorbells().listen();
+    const auto is_running = [&](int peer) { return news_.of(peer) == Status::Kind::running; };
+    for (BackOff back_off(runtime_); std::ranges::any_of(std::views::iota(0, size()), is_running); back_off.take()) {
+      back_off.listen();
       look();
-      if (some_failed_) deadline = std::min(deadline, Clock::now() + patience);
+      if (!news_.failure().empty()) deadline = std::min(deadline, Clock::now() + patience);
       if (Clock::now() > deadline) break;
     }
-    const auto sent = [&] { return sends.over(); };
-    if (!some_failed_) {
-      for (BackOff back_off; !sent(); back_off.take()) {
-      }
-      return {};
-    }
-    drain(std::chrono::milliseconds(500), sent);
+    const bool fine = news_.failure().empty();
+    drain(runtime_, fine ? options_.timeout : std::chrono::milliseconds(500), [&] { return sends.over(); });
+    if (fine) return {};
     runtime_.abandon();
-    return verdict_of(statuses_, rank(), own);
+    return news_.verdict(rank(), own);
   }
 
   static bool is_connection_failure(const std::exception_ptr& failure) {
@@ -220,10 +192,8 @@ class Endpoint {
   Options options_;
   thread::WaitPolicy policy_;
   int run_;
-  bool told_ = false;         // of another rank's failure, by an exception
-  bool some_failed_ = false;  // of all ranks
-  bool some_ended_ = false;   // well
-  std::vector<Status> statuses_;
+  bool some_ended_ = false;  // well
+  News news_;
 };
 
 /// After a failed run and before the process ends: no rank ends before the user has been told, since mpirun ends all
@@ -233,7 +203,7 @@ inline void conclude(Runtime& runtime, bool reported) noexcept {
   Requests sends;
   for (int peer = 0; reported && peer < runtime.size(); ++peer)
     if (peer != runtime.rank()) MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag, runtime.news(), sends.add({.peer = peer}));
-  Endpoint::drain(reported ? std::chrono::milliseconds(500) : patience, [&] {
+  Endpoint::drain(runtime, reported ? std::chrono::milliseconds(500) : patience, [&] {
     if (reported) return sends.over();
     int flag = 0;
     return MPI_Iprobe(MPI_ANY_SOURCE, tag, runtime.news(), &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag != 0;

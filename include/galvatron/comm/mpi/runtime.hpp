@@ -17,10 +17,8 @@
 #include <utility>
 #include <vector>
 
-#if defined(__linux__)
 #include <sched.h>
 #include <sys/prctl.h>
-#endif
 
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/status.hpp>
@@ -126,9 +124,7 @@ class Runtime {
       require(MPI_Comm_dup(MPI_COMM_WORLD, comm), "MPI_Comm_dup");
       MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
     }
-#if defined(__linux__)
     ::prctl(PR_SET_TIMERSLACK, 1000);  // a back-off of a few microseconds shall not last 50 longer
-#endif
     find_place();
   }
   Runtime(const Runtime&) = delete;
@@ -178,7 +174,6 @@ class Runtime {
     doorbells_.emplace(local, local_ranks_, size_);
     const int own = usable_cores();
     int here = own;
-#if defined(__linux__)
     cpu_set_t mask;
     CPU_ZERO(&mask);
     if (::sched_getaffinity(0, sizeof mask, &mask) == 0) {
@@ -188,7 +183,6 @@ class Runtime {
       bound_ = CPU_COUNT(&all) > count;
       if (own == count) here = CPU_COUNT(&all);  // otherwise a quota is the limit, and the processes share it
     }
-#endif
     const int mine = std::max(1, here / local_size_);
     require(MPI_Allreduce(&mine, &cores_per_rank_, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce");
     MPI_Comm_free(&local);

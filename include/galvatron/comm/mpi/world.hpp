@@ -33,11 +33,8 @@ class Messages {
   void send(const void* data, std::int64_t bytes, int peer, int tag) {
     begin(const_cast<void*>(data), bytes, {.peer = peer, .tag = tag});
   }
-  void receive(void* data, std::int64_t bytes, int peer, int tag) {
-    begin(data, bytes, {.peer = peer, .tag = tag, .incoming = true});
-  }
-  void receive_some(void* data, std::int64_t bytes, int peer, int tag) {
-    begin(data, bytes, {.peer = peer, .tag = tag, .incoming = true, .whole = false});
+  void receive(void* data, std::int64_t bytes, int peer, int tag, bool whole = true) {
+    begin(data, bytes, {.peer = peer, .tag = tag, .incoming = true, .whole = whole});
   }
   template <class What>
   void finish(What&& what) {
@@ -111,7 +108,7 @@ class World final : public comm::World {
   /// Gives blocks that are under way a moment to arrive. Nobody reads this process's memory after it ends, which it
   /// does then.
   void withdraw() noexcept override {
-    Endpoint::drain(std::chrono::milliseconds(200), [&] { return sends_.over(); });
+    Endpoint::drain(endpoint_.runtime(), std::chrono::milliseconds(200), [&] { return sends_.over(); });
   }
 
  private:

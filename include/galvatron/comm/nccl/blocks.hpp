@@ -30,7 +30,6 @@
 #include <nccl.h>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/local_gpu/cuda_stream.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
@@ -82,7 +81,7 @@ class Blocks {
     std::unique_lock lock(mutex_);
     for (const Piece& piece : pieces)
       if (piece.peer == rank())
-        own_.receive(piece, [&](const Piece& from, const Piece& to) { copy(compute_, from, to); });
+        own_.receive(piece, [&](const Piece& from, const Piece& to) { local_gpu::copy_block(compute_, from, to); });
       else
         take(piece, lock);
     pump();
@@ -149,10 +148,6 @@ class Blocks {
   static Piece note_of(int peer, Announcement& announcement) {
     return Piece::flat(peer, reinterpret_cast<std::byte*>(&announcement), sizeof(Announcement), control_lane);
   }
-  static void copy(device::cuda::Stream& stream, const Piece& from, const Piece& to) {
-    local_gpu::CudaStream in(stream);
-    local_gpu::copy_block(in, from, to);
-  }
 
   // CUDA's pool, of which rooms are, gives nothing back to the GPU between two of them.
   static void keep_rooms() {
@@ -184,7 +179,7 @@ class Blocks {
       if (!piece.is_flat()) {
         message = take_room(compute_, peer, piece.bytes());
         batch.rooms.push_back(message.data);
-        copy(compute_, piece, message);
+        local_gpu::copy_block(compute_, piece, message);
       }
       batch.messages.push_back(message);
     }
@@ -278,7 +273,7 @@ class Blocks {
   }
   // From memory of the library to where it is wanted.
   void place(Route& route, const Piece& room, const Piece& piece) {
-    copy(route.stream, room, piece);
+    local_gpu::copy_block(route.stream, room, piece);
     free_room(route.stream, room.data);
     arrived(route);
   }

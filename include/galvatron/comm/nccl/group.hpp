@@ -13,7 +13,6 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
@@ -63,11 +62,11 @@ class Group final : public comm::Group {
     communicator_->call([&](ncclComm_t comm) { return issue(called, comm, stream_->get()); });
     communicator_->settle();
     if (free_.empty()) free_.push_back(&fences_.emplace_back());
-    const Pending out{Pending::State::under_way, called, free_.back()};
+    const Pending out{called, free_.back()};
     free_.back()->record(*stream_);
     free_.pop_back();
     const std::scoped_lock lock(watch_.mutex());
-    watch_.started(*stream_, Call(called).text() + " of " + rank_list(ranks()));
+    watch_.started(*stream_, called.text() + " of " + rank_list(ranks()));
     return out;
   }
   ncclResult_t issue(const Collective& called, ncclComm_t comm, cudaStream_t stream) const {

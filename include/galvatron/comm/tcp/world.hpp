@@ -31,8 +31,9 @@ class Messages {
     const auto* const first = static_cast<const std::byte*>(data);
     if (bytes > 0) endpoint_.send(peer, lane_of(tag), {first, first + bytes});
   }
-  void receive(void* data, std::int64_t bytes, int peer, int tag) { expect(data, bytes, peer, tag, true); }
-  void receive_some(void* data, std::int64_t bytes, int peer, int tag) { expect(data, bytes, peer, tag, false); }
+  void receive(void* data, std::int64_t bytes, int peer, int tag, bool whole = true) {
+    if (bytes > 0) expected_.push_back({static_cast<std::byte*>(data), bytes, peer, tag, whole});
+  }
   template <class What>
   void finish(What&&) {
     for (const Expected& expected : std::exchange(expected_, {})) {
@@ -56,9 +57,6 @@ class Messages {
 
   // Those of blocks are not negative.
   static std::int64_t lane_of(int tag) { return -1 - tag; }
-  void expect(void* data, std::int64_t bytes, int peer, int tag, bool whole) {
-    if (bytes > 0) expected_.push_back({static_cast<std::byte*>(data), bytes, peer, tag, whole});
-  }
 
   Endpoint& endpoint_;
   std::vector<Expected> expected_;

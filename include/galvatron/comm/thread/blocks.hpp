@@ -49,6 +49,9 @@ class Memory {
   }
 };
 
+/// Lane of what groups shift; those of World::post() are not negative.
+inline constexpr int shift_lane = -2;
+
 /// Blocks that one rank sends and receives; see World::post(), receive(), wait_sent() and withdraw().
 class Blocks {
  public:
@@ -73,14 +76,13 @@ class Blocks {
         [&] { return job_.ended(piece.peer) && !channel.ready(); },
         [&](bool) { return text("rank ", piece.peer, " did not send a block of ", piece.bytes(), " bytes"); });
     if (failed()) job_.throw_failure(rank_);
-    const auto offered = channel.front();
-    if (offered) check_sent(rank_, piece, offered->bytes());
     const auto copy = [&](const Piece& from, const Piece& to) {
-      memory_.expect(piece.peer);
+      check_sent(rank_, to, from.bytes());
+      memory_.expect(to.peer);
       memory_.copy(from, to);
       memory_.offer();
     };
-    if (!offered || !channel.take(piece, copy)) {
+    if (!channel.take(piece, copy)) {
       if (failed()) job_.throw_failure(rank_);
       throw PeerFailure(text("rank ", piece.peer, " took back a block that rank ", rank_, " waited for"));
     }
@@ -124,7 +126,7 @@ class Blocks {
     int peer;
     int lane;
     Channel* channel;
-    [[nodiscard]] bool concerns(int which) const { return which == every_lane || which == lane; }
+    [[nodiscard]] bool concerns(int which) const { return which == lane || (which == every_lane && lane >= 0); }
   };
 
   // Allocates on first use of a lane to a peer only.

@@ -35,23 +35,22 @@ namespace galvatron::comm::thread {
 /// nobody touches them any more.
 class Group final : public comm::Group {
  public:
-  Group(Job& job, Memory& memory, std::span<const int> ranks, int world_rank)
+  /// @param blocks  of this rank; all of these outlive the group
+  Group(Job& job, Memory& memory, Blocks& blocks, std::span<const int> ranks, int world_rank)
       : comm::Group(ranks, world_rank),
         job_(job),
         memory_(memory),
         meeting_(job.meeting(memory.on_device(), ranks)),
-        shifts_(job, memory, world_rank),
+        blocks_(blocks),
         buffers_(ranks.size()) {}
 
   /// On threads the receiver copies.
   void finish_shifts() override {
     if (arriving_.empty()) return;
-    for (const Piece& piece : arriving_) shifts_.receive(piece);
+    for (const Piece& piece : arriving_) blocks_.receive(piece);
     arriving_.clear();
-    shifts_.wait_sent(every_lane);
+    blocks_.wait_sent(shift_lane);
   }
-  /// Takes back what a shift has offered; see World::withdraw().
-  void withdraw() noexcept { shifts_.withdraw(); }
 
  private:
   using comm::Group::world_rank;
@@ -60,7 +59,7 @@ class Group final : public comm::Group {
   void do_run(const Collective& called) override {
     if (called.kind == CallKind::shift) return begin_shift(called.from, called.to);
     if (size() == 1 && (called.kind == CallKind::all_reduce || called.kind == CallKind::barrier)) return;
-    if (called.kind == CallKind::barrier) return meet(Call(called));
+    if (called.kind == CallKind::barrier) return meet(called);
     together(called, [&] {
       const Elements& from = called.from;
       const Elements& to = called.to;
@@ -92,9 +91,9 @@ class Group final : public comm::Group {
   }
   void begin_shift(const Elements& from, const Elements& to) {
     if (size() == 1) return copy(from.data, to);
-    const Piece sent = Piece::flat(world_rank((rank() + 1) % size()), from.data, from.bytes());
-    shifts_.post({&sent, 1});
-    arriving_.push_back(Piece::flat(world_rank((rank() + size() - 1) % size()), to.data, to.bytes()));
+    const Piece sent = Piece::flat(world_rank((rank() + 1) % size()), from.data, from.bytes(), shift_lane);
+    blocks_.post({&sent, 1});
+    arriving_.push_back(Piece::flat(world_rank((rank() + size() - 1) % size()), to.data, to.bytes(), shift_lane));
   }
 
   [[nodiscard]] bool is_small(const Elements& data) const {
@@ -102,10 +101,10 @@ class Group final : public comm::Group {
   }
 
   [[nodiscard]] Member& member(int i) const { return meeting_.members[static_cast<std::size_t>(i)]; }
-  [[nodiscard]] const Call& call_of(int i) const { return member(i).calls[calls_ & 1U]; }
+  [[nodiscard]] const Collective& call_of(int i) const { return member(i).calls[calls_ & 1U]; }
 
   // Enters the next round; false if the job failed before it was complete.
-  bool next_round(const Call& call) {
+  bool next_round(const Collective& call) {
     const std::uint64_t target = ++rounds_ * static_cast<std::uint64_t>(size());
     member(rank()).rounds.store(rounds_, std::memory_order_relaxed);
     meeting_.arrive(target);
@@ -129,7 +128,7 @@ class Group final : public comm::Group {
   }
 
   // Publishes a call, meets the others and checks that they came for the same.
-  void meet(const Call& call) {
+  void meet(const Collective& call) {
     ++calls_;
     member(rank()).calls[calls_ & 1U] = call;
     if (!next_round(call)) job_.throw_failure(world_rank());
@@ -151,8 +150,7 @@ class Group final : public comm::Group {
     if (small_ && gives && data.count > 0)
       std::memcpy(member(rank()).small[(calls_ + 1) & 1U], data.data, static_cast<std::size_t>(data.bytes()));
     if (size() > 1) memory_.offer();
-    const Call call(called);
-    meet(call);
+    meet(called);
     if (small_) return read();
     try {
       each_other([&](int rank) { memory_.expect(rank); });
@@ -164,7 +162,7 @@ class Group final : public comm::Group {
       throw;
     }
     member(rank()).finished.store(calls_, std::memory_order_release);
-    if (!next_round(call)) {
+    if (!next_round(called)) {
       leave();
       job_.throw_failure(world_rank());
     }
@@ -185,7 +183,7 @@ class Group final : public comm::Group {
   }
 
   // Within together(): what a member gave.
-  [[nodiscard]] std::byte* data_of(int i) const { return small_ ? member(i).small[calls_ & 1U] : call_of(i).data; }
+  [[nodiscard]] std::byte* data_of(int i) const { return small_ ? member(i).small[calls_ & 1U] : call_of(i).from.data; }
   // From this byte on.
   std::span<std::byte* const> buffers(std::int64_t first) {
     for (int i = 0; i < size(); ++i) buffers_[static_cast<std::size_t>(i)] = data_of(i) + first;
@@ -207,8 +205,8 @@ class Group final : public comm::Group {
   Job& job_;
   Memory& memory_;
   Meeting& meeting_;
-  Blocks shifts_;
-  std::vector<Piece> arriving_;  // what was started and not received
+  Blocks& blocks_;
+  std::vector<Piece> arriving_;  // shifts that were started and not received
   std::uint64_t rounds_ = 0;     // barriers entered
   std::uint64_t calls_ = 0;      // collectives called; of two in a row one is even and one odd
   bool small_ = false;           // the data of the last one travelled with the meeting

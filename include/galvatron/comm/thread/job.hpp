@@ -17,7 +17,7 @@
 #include <vector>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/comm/call.hpp>
+#include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/channel.hpp>
 #include <galvatron/comm/thread/wait.hpp>
@@ -44,7 +44,7 @@ inline constexpr std::int64_t small_bytes = 8192;
 /// waiting for anybody.
 struct Meeting {
   struct alignas(64) Member {
-    Call calls[2];                           // of even and of odd calls
+    Collective calls[2];                     // of even and of odd calls
     std::atomic<std::uint64_t> rounds{0};    // entered so far, for the message of a timeout
     std::atomic<std::uint64_t> finished{0};  // calls after which this member touches no other's memory
     alignas(64) std::byte small[2][small_bytes];
@@ -144,9 +144,7 @@ class Job {
   }
   /// Throws what the first rank that failed has thrown, the same object.
   void rethrow_first() const {
-    const std::scoped_lock lock(mutex_);
-    if (failure_ != nullptr) std::rethrow_exception(failure_);
-    if (failed()) throw PeerFailure(message_);
+    if (failed()) throw_failure(failed_rank_);
   }
   /// Throws what this rank has to throw once the job has failed: its own failure or the news of another's.
   [[noreturn]] void throw_failure(int rank) const {

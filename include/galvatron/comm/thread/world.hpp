@@ -26,7 +26,9 @@ class World : public comm::World {
   World(Job& job, int rank) : World(job, program_memory(), rank) {}
   ~World() override { withdraw(); }
 
-  Group& group(std::span<const int> ranks) override { return groups_.find(*this, ranks, job_, memory_, ranks, rank()); }
+  Group& group(std::span<const int> ranks) override {
+    return groups_.find(*this, ranks, job_, memory_, blocks_, ranks, rank());
+  }
 
   std::optional<std::string> failure() override {
     if (!job_.failed()) return std::nullopt;
@@ -37,7 +39,6 @@ class World : public comm::World {
   /// A peer that still waits for a block that is taken back gets a PeerFailure.
   void withdraw() noexcept override {
     blocks_.withdraw();
-    for (const auto& group : groups_) group->withdraw();
     for (int peer = 0; peer < size(); ++peer) memory_.wait(peer);
   }
 

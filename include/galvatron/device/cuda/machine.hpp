@@ -64,9 +64,7 @@ class Machine {
   void zero(void* to, std::int64_t bytes) {
     check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(bytes), stream_.get()));
   }
-  void copy(const void* from, void* to, std::int64_t bytes) {
-    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_.get()));
-  }
+  void copy(const void* from, void* to, std::int64_t bytes) { stream_.copy(from, to, bytes); }
   void wait() { stream_.wait(); }
   /// To memory of the program; returns when it is there.
   void fetch(const void* from, void* to, std::int64_t bytes) {
