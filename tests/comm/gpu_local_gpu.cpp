@@ -12,7 +12,8 @@
 
 #include <galvatron/comm/comm.hpp>
 #include <galvatron/comm/local_gpu/world.hpp>
-#include <galvatron/comm/nccl/nccl.hpp>
+#include <galvatron/comm/nccl/world.hpp>
+#include <galvatron/comm/tcp/world.hpp>
 
 #include "../device/gpu_fixture.hpp"
 

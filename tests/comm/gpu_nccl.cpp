@@ -12,7 +12,8 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/nccl/nccl.hpp>
+#include <galvatron/comm/nccl/world.hpp>
+#include <galvatron/comm/tcp/world.hpp>
 #include <galvatron/device/cuda/devices.hpp>
 
 namespace {

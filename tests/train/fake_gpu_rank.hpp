@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <galvatron/comm/local_gpu/world.hpp>
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/cuda/gpu.hpp>
 #include <galvatron/device/host/gemm.hpp>

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/mpi/mpi.hpp>
+#include <galvatron/comm/mpi/world.hpp>
 #include <galvatron/train/compiled.hpp>
 #include <galvatron/train/processes.hpp>
 

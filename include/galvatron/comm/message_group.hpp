@@ -30,17 +30,17 @@ namespace galvatron::comm {
 
 /// Messages of collectives between this rank and others of the world, begun together and waited for together.
 template <class M>
-concept GroupMessages = requires(M& messages, const void* from, void* to, std::int64_t bytes, int peer, int tag,
-                                 bool whole) {
-  /// Contiguous memory, which stays as it is until finish(). Empty messages do not travel. Those with one tag from one
-  /// rank arrive in order.
-  messages.send(from, bytes, peer, tag);
-  messages.receive(to, bytes, peer, tag);
-  messages.receive(to, bytes, peer, tag, whole);  // false: a message of at most so many bytes
-  /// Returns when all have come and gone; what() says what a rank that is late did not do. Throws PeerFailure, or
-  /// Failure for a message of another size than expected.
-  messages.finish([] { return std::string(); });
-};
+concept GroupMessages =
+    requires(M& messages, const void* from, void* to, std::int64_t bytes, int peer, int tag, bool whole) {
+      /// Contiguous memory, which stays as it is until finish(). Empty messages do not travel. Those with one tag from
+      /// one rank arrive in order.
+      messages.send(from, bytes, peer, tag);
+      messages.receive(to, bytes, peer, tag);
+      messages.receive(to, bytes, peer, tag, whole);  // false: a message of at most so many bytes
+      /// Returns when all have come and gone; what() says what a rank that is late did not do. Throws PeerFailure, or
+      /// Failure for a message of another size than expected.
+      messages.finish([] { return std::string(); });
+    };
 
 /// Memory for what other ranks send to a reduction, allocated once for all groups of a world.
 using Staging = std::vector<std::byte>;
@@ -109,7 +109,9 @@ class MessageGroup final : public Group {
         return exchange(
             called, n * rank(), [&](int i) { return from.slice(n * i, n); }, [&](int i) { return to.slice(n * i, n); });
       case CallKind::broadcast:
-        return copy_to_all(called);
+        return exchange(
+            called, 0, [&](int) { return rank() == called.root ? from : Elements{}; },
+            [&](int i) { return i == called.root ? to : Elements{}; });
       case CallKind::shift:
         return begin_shift(from, to);
       case CallKind::barrier:
@@ -135,20 +137,6 @@ class MessageGroup final : public Group {
     });
     deliver();
   }
-  void copy_to_all(const Collective& called) {
-    if (size() == 1) return;
-    const int root = called.root;
-    const bool gives = rank() == root;
-    if (meet(called, gives)) {
-      if (!gives) copy(payload(root), called.to);
-      return;
-    }
-    if (gives)
-      each_peer([&](int to, int) { send(called.from, to); });
-    else
-      receive(called.to, root);
-    deliver();
-  }
   void begin_shift(const Elements& from, const Elements& to) {
     if (size() == 1) return copy(from.data, to);
     shifts_.receive(to.data, to.bytes(), world_rank((rank() + size() - 1) % size()), shift_tag);
@@ -156,8 +144,9 @@ class MessageGroup final : public Group {
   }
 
   // Exchanges openings with all members, and the data with them if they are small, which is the answer.
-  bool meet(const Collective& called, bool gives = true) {
+  bool meet(const Collective& called) {
     const Elements& data = called.from;
+    const bool gives = called.kind != CallKind::broadcast || called.root == rank();
     outgoing_.call = called;
     outgoing_.number = calls_++;
     const bool small = data.bytes() <= payload_bytes;

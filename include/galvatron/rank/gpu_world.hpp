@@ -69,15 +69,12 @@ inline std::vector<Seat> take_seats(comm::World& world, const Seat& own) {
 
 /// Ranks of a host when every host has as many, one host's after another's; else all, as if they shared one.
 inline int ranks_a_host(const std::vector<Seat>& seats) {
-  const auto alike = [](const Seat& seat) { return [&](const Seat& other) { return other.same_host(seat); }; };
-  const auto begin = seats.begin();
-  const auto first = std::find_if_not(begin, seats.end(), alike(seats.front())) - begin;
-  for (std::size_t at = 0; at < seats.size(); at += static_cast<std::size_t>(first)) {
-    const auto block = begin + static_cast<std::ptrdiff_t>(at);
-    const bool whole = seats.end() - block >= first && std::all_of(block, block + first, alike(*block));
-    if (!whole || std::count_if(begin, seats.end(), alike(*block)) != first) return static_cast<int>(seats.size());
-  }
-  return static_cast<int>(first);
+  std::size_t first = 1;
+  while (first < seats.size() && seats[first].same_host(seats[0])) ++first;
+  bool regular = seats.size() % first == 0;
+  for (std::size_t b = 0; b < seats.size(); ++b)
+    for (std::size_t a = 0; a < b; ++a) regular &= seats[a].same_host(seats[b]) == (a / first == b / first);
+  return static_cast<int>(regular ? first : seats.size());
 }
 
 namespace detail {

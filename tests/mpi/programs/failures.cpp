@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include <galvatron/comm/mpi/mpi.hpp>
+#include <galvatron/comm/mpi/world.hpp>
 
 using namespace galvatron;
 using comm::Piece;

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
 #include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/piece.hpp>
@@ -27,19 +26,16 @@ namespace detail {
 
 using device::cuda::Pack;
 
+using device::kernels::get;
+using device::kernels::put;
+// Of types that are summed as they are.
 template <class T>
-GALVATRON_KERNEL Sum<T> widened(const T& x) {
-  if constexpr (std::is_same_v<T, bfloat16>)
-    return device::kernels::get(x);
-  else
-    return x;
+GALVATRON_KERNEL T get(const T& x) {
+  return x;
 }
 template <class T>
-GALVATRON_KERNEL void rounded(T& x, Sum<T> value) {
-  if constexpr (std::is_same_v<T, bfloat16>)
-    device::kernels::put(x, value);
-  else
-    x = value;
+GALVATRON_KERNEL void put(T& x, T value) {
+  x = value;
 }
 
 /// Elements of every source taken together in order and written to every destination, `n` adjacent ones at a time.
@@ -55,17 +51,17 @@ struct Reduce {
   GALVATRON_KERNEL void operator()(std::int64_t i) const {
     Sum<T> sums[n];
     Run run = Run::at(sources[0] + i * n);
-    for (int j = 0; j < n; ++j) sums[j] = widened(run[j]);
+    for (int j = 0; j < n; ++j) sums[j] = get(run[j]);
     for (int k = 1; k < source_count; ++k) {
       run = Run::at(sources[k] + i * n);
       for (int j = 0; j < n; ++j) {
-        const Sum<T> next = widened(run[j]);
+        const Sum<T> next = get(run[j]);
         sums[j] = op == ReduceOp::sum ? Add::of(sums[j], next) : Max::of(sums[j], next);
       }
     }
     for (int j = 0; j < n; ++j) {
       T element;
-      rounded(element, sums[j]);
+      put(element, sums[j]);
       run.set(j, element);
     }
     for (int k = 0; k < destination_count; ++k) run.store(destinations[k] + i * n);
