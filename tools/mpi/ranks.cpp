@@ -34,9 +34,9 @@ class ProcessLauncher final : public CoreLauncher {
     for (const int rank : runtime_.local_ranks()) sum += all[static_cast<std::size_t>(rank)];
     return sum;
   }
-  galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
-                                      const galvatron::train::TrainOptions& options) override {
-    return galvatron::train::train(runtime_, world_, plan, model, source, options);
+  train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
+                           const train::TrainOptions& options) override {
+    return train::train(runtime_, world_, plan, model, source, options);
   }
 
  protected:

@@ -38,8 +38,7 @@ class Endpoint {
   Endpoint(Runtime& runtime, const Options& options)
       : runtime_(runtime),
         options_(options),
-        policy_(thread::WaitPolicy::of(
-            runtime.local_size(), options.cores > 0 ? options.cores : runtime.local_size() * runtime.cores_per_rank())),
+        policy_(thread::WaitPolicy::of(runtime.local_size(), runtime.local_size() * runtime.cores_per_rank())),
         run_(runtime.next_run()),
         news_(runtime.size()) {
     if (runtime.abandoned())

@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <optional>
 #include <source_location>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -62,18 +62,16 @@ class Doorbells {
                MPI_SUCCESS;
     MPI_Allreduce(MPI_IN_PLACE, &made, 1, MPI_INT, MPI_MIN, local);
     if (made == 0) return;
-    own_ = new (aligned(memory)) thread::Doorbell(true);
+    own_ = new (place_in(memory)) thread::Doorbell(true);
     MPI_Barrier(local);  // nobody rings a bell that is not there yet
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       MPI_Aint size = 0;
       int unit = 0;
       if (static_cast<int>(i) != own &&
           MPI_Win_shared_query(window_, static_cast<int>(i), &size, &unit, &memory) == MPI_SUCCESS)
-        doorbells_[static_cast<std::size_t>(ranks[i])] = std::launder(static_cast<thread::Doorbell*>(aligned(memory)));
+        doorbells_[static_cast<std::size_t>(ranks[i])] = std::launder(static_cast<thread::Doorbell*>(place_in(memory)));
     }
   }
-  Doorbells(const Doorbells&) = delete;
-  Doorbells& operator=(const Doorbells&) = delete;
 
   /// Collective over the processes of the host.
   void free() {
@@ -85,26 +83,23 @@ class Doorbells {
     if (thread::Doorbell* const bell = doorbells_[static_cast<std::size_t>(rank)]; bell != nullptr) bell->ring();
   }
   /// To be called before looking for what a ring announces.
-  [[nodiscard]] std::uint32_t listen() const { return own_ == nullptr ? 0 : own_->listen(); }
+  [[nodiscard]] std::uint32_t listen() const { return own_->listen(); }
   /// Returns when somebody has rung since listen(), or after that time.
   void sleep(std::uint32_t heard, std::chrono::nanoseconds longest) const {
-    if (own_ == nullptr)
-      std::this_thread::sleep_for(longest);
-    else
-      own_->sleep(heard, thread::Clock::now() + longest);
+    own_->sleep(heard, thread::Clock::now() + longest);
   }
 
  private:
   // The first place in a process's part of the window where a bell may lie; the part begins at the same place modulo a
   // page in every process.
-  static void* aligned(void* memory) {
-    const auto at = reinterpret_cast<std::uintptr_t>(memory);
-    return reinterpret_cast<void*>((at + alignof(thread::Doorbell) - 1) / alignof(thread::Doorbell) *
-                                   alignof(thread::Doorbell));
+  static void* place_in(void* memory) {
+    std::size_t room = 2 * sizeof(thread::Doorbell);
+    return std::align(alignof(thread::Doorbell), sizeof(thread::Doorbell), memory, room);
   }
 
   MPI_Win window_ = MPI_WIN_NULL;
-  thread::Doorbell* own_ = nullptr;
+  thread::Doorbell unheard_;  // where there is no shared memory
+  thread::Doorbell* own_ = &unheard_;
   std::vector<thread::Doorbell*> doorbells_;  // by world rank; null: another host's, or this process's own
 };
 

@@ -55,8 +55,6 @@ struct Meeting {
 
   static constexpr std::uint64_t poison = std::uint64_t{1} << 63;
 
-  [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
-
   /// One more arrival, unless the meeting is poisoned. Rings if the round is complete.
   void arrive(std::uint64_t target) {
     std::uint64_t seen = arrivals.load(std::memory_order_relaxed);
