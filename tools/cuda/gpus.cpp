@@ -1,11 +1,10 @@
 // Ranks that compute on GPUs: a module that the command loads when it is asked for them.
-#include <algorithm>
 #include <exception>
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>

@@ -3,10 +3,8 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <exception>
 #include <functional>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

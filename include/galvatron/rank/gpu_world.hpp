@@ -12,7 +12,6 @@
 #include <fstream>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <galvatron/comm/local_gpu/world.hpp>

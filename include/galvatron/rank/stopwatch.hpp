@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <ctime>
+#include <utility>
 #include <vector>
 
 namespace galvatron::train::detail {

@@ -19,7 +19,6 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/message_group.hpp>
 #include <galvatron/comm/mpi/endpoint.hpp>
-#include <galvatron/comm/mpi/requests.hpp>
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/core/error.hpp>
 

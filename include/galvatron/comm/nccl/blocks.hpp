@@ -13,7 +13,6 @@
 // latest when the watch looks after it. Blocks of several rows travel packed.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +22,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 

@@ -4,14 +4,9 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
-#include <cstring>
-#include <exception>
 #include <mutex>
 #include <source_location>
-#include <span>
-#include <string>
 #include <thread>
-#include <utility>
 
 #include <nccl.h>
 
