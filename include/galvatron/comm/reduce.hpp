@@ -13,7 +13,6 @@
 #include <utility>
 
 #include <galvatron/comm/elements.hpp>
-#include <galvatron/core/dtype.hpp>
 
 namespace galvatron::comm {
 

@@ -11,7 +11,6 @@
 
 #include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/piece.hpp>
-#include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/cuda/pack.hpp>

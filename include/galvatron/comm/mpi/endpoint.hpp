@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/mpi/runtime.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/job.hpp>

@@ -12,7 +12,6 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
-#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 

@@ -4,12 +4,14 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -130,10 +132,9 @@ class Endpoint {
   };
   struct Peer {
     Socket socket;
-    std::deque<Bytes> out;
-    std::size_t out_done = 0;  // bytes of the first
-    Bytes in;                  // a head, and behind it its bytes
-    std::size_t in_done = 0;
+    Bytes out;                                         // frames, of which
+    std::size_t sent = 0;                              // so many bytes have left
+    Bytes in;                                          // the beginning of a frame
     bool silent = false;                               // it has ended and sends no more, but may still be told
     std::map<std::int64_t, std::deque<Bytes>> blocks;  // by lane
 
@@ -154,11 +155,12 @@ class Endpoint {
     return ranks_that([&](int r) { return !peer(r).out.empty(); });
   }
 
+  // A frame: a head, and behind it its bytes.
   static void queue(Peer& peer, const Head& head, const void* bytes) {
-    Bytes frame(sizeof head + static_cast<std::size_t>(head.bytes));
-    std::memcpy(frame.data(), &head, sizeof head);
-    if (head.bytes > 0) std::memcpy(frame.data() + sizeof head, bytes, static_cast<std::size_t>(head.bytes));
-    peer.out.push_back(std::move(frame));
+    const std::size_t end = peer.out.size();
+    peer.out.resize(end + sizeof head + static_cast<std::size_t>(head.bytes));
+    std::memcpy(&peer.out[end], &head, sizeof head);
+    if (head.bytes > 0) std::memcpy(&peer.out[end + sizeof head], bytes, static_cast<std::size_t>(head.bytes));
   }
 
   // Waits until no rank is `missing()`, which is asked under the lock; throws when another rank fails, when one that is
@@ -207,58 +209,47 @@ class Endpoint {
     }
   }
   static void send_some(Peer& peer) {
-    while (!peer.out.empty()) {
-      const std::int64_t n = peer.socket.send(std::span(peer.out.front()).subspan(peer.out_done));
-      if (n < 0 && peer.silent) {
-        peer.socket.close();
-        return peer.out.clear();
-      }
-      if (n <= 0) return;  // a broken connection shows when it is read
-      peer.out_done += static_cast<std::size_t>(n);
-      if (peer.out_done < peer.out.front().size()) return;
-      peer.out.pop_front();
-      peer.out_done = 0;
-    }
+    const std::int64_t n = peer.socket.send(std::span(peer.out).subspan(peer.sent));
+    if (n < 0 && !peer.silent) return;  // a broken connection shows when it is read
+    if (n < 0) peer.socket.close();
+    if (n > 0) peer.sent += static_cast<std::size_t>(n);
+    if (n >= 0 && peer.sent < peer.out.size()) return;
+    peer.out.clear();
+    peer.sent = 0;
   }
   void receive_some(int rank) {
     Peer& from = peer(rank);
-    for (;;) {
-      if (from.in.size() < sizeof(Head)) from.in.resize(sizeof(Head));
-      const std::int64_t n =
-          from.in_done == from.in.size() ? 0 : from.socket.receive(std::span(from.in).subspan(from.in_done));
-      if (n < 0 && has_ended(rank)) {
-        from.silent = true;
-        return;
-      }
-      if (n < 0) {
-        from.socket.close();
-        from.out.clear();
-        return news_.fail("rank " + std::to_string(rank) + " failed: its process has ended, or the network to it");
-      }
-      from.in_done += static_cast<std::size_t>(n);
-      if (from.in_done < from.in.size()) return;
-      Head head;
-      std::memcpy(&head, from.in.data(), sizeof head);
+    std::array<std::byte, 1 << 16> part;
+    const std::int64_t n = from.socket.receive(part);
+    if (n < 0 && has_ended(rank)) {
+      from.silent = true;
+      return;
+    }
+    if (n < 0) {
+      from.socket.close();
+      from.out.clear();
+      return news_.fail("rank " + std::to_string(rank) + " failed: its process has ended, or the network to it");
+    }
+    from.in.insert(from.in.end(), part.begin(), part.begin() + n);
+    std::span<const std::byte> left = from.in;
+    for (Head head; left.size() >= sizeof head;) {
+      std::memcpy(&head, left.data(), sizeof head);
       if (head.bytes < 0 || head.bytes > largest)
         return news_.fail("rank " + std::to_string(rank) + " failed: it sends what nobody understands");
       const std::size_t whole = sizeof head + static_cast<std::size_t>(head.bytes);
-      if (from.in.size() < whole) {
-        from.in.resize(whole);
-        continue;
-      }
-      take(rank, head);
-      from.in.clear();
-      from.in_done = 0;
+      if (left.size() < whole) break;
+      take(rank, head, left.subspan(sizeof head, whole - sizeof head));
+      left = left.subspan(whole);
     }
+    from.in.erase(from.in.begin(), from.in.end() - std::ssize(left));
   }
-  void take(int rank, const Head& head) {
-    Peer& from = peer(rank);
+  void take(int rank, const Head& head, std::span<const std::byte> bytes) {
     if (head.kind == Kind::block) {
-      from.blocks[head.lane].emplace_back(from.in.begin() + sizeof head, from.in.end());
+      peer(rank).blocks[head.lane].emplace_back(bytes.begin(), bytes.end());
       return;
     }
     Status said;
-    std::memcpy(&said, from.in.data() + sizeof head, std::min(sizeof said, static_cast<std::size_t>(head.bytes)));
+    std::memcpy(&said, bytes.data(), std::min(sizeof said, bytes.size()));
     said.message[sizeof said.message - 1] = '\0';
     news_.take(rank, said);
   }
