@@ -65,10 +65,13 @@ inline void check_pieces(std::span<const Piece> pieces, int world) {
 }
 
 /// The bytes that the peer has sent are those that `rank` receives.
+inline void check_sent(int rank, int peer, std::int64_t bytes, std::int64_t sent) {
+  if (sent != bytes)
+    throw Failure(ErrorKind::internal, text("rank ", rank, " receives a block of ", bytes, " bytes, but rank ", peer,
+                                            " sent one of ", sent, " bytes"));
+}
 inline void check_sent(int rank, const Piece& piece, std::int64_t sent) {
-  if (sent != piece.bytes())
-    throw Failure(ErrorKind::internal, text("rank ", rank, " receives a block of ", piece.bytes(), " bytes, but rank ",
-                                            piece.peer, " sent one of ", sent, " bytes"));
+  check_sent(rank, piece.peer, piece.bytes(), sent);
 }
 
 /// Nobody else posts or receives the blocks of `rank` to itself.

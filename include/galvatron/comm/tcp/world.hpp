@@ -39,9 +39,7 @@ class Messages {
     for (const Expected& expected : std::exchange(expected_, {})) {
       const Endpoint::Bytes bytes = endpoint_.receive(expected.peer, lane_of(expected.tag));
       const auto size = static_cast<std::int64_t>(bytes.size());
-      if (expected.whole ? size != expected.bytes : size > expected.bytes)
-        throw Failure(ErrorKind::internal, text("the members of a group disagree: rank ", endpoint_.rank(), " takes ",
-                                                expected.bytes, " bytes, but was sent ", size));
+      if (expected.whole || size > expected.bytes) check_sent(endpoint_.rank(), expected.peer, expected.bytes, size);
       std::ranges::copy(bytes, expected.data);
     }
   }

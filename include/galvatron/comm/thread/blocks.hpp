@@ -70,11 +70,13 @@ class Blocks {
   void receive(const Piece& piece) {
     Channel& channel = job_.channel(memory_.on_device(), piece.peer, rank_, piece.lane);
     if (piece.peer == rank_ && !channel.ready()) throw_not_posted(rank_);
+    const auto ready = [&] { return channel.ready(); };
     const auto failed = [&] { return job_.failed(); };
-    job_.wait(
-        rank_, job_.endpoint(rank_).inbox, [&] { return channel.ready(); }, failed,
-        [&] { return job_.ended(piece.peer) && !channel.ready(); },
-        [&](bool) { return text("rank ", piece.peer, " did not send a block of ", piece.bytes(), " bytes"); });
+    const auto late = [&](bool only_ended) {
+      return std::vector<int>((!only_ended || job_.ended(piece.peer)) && !ready() ? 1 : 0, piece.peer);
+    };
+    job_.wait(rank_, job_.endpoint(rank_).inbox, ready, failed, late,
+              [&] { return text("send a block of ", piece.bytes(), " bytes"); });
     if (failed()) job_.throw_failure(rank_);
     const auto copy = [&](const Piece& from, const Piece& to) {
       check_sent(rank_, to, from.bytes());
@@ -96,18 +98,17 @@ class Blocks {
       if (target.peer == rank_ && waits_for(target)) throw_not_received(rank_);
     const auto late = [&](bool only_ended) {
       std::vector<int> peers;
-      for (const Target& target : targets_)  // looked at first: who has ended takes no more
-        if (!(only_ended && !job_.ended(target.peer)) && waits_for(target)) peers.push_back(target.peer);
+      for (const Target& target : targets_)
+        if ((!only_ended || job_.ended(target.peer)) && waits_for(target)) peers.push_back(target.peer);
       return each_once(std::move(peers));
     };
-    job_.wait(
-        rank_, job_.endpoint(rank_).sent, all_taken, [&] { return job_.failed(); }, [&] { return !late(true).empty(); },
-        [&](bool only_ended) {
-          std::int64_t blocks = 0;
-          for (const Target& target : targets_)
-            if (target.concerns(lane)) blocks += target.channel->waiting();
-          return rank_list(late(only_ended)) + " did not take " + std::to_string(blocks) + " blocks";
-        });
+    const auto what = [&] {
+      std::int64_t blocks = 0;
+      for (const Target& target : targets_)
+        if (target.concerns(lane)) blocks += target.channel->waiting();
+      return text("take ", blocks, " blocks");
+    };
+    job_.wait(rank_, job_.endpoint(rank_).sent, all_taken, [&] { return job_.failed(); }, late, what);
     if (!all_taken()) {
       withdraw();
       job_.throw_failure(rank_);

@@ -107,22 +107,16 @@ class Group final : public comm::Group {
     const std::uint64_t target = ++rounds_ * static_cast<std::uint64_t>(size());
     member(rank()).rounds.store(rounds_, std::memory_order_relaxed);
     meeting_.arrive(target);
-    const auto missing = [&](bool only_ended) {
+    const auto late = [&](bool only_ended) {
       std::vector<int> absent;
-      for (int i = 0; i < size(); ++i) {
-        const int rank = meeting_.ranks[static_cast<std::size_t>(i)];
-        if (only_ended && !job_.ended(rank)) continue;  // looked at first: who has ended counts no more rounds
-        if (member(i).rounds.load(std::memory_order_relaxed) < rounds_) absent.push_back(rank);
-      }
+      for (int i = 0; i < size(); ++i)
+        if ((!only_ended || job_.ended(world_rank(i))) && member(i).rounds.load(std::memory_order_relaxed) < rounds_)
+          absent.push_back(world_rank(i));
       return absent;
     };
     job_.wait(
         world_rank(), meeting_.bell, [&] { return meeting_.complete(target); }, [&] { return meeting_.poisoned(); },
-        [&] { return !missing(true).empty(); },
-        [&](bool only_ended) {
-          return rank_list(missing(only_ended)) + " did not come to the " + call.text() + " of " +
-                 rank_list(meeting_.ranks);
-        });
+        late, [&] { return "come to the " + call.text() + " of " + rank_list(ranks()); });
     return meeting_.complete(target);
   }
 
@@ -135,7 +129,7 @@ class Group final : public comm::Group {
       if (!call_of(i).agrees_with(call_of(0))) throw_disagreement();
   }
   [[noreturn]] void throw_disagreement() {
-    const std::string text = disagreement(meeting_.ranks, [&](int i) { return call_of(i).text(); });
+    const std::string text = disagreement(ranks(), [&](int i) { return call_of(i).text(); });
     member(rank()).finished.store(calls_, std::memory_order_release);
     throw Failure(ErrorKind::internal, text);
   }

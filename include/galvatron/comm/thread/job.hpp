@@ -163,16 +163,18 @@ class Job {
     return endpoints_[static_cast<std::size_t>(rank)].ended.load(std::memory_order_acquire);
   }
 
-  /// Waits until `ready()` or `failed()`. If the timeout passes, or if `cannot_come()` because a rank has ended, this
-  /// rank fails, and so do all others; `who_is_missing(only_ended)` says who did not do what.
-  template <class Ready, class Failed, class CannotCome, class Missing>
-  void wait(int rank, Doorbell& bell, Ready&& ready, Failed&& failed, CannotCome&& cannot_come,
-            Missing&& who_is_missing) {
-    const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && cannot_come(); };
+  /// Waits until `ready()` or `failed()`. If the timeout passes, or one of those waited for has ended, this rank fails,
+  /// and so do all others.
+  /// @param late  late(only_ended): the ranks waited for; it asks ended() before it looks what they have done
+  /// @param what  what(): what they did not do
+  template <class Ready, class Failed, class Late, class What>
+  void wait(int rank, Doorbell& bell, Ready&& ready, Failed&& failed, Late&& late, What&& what) {
+    const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && !late(true).empty(); };
     const bool in_time = wait_until(bell, policy_, options_.timeout, [&] { return ready() || failed() || in_vain(); });
     if (ready() || failed()) return;
-    fail(rank, std::make_exception_ptr(PeerFailure(in_time ? waits_in_vain(rank, who_is_missing(true))
-                                                           : gave_up(rank, options_.timeout, who_is_missing(false)))));
+    const std::string who_did_not = rank_list(late(in_time)) + " did not " + what();
+    fail(rank, std::make_exception_ptr(PeerFailure(in_time ? waits_in_vain(rank, who_did_not)
+                                                           : gave_up(rank, options_.timeout, who_did_not))));
   }
 
  private:
