@@ -16,7 +16,6 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
-#include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/error.hpp>
 

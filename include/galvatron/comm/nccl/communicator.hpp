@@ -101,8 +101,7 @@ class Communicator {
   [[nodiscard]] bool is_settled() {
     const std::scoped_lock lock(watch_.mutex());
     watch_.check();
-    ncclResult_t status = ncclSuccess;
-    return ncclCommGetAsyncError(comm_, &status) == ncclSuccess && status == ncclSuccess;
+    return state_of(comm_) == ncclSuccess;
   }
 
  private:
@@ -111,9 +110,7 @@ class Communicator {
     const auto begin = Clock::now();
     for (;;) {
       watch_.check();
-      ncclResult_t status = ncclSuccess;
-      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &status);
-      if (!is_fine(asked)) status = asked;
+      const ncclResult_t status = state_of(comm_);
       if (status == ncclSuccess) return;
       if (status != ncclInProgress) watch_.fail(status, comm_, lock);
       if (Clock::now() - begin > watch_.timeout()) {

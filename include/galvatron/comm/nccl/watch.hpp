@@ -53,11 +53,17 @@ inline bool is_fine(ncclResult_t status) { return status == ncclSuccess || statu
 inline bool is_remote(ncclResult_t status) { return status == ncclRemoteError || status == ncclSystemError; }
 
 /// Throws what a call has to throw that was not fine: PeerFailure or DeviceFailure.
-inline void check(ncclResult_t status, ncclComm_t comm = nullptr,
-                  std::source_location where = std::source_location::current()) {
+inline void check(ncclResult_t status, std::source_location where = std::source_location::current()) {
   if (is_fine(status)) return;
-  if (is_remote(status)) throw PeerFailure(text_of(status, comm, where), where);
-  throw DeviceFailure(text_of(status, comm, where), where);
+  if (is_remote(status)) throw PeerFailure(text_of(status, nullptr, where), where);
+  throw DeviceFailure(text_of(status, nullptr, where), where);
+}
+
+/// What has become of the calls that a communicator was given.
+inline ncclResult_t state_of(ncclComm_t comm) {
+  ncclResult_t status = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm, &status);
+  return is_fine(asked) ? status : asked;
 }
 
 class Watch {
@@ -144,11 +150,8 @@ class Watch {
       if (fine && *comm != nullptr) fine = is_fine(ncclCommFinalize(*comm));
     const auto limit = Clock::now() + std::chrono::seconds(10);
     for (ncclComm_t* comm : comms_)
-      while (fine && *comm != nullptr) {
-        ncclResult_t status = ncclSuccess;
-        if (ncclCommGetAsyncError(*comm, &status) != ncclSuccess) status = ncclInternalError;
-        if (status == ncclSuccess) break;
-        fine = status == ncclInProgress && Clock::now() < limit;
+      while (fine && *comm != nullptr && state_of(*comm) != ncclSuccess) {
+        fine = is_fine(state_of(*comm)) && Clock::now() < limit;
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
     end_all(fine ? ncclCommDestroy : ncclCommAbort);
@@ -191,11 +194,10 @@ class Watch {
     lock.lock();
     if (told) return fail(*told);
     for (ncclComm_t* comm : comms_) {
-      ncclResult_t status = ncclSuccess;
-      if (*comm == nullptr) continue;
-      if (ncclCommGetAsyncError(*comm, &status) != ncclSuccess || is_fine(status)) continue;
-      return fail("rank " + std::to_string(control_.rank()) +
-                  " lost a peer: " + text_of(status, *comm, std::source_location::current()));
+      const ncclResult_t status = *comm == nullptr ? ncclSuccess : state_of(*comm);
+      if (!is_fine(status))
+        return fail("rank " + std::to_string(control_.rank()) +
+                    " lost a peer: " + text_of(status, *comm, std::source_location::current()));
     }
     forget_done();  // of the others the first is the oldest
     if (started_.empty() || Clock::now() - started_.front().since < timeout_) return;

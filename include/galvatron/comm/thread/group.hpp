@@ -20,7 +20,9 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/thread/blocks.hpp>
+#include <galvatron/comm/elements.hpp>
+#include <galvatron/comm/piece.hpp>
+#include <galvatron/comm/reduce.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
@@ -28,27 +30,59 @@
 
 namespace galvatron::comm::thread {
 
+/// Copies and adds in the memory of the program, which is as it was left; a device works later than it is told to, and
+/// overrides all.
+///
+///   rank 0   offer, meet --> expect 1, work, offer, meet --> expect 1
+///   rank 1   offer, meet --> expect 0, work, offer, meet --> expect 0
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  virtual ~Memory() = default;
+
+  [[nodiscard]] virtual bool on_device() const { return false; }
+  /// What this rank was told to do so far is what others may expect().
+  virtual void offer() {}
+  /// What this rank is told to do from now on comes behind what `rank` has offered last.
+  virtual void expect(int rank) { static_cast<void>(rank); }
+  /// For the way out of a failure: returns when what `rank` has offered is done.
+  virtual void wait(int rank) noexcept { static_cast<void>(rank); }
+
+  /// See copy_piece().
+  virtual void copy(const Piece& from, const Piece& to) { copy_piece(from, to); }
+  /// See comm::reduce().
+  virtual void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+                      std::int64_t n, ReduceOp op) {
+    comm::reduce(type, sources, destinations, n, op);
+  }
+};
+
+/// Lane of what groups shift; callers of World::post() have those below.
+inline constexpr int shift_lane = 1 << 30;
+
 /// One rank's handle on a group. Every operation is collective: all members call it with the same sizes, and a call
 /// that disagrees with the others ends with a Failure on all of them that says who called what. If any rank of the job
 /// fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are unspecified then, and
 /// nobody touches them any more.
 class Group final : public comm::Group {
  public:
-  /// @param blocks  of this rank; all of these outlive the group
-  Group(Job& job, Memory& memory, Blocks& blocks, std::span<const int> ranks, int world_rank)
-      : comm::Group(ranks, world_rank),
+  /// @param world  of this rank; all of these outlive the group
+  Group(Job& job, Memory& memory, comm::World& world, std::span<const int> ranks)
+      : comm::Group(ranks, world.rank()),
         job_(job),
         memory_(memory),
         meeting_(job.meeting(memory.on_device(), ranks)),
-        blocks_(blocks),
+        world_(world),
         buffers_(ranks.size()) {}
 
   /// On threads the receiver copies.
   void finish_shifts() override {
     if (arriving_.empty()) return;
-    for (const Piece& piece : arriving_) blocks_.receive(piece);
+    world_.receive(arriving_);
     arriving_.clear();
-    blocks_.wait_sent(shift_lane);
+    world_.wait_sent(shift_lane);
   }
 
  private:
@@ -91,7 +125,7 @@ class Group final : public comm::Group {
   void begin_shift(const Elements& from, const Elements& to) {
     if (size() == 1) return copy(from.data, to);
     const Piece sent = Piece::flat(world_rank((rank() + 1) % size()), from.data, from.bytes(), shift_lane);
-    blocks_.post({&sent, 1});
+    world_.post({&sent, 1});
     arriving_.push_back(Piece::flat(world_rank((rank() + size() - 1) % size()), to.data, to.bytes(), shift_lane));
   }
 
@@ -198,7 +232,7 @@ class Group final : public comm::Group {
   Job& job_;
   Memory& memory_;
   Meeting& meeting_;
-  Blocks& blocks_;
+  comm::World& world_;
   std::vector<Piece> arriving_;  // shifts that were started and not received
   std::uint64_t rounds_ = 0;     // barriers entered
   std::uint64_t calls_ = 0;      // collectives called; of two in a row one is even and one odd

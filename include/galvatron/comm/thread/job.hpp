@@ -50,8 +50,7 @@ struct Meeting {
     alignas(64) std::byte small[2][small_bytes];
   };
 
-  explicit Meeting(std::vector<int> world_ranks)
-      : ranks(std::move(world_ranks)), members(std::make_unique<Member[]>(ranks.size())) {}
+  explicit Meeting(std::size_t size) : members(std::make_unique<Member[]>(size)) {}
 
   static constexpr std::uint64_t poison = std::uint64_t{1} << 63;
 
@@ -73,8 +72,7 @@ struct Meeting {
     bell.ring();
   }
 
-  const std::vector<int> ranks;             ///< world ranks, in group order
-  const std::unique_ptr<Member[]> members;  ///< one per rank
+  const std::unique_ptr<Member[]> members;  ///< one per rank, in group order
   alignas(64) std::atomic<std::uint64_t> arrivals{0};
   Doorbell bell;
 };
@@ -116,7 +114,7 @@ class Job {
     const std::scoped_lock lock(mutex_);
     auto& meeting = meetings_[{on_device, std::vector<int>(ranks.begin(), ranks.end())}];
     if (meeting == nullptr) {
-      meeting = std::make_unique<Meeting>(std::vector<int>(ranks.begin(), ranks.end()));
+      meeting = std::make_unique<Meeting>(ranks.size());
       if (failed()) meeting->spoil();
     }
     return *meeting;
