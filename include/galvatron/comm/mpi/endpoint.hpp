@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <exception>
 #include <ranges>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -123,11 +122,10 @@ class Endpoint {
     if (thread::wait_awake(policy_, ready)) return;
     const auto begin = Clock::now();
     auto in_vain_since = Clock::time_point::max();
-    for (BackOff back_off(runtime_);; back_off.take()) {
-      back_off.listen();
+    ask(runtime_, [&] {
       look();
       check();
-      if (ready()) return;
+      if (ready()) return true;
       const auto now = Clock::now();
       if (some_ended_) {
         std::vector<int> ended = missing();
@@ -138,14 +136,15 @@ class Endpoint {
       }
       if (now - begin >= options_.timeout)
         throw PeerFailure(gave_up(rank(), options_.timeout, rank_list(missing()) + " " + what()));
-    }
+      return false;
+    });
   }
 
   /// For the way out: waits at most `limit` for `ready()`, throws nothing.
   template <class Ready>
   static void drain(const Runtime& runtime, std::chrono::nanoseconds limit, Ready&& ready) noexcept {
     const auto deadline = Clock::now() + limit;
-    for (BackOff back_off(runtime); !ready() && Clock::now() < deadline; back_off.take()) back_off.listen();
+    ask(runtime, [&] { return ready() || Clock::now() >= deadline; });
   }
 
   /// Tells the others how this rank's body ended (null: well) and waits until all have. After a failure the runtime is
@@ -161,21 +160,17 @@ class Endpoint {
   }
 
  private:
-  // A sleep that grows from a few microseconds to a millisecond, or until somebody rings after listen().
-  class BackOff {
-   public:
-    explicit BackOff(const Runtime& runtime) : bells_(runtime.doorbells()) {}
-    void listen() { heard_ = bells_.listen(); }
-    void take() {
-      bells_.sleep(heard_, length_);
-      length_ = std::min(length_ + length_ / 2, std::chrono::nanoseconds(1'000'000));
+  // Asks `ready()` again and again; sleeps in between until somebody rings, or for a time that grows from a few
+  // microseconds to a millisecond.
+  template <class Ready>
+  static void ask(const Runtime& runtime, Ready&& ready) {
+    for (std::chrono::nanoseconds pause(4000);;
+         pause = std::min(pause + pause / 2, std::chrono::nanoseconds(1'000'000))) {
+      const std::uint32_t heard = runtime.doorbells().listen();
+      if (ready()) return;
+      runtime.doorbells().sleep(heard, pause);
     }
-
-   private:
-    const Doorbells& bells_;
-    std::uint32_t heard_ = 0;
-    std::chrono::nanoseconds length_{4000};
-  };
+  }
 
   void take(int rank, const Status& said) {
     news_.take(rank, said);
@@ -201,7 +196,6 @@ class Endpoint {
   Verdict agree(const std::exception_ptr& own) {
     Status mine = news_.status_of(own);
     mine.run = run_;
-    if (is_connection_failure(own)) wait_for_news_of_a_death();
     take(rank(), mine);
     Requests sends;
     for (int peer = 0; peer < size(); ++peer)
@@ -212,31 +206,17 @@ class Endpoint {
 
     auto deadline = Clock::time_point::max();
     const auto is_running = [&](int peer) { return news_.of(peer) == Status::Kind::running; };
-    for (BackOff back_off(runtime_); std::ranges::any_of(std::views::iota(0, size()), is_running); back_off.take()) {
-      back_off.listen();
+    ask(runtime_, [&] {
       look();
       if (!news_.failure().empty()) deadline = std::min(deadline, Clock::now() + patience);
-      if (Clock::now() > deadline) break;
-    }
+      return std::ranges::none_of(std::views::iota(0, size()), is_running) || Clock::now() > deadline;
+    });
     const bool fine = news_.failure().empty();
     drain(runtime_, fine ? options_.timeout : std::chrono::milliseconds(500), [&] { return sends.over(); });
     if (fine) return {};
     runtime_.abandon();
     return news_.verdict(rank(), own);
   }
-
-  static bool is_connection_failure(const std::exception_ptr& failure) {
-    if (failure == nullptr) return false;
-    try {
-      std::rethrow_exception(failure);
-    } catch (const ConnectionFailure&) {
-      return true;
-    } catch (...) {
-      return false;
-    }
-  }
-  // A broken connection is mostly the consequence of a death that others report, and that ends this process too.
-  static void wait_for_news_of_a_death() { std::this_thread::sleep_for(std::chrono::seconds(3)); }
 
   Runtime& runtime_;
   Options options_;

@@ -13,6 +13,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -201,6 +202,9 @@ Verdict outcome_of(Runtime& runtime, F&& body, const Options& options = {}) {
   try {
     World world(endpoint);
     body(world);
+  } catch (const ConnectionFailure&) {  // mostly of a death that others report, and that ends this process too
+    own = std::current_exception();
+    std::this_thread::sleep_for(std::chrono::seconds(3));
   } catch (...) {
     own = std::current_exception();
   }
