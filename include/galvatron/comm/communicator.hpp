@@ -30,9 +30,11 @@ struct Pending {
 
 /// One rank's handle on an ordered set of ranks (a tensor-parallel, a data-parallel or the whole group).
 ///
-/// All members call the same operations in the same order. Reductions add in rank order, so results are bit-equal from
-/// run to run and the same on every member. A failure on any rank ends every rank's call with PeerFailure. Sizes that
-/// do not fit together are a Failure (internal) with the numbers.
+/// All members call the same operations, with the same sizes, in the same order; a call that disagrees with the others
+/// ends with a Failure on all of them that says who called what. Reductions add in rank order, so results are bit-equal
+/// from run to run and the same on every member. A failure on any rank, or the timeout, ends every rank's call with
+/// PeerFailure; the contents of the buffers are unspecified then, and nobody touches them any more. Sizes that do not
+/// fit together are a Failure (internal) with the numbers.
 class Group {
  public:
   Group(const Group&) = delete;
@@ -126,11 +128,9 @@ class Group {
   [[nodiscard]] int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
 
   virtual void do_run(const Collective& called) = 0;
-  /// Begins a collective. By default that is left to do_finish(): rank threads and processes of cores compute on the
-  /// cores that would carry messages. A group with other carriers (copy engines of a GPU, a network card) really
-  /// begins here, and returns what do_finish() is to be told.
+  /// Begins a collective, and returns what do_finish() is to be told. By default that does it all: rank threads and
+  /// processes of cores compute on the cores that would carry messages.
   virtual Pending do_start(const Collective& called) { return {called}; }
-  /// Ends a collective that was started.
   virtual void do_finish(const Pending& pending) { do_run(*pending.what); }
 
  private:
@@ -159,7 +159,8 @@ class Group {
   int rank_;
 };
 
-/// One rank's handle on all ranks of a run, for memory of the program or of a device. Used by one thread.
+/// One rank's handle on all ranks of a run, for memory of the program or of a device. Used by one thread. When another
+/// rank has failed, or has not answered within the timeout, every call throws PeerFailure.
 class World {
  public:
   World(const World&) = delete;
@@ -251,10 +252,6 @@ class Groups {
 
 /// Keeps an exception from freeing memory that a peer is still copying from: lives shorter than the memory of posted
 /// blocks, and withdraws them when it goes away, by an exception or not.
-///
-///   Arena arena(...);                  // holds activations that are sent
-///   comm::SendGuard guard(world);      // destroyed first
-///   ... world.post(...); ... world.wait_sent();
 class SendGuard {
  public:
   explicit SendGuard(World& world) : world_(world) {}

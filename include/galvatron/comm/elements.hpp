@@ -15,11 +15,6 @@
 
 namespace galvatron::comm {
 
-/// The element types of a reduction.
-template <class T>
-concept Reducible = std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int32_t> ||
-                    std::is_same_v<T, bfloat16>;
-
 /// What a type is summed in.
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
@@ -62,11 +57,13 @@ constexpr ElementType element_type() {
     return ElementType::bfloat16;
   else if constexpr (std::is_same_v<T, std::int32_t>)
     return ElementType::int32;
-  else if constexpr (std::is_integral_v<T>)
-    return ElementType::integer;
   else
-    return ElementType::other;
+    return std::is_integral_v<T> ? ElementType::integer : ElementType::other;
 }
+
+/// The element types of a reduction.
+template <class T>
+concept Reducible = element_type<T>() <= ElementType::int32;
 
 /// A View whose type is a value. `data` may be null where nothing is computed.
 struct Elements {

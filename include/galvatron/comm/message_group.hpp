@@ -62,10 +62,7 @@ struct Opening {
   }
 };
 
-/// One rank's handle on a group; see comm::Group. Every operation is collective: all members call it with the same
-/// sizes, and a call that disagrees with the others ends with a Failure on all of them that says who called what. If
-/// any rank of the job fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are
-/// unspecified then.
+/// One rank's handle on a group.
 template <GroupMessages Messages>
 class MessageGroup final : public Group {
  public:

@@ -105,7 +105,6 @@ class Endpoint {
   [[nodiscard]] int rank() const { return runtime_.rank(); }
   [[nodiscard]] int size() const { return runtime_.size(); }
   [[nodiscard]] Runtime& runtime() { return runtime_; }
-  /// How long this rank waits for another one from now on.
   void set_timeout(std::chrono::nanoseconds timeout) { options_.timeout = timeout; }
 
   /// Throws PeerFailure if another rank is known to have failed.

@@ -122,8 +122,6 @@ class Runtime {
     ::prctl(PR_SET_TIMERSLACK, 1000);  // a back-off of a few microseconds shall not last 50 longer
     find_place();
   }
-  Runtime(const Runtime&) = delete;
-  Runtime& operator=(const Runtime&) = delete;
   ~Runtime() {
     if (abandoned_) return;
     doorbells_->free();

@@ -81,9 +81,8 @@ class Messages {
 /// One rank's handle on a group of processes.
 using Group = MessageGroup<Messages>;
 
-/// A rank of a world of processes, where a lane is a tag of MPI. Used from the main thread only. When another rank has
-/// failed, or has not answered within the timeout, every call throws PeerFailure. A posted block counts as sent when it
-/// has been taken, or been copied by MPI.
+/// A rank of a world of processes, where a lane is a tag of MPI. Used from the main thread only. A posted block counts
+/// as sent when it has been taken, or been copied by MPI.
 class World final : public comm::World {
  public:
   explicit World(Endpoint& endpoint) : comm::World(endpoint.rank(), endpoint.size()), endpoint_(endpoint) {}

@@ -51,8 +51,6 @@ class Blocks {
       if (lock.owns_lock()) pump();
     });
   }
-  Blocks(const Blocks&) = delete;
-  Blocks& operator=(const Blocks&) = delete;
   ~Blocks() { watch_.set_chore({}); }
 
   void post(std::span<const Piece> pieces) {
@@ -269,6 +267,7 @@ class Blocks {
     ready_.record(route.stream);
     ready_.hold(compute_);
   }
+
   World& control_;
   Watch& watch_;
   device::cuda::Stream& compute_;

@@ -76,8 +76,6 @@ class Watch {
           cudaSetDevice(device);
           run(stop);
         }) {}
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
 
   /// Calls `chore()` now and then, from another thread; empty: nothing more, and it is not being called.
   void set_chore(std::function<void()> chore) {

@@ -39,12 +39,9 @@ class Endpoint {
       : rank_(rank), timeout_(timeout), peers_(sockets.size()), news_(size()) {
     for (std::size_t i = 0; i < peers_.size(); ++i) peers_[i].socket = std::move(sockets[i]);
   }
-  Endpoint(const Endpoint&) = delete;
-  Endpoint& operator=(const Endpoint&) = delete;
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return static_cast<int>(peers_.size()); }
-  /// How long this rank waits for another one from now on.
   void set_timeout(std::chrono::nanoseconds timeout) { timeout_ = timeout; }
 
   /// Sends a block; to oneself too.

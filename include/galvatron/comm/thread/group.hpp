@@ -37,9 +37,6 @@ namespace galvatron::comm::thread {
 ///   rank 1   offer, meet --> expect 0, work, offer, meet --> expect 0
 class Memory {
  public:
-  Memory() = default;
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
   virtual ~Memory() = default;
 
   [[nodiscard]] virtual bool on_device() const { return false; }
@@ -62,10 +59,7 @@ class Memory {
 /// Lane of what groups shift; callers of World::post() have those below.
 inline constexpr int shift_lane = 1 << 30;
 
-/// One rank's handle on a group. Every operation is collective: all members call it with the same sizes, and a call
-/// that disagrees with the others ends with a Failure on all of them that says who called what. If any rank of the job
-/// fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are unspecified then, and
-/// nobody touches them any more.
+/// One rank's handle on a group.
 class Group final : public comm::Group {
  public:
   /// @param world  of this rank; all of these outlive the group

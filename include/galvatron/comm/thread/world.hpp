@@ -23,8 +23,7 @@
 
 namespace galvatron::comm::thread {
 
-/// A rank of a world of threads. Every rank uses its own handle, and only from its own thread. When another rank has
-/// failed, or has not answered within the timeout, every call throws PeerFailure.
+/// A rank of a world of threads. Every rank uses its own handle, and only from its own thread.
 class World : public comm::World {
  public:
   World(Job& job, int rank) : World(job, program_memory(), rank) {}
