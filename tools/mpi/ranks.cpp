@@ -81,17 +81,14 @@ void run_as_rank(Common& common, const std::function<int(Launcher&)>& body) {
     ProcessLauncher launcher(runtime, world);
     result = body(launcher);
   });
-  if (verdict.failure == nullptr && result == 0) return;
-  if (verdict.failure == nullptr) {
-    guard.conclude();
-    throw Exited{result};
+  if (verdict.failure != nullptr) {
+    output.restore();
+    result = verdict.reports ? report_failure(verdict.failure, common) : static_cast<int>(verdict.error);
+    comm::mpi::conclude(runtime, verdict.reports);
   }
-  int code = static_cast<int>(verdict.error);
-  output.restore();
-  if (verdict.reports) code = report_failure(verdict.failure, common);
-  comm::mpi::conclude(runtime, verdict.reports);
+  if (result == 0) return;
   guard.conclude();
-  throw Exited{code};
+  throw Exited{result};
 }
 
 }  // namespace galvatron::tools

@@ -156,13 +156,12 @@ class MessageGroup final : public Group {
     });
     deliver();
     for (int i = 0; i < size(); ++i)
-      if (!opening(i).agrees_with(outgoing_)) throw_disagreement();
+      if (!opening(i).agrees_with(outgoing_))
+        throw Failure(ErrorKind::internal, disagreement(ranks(), [&](int of) {
+                        const Opening& other = opening(of);
+                        return other.call.text() + (other.group != outgoing_.group ? " of another group" : "");
+                      }));
     return small;
-  }
-  [[noreturn]] void throw_disagreement() {
-    throw Failure(ErrorKind::internal, disagreement(ranks(), [&](int i) {
-                    return opening(i).call.text() + (opening(i).group != outgoing_.group ? " of another group" : "");
-                  }));
   }
 
   [[nodiscard]] const Opening& opening(int member) const {

@@ -34,10 +34,6 @@ struct Status {
     std::memcpy(message, text.data(), n);
     message[n] = '\0';
   }
-  [[nodiscard]] bool same_failure(const Status& other) const {
-    return kind == Kind::failed && other.kind == Kind::failed && error == other.error &&
-           std::string_view(message) == other.message;
-  }
 };
 static_assert(sizeof(Status) == 1024);
 
@@ -117,7 +113,9 @@ class News {
     Verdict out{.failure = own};
     if (failed < std::ssize(statuses_)) {
       const Status& first = statuses_[static_cast<std::size_t>(failed)];
-      const bool alike = std::ranges::all_of(statuses_, [&](const Status& s) { return s.same_failure(first); });
+      const bool alike = std::ranges::all_of(statuses_, [&](const Status& s) {
+        return s.kind == first.kind && s.error == first.error && std::string_view(s.message) == first.message;
+      });
       out.error = first.error;
       // A user's mistake is no rank's fault.
       if (!alike && (rank != failed || first.error == ErrorKind::machine))

@@ -41,8 +41,8 @@ GALVATRON_KERNEL void put(T& x, T value) {
 template <class T, int n>
 struct Reduce {
   using Run = Pack<T, n>;
-  const T* sources[most_ranks];
-  T* destinations[most_ranks];
+  const T* sources[most_ranks]{};
+  T* destinations[most_ranks]{};
   int source_count;
   int destination_count;
   ReduceOp op;
@@ -84,19 +84,6 @@ struct CopyUnits {
   }
 };
 
-template <class T, int n, class L>
-void reduce_runs(L& launcher, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
-                 std::int64_t count, ReduceOp op) {
-  using Kernel = Reduce<T, n>;
-  Kernel kernel{};
-  for (std::size_t k = 0; k < sources.size(); ++k) kernel.sources[k] = reinterpret_cast<const T*>(sources[k]);
-  for (std::size_t k = 0; k < destinations.size(); ++k) kernel.destinations[k] = reinterpret_cast<T*>(destinations[k]);
-  kernel.source_count = static_cast<int>(sources.size());
-  kernel.destination_count = static_cast<int>(destinations.size());
-  kernel.op = op;
-  device::cuda::for_each(launcher, count / n, kernel);
-}
-
 }  // namespace detail
 
 /// destination[i] = sources[0][i] op sources[1][i] op ... for i in [0, count) and every destination; bfloat16 is summed
@@ -106,11 +93,20 @@ template <class L>
 void reduce(L& launcher, ElementType type, std::span<std::byte* const> sources,
             std::span<std::byte* const> destinations, std::int64_t count, ReduceOp op) {
   with_reducible(type, [&]<class T>() {
+    const auto by = [&]<int n>() {
+      detail::Reduce<T, n> kernel{.source_count = static_cast<int>(sources.size()),
+                                  .destination_count = static_cast<int>(destinations.size()),
+                                  .op = op};
+      for (std::size_t k = 0; k < sources.size(); ++k) kernel.sources[k] = reinterpret_cast<const T*>(sources[k]);
+      for (std::size_t k = 0; k < destinations.size(); ++k)
+        kernel.destinations[k] = reinterpret_cast<T*>(destinations[k]);
+      device::cuda::for_each(launcher, count / n, kernel);
+    };
     const auto is_packed = [&](std::byte* address) { return device::cuda::is_packed<T>(count, address); };
     if (std::ranges::all_of(sources, is_packed) && std::ranges::all_of(destinations, is_packed))
-      detail::reduce_runs<T, detail::Pack<T>::size>(launcher, sources, destinations, count, op);
+      by.template operator()<detail::Pack<T>::size>();
     else
-      detail::reduce_runs<T, 1>(launcher, sources, destinations, count, op);
+      by.template operator()<1>();
   });
 }
 

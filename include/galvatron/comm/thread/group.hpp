@@ -154,12 +154,11 @@ class Group final : public comm::Group {
     member(rank()).calls[calls_ & 1U] = call;
     if (!next_round(call)) job_.throw_failure(world_rank());
     for (int i = 0; i < size(); ++i)
-      if (!call_of(i).agrees_with(call_of(0))) throw_disagreement();
-  }
-  [[noreturn]] void throw_disagreement() {
-    const std::string text = disagreement(ranks(), [&](int i) { return call_of(i).text(); });
-    member(rank()).finished.store(calls_, std::memory_order_release);
-    throw Failure(ErrorKind::internal, text);
+      if (!call_of(i).agrees_with(call_of(0))) {
+        const std::string text = disagreement(ranks(), [&](int of) { return call_of(of).text(); });
+        member(rank()).finished.store(calls_, std::memory_order_release);
+        throw Failure(ErrorKind::internal, text);
+      }
   }
 
   // Meets the others for a call; while read() runs, what they gave may be read, and large data written too.
