@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -136,23 +137,23 @@ class Group {
  private:
   void check(const Collective& called) const {
     const auto& [kind, from, to, op, root] = called;
-    const auto one_shard_each = [&](const Elements& shard, const Elements& all) {
-      if (all.count != shard.count * size())
-        throw Failure(ErrorKind::internal, text(name_of(called.kind), " on rank ", world_rank(), ": the whole has ",
-                                                all.count, " elements, but ", size(), " members with a shard of ",
-                                                shard.count, " make ", shard.count * size()));
+    const auto require = [](bool holds, const auto&... why) {
+      if (!holds) throw Failure(ErrorKind::internal, text(why...));
     };
-    if (kind == CallKind::all_gather) one_shard_each(from, to);
-    if (kind == CallKind::reduce_scatter) one_shard_each(to, from);
-    if (kind == CallKind::all_to_all && (from.count != to.count || from.count % size() != 0))
-      throw Failure(ErrorKind::internal,
-                    text("all_to_all on rank ", world_rank(), ": ", from.count, " elements to send and ", to.count,
-                         " to receive are not equal blocks for ", size(), " members"));
-    if (kind == CallKind::broadcast && (root < 0 || root >= size()))
-      throw Failure(ErrorKind::internal,
-                    text("broadcast from member ", root, " of a group of ", size(), "; members are numbered from 0"));
-    if (kind == CallKind::shift && from.count != to.count)
-      throw Failure(ErrorKind::internal, text("a shift of ", from.count, " elements into ", to.count));
+    if (kind == CallKind::all_gather || kind == CallKind::reduce_scatter) {
+      const std::int64_t shard = kind == CallKind::all_gather ? from.count : to.count;
+      const std::int64_t all = kind == CallKind::all_gather ? to.count : from.count;
+      require(all == shard * size(), name_of(kind), " on rank ", world_rank(), ": the whole has ", all,
+              " elements, but ", size(), " members with a shard of ", shard, " make ", shard * size());
+    }
+    if (kind == CallKind::all_to_all)
+      require(from.count == to.count && from.count % size() == 0, "all_to_all on rank ", world_rank(), ": ", from.count,
+              " elements to send and ", to.count, " to receive are not equal blocks for ", size(), " members");
+    if (kind == CallKind::broadcast)
+      require(root >= 0 && root < size(), "broadcast from member ", root, " of a group of ", size(),
+              "; members are numbered from 0");
+    if (kind == CallKind::shift)
+      require(from.count == to.count, "a shift of ", from.count, " elements into ", to.count);
   }
 
   std::vector<int> ranks_;

@@ -127,7 +127,7 @@ class Blocks {
   struct Route {
     static constexpr int most_blocks = 8;
     Route(Watch& watch, const ncclUniqueId& its_id, int end)
-        : id(its_id), communicator(watch, its_id, 2, end, most_blocks, /*waits=*/false) {}
+        : id(its_id), communicator(watch, its_id, 2, end, most_blocks) {}
     ncclUniqueId id;
     device::cuda::Stream stream;
     Communicator communicator;

@@ -49,11 +49,9 @@ inline void pause(Clock::time_point begin) {
 
 class Communicator {
  public:
-  /// Collective. Throws DeviceFailure or PeerFailure.
+  /// Collective; the first call() waits until all members have come. Throws DeviceFailure or PeerFailure.
   /// @param most_blocks  thread blocks of its kernels, each of which has buffers of its own; 0: as NCCL likes
-  /// @param waits  returns when all members have come, else before settle() does
-  Communicator(Watch& watch, const ncclUniqueId& id, int size, int rank, int most_blocks = 0, bool waits = true)
-      : watch_(watch) {
+  Communicator(Watch& watch, const ncclUniqueId& id, int size, int rank, int most_blocks = 0) : Communicator(watch) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     if (most_blocks > 0) config.maxCTAs = most_blocks;
@@ -61,14 +59,7 @@ class Communicator {
     watch_.check();
     const ncclResult_t status = ncclCommInitRankConfig(&comm_, size, id, rank, &config);
     watch_.add(&comm_);
-    try {
-      if (!is_fine(status)) watch_.fail(status, comm_, lock);
-      if (waits) wait_ready(lock);
-    } catch (...) {
-      watch_.remove(&comm_);
-      if (comm_ != nullptr) ncclCommAbort(comm_);
-      throw;
-    }
+    if (!is_fine(status)) watch_.fail(status, comm_, lock);
   }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -105,6 +96,8 @@ class Communicator {
   }
 
  private:
+  explicit Communicator(Watch& watch) : watch_(watch) {}
+
   // Throws if there was a failure, or after the timeout.
   void wait_ready(std::unique_lock<std::mutex>& lock) {
     const auto begin = Clock::now();

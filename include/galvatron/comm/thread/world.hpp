@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -165,13 +164,10 @@ void run(int ranks, F&& body, const Options& options = {}) {
   threads.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     try {
-      try {
-        threads.emplace_back(rank_main, rank);
-      } catch (const std::system_error& e) {
-        throw DeviceFailure(text("cannot start thread ", rank + 1, " of ", ranks, ": ", e.what()));
-      }
-    } catch (...) {  // the last that is tried; the others end
-      job.fail(rank, std::current_exception());
+      threads.emplace_back(rank_main, rank);
+    } catch (const std::exception& e) {  // the last that is tried; the others end
+      const std::string why = text("cannot start thread ", rank + 1, " of ", ranks, ": ", e.what());
+      job.fail(rank, std::make_exception_ptr(DeviceFailure(why)));
       break;
     }
   }
