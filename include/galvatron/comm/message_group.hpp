@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -235,6 +236,28 @@ class MessageGroup final : public Group {
   std::vector<std::byte*> sources_;
   Messages now_;     // of the call that is being made
   Messages shifts_;  // of shifts that were started and not finished
+};
+
+/// What worlds of processes have in common.
+/// @tparam Endpoint  a process's end of all its connections
+template <class Endpoint, GroupMessages Messages>
+class MessageWorld : public World {
+ public:
+  explicit MessageWorld(Endpoint& endpoint) : World(endpoint.rank(), endpoint.size()), endpoint_(endpoint) {}
+
+  /// How long this rank waits for another one from now on.
+  void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
+
+  Group& group(std::span<const int> ranks) override {
+    return groups_.find(*this, ranks, endpoint_, staging_, ranks, rank());
+  }
+
+ protected:
+  Endpoint& endpoint_;
+
+ private:
+  Staging staging_;
+  Groups<MessageGroup<Messages>> groups_;
 };
 
 }  // namespace galvatron::comm

@@ -2,8 +2,6 @@
 // share one.
 #pragma once
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -41,12 +39,8 @@ static_assert(std::is_trivially_copyable_v<Seat>);
 /// This process's seat on GPU `ordinal`. Throws DeviceFailure.
 inline Seat seat_on(int ordinal) {
   Seat seat;
-  std::string host;  // as long as the kernel runs, of no other machine
-  if (!(std::ifstream("/proc/sys/kernel/random/boot_id") >> host)) {
-    char name[256] = "";
-    ::gethostname(name, sizeof name - 1);
-    host = name;
-  }
+  std::string host;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> host;  // as long as the kernel runs, of no other machine
   std::copy_n(host.begin(), std::min(host.size(), seat.host.size()), seat.host.begin());
   seat.gpu = device::cuda::describe_device(ordinal).identity;
   return seat;

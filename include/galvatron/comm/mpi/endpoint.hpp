@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <ranges>
@@ -43,17 +42,13 @@ struct Message {
 };
 
 /// Messages that were begun. Throws ConnectionFailure where nothing else is said.
-class Requests {
- public:
+struct Requests {
+  std::vector<Message> messages;
+
   /// The request of a message, for the call that begins it.
-  MPI_Request* add(const Message& message) { return &messages_.emplace_back(message).request; }
-  void clear() { messages_.clear(); }
-
-  [[nodiscard]] std::size_t size() const { return messages_.size(); }
-  [[nodiscard]] const std::vector<Message>& messages() const { return messages_; }
-
+  MPI_Request* add(const Message& message) { return &messages.emplace_back(message).request; }
   /// True if all have come and gone.
-  bool done() { return std::ranges::all_of(messages_, has_gone); }
+  bool done() { return std::ranges::all_of(messages, has_gone); }
   /// The same for the way out of a failure: also true if a connection is broken.
   bool over() noexcept {
     try {
@@ -66,21 +61,18 @@ class Requests {
   template <class Concern>
   [[nodiscard]] std::vector<int> peers(Concern&& concern) {
     std::vector<int> peers;
-    for (Message& message : messages_)
+    for (Message& message : messages)
       if (concern(message) && !has_gone(message)) peers.push_back(message.peer);
     return each_once(std::move(peers));
   }
-  void forget_done() { std::erase_if(messages_, has_gone); }
+  void forget_done() { std::erase_if(messages, has_gone); }
 
- private:
   static bool has_gone(Message& message) {
     if (message.request == MPI_REQUEST_NULL) return true;
     int flag = 0;
     require(MPI_Test(&message.request, &flag, &message.status), "MPI_Test");
     return flag != 0;
   }
-
-  std::vector<Message> messages_;
 };
 
 class Endpoint {

@@ -38,16 +38,16 @@ class Messages {
   }
   template <class What>
   void finish(What&& what) {
-    if (requests_.size() == 0) return;
+    if (requests_.messages.empty()) return;
     endpoint_.wait([&] { return requests_.done(); }, [&] { return missing(); }, what);
-    for (const Message& message : requests_.messages()) {
+    for (const Message& message : requests_.messages) {
       if (!message.incoming) continue;
       int sent = 0;
       require(MPI_Get_count(&message.status, MPI_BYTE, &sent), "MPI_Get_count");
       if (message.whole) check_sent(endpoint_.rank(), message.peer, message.bytes, sent);
       if (message.bytes > eager_bytes) endpoint_.ring(message.peer);
     }
-    requests_.clear();
+    requests_.messages.clear();
   }
 
  private:
@@ -78,24 +78,14 @@ class Messages {
   Requests requests_;
 };
 
-/// One rank's handle on a group of processes.
-using Group = MessageGroup<Messages>;
-
 /// A rank of a world of processes, where a lane is a tag of MPI. Used from the main thread only. A posted block counts
 /// as sent when it has been taken, or been copied by MPI.
-class World final : public comm::World {
+class World final : public MessageWorld<Endpoint, Messages> {
  public:
-  explicit World(Endpoint& endpoint) : comm::World(endpoint.rank(), endpoint.size()), endpoint_(endpoint) {}
+  using MessageWorld::MessageWorld;
   ~World() override {
     withdraw();
     for (auto& [rows, type] : types_) MPI_Type_free(&type);
-  }
-
-  /// How long this rank waits for another one from now on.
-  void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
-
-  Group& group(std::span<const int> ranks) override {
-    return groups_.find(*this, ranks, endpoint_, staging_, ranks, rank());
   }
 
   /// Gives blocks that are under way a moment to arrive. Nobody reads this process's memory after it ends, which it
@@ -129,8 +119,8 @@ class World final : public comm::World {
     endpoint_.wait([&] { return arrivals_.done(); },
                    [&] { return arrivals_.peers([](const Message&) { return true; }); },
                    [&] { return std::string("did not send the rest of a block"); });
-    for (const Message& block : arrivals_.messages()) endpoint_.ring(block.peer);  // it may wait for that
-    arrivals_.clear();
+    for (const Message& block : arrivals_.messages) endpoint_.ring(block.peer);  // it may wait for that
+    arrivals_.messages.clear();
   }
   void do_wait_sent(int lane) override {
     own_.check_received(lane);
@@ -138,7 +128,7 @@ class World final : public comm::World {
       return sends_.peers([&](const Message& block) { return lane == every_lane || lane == block.tag; });
     };
     endpoint_.wait([&] { return late().empty(); }, late,
-                   [&] { return "did not take " + std::to_string(sends_.size()) + " blocks or fewer"; });
+                   [&] { return "did not take " + std::to_string(sends_.messages.size()) + " blocks or fewer"; });
     sends_.forget_done();
   }
 
@@ -182,9 +172,6 @@ class World final : public comm::World {
     return {1, type};
   }
 
-  Endpoint& endpoint_;
-  Staging staging_;
-  Groups<Group> groups_;
   Requests sends_;     // posted and perhaps not taken
   Requests arrivals_;  // of one receive()
   OwnBlocks own_{rank()};

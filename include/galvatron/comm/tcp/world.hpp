@@ -60,20 +60,10 @@ class Messages {
   std::vector<Expected> expected_;
 };
 
-/// One rank's handle on a group of processes.
-using Group = MessageGroup<Messages>;
-
 /// Posted blocks are copies.
-class World final : public comm::World {
+class World final : public MessageWorld<Endpoint, Messages> {
  public:
-  explicit World(Endpoint& endpoint) : comm::World(endpoint.rank(), endpoint.size()), endpoint_(endpoint) {}
-
-  Group& group(std::span<const int> ranks) override {
-    return groups_.find(*this, ranks, endpoint_, staging_, ranks, rank());
-  }
-
-  /// How long this rank waits for another one from now on.
-  void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
+  using MessageWorld::MessageWorld;
 
   std::optional<std::string> failure() override { return endpoint_.failure(); }
   void warn(const std::string& text) noexcept override { endpoint_.warn(text); }
@@ -95,10 +85,6 @@ class World final : public comm::World {
     }
   }
   void do_wait_sent(int) override { endpoint_.flush(); }
-
-  Endpoint& endpoint_;
-  Staging staging_;
-  Groups<Group> groups_;
 };
 
 /// How long ranks wait for each other.
