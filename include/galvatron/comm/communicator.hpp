@@ -48,8 +48,7 @@ class Group {
   /// World ranks of the members, in group order.
   [[nodiscard]] std::span<const int> ranks() const { return ranks_; }
 
-  /// data (n) = the members' data, summed (or their maximum) in rank order; bfloat16 is summed in float and rounded
-  /// once.
+  /// data (n) = the members' data, summed in rank order, or their maximum; bfloat16 is summed in float, rounded once.
   template <Reducible T>
   void all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
     const Elements all = elements_of(data);
@@ -222,8 +221,7 @@ class World {
   std::vector<int> everybody_;
 };
 
-/// The groups of a world, made when they are first asked for.
-/// @tparam G  a Group
+/// The groups of a world, of class G, made when they are first asked for.
 template <class G>
 class Groups {
  public:

@@ -51,8 +51,7 @@ inline std::string first_host(std::string_view list) {
   return host;
 }
 
-/// A port between 20000 and 39999 that follows from a job's name, so that jobs that share a host have ports of their
-/// own.
+/// A port between 20000 and 39999 that follows from a job's name: jobs that share a host have ports of their own.
 inline std::uint16_t port_of(std::string_view job) {
   std::uint32_t hash = 2166136261U;  // FNV-1a
   for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;

@@ -47,8 +47,7 @@ concept GroupMessages =
 using Staging = std::vector<std::byte>;
 inline constexpr std::int64_t staging_bytes = 4 << 20;
 
-/// Bytes up to which a member's data travel with its opening message: within what Open MPI sends at once in shared
-/// memory.
+/// Bytes of a member's data that travel with its opening message: within what Open MPI sends at once in shared memory.
 inline constexpr std::int64_t payload_bytes = 3072;
 
 /// What a member came for, as it travels.
@@ -170,8 +169,7 @@ class MessageGroup final : public Group {
   }
   [[nodiscard]] const std::byte* payload(int member) const { return opening(member).payload; }
 
-  // Gives every member i gives(i), this one too, and takes place(i) from it, which begins with element `first` of what
-  // it opens with.
+  // Gives every member i gives(i), and takes place(i) from it: what it opens with, from element `first` on.
   template <class Gives, class Place>
   void exchange(const Collective& called, std::int64_t first, Gives&& gives, Place&& place) {
     const bool small = meet(called);

@@ -8,7 +8,6 @@
 #include <deque>
 #include <map>
 #include <span>
-#include <string>
 
 #include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
@@ -77,12 +76,11 @@ inline void check_sent(int rank, const Piece& piece, std::int64_t sent) {
 /// Nobody else posts or receives the blocks of `rank` to itself.
 [[noreturn]] inline void throw_not_posted(int rank) {
   throw Failure(ErrorKind::internal,
-                "rank " + std::to_string(rank) + " receives a block from itself that it has not posted before");
+                text("rank ", rank, " receives a block from itself that it has not posted before"));
 }
 
 [[noreturn]] inline void throw_not_received(int rank) {
-  throw Failure(ErrorKind::internal,
-                "rank " + std::to_string(rank) + " waits for a block to itself that it has not received");
+  throw Failure(ErrorKind::internal, text("rank ", rank, " waits for a block to itself that it has not received"));
 }
 
 /// The blocks that a rank has posted to itself and not received.

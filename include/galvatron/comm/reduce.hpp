@@ -73,7 +73,6 @@ void reduce_with(std::span<std::byte* const> sources, std::span<std::byte* const
 
 /// destination[i] = sources[0][i] op sources[1][i] op ... for i in [0, n) and every destination; bfloat16 is summed in
 /// float and rounded once. A destination may be one of the sources; otherwise nothing overlaps.
-/// @param type  of a reduction
 inline void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
                    std::int64_t n, ReduceOp op) {
   with_reducible(type, [&]<class T>() {

@@ -105,8 +105,7 @@ class News {
     return status;
   }
 
-  /// The verdict of this rank, whose body threw `own` (null: it did not), when not all have ended well; all that were
-  /// heard of count, this one too.
+  /// The verdict of a rank whose body threw `own` (null: it did not), from all statuses, when not all have ended well.
   [[nodiscard]] Verdict verdict(int rank, const std::exception_ptr& own) const {
     const auto first_of = [&](auto&& is_so) { return std::ranges::find_if(statuses_, is_so) - statuses_.begin(); };
     auto failed = first_of([](const Status& s) { return s.kind == Status::Kind::failed; });

@@ -1,5 +1,4 @@
-// Ranks on GPUs: with a GPU each, as threads of one process or processes of one machine or several; or threads that
-// share one.
+// Ranks on GPUs: with one each, as threads of a process or processes of one or several machines; or threads on one GPU.
 #pragma once
 
 #include <algorithm>

@@ -39,8 +39,7 @@ inline double median_of(std::vector<double> values) {
 }
 
 /// Seconds of one op(), where seconds(calls, op) is those of so many: after a first call that does not count (it makes
-/// code and touches memory) the median of three batches that together take at least `least` seconds, or one call when
-/// that takes as long.
+/// code and touches memory) the median of three batches of at least `least` seconds together, or one call of as long.
 template <class Timer, class Op>
 double measure(const Timer& seconds, double least, const Op& op) {
   op();

@@ -86,9 +86,7 @@ struct CopyUnits {
 
 }  // namespace detail
 
-/// destination[i] = sources[0][i] op sources[1][i] op ... for i in [0, count) and every destination; bfloat16 is summed
-/// in float and rounded once. A destination may be one of the sources; otherwise nothing overlaps.
-/// @param type  of a reduction
+/// See comm::reduce().
 template <class L>
 void reduce(L& launcher, ElementType type, std::span<std::byte* const> sources,
             std::span<std::byte* const> destinations, std::int64_t count, ReduceOp op) {
@@ -110,8 +108,7 @@ void reduce(L& launcher, ElementType type, std::span<std::byte* const> sources,
   });
 }
 
-/// Copies the bytes of `from` in order into those of `to`: as many bytes, in rows of any lengths. The two are the same
-/// memory, or do not overlap.
+/// See comm::copy_piece(); the two are the same memory, or do not overlap.
 template <class L>
 void copy_block(L& launcher, const Piece& from, const Piece& to) {
   const std::int64_t total = from.bytes();

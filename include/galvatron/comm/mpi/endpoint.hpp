@@ -138,8 +138,7 @@ class Endpoint {
     ask(runtime, [&] { return ready() || Clock::now() >= deadline; });
   }
 
-  /// Tells the others how this rank's body ended (null: well) and waits until all have. After a failure the runtime is
-  /// abandoned: the process has to end.
+  /// Tells the others how this rank's body ended (null: well) and waits until all have. A failure abandons the runtime.
   Verdict settle(const std::exception_ptr& own) {
     try {
       return agree(own);
@@ -151,8 +150,7 @@ class Endpoint {
   }
 
  private:
-  // Asks `ready()` again and again; sleeps in between until somebody rings, or for a time that grows from a few
-  // microseconds to a millisecond.
+  // Asks `ready()` again and again, asleep in between until somebody rings, or for 4 us to 1 ms, more every time.
   template <class Ready>
   static void ask(const Runtime& runtime, Ready&& ready) {
     for (std::chrono::nanoseconds pause(4000);;

@@ -47,8 +47,7 @@ inline void require(int code, const char* call, std::source_location where = std
 ///   process 0   Isend to 1 -> shared memory     ring(1)
 ///   process 1   look, nothing there, sleep ~~~~~~~~~~~~~~~> look again at once
 ///
-/// A sleep has an end of its own, for what comes without a ring: from other hosts, or when MPI moves a large message in
-/// several parts.
+/// A sleep has an end of its own, for what comes without a ring: from other hosts, or the later parts of a message.
 class Doorbells {
  public:
   /// Collective over `local`, which has the processes of this host; `ranks` are their world ranks, and `world` is the
@@ -90,8 +89,7 @@ class Doorbells {
   }
 
  private:
-  // The first place in a process's part of the window where a bell may lie; the part begins at the same place modulo a
-  // page in every process.
+  // The first place for a bell in a process's part of the window, which begins at one place of a page in all of them.
   static void* place_in(void* memory) {
     std::size_t room = 2 * sizeof(thread::Doorbell);
     return std::align(alignof(thread::Doorbell), sizeof(thread::Doorbell), memory, room);

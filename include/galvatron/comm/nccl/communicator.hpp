@@ -38,8 +38,7 @@ inline ncclUniqueId shared_id(Group& control) {
   return id;
 }
 
-/// Between two looks at something that began then: most of NCCL's work is given to its stream in less time than the
-/// shortest sleep takes.
+/// Between two looks at something that began then: most of NCCL's calls take less time than the shortest sleep.
 inline void pause(Clock::time_point begin) {
   if (Clock::now() - begin < std::chrono::microseconds(200))
     std::this_thread::yield();

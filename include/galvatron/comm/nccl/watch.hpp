@@ -2,8 +2,7 @@
 // a GPU that waits for a dead peer.
 //
 // A thread asks NCCL and the control plane for failures and looks at the clock. When something is wrong it aborts all
-// communicators of the rank: kernels that wait for peers end, so does the program's wait for them, and the next call of
-// a group or world throws.
+// communicators of the rank: kernels that wait for peers end, so do waits for those, and the next call throws.
 #pragma once
 
 #include <atomic>
@@ -28,8 +27,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
-// Before 2.24 rank threads read each other's memory where only their own GPU can; before 2.22 communicators were
-// aborted one by one.
+// Before 2.24 rank threads read memory that only another's GPU can; before 2.22 communicators were aborted one by one.
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 24, 0)
 #error "galvatron: comm::nccl needs NCCL 2.24 or newer"
 #endif
@@ -138,8 +136,7 @@ class Watch {
   }
 
   /// Ends all communicators, when no stream is at work any more, and does no more chores. All come to their end before
-  /// one is destroyed: processes of a node keep each other's connections until then, and what one destroys first the
-  /// other may destroy last.
+  /// one is destroyed: processes of a node keep each other's connections until then, and destroy them in any order.
   void close() noexcept {
     set_chore({});
     const std::scoped_lock lock(mutex_);

@@ -28,8 +28,7 @@
 
 namespace galvatron::comm::tcp {
 
-/// For small messages: what is sent is copied, and what arrives is kept until it is taken. One thread uses it, but
-/// failure() may be asked by any.
+/// For small messages: what is sent is copied, what arrives is kept until taken. For one thread; any asks failure().
 class Endpoint {
  public:
   using Bytes = std::vector<std::byte>;

@@ -39,8 +39,7 @@ struct Address {
   std::uint16_t port = 0;
 };
 
-/// Takes connections until every rank in [first, env.size) has come, and notes where they listen; strangers are sent
-/// away.
+/// Takes connections until all ranks in [first, env.size) have come, and notes where they listen; sends strangers away.
 inline void accept_all(const Listener& listener, const LaunchEnvironment& env, int first, std::vector<Socket>& sockets,
                        std::vector<Address>& addresses, Clock::time_point deadline) {
   const auto missing = [&] {

@@ -20,8 +20,7 @@
 
 namespace galvatron::comm::thread {
 
-/// The queue of one lane of one ordered pair of ranks. It grows while a program finds out how many blocks it has under
-/// way, and never again.
+/// The queue of one lane from one rank to another. It grows to the most blocks that a program has under way.
 class Channel {
  public:
   /// Sender: appends a block.
@@ -39,8 +38,7 @@ class Channel {
   /// Sender: has the receiver taken everything?
   [[nodiscard]] bool drained() const { return waiting() == 0; }
 
-  /// Receiver: copies the first block by copy(from, to), which may throw and leave it. False if the sender has
-  /// withdrawn it meanwhile.
+  /// Receiver: takes the first block by copy(from, to), which may throw and leave it. False if it was withdrawn.
   template <class Copy>
   bool take(const Piece& to, Copy&& copy) {
     Piece from;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -40,8 +41,7 @@ inline constexpr std::int64_t small_bytes = 8192;
 ///   member 1  publish ----arrive> |opened| touch memory of 0 and 2, finished -arrive---> |closed|
 ///   member 2  publish -arrive---> |      | touch memory of 0 and 1, finished ----arrive> |      |
 ///
-/// If the closing round fails, a member still waits until all that were let in have finished, which they do without
-/// waiting for anybody.
+/// If the closing round fails, a member still waits until all that were let in have finished, which wait for nobody.
 struct Meeting {
   struct alignas(64) Member {
     Collective calls[2];                     // of even and of odd calls
@@ -133,10 +133,10 @@ class Job {
     const std::scoped_lock lock(mutex_);
     if (!failed()) spread(rank, [&] { return text; });
   }
-  /// "rank 2 failed: disk full"; empty if none has.
-  [[nodiscard]] std::string failure() const {
+  /// "rank 2 failed: disk full"; nothing if none has.
+  [[nodiscard]] std::optional<std::string> failure() const {
     const std::scoped_lock lock(mutex_);
-    return message_;
+    return failed() ? std::optional(message_) : std::nullopt;
   }
   /// Throws what the first rank that failed has thrown, the same object.
   void rethrow_first() const {

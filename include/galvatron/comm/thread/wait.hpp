@@ -36,8 +36,7 @@ struct WaitPolicy {
 /// Whether yielding pays for a thread. Beside a busy program a scheduler may let a thread that yields wait for a whole
 /// time slice, so that ranks that exceed the cores stand still most of the time: 4 ranks with 60 us of work between
 /// barriers took 3.4 ms a round on 2 cores beside two compilers (Linux 6.18), asleep at once 0.4 ms. After such a yield
-/// a thread does without for a while: 2 waits at first, four times as many after each that follows, half as many after
-/// 16 quick ones.
+/// a thread does without for a while: 2 waits at first, four times as many after the next, half after 16 quick ones.
 class YieldBackoff {
  public:
   static constexpr std::chrono::milliseconds slow{2};

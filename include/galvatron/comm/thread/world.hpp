@@ -30,10 +30,7 @@ class World : public comm::World {
 
   Group& group(std::span<const int> ranks) override { return groups_.find(*this, ranks, job_, memory_, *this, ranks); }
 
-  std::optional<std::string> failure() override {
-    if (!job_.failed()) return std::nullopt;
-    return job_.failure();
-  }
+  std::optional<std::string> failure() override { return job_.failure(); }
   void warn(const std::string& text) noexcept override { job_.warn(rank(), text); }
 
   /// A peer that still waits for a block that is taken back gets a PeerFailure.
@@ -143,8 +140,7 @@ class World : public comm::World {
 /// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call.
 ///
 /// If a rank throws, the others' pending and later calls throw PeerFailure naming that rank and its message, and when
-/// all have ended run() throws the first failure, the same exception object. Errors: DeviceFailure if the system
-/// refuses a thread.
+/// all have ended run() throws the first failure, the same object; a DeviceFailure if the system refuses a thread.
 template <class F>
 void run(int ranks, F&& body, const Options& options = {}) {
   if (ranks < 1) throw Failure(ErrorKind::usage, text("a run needs at least 1 rank, not ", ranks));
