@@ -167,7 +167,6 @@ class MessageGroup final : public Group {
   [[nodiscard]] const Opening& opening(int member) const {
     return member == rank() ? outgoing_ : incoming_[static_cast<std::size_t>(member)];
   }
-  [[nodiscard]] const std::byte* payload(int member) const { return opening(member).payload; }
 
   // Gives every member i gives(i), and takes place(i) from it: what it opens with, from element `first` on.
   template <class Gives, class Place>
@@ -175,7 +174,7 @@ class MessageGroup final : public Group {
     const bool small = meet(called);
     copy(gives(rank()).data, place(rank()));
     each_peer([&](int to, int from) {
-      if (small) return copy(payload(from) + first * called.from.size, place(from));
+      if (small) return copy(opening(from).payload + first * called.from.size, place(from));
       receive(place(from), from);
       send(gives(to), to);
     });
@@ -223,7 +222,7 @@ class MessageGroup final : public Group {
   // to = the payloads from element `first` on, in rank order.
   void reduce_payloads(std::int64_t first, const Elements& to, ReduceOp op) {
     for (int i = 0; i < size(); ++i)
-      sources_[static_cast<std::size_t>(i)] = const_cast<std::byte*>(payload(i)) + first * to.size;
+      sources_[static_cast<std::size_t>(i)] = const_cast<std::byte*>(opening(i).payload) + first * to.size;
     reduce(to.type, sources_, {&to.data, 1}, to.count, op);
   }
 

@@ -1,11 +1,5 @@
-// A rank among several on one GPU: a rank thread whose data lie there, and whose stream copies and adds them.
-//
-//   std::vector<S::Fence> fences(ranks);
-//   thread::run(ranks, [&](thread::World& control) {
-//     S compute;
-//     local_gpu::World<S> world(control, fences, compute);
-//     ...
-//   });
+// A rank among several on one GPU: a rank thread whose data lie there, and whose stream copies and adds them
+// (rank/gpu_world.hpp starts such ranks).
 #pragma once
 
 #include <concepts>

@@ -80,7 +80,6 @@ class Group final : public comm::Group {
   }
 
  private:
-  using comm::Group::world_rank;
   using Member = Meeting::Member;
 
   void do_run(const Collective& called) override {
