@@ -77,7 +77,7 @@ void run_as_rank(Common& common, const std::function<int(Launcher&)>& body) {
   comm::mpi::Runtime runtime;
   SilencedOutput output(runtime.rank() != 0);
   int result = 0;
-  const comm::mpi::Verdict verdict = comm::mpi::outcome_of(runtime, [&](comm::mpi::World& world) {
+  const comm::Verdict verdict = comm::mpi::outcome_of(runtime, [&](comm::mpi::World& world) {
     ProcessLauncher launcher(runtime, world);
     result = body(launcher);
   });

@@ -26,7 +26,6 @@
 
 namespace galvatron::comm::mpi {
 
-using comm::Verdict;
 using thread::Clock;
 using thread::Options;
 
