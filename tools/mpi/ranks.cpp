@@ -37,10 +37,9 @@ class ProcessLauncher final : public CoreLauncher {
     return train::train(runtime_, world_, plan, model, source, options);
   }
 
- protected:
+ private:
   [[nodiscard]] int threads_per_rank(const Plan&) const override { return runtime_.cores_per_rank(); }
 
- private:
   const comm::mpi::Runtime& runtime_;
   comm::mpi::World& world_;
 };

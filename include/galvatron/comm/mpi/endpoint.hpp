@@ -98,7 +98,6 @@ class Endpoint {
   [[nodiscard]] Runtime& runtime() { return runtime_; }
   void set_timeout(std::chrono::nanoseconds timeout) { options_.timeout = timeout; }
 
-  /// Throws PeerFailure if another rank is known to have failed.
   void check() const { news_.check(); }
 
   /// Wakes a rank for a message to it, or because it may go on with one that it sent.

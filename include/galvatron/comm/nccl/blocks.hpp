@@ -86,7 +86,6 @@ class Blocks {
     pump();
   }
 
-  /// @param lane  or every_lane
   void wait_sent(int lane) {
     own_.check_received(lane);
     std::unique_lock lock(mutex_);

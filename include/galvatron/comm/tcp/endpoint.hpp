@@ -128,8 +128,8 @@ class Endpoint {
   };
   struct Peer {
     Socket socket;
-    Bytes out;                                         // frames, of which
-    std::size_t sent = 0;                              // so many bytes have left
+    Bytes out;                                         // frames that have not left
+    std::size_t sent = 0;                              // bytes of these that have
     Bytes in;                                          // the beginning of a frame
     bool silent = false;                               // it has ended and sends no more, but may still be told
     std::map<std::int64_t, std::deque<Bytes>> blocks;  // by lane

@@ -68,8 +68,9 @@ class World : public comm::World {
     if (piece.peer == rank() && !channel.ready()) throw_not_posted(rank());
     const auto ready = [&] { return channel.ready(); };
     const auto failed = [&] { return job_.failed(); };
-    const auto late = [&](bool only_ended) {
-      return std::vector<int>((!only_ended || job_.ended(piece.peer)) && !ready() ? 1 : 0, piece.peer);
+    const auto late = [&](bool only_ended) -> std::vector<int> {
+      if ((only_ended && !job_.ended(piece.peer)) || ready()) return {};
+      return {piece.peer};
     };
     job_.wait(rank(), job_.endpoint(rank()).inbox, ready, failed, late,
               [&] { return text("send a block of ", piece.bytes(), " bytes"); });
