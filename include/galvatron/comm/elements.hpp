@@ -72,7 +72,6 @@ struct Elements {
   ElementType type = ElementType::other;
   std::int32_t size = 1;  ///< bytes of an element
 
-  /// Bytes of all.
   [[nodiscard]] constexpr std::int64_t bytes() const { return count * size; }
   /// Elements [first, first + n).
   [[nodiscard]] constexpr Elements slice(std::int64_t first, std::int64_t n) const {

@@ -40,7 +40,7 @@ struct Message {
   MPI_Status status{};  ///< when it has come
 };
 
-/// Messages that were begun. Throws ConnectionFailure where nothing else is said.
+/// Messages that were begun. Throws ConnectionFailure.
 struct Requests {
   std::vector<Message> messages;
 

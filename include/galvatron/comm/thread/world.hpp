@@ -139,7 +139,6 @@ class World : public comm::World {
 };
 
 /// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call.
-///
 /// If a rank throws, the others' pending and later calls throw PeerFailure naming that rank and its message, and when
 /// all have ended run() throws the first failure, the same object; a DeviceFailure if the system refuses a thread.
 template <class F>
