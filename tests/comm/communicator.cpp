@@ -40,7 +40,7 @@ std::vector<double> everything(comm::World& world) {
     comm::Pending pending = group.start_all_reduce(view(most), comm::ReduceOp::max);
     group.reduce_scatter(view(part), view(part).slice(2 * me, 2));
     group.finish(pending);
-    CHECK(pending.state == comm::Pending::State::nothing);
+    CHECK(!pending.what);
     keep(sum);
     keep(most);
     keep(std::vector<T>(part.begin() + 2 * me, part.begin() + 2 * me + 2));

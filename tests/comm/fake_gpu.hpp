@@ -108,6 +108,8 @@ class FakeGpu {
 
 class FakeGpu::Fence {
  public:
+  void record(Stream& stream);
+  void hold(Stream& stream) const;
   void wait() {
     FakeGpu* const gpu = gpu_.load();
     if (gpu == nullptr) return;
@@ -116,7 +118,6 @@ class FakeGpu::Fence {
   }
 
  private:
-  friend class FakeGpu::Stream;
   std::atomic<FakeGpu*> gpu_{nullptr};
   std::shared_ptr<Queue> queue_;
   std::uint64_t position_ = 0;
@@ -154,25 +155,27 @@ class FakeGpu::Stream {
   void copy(const std::byte* from, std::byte* to, std::int64_t bytes) {
     run([=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
   }
-  void record(Fence& fence) {
-    const std::scoped_lock lock(gpu_.mutex_);
-    fence.queue_ = queue_;
-    fence.position_ = queue_->given;
-    fence.gpu_ = &gpu_;
-  }
-  void wait_for(Fence& fence) {
-    const std::scoped_lock lock(gpu_.mutex_);
-    if (fence.gpu_ != nullptr) gpu_.give(*queue_, {nullptr, fence.queue_, fence.position_});
-  }
   void wait() {
     const std::scoped_lock lock(gpu_.mutex_);
     gpu_.run_until(*queue_, queue_->given);
   }
 
  private:
+  friend class FakeGpu::Fence;
   FakeGpu& gpu_;
   std::shared_ptr<Queue> queue_;
 };
+
+inline void FakeGpu::Fence::record(Stream& stream) {
+  const std::scoped_lock lock(stream.gpu_.mutex_);
+  queue_ = stream.queue_;
+  position_ = queue_->given;
+  gpu_ = &stream.gpu_;
+}
+inline void FakeGpu::Fence::hold(Stream& stream) const {
+  const std::scoped_lock lock(stream.gpu_.mutex_);
+  if (gpu_ != nullptr) stream.gpu_.give(*stream.queue_, {nullptr, queue_, position_});
+}
 
 static_assert(comm::local_gpu::Stream<FakeGpu::Stream>);
 

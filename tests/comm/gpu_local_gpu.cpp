@@ -11,9 +11,9 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/local_gpu/cuda_stream.hpp>
 #include <galvatron/comm/local_gpu/world.hpp>
-#include <galvatron/comm/nccl/nccl.hpp>
+#include <galvatron/comm/nccl/world.hpp>
+#include <galvatron/comm/tcp/world.hpp>
 
 #include "../device/gpu_fixture.hpp"
 
@@ -24,8 +24,7 @@ using namespace galvatron::test;
 using comm::Piece;
 using comm::ReduceOp;
 using Threads = comm::thread::World;
-using comm::local_gpu::CudaStream;
-using World = comm::local_gpu::World<CudaStream>;
+using World = comm::local_gpu::World<device::cuda::Stream>;
 
 template <class T>
 std::vector<T> values(int rank, std::int64_t n) {
@@ -41,13 +40,12 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 void run(int ranks, const std::function<void(World&, device::cuda::Stream&)>& body) {
   first_gpu();
-  std::vector<CudaStream::Fence> fences(static_cast<std::size_t>(ranks));
+  std::vector<device::cuda::Event> fences(static_cast<std::size_t>(ranks));
   comm::thread::run(ranks, [&](Threads& control) {
     first_gpu();
-    device::cuda::Stream own;
-    CudaStream compute(own);
+    device::cuda::Stream compute;
     World world(control, fences, compute);
-    body(world, own);
+    body(world, compute);
   });
 }
 

@@ -12,7 +12,8 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/nccl/nccl.hpp>
+#include <galvatron/comm/nccl/world.hpp>
+#include <galvatron/comm/tcp/world.hpp>
 #include <galvatron/device/cuda/devices.hpp>
 
 namespace {
@@ -51,7 +52,7 @@ TEST_CASE("a communicator that cannot be made says so in a line, and leaves noth
     const std::string text = message_of([] {
       comm::thread::run(1, [](comm::thread::World& control) {
         nccl::Watch watch(control, std::chrono::seconds(5));
-        nccl::Communicator(watch, nccl::unique_id(), 1, 0);
+        nccl::Communicator(watch, nccl::unique_id(), 1, 0).settle();
       });
     });
     CHECK(text.starts_with("NCCL: "));

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 
 using namespace galvatron;
 using comm::ReduceOp;

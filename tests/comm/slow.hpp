@@ -84,7 +84,7 @@ class Group final : public comm::Group {
     started.arrival =
         send(called.kind == CallKind::all_reduce ? 2 : 1, std::max(called.from.bytes(), called.to.bytes()));
     if (blocking) inner_.run(called);
-    return {Pending::State::under_way, called, &started};
+    return {called, &started};
   }
   void do_finish(const Pending& pending) override {
     const auto started = std::ranges::find_if(started_, [&](const Started& other) { return &other == pending.handle; });

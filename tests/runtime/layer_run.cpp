@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/host/host.hpp>

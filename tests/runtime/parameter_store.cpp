@@ -6,7 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/runtime/parameter_store.hpp>

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/layers.hpp>

@@ -9,7 +9,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/schedule/schedule.hpp>
 
 #include "toy.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <galvatron/comm/local_gpu/world.hpp>
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/cuda/gpu.hpp>
 #include <galvatron/device/host/gemm.hpp>
@@ -88,7 +88,7 @@ class FakeMachine {
   void drop_recording() { recorder_.drop(); }
   void run(Recording& recording) {
     for (const auto& work : recording.work) work();
-    stream_.record(*recording.done);
+    recording.done->record(stream_);
   }
 
  private:

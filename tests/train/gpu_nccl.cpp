@@ -26,7 +26,7 @@ void train_on(int ranks, const Plan& plan, const ModelSpec& spec, const RunOptio
               const std::function<void(int)>& before = {}) {
   std::mutex mutex;
   train::detail::on_own_gpus(
-      ranks, std::chrono::seconds(60), [&](train::GpuWorld& world, int ordinal, device::cuda::Stream& compute) {
+      ranks, std::chrono::seconds(60), [&](comm::World& world, int ordinal, device::cuda::Stream& compute) {
         if (before) before(world.rank());
         run_rank<float>(world, plan, spec, options, out, mutex, train::CudaPlatform{ordinal, &compute});
       });

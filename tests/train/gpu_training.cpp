@@ -29,10 +29,10 @@ Outcome on_gpu(const Plan& plan, const ModelSpec& model, RunOptions options) {
   std::mutex mutex;
   const auto source = source_of(model, plan.sequence_length);
   options.source = source.get();
-  train::detail::on_one_gpu(plan.ranks(), test::first_gpu(), {},
-                            [&](train::OneGpuWorld& world, const train::CudaPlatform& platform) {
-                              run_rank_in_precision(world, plan, model, options, out, mutex, platform);
-                            });
+  train::detail::on_one_gpu(
+      plan.ranks(), test::first_gpu(), {}, [&](comm::World& world, int ordinal, device::cuda::Stream& compute) {
+        run_rank_in_precision(world, plan, model, options, out, mutex, train::CudaPlatform{ordinal, &compute});
+      });
   return out;
 }
 

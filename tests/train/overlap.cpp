@@ -8,7 +8,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 
 #include "../comm/slow.hpp"
 #include "toy.hpp"

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/train/gather_report.hpp>
 
 using namespace galvatron;

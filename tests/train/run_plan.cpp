@@ -11,7 +11,7 @@
 #include <sstream>
 #include <string>
 
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/strategy/parameter_names.hpp>
 
 #include "run_rank.hpp"

@@ -1,11 +1,10 @@
 // Ranks that compute on GPUs: a module that the command loads when it is asked for them.
-#include <algorithm>
 #include <exception>
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>
@@ -23,15 +22,13 @@ namespace galvatron::tools {
 
 namespace {
 
-using galvatron::train::Placement;
+using Kind = train::Placement::Kind;
 
 class GpuLauncher : public Launcher {
  public:
   using Launcher::Launcher;
-  [[nodiscard]] Bytes library_workspace(const Plan&) const override {
-    return galvatron::train::CudaPlatform::library_workspace();
-  }
-  void require(Precision precision) const override { galvatron::train::CudaPlatform::require(precision); }
+  [[nodiscard]] Bytes library_workspace(const Plan&) const override { return train::CudaPlatform::library_workspace(); }
+  void require(Precision precision) const override { train::CudaPlatform::require(precision); }
   [[nodiscard]] bool copies_in_arena_memory() const override { return false; }
 };
 
@@ -41,36 +38,35 @@ class GpuThreads final : public GpuLauncher {
  public:
   explicit GpuThreads(int gpus) : gpus_(gpus) {}
   [[nodiscard]] std::string remark(const Plan& plan) const override {
-    if (have_own_gpus(plan) || plan.ranks() == 1) return {};
+    if (!shares_memory(plan) || plan.ranks() == 1) return {};
     return "The plan has " + std::to_string(plan.ranks()) + " ranks, and there " +
            (gpus_ == 1 ? "is 1 GPU" : "are " + std::to_string(gpus_) + " GPUs") +
            ": all ranks share the first one, which checks the plan and is no faster than one rank.";
   }
   [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override {
-    if (!have_own_gpus(plan)) return {galvatron::train::arena_memory(0), "the GPU"};
-    return {galvatron::train::gpu_memory(plan.ranks()), "the fullest GPU"};
+    if (shares_memory(plan)) return {train::arena_memory(0), "the GPU"};
+    return {train::gpu_memory(plan.ranks()), "the fullest GPU"};
   }
-  [[nodiscard]] bool shares_memory(const Plan& plan) const override { return !have_own_gpus(plan); }
-  [[nodiscard]] Cluster cluster(int ranks) const override { return galvatron::train::gpu_cluster(placed(ranks)); }
-  [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override {
-    return value_or_throw(galvatron::train::profile_gpus(options));
+  [[nodiscard]] bool shares_memory(const Plan& plan) const override {
+    return placed(plan.ranks()).kind == Kind::one_gpu;
   }
-  galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
-                                      const galvatron::train::TrainOptions& options) override {
-    if (have_own_gpus(plan)) return galvatron::train::train_on_gpus(plan, model, source, options);
+  [[nodiscard]] Cluster cluster(int ranks) const override { return train::gpu_cluster(placed(ranks)); }
+  [[nodiscard]] Cluster profile(const train::ProfileOptions& options) const override {
+    return value_or_throw(train::profile_gpus(options));
+  }
+  train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
+                           const train::TrainOptions& options) override {
+    if (!shares_memory(plan)) return train::train_on_gpus(plan, model, source, options);
     if (plan.ranks() > comm::local_gpu::most_ranks)
       throw Failure(ErrorKind::usage, "the plan has " + std::to_string(plan.ranks()) +
                                           " ranks, and one GPU trains at most " +
                                           std::to_string(comm::local_gpu::most_ranks) + "; plan for fewer");
-    return galvatron::train::train_on_gpu(plan, model, source, options);
+    return train::train_on_gpu(plan, model, source, options);
   }
 
  private:
-  [[nodiscard]] Placement placed(int ranks) const {
-    return value_or_throw(galvatron::train::placement_of(gpus_, std::nullopt, ranks));
-  }
-  [[nodiscard]] bool have_own_gpus(const Plan& plan) const {
-    return placed(plan.ranks()).kind == Placement::Kind::own_gpus;
+  [[nodiscard]] train::Placement placed(int ranks) const {
+    return value_or_throw(train::placement_of(gpus_, std::nullopt, ranks));
   }
 
   int gpus_;
@@ -83,18 +79,18 @@ class GpuProcess final : public GpuLauncher {
       : GpuLauncher(&control), control_(control), job_(job), gpu_(gpu) {}
   [[nodiscard]] std::string starter() const override { return std::string(job_.launcher); }
   [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan&) const override {
-    return {galvatron::train::memory_beside_nccl(gpu_), "its GPU"};
+    return {train::memory_beside_nccl(gpu_), "its GPU"};
   }
   [[nodiscard]] Cluster cluster(int) const override {
-    return galvatron::train::gpu_cluster({Placement::Kind::processes, control_.size(), gpu_});
+    return train::gpu_cluster({Kind::processes, control_.size(), gpu_});
   }
-  [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override {
-    return value_or_throw(galvatron::train::profile_gpus(control_, gpu_, options));
+  [[nodiscard]] Cluster profile(const train::ProfileOptions& options) const override {
+    return value_or_throw(train::profile_gpus(control_, gpu_, options));
   }
   [[nodiscard]] bool profiles_together() const override { return true; }
-  galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
-                                      const galvatron::train::TrainOptions& options) override {
-    return galvatron::train::train_on_gpus(control_, gpu_, plan, model, source, options);
+  train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
+                           const train::TrainOptions& options) override {
+    return train::train_on_gpus(control_, gpu_, plan, model, source, options);
   }
 
  private:
@@ -103,14 +99,7 @@ class GpuProcess final : public GpuLauncher {
   int gpu_;
 };
 
-int gpus_of_this_process() {
-  const auto count = device::cuda::device_count();
-  if (!count) throw DeviceFailure(count.error().message);
-  return *count;
-}
-
 }  // namespace
-
 }  // namespace galvatron::tools
 
 // What the command looks for in this module.
@@ -122,12 +111,13 @@ extern "C" void galvatron_run_on_gpus(const std::optional<galvatron::comm::Launc
   try {
     if (job) {
       verdict = comm::tcp::outcome_of(*job, [&](comm::tcp::World& control) {
-        const auto placement = value_or_throw(train::placement_of(tools::gpus_of_this_process(), job, 0));
+        const auto placement =
+            value_or_throw(train::placement_of(value_or_throw(device::cuda::device_count()), job, 0));
         tools::GpuProcess launcher(control, *job, placement.gpu);
         body(launcher);
       });
     } else {
-      tools::GpuThreads launcher(tools::gpus_of_this_process());
+      tools::GpuThreads launcher(value_or_throw(device::cuda::device_count()));
       body(launcher);
     }
   } catch (...) {

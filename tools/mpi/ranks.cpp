@@ -3,14 +3,12 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <exception>
 #include <functional>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/mpi/mpi.hpp>
+#include <galvatron/comm/mpi/world.hpp>
 #include <galvatron/train/compiled.hpp>
 #include <galvatron/train/processes.hpp>
 
@@ -34,15 +32,14 @@ class ProcessLauncher final : public CoreLauncher {
     for (const int rank : runtime_.local_ranks()) sum += all[static_cast<std::size_t>(rank)];
     return sum;
   }
-  galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
-                                      const galvatron::train::TrainOptions& options) override {
-    return galvatron::train::train(runtime_, world_, plan, model, source, options);
+  train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
+                           const train::TrainOptions& options) override {
+    return train::train(runtime_, world_, plan, model, source, options);
   }
 
- protected:
+ private:
   [[nodiscard]] int threads_per_rank(const Plan&) const override { return runtime_.cores_per_rank(); }
 
- private:
   const comm::mpi::Runtime& runtime_;
   comm::mpi::World& world_;
 };
@@ -79,21 +76,18 @@ void run_as_rank(Common& common, const std::function<int(Launcher&)>& body) {
   comm::mpi::Runtime runtime;
   SilencedOutput output(runtime.rank() != 0);
   int result = 0;
-  const comm::mpi::Verdict verdict = comm::mpi::outcome_of(runtime, [&](comm::mpi::World& world) {
+  const comm::Verdict verdict = comm::mpi::outcome_of(runtime, [&](comm::mpi::World& world) {
     ProcessLauncher launcher(runtime, world);
     result = body(launcher);
   });
-  if (verdict.failure == nullptr && result == 0) return;
-  if (verdict.failure == nullptr) {
-    guard.conclude();
-    throw Exited{result};
+  if (verdict.failure != nullptr) {
+    output.restore();
+    result = verdict.reports ? report_failure(verdict.failure, common) : static_cast<int>(verdict.error);
+    comm::mpi::conclude(runtime, verdict.reports);
   }
-  int code = static_cast<int>(verdict.error);
-  output.restore();
-  if (verdict.reports) code = report_failure(verdict.failure, common);
-  comm::mpi::conclude(runtime, verdict.reports);
+  if (result == 0) return;
   guard.conclude();
-  throw Exited{code};
+  throw Exited{result};
 }
 
 }  // namespace galvatron::tools

@@ -2,4 +2,4 @@
 #pragma once
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>

@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/words.hpp>
@@ -26,21 +25,17 @@ namespace galvatron::comm {
 
 /// A collective that was started; nothing by default. Belongs to the group that gave it.
 struct Pending {
-  enum class State : std::uint8_t {
-    nothing,
-    deferred,   ///< to be carried out by finish()
-    under_way,  ///< begun: `handle` is the group's
-  };
-  State state = State::nothing;
-  Collective what{};
-  void* handle = nullptr;
+  std::optional<Collective> what{};
+  void* handle = nullptr;  ///< the group's
 };
 
 /// One rank's handle on an ordered set of ranks (a tensor-parallel, a data-parallel or the whole group).
 ///
-/// All members call the same operations in the same order. Reductions add in rank order, so results are bit-equal from
-/// run to run and the same on every member. A failure on any rank ends every rank's call with PeerFailure. Sizes that
-/// do not fit together are a Failure (internal) with the numbers.
+/// All members call the same operations, with the same sizes, in the same order; a call that disagrees with the others
+/// ends with a Failure on all of them that says who called what. Reductions add in rank order, so results are bit-equal
+/// from run to run and the same on every member. A failure on any rank, or the timeout, ends every rank's call with
+/// PeerFailure; the contents of the buffers are unspecified then, and nobody touches them any more. Sizes that do not
+/// fit together are a Failure (internal) with the numbers.
 class Group {
  public:
   Group(const Group&) = delete;
@@ -53,8 +48,7 @@ class Group {
   /// World ranks of the members, in group order.
   [[nodiscard]] std::span<const int> ranks() const { return ranks_; }
 
-  /// data (n) = the members' data, summed (or their maximum) in rank order; bfloat16 is summed in float and rounded
-  /// once.
+  /// data (n) = the members' data, summed in rank order, or their maximum; bfloat16 is summed in float, rounded once.
   template <Reducible T>
   void all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
     const Elements all = elements_of(data);
@@ -110,7 +104,7 @@ class Group {
     return start({CallKind::reduce_scatter, elements_of(all), elements_of(shard)});
   }
   void finish(Pending& pending) {
-    if (pending.state != Pending::State::nothing) do_finish(std::exchange(pending, {}));
+    if (pending.what) do_finish(std::exchange(pending, {}));
   }
 
   /// The same of elements whose type is a value, for groups that are made of others; a shift is started.
@@ -134,40 +128,39 @@ class Group {
   [[nodiscard]] int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
 
   virtual void do_run(const Collective& called) = 0;
-  /// Begins a collective. By default that is left to do_finish(): rank threads and processes of cores compute on the
-  /// cores that would carry messages. A group with other carriers (copy engines of a GPU, a network card) really
-  /// begins here, and returns what do_finish() is to be told.
-  virtual Pending do_start(const Collective& called) { return {Pending::State::deferred, called}; }
-  /// Ends a collective that was started.
-  virtual void do_finish(const Pending& pending) { do_run(pending.what); }
+  /// Begins a collective, and returns what do_finish() is to be told. By default that does it all: rank threads and
+  /// processes of cores compute on the cores that would carry messages.
+  virtual Pending do_start(const Collective& called) { return {called}; }
+  virtual void do_finish(const Pending& pending) { do_run(*pending.what); }
 
  private:
   void check(const Collective& called) const {
     const auto& [kind, from, to, op, root] = called;
-    const auto one_shard_each = [&](const Elements& shard, const Elements& all) {
-      if (all.count != shard.count * size())
-        throw Failure(ErrorKind::internal, text(name_of(called.kind), " on rank ", world_rank(), ": the whole has ",
-                                                all.count, " elements, but ", size(), " members with a shard of ",
-                                                shard.count, " make ", shard.count * size()));
+    const auto require = [](bool holds, const auto&... why) {
+      if (!holds) throw Failure(ErrorKind::internal, text(why...));
     };
-    if (kind == CallKind::all_gather) one_shard_each(from, to);
-    if (kind == CallKind::reduce_scatter) one_shard_each(to, from);
-    if (kind == CallKind::all_to_all && (from.count != to.count || from.count % size() != 0))
-      throw Failure(ErrorKind::internal,
-                    text("all_to_all on rank ", world_rank(), ": ", from.count, " elements to send and ", to.count,
-                         " to receive are not equal blocks for ", size(), " members"));
-    if (kind == CallKind::broadcast && (root < 0 || root >= size()))
-      throw Failure(ErrorKind::internal,
-                    text("broadcast from member ", root, " of a group of ", size(), "; members are numbered from 0"));
-    if (kind == CallKind::shift && from.count != to.count)
-      throw Failure(ErrorKind::internal, text("a shift of ", from.count, " elements into ", to.count));
+    if (kind == CallKind::all_gather || kind == CallKind::reduce_scatter) {
+      const std::int64_t shard = kind == CallKind::all_gather ? from.count : to.count;
+      const std::int64_t all = kind == CallKind::all_gather ? to.count : from.count;
+      require(all == shard * size(), name_of(kind), " on rank ", world_rank(), ": the whole has ", all,
+              " elements, but ", size(), " members with a shard of ", shard, " make ", shard * size());
+    }
+    if (kind == CallKind::all_to_all)
+      require(from.count == to.count && from.count % size() == 0, "all_to_all on rank ", world_rank(), ": ", from.count,
+              " elements to send and ", to.count, " to receive are not equal blocks for ", size(), " members");
+    if (kind == CallKind::broadcast)
+      require(root >= 0 && root < size(), "broadcast from member ", root, " of a group of ", size(),
+              "; members are numbered from 0");
+    if (kind == CallKind::shift)
+      require(from.count == to.count, "a shift of ", from.count, " elements into ", to.count);
   }
 
   std::vector<int> ranks_;
   int rank_;
 };
 
-/// One rank's handle on all ranks of a run, for memory of the program or of a device. Used by one thread.
+/// One rank's handle on all ranks of a run, for memory of the program or of a device. Used by one thread. When another
+/// rank has failed, or has not answered within the timeout, every call throws PeerFailure.
 class World {
  public:
   World(const World&) = delete;
@@ -228,8 +221,7 @@ class World {
   std::vector<int> everybody_;
 };
 
-/// The groups of a world, made when they are first asked for.
-/// @tparam G  a Group
+/// The groups of a world, of class G, made when they are first asked for.
 template <class G>
 class Groups {
  public:
@@ -259,10 +251,6 @@ class Groups {
 
 /// Keeps an exception from freeing memory that a peer is still copying from: lives shorter than the memory of posted
 /// blocks, and withdraws them when it goes away, by an exception or not.
-///
-///   Arena arena(...);                  // holds activations that are sent
-///   comm::SendGuard guard(world);      // destroyed first
-///   ... world.post(...); ... world.wait_sent();
 class SendGuard {
  public:
   explicit SendGuard(World& world) : world_(world) {}

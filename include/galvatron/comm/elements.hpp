@@ -1,10 +1,12 @@
-// What collectives carry: elements of a type that is a value; and the arithmetic of one element of a reduction, for
-// rank threads and for kernels.
+// Collectives as values: what they are, the elements that they carry, of a type that is a value; and the arithmetic of
+// one element of a reduction, for rank threads and for kernels.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <type_traits>
 
 #include <galvatron/core/dtype.hpp>
@@ -12,11 +14,6 @@
 #include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::comm {
-
-/// The element types of a reduction.
-template <class T>
-concept Reducible = std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int32_t> ||
-                    std::is_same_v<T, bfloat16>;
 
 /// What a type is summed in.
 template <class T>
@@ -60,11 +57,13 @@ constexpr ElementType element_type() {
     return ElementType::bfloat16;
   else if constexpr (std::is_same_v<T, std::int32_t>)
     return ElementType::int32;
-  else if constexpr (std::is_integral_v<T>)
-    return ElementType::integer;
   else
-    return ElementType::other;
+    return std::is_integral_v<T> ? ElementType::integer : ElementType::other;
 }
+
+/// The element types of a reduction.
+template <class T>
+concept Reducible = element_type<T>() <= ElementType::int32;
 
 /// A View whose type is a value. `data` may be null where nothing is computed.
 struct Elements {
@@ -73,7 +72,6 @@ struct Elements {
   ElementType type = ElementType::other;
   std::int32_t size = 1;  ///< bytes of an element
 
-  /// Bytes of all.
   [[nodiscard]] constexpr std::int64_t bytes() const { return count * size; }
   /// Elements [first, first + n).
   [[nodiscard]] constexpr Elements slice(std::int64_t first, std::int64_t n) const {
@@ -106,6 +104,47 @@ void with_reducible(ElementType type, F&& f) {
     case ElementType::other:
       return;  // Reducible rules them out
   }
+}
+
+enum class CallKind : std::uint8_t { barrier, all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, shift };
+
+constexpr const char* name_of(CallKind kind) {
+  constexpr std::array names{"barrier",    "all_reduce", "all_gather", "reduce_scatter",
+                             "all_to_all", "broadcast",  "shift"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+/// What Group's calls of the same names do; `from` and `to` are the same for all_reduce and broadcast.
+struct Collective {
+  CallKind kind = CallKind::barrier;
+  Elements from{};
+  Elements to{};
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;  ///< of a broadcast
+
+  /// True if two members may call these together.
+  [[nodiscard]] bool agrees_with(const Collective& other) const {
+    return kind == other.kind && from.count == other.from.count && from.size == other.from.size && op == other.op &&
+           root == other.root;
+  }
+  /// "all_reduce of 12 float"
+  [[nodiscard]] std::string text() const {
+    if (kind == CallKind::barrier) return name_of(kind);
+    std::string text = std::string(name_of(kind)) + " of " + std::to_string(from.count) + " " + name_of(from.type);
+    if (kind == CallKind::broadcast) text += " from member " + std::to_string(root);
+    if (op == ReduceOp::max) text += " (max)";
+    return text;
+  }
+};
+
+/// "the members of a group disagree: rank 0 called barrier, rank 1 called all_reduce of 12 float"
+/// @param ranks  of the members  @param text_of  text_of(i): what member i called
+template <class Text>
+std::string disagreement(std::span<const int> ranks, Text&& text_of) {
+  std::string text = "the members of a group disagree:";
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    text += (i > 0 ? ", rank " : " rank ") + std::to_string(ranks[i]) + " called " + text_of(static_cast<int>(i));
+  return text;
 }
 
 }  // namespace galvatron::comm

@@ -1,6 +1,8 @@
 // Which rank a process is, and where rank 0 is found, as launchers tell the processes that they start.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
@@ -9,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <galvatron/core/error.hpp>
 
@@ -48,8 +51,7 @@ inline std::string first_host(std::string_view list) {
   return host;
 }
 
-/// A port between 20000 and 39999 that follows from a job's name, so that jobs that share a host have ports of their
-/// own.
+/// A port between 20000 and 39999 that follows from a job's name: jobs that share a host have ports of their own.
 inline std::uint16_t port_of(std::string_view job) {
   std::uint32_t hash = 2166136261U;  // FNV-1a
   for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
@@ -67,12 +69,22 @@ inline std::uint16_t port_of(std::string_view job) {
 /// sets SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID; rank 0 is on the first host of SLURM_JOB_NODELIST, or where srun
 /// was called, and its port follows from SLURM_JOB_ID. MASTER_ADDR and MASTER_PORT overrule these.
 inline Result<LaunchEnvironment> launch_environment(const Variables& variable = process_variable) {
-  LaunchEnvironment out;
-  Error error;
-  const auto text_of = [&](const char* name) {
-    const char* const value = variable(name);
-    return value == nullptr ? std::string() : std::string(value);
+  struct Launcher {
+    const char *name, *rank, *size, *local_rank;
   };
+  constexpr std::array launchers{
+      Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+      Launcher{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+      Launcher{"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}};
+  const auto is_set = [&](const char* name) { return variable(name) != nullptr; };
+  const auto* const known = std::ranges::find_if(launchers, is_set, &Launcher::rank);
+  if (known == launchers.end())
+    return usage_error(
+        "this process does not know its rank: neither RANK nor OMPI_COMM_WORLD_RANK nor SLURM_PROCID is set; start the "
+        "ranks with torchrun, mpirun or srun");
+  const std::string launcher = known->name;
+  const auto text_of = [&](const char* name) { return std::string(is_set(name) ? variable(name) : ""); };
+  std::string wrong;
   // A number in [least, most]; the first that is wrong is the error.
   const auto number = [&](const char* name, std::int64_t least, std::int64_t most) -> std::int64_t {
     const std::string text = text_of(name);
@@ -80,61 +92,41 @@ inline Result<LaunchEnvironment> launch_environment(const Variables& variable = 
     const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool is_number = !text.empty() && status == std::errc() && end == text.data() + text.size();
     if (is_number && value >= least && value <= most) return value;
-    if (error.message.empty())
-      error = {ErrorKind::usage,
-               std::string(name) +
-                   (text.empty() ? std::string(" is not set") : " is '" + galvatron::detail::one_line(text, 40) + "'") +
-                   ", but " + std::string(out.launcher) + " sets it to a number from " + std::to_string(least) +
-                   " to " + std::to_string(most) + ": start the ranks with " + std::string(out.launcher)};
+    if (wrong.empty())
+      wrong = name + (text.empty() ? " is not set" : " is '" + galvatron::detail::one_line(text, 40) + "'") + ", but " +
+              launcher + " sets it to a number from " + std::to_string(least) + " to " + std::to_string(most) +
+              ": start the ranks with " + launcher;
     return least;
   };
-  constexpr std::int64_t most_ranks = 1 << 20;
-  const auto ranks = [&](const char* rank, const char* size, const char* local) {
-    out.size = static_cast<int>(number(size, 1, most_ranks));
-    out.rank = static_cast<int>(number(rank, 0, out.size - 1));
-    out.local_rank = static_cast<int>(number(local, 0, out.size - 1));
-  };
+  LaunchEnvironment out;
+  out.launcher = known->name;
+  out.size = static_cast<int>(number(known->size, 1, 1 << 20));
+  out.rank = static_cast<int>(number(known->rank, 0, out.size - 1));
+  out.local_rank = static_cast<int>(number(known->local_rank, 0, out.size - 1));
   out.address = text_of("MASTER_ADDR");
-  const bool port_given = variable("MASTER_PORT") != nullptr;
-  if (variable("RANK") != nullptr) {
-    out.launcher = "torchrun";
-    ranks("RANK", "WORLD_SIZE", "LOCAL_RANK");
-    out.port = static_cast<std::uint16_t>(number("MASTER_PORT", 1, 65535));
+  const bool port_given = is_set("MASTER_PORT") || launcher == "torchrun";
+  if (port_given) out.port = static_cast<std::uint16_t>(number("MASTER_PORT", 1, 65535));
+  const char* no_address = "";
+  if (launcher == "torchrun") {
     if (text_of("TORCHELASTIC_USE_AGENT_STORE") == "True")  // torchrun itself listens there
       out.port = detail::port_of(text_of("TORCHELASTIC_RUN_ID") + ":" + text_of("MASTER_PORT"));
-    if (out.address.empty() && error.message.empty())
-      error = {ErrorKind::usage, "MASTER_ADDR is not set, but torchrun sets it to the host of rank 0"};
-  } else if (variable("OMPI_COMM_WORLD_RANK") != nullptr) {
-    out.launcher = "mpirun";
-    ranks("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
-    out.port = port_given ? static_cast<std::uint16_t>(number("MASTER_PORT", 1, 65535))
-                          : detail::port_of(text_of("PMIX_NAMESPACE"));
+    no_address = "MASTER_ADDR is not set, but torchrun sets it to the host of rank 0";
+  } else if (launcher == "mpirun") {
+    if (!port_given) out.port = detail::port_of(text_of("PMIX_NAMESPACE"));
     if (out.address.empty() && text_of("OMPI_COMM_WORLD_LOCAL_SIZE") == text_of("OMPI_COMM_WORLD_SIZE"))
       out.address = "127.0.0.1";
-    if (out.address.empty() && error.message.empty())
-      error = {
-          ErrorKind::usage,
-          "mpirun has started ranks on several hosts and does not say where rank 0 is: give its host with mpirun -x "
-          "MASTER_ADDR=HOST"};
-  } else if (variable("SLURM_PROCID") != nullptr) {
-    out.launcher = "srun";
-    ranks("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID");
-    if (port_given)
-      out.port = static_cast<std::uint16_t>(number("MASTER_PORT", 1, 65535));
-    else  // jobs that share a host have ports of their own
-      out.port = static_cast<std::uint16_t>(20000 + number("SLURM_JOB_ID", 0, INT64_MAX) % 20000);
+    no_address =
+        "mpirun has started ranks on several hosts and does not say where rank 0 is: give its host with mpirun -x "
+        "MASTER_ADDR=HOST";
+  } else {
+    if (!port_given) out.port = static_cast<std::uint16_t>(20000 + number("SLURM_JOB_ID", 0, INT64_MAX) % 20000);
     if (out.address.empty()) out.address = detail::first_host(text_of("SLURM_JOB_NODELIST"));
     if (out.address.empty()) out.address = text_of("SLURM_LAUNCH_NODE_IPADDR");
-    if (out.address.empty() && error.message.empty())
-      error = {ErrorKind::usage,
-               "SLURM_JOB_NODELIST names no host: set MASTER_ADDR to the host of rank 0, or start the ranks with srun"};
-  } else {
-    error = {
-        ErrorKind::usage,
-        "this process does not know its rank: neither RANK nor OMPI_COMM_WORLD_RANK nor SLURM_PROCID is set; start "
-        "the ranks with torchrun, mpirun or srun"};
+    no_address =
+        "SLURM_JOB_NODELIST names no host: set MASTER_ADDR to the host of rank 0, or start the ranks with srun";
   }
-  if (!error.message.empty()) return tl::unexpected<Error>(std::move(error));
+  if (wrong.empty() && out.address.empty()) wrong = no_address;
+  if (!wrong.empty()) return usage_error(std::move(wrong));
   return out;
 }
 

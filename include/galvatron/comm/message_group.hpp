@@ -12,16 +12,16 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/reduce.hpp>
 #include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
@@ -31,40 +31,30 @@ namespace galvatron::comm {
 
 /// Messages of collectives between this rank and others of the world, begun together and waited for together.
 template <class M>
-concept GroupMessages = requires(M& messages, const void* from, void* to, std::int64_t bytes, int peer, int tag) {
-  /// Contiguous memory, which stays as it is until finish(). Empty messages do not travel. Those with one tag from one
-  /// rank arrive in order.
-  messages.send(from, bytes, peer, tag);
-  messages.receive(to, bytes, peer, tag);
-  /// A message of at most so many bytes.
-  messages.receive_some(to, bytes, peer, tag);
-  /// Returns when all have come and gone; what() says what a rank that is late did not do. Throws PeerFailure, or
-  /// Failure for a message of another size than expected.
-  messages.finish([] { return std::string(); });
-};
+concept GroupMessages =
+    requires(M& messages, const void* from, void* to, std::int64_t bytes, int peer, int tag, bool whole) {
+      /// Contiguous memory, which stays as it is until finish(). Empty messages do not travel. Those with one tag from
+      /// one rank arrive in order.
+      messages.send(from, bytes, peer, tag);
+      messages.receive(to, bytes, peer, tag);
+      messages.receive(to, bytes, peer, tag, whole);  // false: a message of at most so many bytes
+      /// Returns when all have come and gone; what() says what a rank that is late did not do. Throws PeerFailure, or
+      /// Failure for a message of another size than expected.
+      messages.finish([] { return std::string(); });
+    };
 
 /// Memory for what other ranks send to a reduction, allocated once for all groups of a world.
-class Staging {
- public:
-  static constexpr std::int64_t bytes = 4 << 20;
-  std::byte* data() {
-    if (data_ == nullptr) data_ = std::make_unique<std::byte[]>(bytes);
-    return data_.get();
-  }
+using Staging = std::vector<std::byte>;
+inline constexpr std::int64_t staging_bytes = 4 << 20;
 
- private:
-  std::unique_ptr<std::byte[]> data_;
-};
-
-/// Bytes up to which a member's data travel with its opening message: within what Open MPI sends at once in shared
-/// memory.
+/// Bytes of a member's data that travel with its opening message: within what Open MPI sends at once in shared memory.
 inline constexpr std::int64_t payload_bytes = 3072;
 
 /// What a member came for, as it travels.
 struct Opening {
   std::uint64_t group = 0;   ///< a number made of the members
   std::uint64_t number = 0;  ///< how many collectives of this group came before
-  Call call;                 ///< without an address
+  Collective call{};         ///< whose addresses mean nothing to others
   std::byte payload[payload_bytes];
 
   [[nodiscard]] bool agrees_with(const Opening& other) const {
@@ -72,10 +62,7 @@ struct Opening {
   }
 };
 
-/// One rank's handle on a group; see comm::Group. Every operation is collective: all members call it with the same
-/// sizes, and a call that disagrees with the others ends with a Failure on all of them that says who called what. If
-/// any rank of the job fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are
-/// unspecified then.
+/// One rank's handle on a group.
 template <GroupMessages Messages>
 class MessageGroup final : public Group {
  public:
@@ -119,7 +106,9 @@ class MessageGroup final : public Group {
         return exchange(
             called, n * rank(), [&](int i) { return from.slice(n * i, n); }, [&](int i) { return to.slice(n * i, n); });
       case CallKind::broadcast:
-        return copy_to_all(called);
+        return exchange(
+            called, 0, [&](int) { return rank() == called.root ? from : Elements{}; },
+            [&](int i) { return i == called.root ? to : Elements{}; });
       case CallKind::shift:
         return begin_shift(from, to);
       case CallKind::barrier:
@@ -145,20 +134,6 @@ class MessageGroup final : public Group {
     });
     deliver();
   }
-  void copy_to_all(const Collective& called) {
-    if (size() == 1) return;
-    const int root = called.root;
-    const bool gives = rank() == root;
-    if (meet(called, gives)) {
-      if (!gives) copy(payload(root), called.to);
-      return;
-    }
-    if (gives)
-      each_peer([&](int to, int) { send(called.from, to); });
-    else
-      receive(called.to, root);
-    deliver();
-  }
   void begin_shift(const Elements& from, const Elements& to) {
     if (size() == 1) return copy(from.data, to);
     shifts_.receive(to.data, to.bytes(), world_rank((rank() + size() - 1) % size()), shift_tag);
@@ -166,43 +141,40 @@ class MessageGroup final : public Group {
   }
 
   // Exchanges openings with all members, and the data with them if they are small, which is the answer.
-  bool meet(const Collective& called, bool gives = true) {
+  bool meet(const Collective& called) {
     const Elements& data = called.from;
-    outgoing_.call = Call(called);
-    outgoing_.call.data = nullptr;
+    const bool gives = called.kind != CallKind::broadcast || called.root == rank();
+    outgoing_.call = called;
     outgoing_.number = calls_++;
     const bool small = data.bytes() <= payload_bytes;
     const std::int64_t along = small && gives ? data.bytes() : 0;
     if (along > 0) std::memcpy(outgoing_.payload, data.data, static_cast<std::size_t>(along));
     constexpr auto head = static_cast<std::int64_t>(offsetof(Opening, payload));
     each_peer([&](int to, int from) {
-      now_.receive_some(&incoming_[static_cast<std::size_t>(from)], sizeof(Opening), world_rank(from), opening_tag);
+      now_.receive(&incoming_[static_cast<std::size_t>(from)], sizeof(Opening), world_rank(from), opening_tag, false);
       now_.send(&outgoing_, head + along, world_rank(to), opening_tag);
     });
     deliver();
     for (int i = 0; i < size(); ++i)
-      if (!opening(i).agrees_with(outgoing_)) throw_disagreement();
+      if (!opening(i).agrees_with(outgoing_))
+        throw Failure(ErrorKind::internal, disagreement(ranks(), [&](int of) {
+                        const Opening& other = opening(of);
+                        return other.call.text() + (other.group != outgoing_.group ? " of another group" : "");
+                      }));
     return small;
-  }
-  [[noreturn]] void throw_disagreement() {
-    throw Failure(ErrorKind::internal, disagreement(ranks(), [&](int i) {
-                    return opening(i).call.text() + (opening(i).group != outgoing_.group ? " of another group" : "");
-                  }));
   }
 
   [[nodiscard]] const Opening& opening(int member) const {
     return member == rank() ? outgoing_ : incoming_[static_cast<std::size_t>(member)];
   }
-  [[nodiscard]] const std::byte* payload(int member) const { return opening(member).payload; }
 
-  // Gives every member i gives(i), this one too, and takes place(i) from it, which begins with element `first` of what
-  // it opens with.
+  // Gives every member i gives(i), and takes place(i) from it: what it opens with, from element `first` on.
   template <class Gives, class Place>
   void exchange(const Collective& called, std::int64_t first, Gives&& gives, Place&& place) {
     const bool small = meet(called);
     copy(gives(rank()).data, place(rank()));
     each_peer([&](int to, int from) {
-      if (small) return copy(payload(from) + first * called.from.size, place(from));
+      if (small) return copy(opening(from).payload + first * called.from.size, place(from));
       receive(place(from), from);
       send(gives(to), to);
     });
@@ -229,7 +201,8 @@ class MessageGroup final : public Group {
   // room in the staging memory at a time.
   template <class Slice>
   void reduce_slices(Slice&& slice_of, const Elements& to, std::int64_t n, ReduceOp op) {
-    const std::int64_t most = std::max<std::int64_t>(1, Staging::bytes / to.size / std::max(1, size() - 1));
+    staging_.resize(staging_bytes);
+    const std::int64_t most = std::max<std::int64_t>(1, staging_bytes / to.size / std::max(1, size() - 1));
     for (std::int64_t done = 0; done < n; done += most) {
       const auto part = [&](const Elements& slice) {
         return slice.slice(done, std::clamp<std::int64_t>(slice.count - done, 0, most));
@@ -249,7 +222,7 @@ class MessageGroup final : public Group {
   // to = the payloads from element `first` on, in rank order.
   void reduce_payloads(std::int64_t first, const Elements& to, ReduceOp op) {
     for (int i = 0; i < size(); ++i)
-      sources_[static_cast<std::size_t>(i)] = const_cast<std::byte*>(payload(i)) + first * to.size;
+      sources_[static_cast<std::size_t>(i)] = const_cast<std::byte*>(opening(i).payload) + first * to.size;
     reduce(to.type, sources_, {&to.data, 1}, to.count, op);
   }
 
@@ -260,6 +233,28 @@ class MessageGroup final : public Group {
   std::vector<std::byte*> sources_;
   Messages now_;     // of the call that is being made
   Messages shifts_;  // of shifts that were started and not finished
+};
+
+/// What worlds of processes have in common.
+/// @tparam Endpoint  a process's end of all its connections
+template <class Endpoint, GroupMessages Messages>
+class MessageWorld : public World {
+ public:
+  explicit MessageWorld(Endpoint& endpoint) : World(endpoint.rank(), endpoint.size()), endpoint_(endpoint) {}
+
+  /// How long this rank waits for another one from now on.
+  void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
+
+  Group& group(std::span<const int> ranks) override {
+    return groups_.find(*this, ranks, endpoint_, staging_, ranks, rank());
+  }
+
+ protected:
+  Endpoint& endpoint_;
+
+ private:
+  Staging staging_;
+  Groups<MessageGroup<Messages>> groups_;
 };
 
 }  // namespace galvatron::comm

@@ -8,7 +8,6 @@
 #include <deque>
 #include <map>
 #include <span>
-#include <string>
 
 #include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
@@ -65,21 +64,23 @@ inline void check_pieces(std::span<const Piece> pieces, int world) {
 }
 
 /// The bytes that the peer has sent are those that `rank` receives.
+inline void check_sent(int rank, int peer, std::int64_t bytes, std::int64_t sent) {
+  if (sent != bytes)
+    throw Failure(ErrorKind::internal, text("rank ", rank, " receives a block of ", bytes, " bytes, but rank ", peer,
+                                            " sent one of ", sent, " bytes"));
+}
 inline void check_sent(int rank, const Piece& piece, std::int64_t sent) {
-  if (sent != piece.bytes())
-    throw Failure(ErrorKind::internal, text("rank ", rank, " receives a block of ", piece.bytes(), " bytes, but rank ",
-                                            piece.peer, " sent one of ", sent, " bytes"));
+  check_sent(rank, piece.peer, piece.bytes(), sent);
 }
 
 /// Nobody else posts or receives the blocks of `rank` to itself.
 [[noreturn]] inline void throw_not_posted(int rank) {
   throw Failure(ErrorKind::internal,
-                "rank " + std::to_string(rank) + " receives a block from itself that it has not posted before");
+                text("rank ", rank, " receives a block from itself that it has not posted before"));
 }
 
 [[noreturn]] inline void throw_not_received(int rank) {
-  throw Failure(ErrorKind::internal,
-                "rank " + std::to_string(rank) + " waits for a block to itself that it has not received");
+  throw Failure(ErrorKind::internal, text("rank ", rank, " waits for a block to itself that it has not received"));
 }
 
 /// The blocks that a rank has posted to itself and not received.

@@ -5,7 +5,6 @@
 //   source 2   [....block....]--/        up to four sources are added in one pass
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -14,7 +13,6 @@
 #include <utility>
 
 #include <galvatron/comm/elements.hpp>
-#include <galvatron/core/dtype.hpp>
 
 namespace galvatron::comm {
 
@@ -34,28 +32,24 @@ void reduce_pass(A* __restrict sums, std::int64_t n, const T* head, const Rest*.
   }
 }
 
-/// Calls f(0, .., count - 1) with constants, for a count from 1 to 4.
-template <class F>
-void with_first(std::size_t count, F&& f) {
-  const auto call = [&]<std::size_t... i>(std::index_sequence<i...>) { f(i...); };
-  if (count == 1) return call(std::make_index_sequence<1>());
-  if (count == 2) return call(std::make_index_sequence<2>());
-  if (count == 3) return call(std::make_index_sequence<3>());
-  call(std::make_index_sequence<4>());
-}
-
 template <std::int64_t fixed, class Op, class T>
 void reduce_one_block(std::span<std::byte* const> sources, std::span<std::byte* const> destinations, std::int64_t first,
                       std::int64_t n) {
   using A = Sum<T>;
   alignas(64) A sums[reduce_block];
-  for (std::size_t k = 0; k < sources.size(); k += 4)
-    with_first(std::min<std::size_t>(sources.size() - k, 4), [&](auto... i) {
+  for (std::size_t k = 0; k < sources.size(); k += 4) {
+    const auto pass = [&]<std::size_t... i>(std::index_sequence<i...>) {
       if (k == 0)
         reduce_pass<fixed, Op, true>(sums, n, (reinterpret_cast<const T*>(sources[i]) + first)...);
       else
         reduce_pass<fixed, Op, false>(sums, n, (reinterpret_cast<const T*>(sources[k + i]) + first)...);
-    });
+    };
+    const std::size_t left = sources.size() - k;
+    if (left == 1) pass(std::make_index_sequence<1>());
+    if (left == 2) pass(std::make_index_sequence<2>());
+    if (left == 3) pass(std::make_index_sequence<3>());
+    if (left >= 4) pass(std::make_index_sequence<4>());
+  }
   const auto bytes = static_cast<std::size_t>(n) * sizeof(T);
   if constexpr (std::is_same_v<A, T>) {
     for (std::byte* destination : destinations) std::memcpy(reinterpret_cast<T*>(destination) + first, sums, bytes);
@@ -79,7 +73,6 @@ void reduce_with(std::span<std::byte* const> sources, std::span<std::byte* const
 
 /// destination[i] = sources[0][i] op sources[1][i] op ... for i in [0, n) and every destination; bfloat16 is summed in
 /// float and rounded once. A destination may be one of the sources; otherwise nothing overlaps.
-/// @param type  of a reduction
 inline void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
                    std::int64_t n, ReduceOp op) {
   with_reducible(type, [&]<class T>() {

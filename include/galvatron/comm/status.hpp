@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <new>
-#include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
+#include <vector>
 
 #include <galvatron/core/error.hpp>
 
@@ -35,10 +34,6 @@ struct Status {
     std::memcpy(message, text.data(), n);
     message[n] = '\0';
   }
-  [[nodiscard]] bool same_failure(const Status& other) const {
-    return kind == Kind::failed && other.kind == Kind::failed && error == other.error &&
-           std::string_view(message) == other.message;
-  }
 };
 static_assert(sizeof(Status) == 1024);
 
@@ -56,30 +51,6 @@ inline std::string message_of(const std::exception_ptr& failure) {
   }
 }
 
-/// The status of a rank whose body threw.
-inline Status status_of(const std::exception_ptr& failure) {
-  Status status;
-  status.kind = Status::Kind::failed;
-  try {
-    std::rethrow_exception(failure);
-  } catch (const Failure& e) {
-    status.error = e.kind();
-    std::string text = e.what();
-    if (e.kind() == ErrorKind::internal)
-      text += " (" + std::string(e.where().file_name()) + ":" + std::to_string(e.where().line()) + ")";
-    status.say(text);
-  } catch (const std::bad_alloc&) {
-    status.error = ErrorKind::machine;
-    status.say("the memory of its machine is exhausted; use fewer ranks, a smaller model or a smaller batch");
-  } catch (const std::system_error& e) {
-    status.error = ErrorKind::machine;
-    status.say(std::string("the system refused what the run needs: ") + e.what());
-  } catch (...) {
-    status.say(message_of(failure));
-  }
-  return status;
-}
-
 /// How a run ended: the same on every rank that took part to the end.
 struct Verdict {
   std::exception_ptr failure;  ///< null: well; else what all threw alike, or a Failure "rank 2 failed: ..."
@@ -91,28 +62,75 @@ struct Verdict {
   }
 };
 
-/// The verdict of a rank whose body threw `own` (null: it did not), when not all have ended well.
-/// @param statuses  by rank, its own too
-inline Verdict verdict_of(std::span<const Status> statuses, int rank, const std::exception_ptr& own) {
-  const auto first_of = [&](auto&& is_so) { return std::ranges::find_if(statuses, is_so) - statuses.begin(); };
-  auto failed = first_of([](const Status& s) { return s.kind == Status::Kind::failed; });
-  Verdict out;
-  if (failed < std::ssize(statuses)) {
-    const Status& first = statuses[static_cast<std::size_t>(failed)];
-    const bool alike = std::ranges::all_of(statuses, [&](const Status& s) { return s.same_failure(first); });
-    out.error = first.error;
-    // A user's mistake is no rank's fault.
-    const bool plain = alike || (rank == failed && first.error != ErrorKind::machine);
-    out.failure = plain ? own
-                        : std::make_exception_ptr(
-                              Failure(first.error, "rank " + std::to_string(failed) + " failed: " + first.message));
-  } else {  // somebody died without a word
-    failed = first_of([](const Status& s) { return s.kind != Status::Kind::running; });
-    out.error = ErrorKind::machine;
-    out.failure = own;
+/// What a rank has heard of how the ranks of its run end.
+class News {
+ public:
+  explicit News(int ranks) : statuses_(static_cast<std::size_t>(ranks)) {}
+
+  /// What a rank has said; `running` warns of a failure.
+  void take(int rank, const Status& said) {
+    if (said.kind != Status::Kind::running) statuses_[static_cast<std::size_t>(rank)] = said;
+    const std::string text = galvatron::detail::one_line(said.message, sizeof said.message);
+    if (said.kind == Status::Kind::failed)
+      fail("rank " + std::to_string(rank) + " failed: " + text);
+    else if (said.kind != Status::Kind::ended)
+      fail(text);
   }
-  out.reports = statuses[0].kind != Status::Kind::running ? rank == 0 : rank == failed;
-  return out;
-}
+  /// Notes a failure; the first one counts.
+  void fail(const std::string& text) {
+    if (failure_.empty()) failure_ = text;
+  }
+
+  [[nodiscard]] Status::Kind of(int rank) const { return statuses_[static_cast<std::size_t>(rank)].kind; }
+  /// "rank 2 failed: ..."; empty when nothing failed.
+  [[nodiscard]] const std::string& failure() const { return failure_; }
+  /// Throws PeerFailure when something failed.
+  void check() const {
+    if (!failure_.empty()) throw PeerFailure(failure_);
+  }
+
+  /// What a rank has to say whose body threw `own` (null: it did not): nothing new if that was check()'s failure.
+  [[nodiscard]] Status status_of(const std::exception_ptr& own) const {
+    Status status{.kind = Status::Kind::ended};
+    if (own == nullptr) return status;
+    try {
+      std::rethrow_exception(own);
+    } catch (...) {
+      const Error error = error_of_exception();
+      const bool is_old = !failure_.empty() && error.message == failure_;
+      status.kind = is_old ? Status::Kind::stopped : Status::Kind::failed;
+      status.error = error.kind;
+      status.say(error.message);
+    }
+    return status;
+  }
+
+  /// The verdict of a rank whose body threw `own` (null: it did not), from all statuses, when not all have ended well.
+  [[nodiscard]] Verdict verdict(int rank, const std::exception_ptr& own) const {
+    const auto first_of = [&](auto&& is_so) { return std::ranges::find_if(statuses_, is_so) - statuses_.begin(); };
+    auto failed = first_of([](const Status& s) { return s.kind == Status::Kind::failed; });
+    Verdict out{.failure = own};
+    if (failed < std::ssize(statuses_)) {
+      const Status& first = statuses_[static_cast<std::size_t>(failed)];
+      const bool alike = std::ranges::all_of(statuses_, [&](const Status& s) {
+        return s.kind == first.kind && s.error == first.error && std::string_view(s.message) == first.message;
+      });
+      out.error = first.error;
+      // A user's mistake is no rank's fault.
+      if (!alike && (rank != failed || first.error == ErrorKind::machine))
+        out.failure = std::make_exception_ptr(
+            Failure(first.error, "rank " + std::to_string(failed) + " failed: " + first.message));
+    } else {  // somebody died without a word
+      failed = first_of([](const Status& s) { return s.kind != Status::Kind::running; });
+      out.error = ErrorKind::machine;
+    }
+    out.reports = of(0) != Status::Kind::running ? rank == 0 : rank == failed;
+    return out;
+  }
+
+ private:
+  std::vector<Status> statuses_;  // by rank
+  std::string failure_;           // the first that was heard of
+};
 
 }  // namespace galvatron::comm

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <galvatron/cluster/cluster.hpp>
+#include <galvatron/comm/tcp/world.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
@@ -16,7 +17,6 @@
 #include <galvatron/profile/profile.hpp>
 #include <galvatron/rank/cuda_rank.hpp>
 #include <galvatron/rank/gpu_world.hpp>
-#include <galvatron/rank/one_gpu.hpp>
 #include <galvatron/rank/placement.hpp>
 
 namespace galvatron::train {
@@ -144,12 +144,9 @@ inline Result<Cluster> profile_gpus(const ProfileOptions& options) {
                        std::to_string(comm::local_gpu::most_ranks));
   return detail::measured_gpus(options, gpu_cluster(*placement), true, [&](const auto& measure) {
     if (placement->kind == Placement::Kind::own_gpus)
-      detail::on_own_gpus(placement->ranks, comm::thread::Options{}.timeout,
-                          [&](GpuWorld& world, int ordinal, device::cuda::Stream& compute) {
-                            measure(world, CudaPlatform{ordinal, &compute});
-                          });
+      detail::on_own_gpus(placement->ranks, comm::thread::Options{}.timeout, with_platform(measure));
     else
-      detail::on_one_gpu(placement->ranks, placement->gpu, {}, measure);
+      detail::on_one_gpu(placement->ranks, placement->gpu, {}, with_platform(measure));
   });
 }
 
@@ -167,9 +164,7 @@ inline Result<Cluster> profile_gpus(comm::tcp::World& control, int ordinal, cons
                                  View<std::int64_t>(memory.data(), static_cast<std::int64_t>(memory.size())));
   cluster.device.memory = {*std::ranges::min_element(memory)};
   return detail::measured_gpus(options, std::move(cluster), control.rank() == 0, [&](const auto& measure) {
-    detail::on_own_gpu(
-        control, ordinal, comm::thread::Options{}.timeout,
-        [&](GpuWorld& world, int gpu, device::cuda::Stream& compute) { measure(world, CudaPlatform{gpu, &compute}); });
+    detail::on_own_gpu(control, ordinal, comm::thread::Options{}.timeout, with_platform(measure));
   });
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <galvatron/cluster/cluster.hpp>
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>

@@ -1,9 +1,7 @@
 // What a rank has on a GPU: its memory and its device.
 #pragma once
 
-#include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
@@ -26,10 +24,9 @@ class CudaRank {
   using Device = device::Cuda;
 
   /// @param planned  of which the library's part belongs to the device
-  /// @param algorithms  the folder in which those of cuBLASLt are kept
-  CudaRank(const cost::StageMemory& planned, int ordinal, device::cuda::Stream& stream,
-           const std::filesystem::path& algorithms)
-      : algorithms_(algorithms, device::cuda::describe_device(ordinal).name, cublasLtGetVersion()),
+  CudaRank(const cost::StageMemory& planned, int ordinal, device::cuda::Stream& stream)
+      : algorithms_(device::cuda::AlgorithmCache::folder(), device::cuda::describe_device(ordinal).name,
+                    cublasLtGetVersion()),
         arena_(planned.total()),
         memory_(planned, arena_),
         machine_(ordinal, stream, memory_.library.take<std::byte>(memory_.library.capacity())),
@@ -39,7 +36,6 @@ class CudaRank {
 
   RankMemory& memory() { return memory_; }
   Device& device() { return device_; }
-  [[nodiscard]] const device::cuda::Machine& machine() const { return machine_; }
   /// Between the two, new products that add to their results add more than once, and the fastest algorithms of all new
   /// ones are kept for this run and others.
   void begin_search() { machine_.products().search(true); }
@@ -80,7 +76,6 @@ struct CudaPlatform {
   using Rank = CudaRank;
   int ordinal = 0;
   device::cuda::Stream* stream = nullptr;  ///< in which the rank computes; of that GPU
-  std::filesystem::path algorithms = device::cuda::AlgorithmCache::folder();
 
   /// Throws DeviceFailure for a precision that the GPU does not have, or when there is none.
   static void require(Precision precision, int ordinal = 0) {
@@ -93,7 +88,15 @@ struct CudaPlatform {
   void enter_beside() const { device::cuda::use_device(ordinal); }
   [[nodiscard]] static Bytes library_workspace() { return {device::cuda::Machine::library_workspace_bytes()}; }
   [[nodiscard]] static detail::Stopwatch stopwatch() { return {false}; }
-  [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, ordinal, *stream, algorithms}; }
+  [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, ordinal, *stream}; }
 };
+
+/// Calls body(world, platform): a body of on_own_gpu(), on_own_gpus() and on_one_gpu() (rank/gpu_world.hpp).
+template <class Body>
+auto with_platform(const Body& body) {
+  return [&body](auto& world, int ordinal, device::cuda::Stream& compute) {
+    body(world, CudaPlatform{ordinal, &compute});
+  };
+}
 
 }  // namespace galvatron::train

@@ -1,19 +1,18 @@
-// Ranks with a GPU each: threads of one process, or processes of one machine or several.
+// Ranks on GPUs: with one each, as threads of a process or processes of one or several machines; or threads on one GPU.
 #pragma once
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
-#include <galvatron/comm/nccl/nccl.hpp>
+#include <galvatron/comm/local_gpu/world.hpp>
+#include <galvatron/comm/nccl/world.hpp>
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -21,9 +20,6 @@
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::train {
-
-/// A rank's world when every rank has a GPU of its own.
-using GpuWorld = comm::nccl::World;
 
 /// What is left of a GPU's memory for NCCL when ranks have GPUs of their own: buffers of its communicators, which are
 /// in no arena. By its sources (2.28) about 10 MiB for each block of a message's kernel on the receiving side and 2 MiB
@@ -42,12 +38,8 @@ static_assert(std::is_trivially_copyable_v<Seat>);
 /// This process's seat on GPU `ordinal`. Throws DeviceFailure.
 inline Seat seat_on(int ordinal) {
   Seat seat;
-  std::string host;  // as long as the kernel runs, of no other machine
-  if (!(std::ifstream("/proc/sys/kernel/random/boot_id") >> host)) {
-    char name[256] = "";
-    ::gethostname(name, sizeof name - 1);
-    host = name;
-  }
+  std::string host;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> host;  // as long as the kernel runs, of no other machine
   std::copy_n(host.begin(), std::min(host.size(), seat.host.size()), seat.host.begin());
   seat.gpu = device::cuda::describe_device(ordinal).identity;
   return seat;
@@ -69,15 +61,12 @@ inline std::vector<Seat> take_seats(comm::World& world, const Seat& own) {
 
 /// Ranks of a host when every host has as many, one host's after another's; else all, as if they shared one.
 inline int ranks_a_host(const std::vector<Seat>& seats) {
-  const auto alike = [](const Seat& seat) { return [&](const Seat& other) { return other.same_host(seat); }; };
-  const auto begin = seats.begin();
-  const auto first = std::find_if_not(begin, seats.end(), alike(seats.front())) - begin;
-  for (std::size_t at = 0; at < seats.size(); at += static_cast<std::size_t>(first)) {
-    const auto block = begin + static_cast<std::ptrdiff_t>(at);
-    const bool whole = seats.end() - block >= first && std::all_of(block, block + first, alike(*block));
-    if (!whole || std::count_if(begin, seats.end(), alike(*block)) != first) return static_cast<int>(seats.size());
-  }
-  return static_cast<int>(first);
+  std::size_t first = 1;
+  while (first < seats.size() && seats[first].same_host(seats[0])) ++first;
+  bool regular = seats.size() % first == 0;
+  for (std::size_t b = 0; b < seats.size(); ++b)
+    for (std::size_t a = 0; a < b; ++a) regular &= seats[a].same_host(seats[b]) == (a / first == b / first);
+  return static_cast<int>(regular ? first : seats.size());
 }
 
 namespace detail {
@@ -87,7 +76,7 @@ template <class Body>
 void on_own_gpu(comm::World& control, int ordinal, std::chrono::nanoseconds timeout, const Body& body) {
   device::cuda::use_device(ordinal);
   device::cuda::Stream compute;
-  GpuWorld world(control, compute, timeout);
+  comm::nccl::World world(control, compute, timeout);
   body(world, ordinal, compute);
 }
 
@@ -96,6 +85,20 @@ template <class Body>
 void on_own_gpus(int ranks, std::chrono::nanoseconds timeout, const Body& body) {
   comm::thread::run(ranks, [&](comm::World& control) { on_own_gpu(control, control.rank(), timeout, body); },
                     {.timeout = timeout});
+}
+
+/// The same, all of them on GPU `ordinal`.
+template <class Body>
+void on_one_gpu(int ranks, int ordinal, const comm::thread::Options& options, const Body& body) {
+  device::cuda::use_device(ordinal);
+  std::vector<device::cuda::Event> fences(static_cast<std::size_t>(ranks));
+  const auto rank_main = [&](comm::thread::World& control) {
+    device::cuda::use_device(ordinal);
+    device::cuda::Stream compute;
+    comm::local_gpu::World<device::cuda::Stream> world(control, fences, compute);
+    body(world, ordinal, compute);
+  };
+  comm::thread::run(ranks, rank_main, options);
 }
 
 }  // namespace detail

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <ctime>
+#include <utility>
 #include <vector>
 
 namespace galvatron::train::detail {
@@ -15,14 +15,11 @@ inline double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Processor time of the calling thread; wall time where there is no such clock.
+/// Processor time of the calling thread.
 inline double core_seconds() {
-#if defined(CLOCK_THREAD_CPUTIME_ID)
   std::timespec t{};
-  if (::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0)
-    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-#endif
-  return wall_seconds();
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 /// What an operation of a rank is timed with. A rank of one thread is timed in processor time, which does not depend on
@@ -42,8 +39,7 @@ inline double median_of(std::vector<double> values) {
 }
 
 /// Seconds of one op(), where seconds(calls, op) is those of so many: after a first call that does not count (it makes
-/// code and touches memory) the median of three batches that together take at least `least` seconds, or one call when
-/// that takes as long.
+/// code and touches memory) the median of three batches of at least `least` seconds together, or one call of as long.
 template <class Timer, class Op>
 double measure(const Timer& seconds, double least, const Op& op) {
   op();

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include <galvatron/comm/mpi/mpi.hpp>
+#include <galvatron/comm/mpi/world.hpp>
 #include <galvatron/train/gather_report.hpp>
 #include <galvatron/train/trainer.hpp>
 

@@ -20,7 +20,7 @@
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>

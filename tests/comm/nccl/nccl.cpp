@@ -16,7 +16,8 @@
 #include "fake_libraries.hpp"
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/nccl/nccl.hpp>
+#include <galvatron/comm/nccl/world.hpp>
+#include <galvatron/comm/tcp/world.hpp>
 
 namespace {
 

@@ -15,8 +15,8 @@
 #include <type_traits>
 #include <vector>
 
-#include <galvatron/comm/mpi/mpi.hpp>
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/mpi/world.hpp>
+#include <galvatron/comm/thread/world.hpp>
 
 #include "run_tests.hpp"
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include <galvatron/comm/mpi/mpi.hpp>
+#include <galvatron/comm/mpi/world.hpp>
 
 using namespace galvatron;
 using comm::Piece;
@@ -89,7 +89,7 @@ int main(int count, char** values) {
   if (way == ways.end()) return 1;
   if (way->first == "late") options.timeout = std::chrono::milliseconds(700);
   comm::mpi::Runtime runtime;
-  const comm::mpi::Verdict verdict = comm::mpi::outcome_of(runtime, way->second, options);
+  const comm::Verdict verdict = comm::mpi::outcome_of(runtime, way->second, options);
   if (verdict.failure == nullptr) return 0;
   if (verdict.reports) std::printf("%s\n", comm::message_of(verdict.failure).c_str());
   std::fflush(stdout);

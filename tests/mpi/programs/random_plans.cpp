@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include <galvatron/comm/mpi/mpi.hpp>
+#include <galvatron/comm/mpi/world.hpp>
 
 #include "../../train/random_plan.hpp"
 #include "../../train/run_plan.hpp"

@@ -10,7 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/comm/mpi/mpi.hpp>
+#include <galvatron/comm/mpi/world.hpp>
 
 namespace programs {
 

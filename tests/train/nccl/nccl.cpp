@@ -26,7 +26,6 @@ namespace {
 
 using namespace galvatron;
 using namespace toy;
-using train::GpuWorld;
 
 // What a machine needs of a stream: one of the played CUDA, whose kernels the emulator runs.
 class PlayedStream {
@@ -43,9 +42,9 @@ class PlayedStream {
   void wait() { stream_.wait(); }
   struct Fence {
     void wait() const { event.wait(); }
+    void record(const PlayedStream& stream) { event.record(stream.stream_); }
     device::cuda::Event event;
   };
-  void record(Fence& fence) { fence.event.record(stream_); }
 
  private:
   device::cuda::Stream& stream_;
@@ -62,7 +61,7 @@ std::uint64_t shuffle_streams() {
 
 constexpr std::chrono::seconds timeout{60};
 
-void train_rank(GpuWorld& world, device::cuda::Stream& compute, const Plan& plan, const ModelSpec& spec,
+void train_rank(comm::World& world, device::cuda::Stream& compute, const Plan& plan, const ModelSpec& spec,
                 const RunOptions& options, std::uint64_t seed, Outcome& out, std::mutex& mutex) {
   PlayedStream stream(compute, seed + static_cast<std::uint64_t>(world.rank()));
   run_rank<float>(world, plan, spec, options, out, mutex, test::FakePlatform<PlayedStream>{&stream});
@@ -74,11 +73,12 @@ Outcome on_gpus(const Plan& plan, const ModelSpec& spec, RunOptions options) {
   std::mutex mutex;
   Tokens source(plan.sequence_length);
   options.source = &source;
-  train::detail::on_own_gpus(plan.ranks(), timeout, [&](GpuWorld& world, int ordinal, device::cuda::Stream& compute) {
-    CHECK(ordinal == world.rank());
-    CHECK(fake::current_gpu == world.rank());
-    train_rank(world, compute, plan, spec, options, seed, out, mutex);
-  });
+  train::detail::on_own_gpus(plan.ranks(), timeout,
+                             [&](comm::World& world, int ordinal, device::cuda::Stream& compute) {
+                               CHECK(ordinal == world.rank());
+                               CHECK(fake::current_gpu == world.rank());
+                               train_rank(world, compute, plan, spec, options, seed, out, mutex);
+                             });
   return out;
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("a rank that fails in the middle of a step ends the others within seco
         const auto i = static_cast<std::size_t>(r);
         Deadly source(r == victim);
         const auto body = [&](comm::tcp::World& control) {
-          train::detail::on_own_gpu(control, r, timeout, [&](GpuWorld& world, int, device::cuda::Stream& compute) {
+          train::detail::on_own_gpu(control, r, timeout, [&](comm::World& world, int, device::cuda::Stream& compute) {
             train_rank(world, compute, plan, spec, {.steps = 3, .source = &source}, seed, out, mutex);
           });
         };

@@ -8,11 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
 #include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/piece.hpp>
-#include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/cuda/pack.hpp>
@@ -27,27 +25,24 @@ namespace detail {
 
 using device::cuda::Pack;
 
+using device::kernels::get;
+using device::kernels::put;
+// Of types that are summed as they are.
 template <class T>
-GALVATRON_KERNEL Sum<T> widened(const T& x) {
-  if constexpr (std::is_same_v<T, bfloat16>)
-    return device::kernels::get(x);
-  else
-    return x;
+GALVATRON_KERNEL T get(const T& x) {
+  return x;
 }
 template <class T>
-GALVATRON_KERNEL void rounded(T& x, Sum<T> value) {
-  if constexpr (std::is_same_v<T, bfloat16>)
-    device::kernels::put(x, value);
-  else
-    x = value;
+GALVATRON_KERNEL void put(T& x, T value) {
+  x = value;
 }
 
 /// Elements of every source taken together in order and written to every destination, `n` adjacent ones at a time.
 template <class T, int n>
 struct Reduce {
   using Run = Pack<T, n>;
-  const T* sources[most_ranks];
-  T* destinations[most_ranks];
+  const T* sources[most_ranks]{};
+  T* destinations[most_ranks]{};
   int source_count;
   int destination_count;
   ReduceOp op;
@@ -55,17 +50,17 @@ struct Reduce {
   GALVATRON_KERNEL void operator()(std::int64_t i) const {
     Sum<T> sums[n];
     Run run = Run::at(sources[0] + i * n);
-    for (int j = 0; j < n; ++j) sums[j] = widened(run[j]);
+    for (int j = 0; j < n; ++j) sums[j] = get(run[j]);
     for (int k = 1; k < source_count; ++k) {
       run = Run::at(sources[k] + i * n);
       for (int j = 0; j < n; ++j) {
-        const Sum<T> next = widened(run[j]);
+        const Sum<T> next = get(run[j]);
         sums[j] = op == ReduceOp::sum ? Add::of(sums[j], next) : Max::of(sums[j], next);
       }
     }
     for (int j = 0; j < n; ++j) {
       T element;
-      rounded(element, sums[j]);
+      put(element, sums[j]);
       run.set(j, element);
     }
     for (int k = 0; k < destination_count; ++k) run.store(destinations[k] + i * n);
@@ -89,38 +84,31 @@ struct CopyUnits {
   }
 };
 
-template <class T, int n, class L>
-void reduce_runs(L& launcher, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
-                 std::int64_t count, ReduceOp op) {
-  using Kernel = Reduce<T, n>;
-  Kernel kernel{};
-  for (std::size_t k = 0; k < sources.size(); ++k) kernel.sources[k] = reinterpret_cast<const T*>(sources[k]);
-  for (std::size_t k = 0; k < destinations.size(); ++k) kernel.destinations[k] = reinterpret_cast<T*>(destinations[k]);
-  kernel.source_count = static_cast<int>(sources.size());
-  kernel.destination_count = static_cast<int>(destinations.size());
-  kernel.op = op;
-  device::cuda::for_each(launcher, count / n, kernel);
-}
-
 }  // namespace detail
 
-/// destination[i] = sources[0][i] op sources[1][i] op ... for i in [0, count) and every destination; bfloat16 is summed
-/// in float and rounded once. A destination may be one of the sources; otherwise nothing overlaps.
-/// @param type  of a reduction
+/// See comm::reduce().
 template <class L>
 void reduce(L& launcher, ElementType type, std::span<std::byte* const> sources,
             std::span<std::byte* const> destinations, std::int64_t count, ReduceOp op) {
   with_reducible(type, [&]<class T>() {
+    const auto by = [&]<int n>() {
+      detail::Reduce<T, n> kernel{.source_count = static_cast<int>(sources.size()),
+                                  .destination_count = static_cast<int>(destinations.size()),
+                                  .op = op};
+      for (std::size_t k = 0; k < sources.size(); ++k) kernel.sources[k] = reinterpret_cast<const T*>(sources[k]);
+      for (std::size_t k = 0; k < destinations.size(); ++k)
+        kernel.destinations[k] = reinterpret_cast<T*>(destinations[k]);
+      device::cuda::for_each(launcher, count / n, kernel);
+    };
     const auto is_packed = [&](std::byte* address) { return device::cuda::is_packed<T>(count, address); };
     if (std::ranges::all_of(sources, is_packed) && std::ranges::all_of(destinations, is_packed))
-      detail::reduce_runs<T, detail::Pack<T>::size>(launcher, sources, destinations, count, op);
+      by.template operator()<detail::Pack<T>::size>();
     else
-      detail::reduce_runs<T, 1>(launcher, sources, destinations, count, op);
+      by.template operator()<1>();
   });
 }
 
-/// Copies the bytes of `from` in order into those of `to`: as many bytes, in rows of any lengths. The two are the same
-/// memory, or do not overlap.
+/// See comm::copy_piece(); the two are the same memory, or do not overlap.
 template <class L>
 void copy_block(L& launcher, const Piece& from, const Piece& to) {
   const std::int64_t total = from.bytes();

@@ -1,11 +1,5 @@
-// A rank among several on one GPU: a rank thread whose data lie there, and whose stream copies and adds them.
-//
-//   std::vector<S::Fence> fences(ranks);
-//   thread::run(ranks, [&](thread::World& control) {
-//     S compute;
-//     local_gpu::World<S> world(control, fences, compute);
-//     ...
-//   });
+// A rank among several on one GPU: a rank thread whose data lie there, and whose stream copies and adds them
+// (rank/gpu_world.hpp starts such ranks).
 #pragma once
 
 #include <concepts>
@@ -14,10 +8,8 @@
 #include <exception>
 #include <span>
 
-#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
-#include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/error.hpp>
 
@@ -31,45 +23,12 @@ concept Stream = requires(S& s, typename S::Fence& fence, const std::byte* from,
   /// Also s.launch(geometry, kernel), as in device/cuda.
   s.copy(from, to, bytes);
   /// The fence is passed when all that the stream was given so far is done; what it stood for before is forgotten.
-  s.record(fence);
+  fence.record(s);
   /// What the stream is given from now on waits for what the fence stands for now; for nothing if it was not recorded.
-  s.wait_for(fence);
-  /// The program waits for all that the stream was given.
+  fence.hold(s);
+  /// The program waits for all that the stream was given, or for the fence.
   s.wait();
-  /// The same for a fence.
   fence.wait();
-};
-
-/// A rank's memory of the GPU.
-template <Stream S>
-class Memory : public thread::Memory {
- public:
-  /// @param fences  of the ranks, by rank: what each has offered last  @param compute  in which this rank computes
-  Memory(std::span<typename S::Fence> fences, int rank, S& compute) : fences_(fences), rank_(rank), compute_(compute) {}
-
-  [[nodiscard]] bool on_device() const override { return true; }
-  void offer() override { compute_.record(fence_of(rank_)); }
-  void expect(int rank) override {
-    if (rank != rank_) compute_.wait_for(fence_of(rank));
-  }
-  void wait(int rank) noexcept override {
-    try {
-      rank == rank_ ? compute_.wait() : fence_of(rank).wait();
-    } catch (const std::exception&) {  // a device that has failed is at work no more
-    }
-  }
-  void copy(const Piece& from, const Piece& to) override { copy_block(compute_, from, to); }
-  void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
-              std::int64_t n, ReduceOp op) override {
-    local_gpu::reduce(compute_, type, sources, destinations, n, op);
-  }
-
- private:
-  [[nodiscard]] typename S::Fence& fence_of(int rank) const { return fences_[static_cast<std::size_t>(rank)]; }
-
-  std::span<typename S::Fence> fences_;
-  int rank_;
-  S& compute_;
 };
 
 /// A world for memory of the GPU; takes none of it for itself, and gives the bits of rank threads. Calls meet in the
@@ -77,16 +36,16 @@ class Memory : public thread::Memory {
 /// and after wait_sent() may change the memory of the blocks. Failures are those of thread::World. Not for capture into
 /// a CUDA graph: ranks meet in the program.
 template <Stream S>
-class World final : Memory<S>, public thread::World {
+class World final : thread::Memory, public thread::World {
  public:
-  using thread::World::rank;
-  using thread::World::size;
-
-  /// All of these outlive the world. @param fences  one for each rank  @param compute  in which the rank computes
+  /// All of these outlive the world.
+  /// @param fences  of the ranks, by rank: what each has offered last  @param compute  in which this rank computes
   World(thread::World& control, std::span<typename S::Fence> fences, S& compute)
-      : Memory<S>(fences, control.rank(), compute),
-        thread::World(control, static_cast<Memory<S>&>(*this)),
-        control_(control) {}
+      : thread::World(control, static_cast<thread::Memory&>(*this)),
+        control_(control),
+        fences_(fences),
+        compute_(compute) {}
+  ~World() override { withdraw(); }
 
   thread::Group& group(std::span<const int> ranks) override {
     if (std::ssize(ranks) > most_ranks)
@@ -97,7 +56,27 @@ class World final : Memory<S>, public thread::World {
   comm::World& control() override { return control_; }
 
  private:
+  [[nodiscard]] bool on_device() const override { return true; }
+  void offer() override { fence_of(rank()).record(compute_); }
+  void expect(int other) override {
+    if (other != rank()) fence_of(other).hold(compute_);
+  }
+  void wait(int other) noexcept override {
+    try {
+      other == rank() ? compute_.wait() : fence_of(other).wait();
+    } catch (const std::exception&) {  // a device that has failed is at work no more
+    }
+  }
+  void copy(const Piece& from, const Piece& to) override { copy_block(compute_, from, to); }
+  void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+              std::int64_t n, ReduceOp op) override {
+    local_gpu::reduce(compute_, type, sources, destinations, n, op);
+  }
+  [[nodiscard]] typename S::Fence& fence_of(int of) const { return fences_[static_cast<std::size_t>(of)]; }
+
   thread::World& control_;
+  std::span<typename S::Fence> fences_;
+  S& compute_;
 };
 
 }  // namespace galvatron::comm::local_gpu

@@ -14,12 +14,10 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <string>
-#include <thread>
+#include <ranges>
+#include <utility>
 #include <vector>
 
-#include <galvatron/cluster/host.hpp>
-#include <galvatron/comm/mpi/requests.hpp>
 #include <galvatron/comm/mpi/runtime.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/job.hpp>
@@ -28,19 +26,62 @@
 
 namespace galvatron::comm::mpi {
 
-using comm::Verdict;
 using thread::Clock;
 using thread::Options;
+
+/// A message of MPI that was begun and may be under way.
+struct Message {
+  int peer = 0;
+  int tag = 0;
+  bool incoming = false;
+  bool whole = true;  ///< has exactly so many bytes
+  int bytes = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Status status{};  ///< when it has come
+};
+
+/// Messages that were begun. Throws ConnectionFailure.
+struct Requests {
+  std::vector<Message> messages;
+
+  /// The request of a message, for the call that begins it.
+  MPI_Request* add(const Message& message) { return &messages.emplace_back(message).request; }
+  /// True if all have come and gone.
+  bool done() { return std::ranges::all_of(messages, has_gone); }
+  /// The same for the way out of a failure: also true if a connection is broken.
+  bool over() noexcept {
+    try {
+      return done();
+    } catch (const ConnectionFailure&) {
+      return true;
+    }
+  }
+  /// The peers of those under way that `concern(message)` names, each once.
+  template <class Concern>
+  [[nodiscard]] std::vector<int> peers(Concern&& concern) {
+    std::vector<int> peers;
+    for (Message& message : messages)
+      if (concern(message) && !has_gone(message)) peers.push_back(message.peer);
+    return each_once(std::move(peers));
+  }
+  void forget_done() { std::erase_if(messages, has_gone); }
+
+  static bool has_gone(Message& message) {
+    if (message.request == MPI_REQUEST_NULL) return true;
+    int flag = 0;
+    require(MPI_Test(&message.request, &flag, &message.status), "MPI_Test");
+    return flag != 0;
+  }
+};
 
 class Endpoint {
  public:
   Endpoint(Runtime& runtime, const Options& options)
       : runtime_(runtime),
         options_(options),
-        policy_(thread::WaitPolicy::of(
-            runtime.local_size(), options.cores > 0 ? options.cores : runtime.local_size() * runtime.cores_per_rank())),
+        policy_(thread::WaitPolicy::of(runtime.local_size(), runtime.local_size() * runtime.cores_per_rank())),
         run_(runtime.next_run()),
-        statuses_(static_cast<std::size_t>(runtime.size())) {
+        news_(runtime.size()) {
     if (runtime.abandoned())
       throw Failure(ErrorKind::internal, "a run of MPI ranks after one that failed: the processes must end");
     std::erase_if(runtime.early, [&](const auto& news) {
@@ -55,16 +96,9 @@ class Endpoint {
   [[nodiscard]] int rank() const { return runtime_.rank(); }
   [[nodiscard]] int size() const { return runtime_.size(); }
   [[nodiscard]] Runtime& runtime() { return runtime_; }
-  /// How long this rank waits for another one from now on.
   void set_timeout(std::chrono::nanoseconds timeout) { options_.timeout = timeout; }
 
-  /// Throws PeerFailure if another rank is known to have failed.
-  void check() {
-    const int failed = first_failed();
-    if (failed < 0) return;
-    told_ = true;
-    throw PeerFailure(text_of(failed));
-  }
+  void check() const { news_.check(); }
 
   /// Wakes a rank for a message to it, or because it may go on with one that it sent.
   void ring(int peer) const { runtime_.doorbells().ring(peer); }
@@ -77,75 +111,58 @@ class Endpoint {
     if (thread::wait_awake(policy_, ready)) return;
     const auto begin = Clock::now();
     auto in_vain_since = Clock::time_point::max();
-    std::uint32_t heard = 0;
-    for (BackOff back_off;; back_off.take(runtime_.doorbells(), heard)) {
-      heard = runtime_.doorbells().listen();
+    ask(runtime_, [&] {
       look();
       check();
-      if (ready()) return;
+      if (ready()) return true;
       const auto now = Clock::now();
       if (some_ended_) {
         std::vector<int> ended = missing();
-        std::erase_if(ended, [&](int peer) { return status(peer).kind != Status::Kind::ended; });
+        std::erase_if(ended, [&](int peer) { return news_.of(peer) != Status::Kind::ended; });
         in_vain_since = ended.empty() ? Clock::time_point::max() : std::min(in_vain_since, now);
         if (!ended.empty() && now - in_vain_since > std::chrono::seconds(1))  // its last messages had time to come
           throw PeerFailure(waits_in_vain(rank(), rank_list(ended) + " " + what()));
       }
       if (now - begin >= options_.timeout)
         throw PeerFailure(gave_up(rank(), options_.timeout, rank_list(missing()) + " " + what()));
-    }
+      return false;
+    });
   }
 
-  /// For the destructor of a world: waits at most `limit` for `ready()`, throws nothing.
+  /// For the way out: waits at most `limit` for `ready()`, throws nothing.
   template <class Ready>
-  static void drain(std::chrono::milliseconds limit, Ready&& ready) noexcept {
+  static void drain(const Runtime& runtime, std::chrono::nanoseconds limit, Ready&& ready) noexcept {
     const auto deadline = Clock::now() + limit;
-    for (BackOff back_off; !ready() && Clock::now() < deadline;) back_off.take();
+    ask(runtime, [&] { return ready() || Clock::now() >= deadline; });
   }
 
-  /// Tells the others how this rank's body ended (null: well) and waits until all have. After a failure the runtime is
-  /// abandoned: the process has to end.
+  /// Tells the others how this rank's body ended (null: well) and waits until all have. A failure abandons the runtime.
   Verdict settle(const std::exception_ptr& own) {
     try {
       return agree(own);
     } catch (const std::exception&) {  // MPI itself is out of order
       runtime_.abandon();
       const auto failure = own != nullptr ? own : std::current_exception();
-      return {failure, status_of(failure).error, true};
+      return {failure, news_.status_of(failure).error, true};
     }
   }
 
  private:
-  // A sleep that grows from a few microseconds to a millisecond.
-  struct BackOff {
-    std::chrono::nanoseconds length{4000};
-    void take() {
-      std::this_thread::sleep_for(length);
-      grow();
+  // Asks `ready()` again and again, asleep in between until somebody rings, or for 4 us to 1 ms, more every time.
+  template <class Ready>
+  static void ask(const Runtime& runtime, Ready&& ready) {
+    for (std::chrono::nanoseconds pause(4000);;
+         pause = std::min(pause + pause / 2, std::chrono::nanoseconds(1'000'000))) {
+      const std::uint32_t heard = runtime.doorbells().listen();
+      if (ready()) return;
+      runtime.doorbells().sleep(heard, pause);
     }
-    void take(const Doorbells& bells, std::uint32_t heard) {
-      bells.sleep(heard, length);
-      grow();
-    }
-    void grow() { length = std::min(length + length / 2, std::chrono::nanoseconds(1'000'000)); }
-  };
-
-  [[nodiscard]] Status& status(int rank) { return statuses_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] std::string text_of(int failed) {
-    return "rank " + std::to_string(failed) + " failed: " + status(failed).message;
-  }
-  [[nodiscard]] int first_failed() const {
-    if (!some_failed_) return -1;
-    const auto found = std::ranges::find(statuses_, Status::Kind::failed, &Status::kind);
-    return static_cast<int>(found - statuses_.begin());
   }
 
-  void take(int rank, const Status& news) {
-    status(rank) = news;
-    some_failed_ = some_failed_ || news.kind == Status::Kind::failed;
-    some_ended_ = some_ended_ || news.kind == Status::Kind::ended;
+  void take(int rank, const Status& said) {
+    news_.take(rank, said);
+    some_ended_ = some_ended_ || said.kind == Status::Kind::ended;
   }
-
   // Takes the statuses that have arrived.
   void look() {
     for (;;) {
@@ -153,26 +170,19 @@ class Endpoint {
       MPI_Status from;
       require(MPI_Iprobe(MPI_ANY_SOURCE, 0, runtime_.news(), &there, &from), "MPI_Iprobe");
       if (there == 0) return;
-      Status news;
-      require(MPI_Recv(&news, sizeof news, MPI_BYTE, from.MPI_SOURCE, 0, runtime_.news(), MPI_STATUS_IGNORE),
+      Status said;
+      require(MPI_Recv(&said, sizeof said, MPI_BYTE, from.MPI_SOURCE, 0, runtime_.news(), MPI_STATUS_IGNORE),
               "MPI_Recv");
-      if (news.run == run_)
-        take(from.MPI_SOURCE, news);
-      else if (news.run > run_)
-        runtime_.early.emplace_back(from.MPI_SOURCE, news);
+      if (said.run == run_)
+        take(from.MPI_SOURCE, said);
+      else if (said.run > run_)
+        runtime_.early.emplace_back(from.MPI_SOURCE, said);
     }
   }
 
   Verdict agree(const std::exception_ptr& own) {
-    Status mine;
-    if (own == nullptr)
-      mine.kind = Status::Kind::ended;
-    else if (told_)
-      mine.kind = Status::Kind::stopped;
-    else
-      mine = status_of(own);
+    Status mine = news_.status_of(own);
     mine.run = run_;
-    if (is_connection_failure(own)) wait_for_news_of_a_death();
     take(rank(), mine);
     Requests sends;
     for (int peer = 0; peer < size(); ++peer)
@@ -182,48 +192,25 @@ class Endpoint {
     for (int peer = 0; peer < size(); ++peer) ring(peer);
 
     auto deadline = Clock::time_point::max();
-    const auto all_ended = [&] {
-      return std::ranges::none_of(statuses_, [](const Status& s) { return s.kind == Status::Kind::running; });
-    };
-    std::uint32_t heard = 0;
-    for (BackOff back_off; !all_ended(); back_off.take(runtime_.doorbells(), heard)) {
-      heard = runtime_.doorbells().listen();
+    const auto is_running = [&](int peer) { return news_.of(peer) == Status::Kind::running; };
+    ask(runtime_, [&] {
       look();
-      if (some_failed_) deadline = std::min(deadline, Clock::now() + patience);
-      if (Clock::now() > deadline) break;
-    }
-    const auto sent = [&] { return sends.over(); };
-    if (!some_failed_) {
-      for (BackOff back_off; !sent(); back_off.take()) {
-      }
-      return {};
-    }
-    drain(std::chrono::milliseconds(500), sent);
+      if (!news_.failure().empty()) deadline = std::min(deadline, Clock::now() + patience);
+      return std::ranges::none_of(std::views::iota(0, size()), is_running) || Clock::now() > deadline;
+    });
+    const bool fine = news_.failure().empty();
+    drain(runtime_, fine ? options_.timeout : std::chrono::milliseconds(500), [&] { return sends.over(); });
+    if (fine) return {};
     runtime_.abandon();
-    return verdict_of(statuses_, rank(), own);
+    return news_.verdict(rank(), own);
   }
-
-  static bool is_connection_failure(const std::exception_ptr& failure) {
-    if (failure == nullptr) return false;
-    try {
-      std::rethrow_exception(failure);
-    } catch (const ConnectionFailure&) {
-      return true;
-    } catch (...) {
-      return false;
-    }
-  }
-  // A broken connection is mostly the consequence of a death that others report, and that ends this process too.
-  static void wait_for_news_of_a_death() { std::this_thread::sleep_for(std::chrono::seconds(3)); }
 
   Runtime& runtime_;
   Options options_;
   thread::WaitPolicy policy_;
   int run_;
-  bool told_ = false;         // of another rank's failure, by an exception
-  bool some_failed_ = false;  // of all ranks
-  bool some_ended_ = false;   // well
-  std::vector<Status> statuses_;
+  bool some_ended_ = false;  // well
+  News news_;
 };
 
 /// After a failed run and before the process ends: no rank ends before the user has been told, since mpirun ends all
@@ -233,7 +220,7 @@ inline void conclude(Runtime& runtime, bool reported) noexcept {
   Requests sends;
   for (int peer = 0; reported && peer < runtime.size(); ++peer)
     if (peer != runtime.rank()) MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag, runtime.news(), sends.add({.peer = peer}));
-  Endpoint::drain(reported ? std::chrono::milliseconds(500) : patience, [&] {
+  Endpoint::drain(runtime, reported ? std::chrono::milliseconds(500) : patience, [&] {
     if (reported) return sends.over();
     int flag = 0;
     return MPI_Iprobe(MPI_ANY_SOURCE, tag, runtime.news(), &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag != 0;

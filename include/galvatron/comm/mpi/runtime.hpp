@@ -8,19 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <optional>
 #include <source_location>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#if defined(__linux__)
 #include <sched.h>
 #include <sys/prctl.h>
-#endif
 
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/status.hpp>
@@ -49,8 +47,7 @@ inline void require(int code, const char* call, std::source_location where = std
 ///   process 0   Isend to 1 -> shared memory     ring(1)
 ///   process 1   look, nothing there, sleep ~~~~~~~~~~~~~~~> look again at once
 ///
-/// A sleep has an end of its own, for what comes without a ring: from other hosts, or when MPI moves a large message in
-/// several parts.
+/// A sleep has an end of its own, for what comes without a ring: from other hosts, or the later parts of a message.
 class Doorbells {
  public:
   /// Collective over `local`, which has the processes of this host; `ranks` are their world ranks, and `world` is the
@@ -64,18 +61,16 @@ class Doorbells {
                MPI_SUCCESS;
     MPI_Allreduce(MPI_IN_PLACE, &made, 1, MPI_INT, MPI_MIN, local);
     if (made == 0) return;
-    own_ = new (aligned(memory)) thread::Doorbell(true);
+    own_ = new (place_in(memory)) thread::Doorbell(true);
     MPI_Barrier(local);  // nobody rings a bell that is not there yet
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       MPI_Aint size = 0;
       int unit = 0;
       if (static_cast<int>(i) != own &&
           MPI_Win_shared_query(window_, static_cast<int>(i), &size, &unit, &memory) == MPI_SUCCESS)
-        doorbells_[static_cast<std::size_t>(ranks[i])] = std::launder(static_cast<thread::Doorbell*>(aligned(memory)));
+        doorbells_[static_cast<std::size_t>(ranks[i])] = std::launder(static_cast<thread::Doorbell*>(place_in(memory)));
     }
   }
-  Doorbells(const Doorbells&) = delete;
-  Doorbells& operator=(const Doorbells&) = delete;
 
   /// Collective over the processes of the host.
   void free() {
@@ -87,26 +82,22 @@ class Doorbells {
     if (thread::Doorbell* const bell = doorbells_[static_cast<std::size_t>(rank)]; bell != nullptr) bell->ring();
   }
   /// To be called before looking for what a ring announces.
-  [[nodiscard]] std::uint32_t listen() const { return own_ == nullptr ? 0 : own_->listen(); }
+  [[nodiscard]] std::uint32_t listen() const { return own_->listen(); }
   /// Returns when somebody has rung since listen(), or after that time.
   void sleep(std::uint32_t heard, std::chrono::nanoseconds longest) const {
-    if (own_ == nullptr)
-      std::this_thread::sleep_for(longest);
-    else
-      own_->sleep(heard, thread::Clock::now() + longest);
+    own_->sleep(heard, thread::Clock::now() + longest);
   }
 
  private:
-  // The first place in a process's part of the window where a bell may lie; the part begins at the same place modulo a
-  // page in every process.
-  static void* aligned(void* memory) {
-    const auto at = reinterpret_cast<std::uintptr_t>(memory);
-    return reinterpret_cast<void*>((at + alignof(thread::Doorbell) - 1) / alignof(thread::Doorbell) *
-                                   alignof(thread::Doorbell));
+  // The first place for a bell in a process's part of the window, which begins at one place of a page in all of them.
+  static void* place_in(void* memory) {
+    std::size_t room = 2 * sizeof(thread::Doorbell);
+    return std::align(alignof(thread::Doorbell), sizeof(thread::Doorbell), memory, room);
   }
 
   MPI_Win window_ = MPI_WIN_NULL;
-  thread::Doorbell* own_ = nullptr;
+  thread::Doorbell unheard_;  // where there is no shared memory
+  thread::Doorbell* own_ = &unheard_;
   std::vector<thread::Doorbell*> doorbells_;  // by world rank; null: another host's, or this process's own
 };
 
@@ -126,13 +117,9 @@ class Runtime {
       require(MPI_Comm_dup(MPI_COMM_WORLD, comm), "MPI_Comm_dup");
       MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
     }
-#if defined(__linux__)
     ::prctl(PR_SET_TIMERSLACK, 1000);  // a back-off of a few microseconds shall not last 50 longer
-#endif
     find_place();
   }
-  Runtime(const Runtime&) = delete;
-  Runtime& operator=(const Runtime&) = delete;
   ~Runtime() {
     if (abandoned_) return;
     doorbells_->free();
@@ -178,7 +165,6 @@ class Runtime {
     doorbells_.emplace(local, local_ranks_, size_);
     const int own = usable_cores();
     int here = own;
-#if defined(__linux__)
     cpu_set_t mask;
     CPU_ZERO(&mask);
     if (::sched_getaffinity(0, sizeof mask, &mask) == 0) {
@@ -188,7 +174,6 @@ class Runtime {
       bound_ = CPU_COUNT(&all) > count;
       if (own == count) here = CPU_COUNT(&all);  // otherwise a quota is the limit, and the processes share it
     }
-#endif
     const int mine = std::max(1, here / local_size_);
     require(MPI_Allreduce(&mine, &cores_per_rank_, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce");
     MPI_Comm_free(&local);

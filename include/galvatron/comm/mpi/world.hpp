@@ -13,13 +13,13 @@
 #include <map>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/message_group.hpp>
 #include <galvatron/comm/mpi/endpoint.hpp>
-#include <galvatron/comm/mpi/requests.hpp>
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/core/error.hpp>
 
@@ -33,22 +33,21 @@ class Messages {
   void send(const void* data, std::int64_t bytes, int peer, int tag) {
     begin(const_cast<void*>(data), bytes, {.peer = peer, .tag = tag});
   }
-  void receive(void* data, std::int64_t bytes, int peer, int tag) {
-    begin(data, bytes, {.peer = peer, .tag = tag, .incoming = true});
-  }
-  void receive_some(void* data, std::int64_t bytes, int peer, int tag) {
-    begin(data, bytes, {.peer = peer, .tag = tag, .incoming = true, .whole = false});
+  void receive(void* data, std::int64_t bytes, int peer, int tag, bool whole = true) {
+    begin(data, bytes, {.peer = peer, .tag = tag, .incoming = true, .whole = whole});
   }
   template <class What>
   void finish(What&& what) {
-    if (requests_.size() == 0) return;
+    if (requests_.messages.empty()) return;
     endpoint_.wait([&] { return requests_.done(); }, [&] { return missing(); }, what);
-    for (const Message& message : requests_.messages()) {
+    for (const Message& message : requests_.messages) {
       if (!message.incoming) continue;
-      if (message.whole) check(message);
+      int sent = 0;
+      require(MPI_Get_count(&message.status, MPI_BYTE, &sent), "MPI_Get_count");
+      if (message.whole) check_sent(endpoint_.rank(), message.peer, message.bytes, sent);
       if (message.bytes > eager_bytes) endpoint_.ring(message.peer);
     }
-    requests_.clear();
+    requests_.messages.clear();
   }
 
  private:
@@ -69,14 +68,6 @@ class Messages {
     if (bytes > eager_bytes || (bytes > 0 && !message.incoming)) endpoint_.ring(message.peer);
   }
 
-  void check(const Message& message) const {
-    int bytes = 0;
-    require(MPI_Get_count(&message.status, MPI_BYTE, &bytes), "MPI_Get_count");
-    if (bytes != message.bytes)
-      throw Failure(ErrorKind::internal, text("rank ", endpoint_.rank(), " expected a message of ", message.bytes,
-                                              " bytes, but rank ", message.peer, " sent one of ", bytes, " bytes"));
-  }
-
   // Who has not sent is late; without such, who has not received.
   [[nodiscard]] std::vector<int> missing() {
     std::vector<int> senders = requests_.peers([](const Message& message) { return message.incoming; });
@@ -87,31 +78,19 @@ class Messages {
   Requests requests_;
 };
 
-/// One rank's handle on a group of processes.
-using Group = MessageGroup<Messages>;
-
-/// A rank of a world of processes, where a lane is a tag of MPI. Used from the main thread only. When another rank has
-/// failed, or has not answered within the timeout, every call throws PeerFailure. A posted block counts as sent when it
-/// has been taken, or been copied by MPI.
-class World final : public comm::World {
+/// A rank of a world of processes, where a lane is a tag of MPI. Used from the main thread only. A posted block counts
+/// as sent when it has been taken, or been copied by MPI.
+class World final : public MessageWorld<Endpoint, Messages> {
  public:
-  explicit World(Endpoint& endpoint) : comm::World(endpoint.rank(), endpoint.size()), endpoint_(endpoint) {}
+  using MessageWorld::MessageWorld;
   ~World() override {
     withdraw();
     for (auto& [rows, type] : types_) MPI_Type_free(&type);
   }
 
-  /// How long this rank waits for another one from now on.
-  void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
-
-  Group& group(std::span<const int> ranks) override {
-    return groups_.find(*this, ranks, endpoint_, staging_, ranks, rank());
-  }
-
-  /// Gives blocks that are under way a moment to arrive. Nobody reads this process's memory after it ends, which it
-  /// does then.
+  /// Gives blocks under way a moment to arrive. Then the process ends, and nobody reads its memory after that.
   void withdraw() noexcept override {
-    Endpoint::drain(std::chrono::milliseconds(200), [&] { return sends_.over(); });
+    Endpoint::drain(endpoint_.runtime(), std::chrono::milliseconds(200), [&] { return sends_.over(); });
   }
 
  private:
@@ -139,8 +118,8 @@ class World final : public comm::World {
     endpoint_.wait([&] { return arrivals_.done(); },
                    [&] { return arrivals_.peers([](const Message&) { return true; }); },
                    [&] { return std::string("did not send the rest of a block"); });
-    for (const Message& block : arrivals_.messages()) endpoint_.ring(block.peer);  // it may wait for that
-    arrivals_.clear();
+    for (const Message& block : arrivals_.messages) endpoint_.ring(block.peer);  // it may wait for that
+    arrivals_.messages.clear();
   }
   void do_wait_sent(int lane) override {
     own_.check_received(lane);
@@ -148,7 +127,7 @@ class World final : public comm::World {
       return sends_.peers([&](const Message& block) { return lane == every_lane || lane == block.tag; });
     };
     endpoint_.wait([&] { return late().empty(); }, late,
-                   [&] { return "did not take " + std::to_string(sends_.size()) + " blocks or fewer"; });
+                   [&] { return "did not take " + std::to_string(sends_.messages.size()) + " blocks or fewer"; });
     sends_.forget_done();
   }
 
@@ -179,8 +158,8 @@ class World final : public comm::World {
     const std::int64_t total = piece.bytes();
     if ((piece.is_flat() || total == 0) && total <= INT_MAX) return {static_cast<int>(total), MPI_BYTE};
     if (piece.rows > INT_MAX || piece.row_bytes > INT_MAX)
-      throw Failure(ErrorKind::internal, "a block with a row of " + std::to_string(piece.row_bytes) +
-                                             " bytes; messages between processes have rows of less than 2 GiB");
+      throw Failure(ErrorKind::internal, text("a block with a row of ", piece.row_bytes,
+                                              " bytes; messages between processes have rows of less than 2 GiB"));
     MPI_Datatype& type =
         types_.try_emplace({piece.rows, piece.row_bytes, piece.stride_bytes}, MPI_DATATYPE_NULL).first->second;
     if (type == MPI_DATATYPE_NULL) {
@@ -192,9 +171,6 @@ class World final : public comm::World {
     return {1, type};
   }
 
-  Endpoint& endpoint_;
-  Staging staging_;
-  Groups<Group> groups_;
   Requests sends_;     // posted and perhaps not taken
   Requests arrivals_;  // of one receive()
   OwnBlocks own_{rank()};
@@ -211,6 +187,9 @@ Verdict outcome_of(Runtime& runtime, F&& body, const Options& options = {}) {
   try {
     World world(endpoint);
     body(world);
+  } catch (const ConnectionFailure&) {  // mostly of a death that others report, and that ends this process too
+    own = std::current_exception();
+    std::this_thread::sleep_for(std::chrono::seconds(3));
   } catch (...) {
     own = std::current_exception();
   }

@@ -13,16 +13,15 @@
 // latest when the watch looks after it. Blocks of several rows travel packed.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,7 +29,6 @@
 #include <nccl.h>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/local_gpu/cuda_stream.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
@@ -53,18 +51,18 @@ class Blocks {
       if (lock.owns_lock()) pump();
     });
   }
-  Blocks(const Blocks&) = delete;
-  Blocks& operator=(const Blocks&) = delete;
   ~Blocks() { watch_.set_chore({}); }
 
   void post(std::span<const Piece> pieces) {
-    const auto first_for = [&](std::size_t i) {
-      return std::ranges::none_of(pieces.first(i), [&](const Piece& p) { return p.peer == pieces[i].peer; });
-    };
     {
       const std::scoped_lock lock(mutex_);
-      for (std::size_t i = 0; i < pieces.size(); ++i)
-        if (pieces[i].peer != rank() && first_for(i)) queue(pieces[i].peer, pieces);
+      std::map<Route*, Batch> batches;
+      for (const Piece& piece : pieces)
+        if (piece.peer != rank()) add(out_to(piece.peer), piece, batches);
+      for (auto& [route, batch] : batches) {
+        batch.ready.record(compute_);
+        route->batches.push_back(std::move(batch));
+      }
       pump();
     }
     for (const Piece& piece : pieces) {
@@ -82,21 +80,17 @@ class Blocks {
     std::unique_lock lock(mutex_);
     for (const Piece& piece : pieces)
       if (piece.peer == rank())
-        own_.receive(piece, [&](const Piece& from, const Piece& to) { copy(compute_, from, to); });
+        own_.receive(piece, [&](const Piece& from, const Piece& to) { local_gpu::copy_block(compute_, from, to); });
       else
         take(piece, lock);
     pump();
   }
 
-  /// @param lane  or every_lane
   void wait_sent(int lane) {
     own_.check_received(lane);
     std::unique_lock lock(mutex_);
     for (auto& [peer, route] : out_) {
-      bool some = false;
-      for (auto& [number, posted] : route.posted)
-        if (lane == every_lane || lane == number) some = std::exchange(posted, false) || some;
-      if (!some) continue;
+      if (lane == every_lane ? std::exchange(route.posted, {}).empty() : route.posted.erase(lane) == 0) continue;
       while (!route.batches.empty()) {
         settle(route, lock);
         pump(peer, route);
@@ -132,14 +126,14 @@ class Blocks {
   struct Route {
     static constexpr int most_blocks = 8;
     Route(Watch& watch, const ncclUniqueId& its_id, int end)
-        : id(its_id), communicator(watch, its_id, 2, end, most_blocks, /*waits=*/false) {}
+        : id(its_id), communicator(watch, its_id, 2, end, most_blocks) {}
     ncclUniqueId id;
     device::cuda::Stream stream;
     Communicator communicator;
-    std::deque<Batch> batches;   // posted; the first may have been given to NCCL
-    bool sending = false;        // the first has been
-    device::cuda::Event sent;    // the last that is in the stream
-    std::map<int, bool> posted;  // by lane: since wait_sent()
+    std::deque<Batch> batches;  // posted; the first may have been given to NCCL
+    bool sending = false;       // the first has been
+    device::cuda::Event sent;   // the last that is in the stream
+    std::set<int> posted;       // lanes, since wait_sent()
   };
   static constexpr int sender = 0;  // ranks of a communicator
   static constexpr int receiver = 1;
@@ -148,10 +142,6 @@ class Blocks {
 
   static Piece note_of(int peer, Announcement& announcement) {
     return Piece::flat(peer, reinterpret_cast<std::byte*>(&announcement), sizeof(Announcement), control_lane);
-  }
-  static void copy(device::cuda::Stream& stream, const Piece& from, const Piece& to) {
-    local_gpu::CudaStream in(stream);
-    local_gpu::copy_block(in, from, to);
   }
 
   // CUDA's pool, of which rooms are, gives nothing back to the GPU between two of them.
@@ -172,24 +162,20 @@ class Blocks {
     if (room != nullptr) device::cuda::check(cudaFreeAsync(room, stream.get()));
   }
 
-  void queue(int peer, std::span<const Piece> pieces) {
-    auto found = out_.find(peer);
-    if (found == out_.end()) found = out_.try_emplace(peer, watch_, unique_id(), sender).first;
-    Route& route = found->second;
-    Batch batch;
-    for (const Piece& piece : pieces) {
-      if (piece.peer != peer) continue;
-      route.posted[piece.lane] = true;
-      Piece message = Piece::flat(peer, piece.data, piece.bytes());
-      if (!piece.is_flat()) {
-        message = take_room(compute_, peer, piece.bytes());
-        batch.rooms.push_back(message.data);
-        copy(compute_, piece, message);
-      }
-      batch.messages.push_back(message);
+  Route& out_to(int peer) {
+    const auto found = out_.find(peer);
+    return found != out_.end() ? found->second : out_.try_emplace(peer, watch_, unique_id(), sender).first->second;
+  }
+  void add(Route& route, const Piece& piece, std::map<Route*, Batch>& batches) {
+    Batch& batch = batches[&route];
+    route.posted.insert(piece.lane);
+    Piece message = Piece::flat(piece.peer, piece.data, piece.bytes());
+    if (!piece.is_flat()) {
+      message = take_room(compute_, piece.peer, piece.bytes());
+      batch.rooms.push_back(message.data);
+      local_gpu::copy_block(compute_, piece, message);
     }
-    batch.ready.record(compute_);
-    route.batches.push_back(std::move(batch));
+    batch.messages.push_back(message);
   }
   // Does what can be done without waiting. All of these hold the mutex.
   void pump() {
@@ -246,39 +232,32 @@ class Blocks {
   void take(const Piece& piece, std::unique_lock<std::mutex>& lock) {
     auto& early = early_[{piece.peer, piece.lane}];
     ready_.record(compute_);
-    if (!early.empty()) {
-      const Piece room = early.front();
-      check_sent(rank(), piece, room.bytes());
-      early.pop_front();
-      Route& route = in_.at(piece.peer);
-      ready_.hold(route.stream);
-      return place(route, room, piece);
-    }
-    for (;;) {
+    while (early.empty()) {
       Announcement next;
       const Piece note = note_of(piece.peer, next);
       lock.unlock();
       control_.receive({&note, 1});
       lock.lock();
-      auto found = in_.find(piece.peer);
-      if (found == in_.end()) found = in_.try_emplace(piece.peer, watch_, next.id, receiver).first;
-      Route& route = found->second;
-      const bool mine = next.lane == piece.lane;
-      if (mine) check_sent(rank(), piece, next.bytes);
-      if (mine) ready_.hold(route.stream);
-      if (mine && piece.is_flat()) {
-        receive_into(Piece::flat(piece.peer, piece.data, next.bytes), route, lock);
-        return arrived(route);
+      // The first block brings the identity of the communicator.
+      Route& route = in_.try_emplace(piece.peer, watch_, next.id, receiver).first->second;
+      if (next.lane == piece.lane) {
+        check_sent(rank(), piece, next.bytes);
+        ready_.hold(route.stream);
+        if (piece.is_flat()) {
+          receive_into(Piece::flat(piece.peer, piece.data, next.bytes), route, lock);
+          return arrived(route);
+        }
       }
       const Piece room = take_room(route.stream, piece.peer, next.bytes);
       receive_into(room, route, lock);
-      if (mine) return place(route, room, piece);
       early_[{piece.peer, static_cast<int>(next.lane)}].push_back(room);
     }
-  }
-  // From memory of the library to where it is wanted.
-  void place(Route& route, const Piece& room, const Piece& piece) {
-    copy(route.stream, room, piece);
+    Route& route = in_.at(piece.peer);
+    const Piece room = early.front();
+    check_sent(rank(), piece, room.bytes());
+    early.pop_front();
+    ready_.hold(route.stream);
+    local_gpu::copy_block(route.stream, room, piece);
     free_room(route.stream, room.data);
     arrived(route);
   }
@@ -287,6 +266,7 @@ class Blocks {
     ready_.record(route.stream);
     ready_.hold(compute_);
   }
+
   World& control_;
   Watch& watch_;
   device::cuda::Stream& compute_;

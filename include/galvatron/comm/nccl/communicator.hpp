@@ -4,20 +4,14 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
-#include <cstring>
-#include <exception>
 #include <mutex>
 #include <source_location>
-#include <span>
-#include <string>
 #include <thread>
-#include <utility>
 
 #include <nccl.h>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
-#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 
@@ -44,8 +38,7 @@ inline ncclUniqueId shared_id(Group& control) {
   return id;
 }
 
-/// Between two looks at something that began then: most of NCCL's work is given to its stream in less time than the
-/// shortest sleep takes.
+/// Between two looks at something that began then: most of NCCL's calls take less time than the shortest sleep.
 inline void pause(Clock::time_point begin) {
   if (Clock::now() - begin < std::chrono::microseconds(200))
     std::this_thread::yield();
@@ -55,11 +48,9 @@ inline void pause(Clock::time_point begin) {
 
 class Communicator {
  public:
-  /// Collective. Throws DeviceFailure or PeerFailure.
+  /// Collective; the first call() waits until all members have come. Throws DeviceFailure or PeerFailure.
   /// @param most_blocks  thread blocks of its kernels, each of which has buffers of its own; 0: as NCCL likes
-  /// @param waits  returns when all members have come, else before settle() does
-  Communicator(Watch& watch, const ncclUniqueId& id, int size, int rank, int most_blocks = 0, bool waits = true)
-      : watch_(watch) {
+  Communicator(Watch& watch, const ncclUniqueId& id, int size, int rank, int most_blocks = 0) : Communicator(watch) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     if (most_blocks > 0) config.maxCTAs = most_blocks;
@@ -67,14 +58,7 @@ class Communicator {
     watch_.check();
     const ncclResult_t status = ncclCommInitRankConfig(&comm_, size, id, rank, &config);
     watch_.add(&comm_);
-    try {
-      if (!is_fine(status)) watch_.fail(status, comm_, lock);
-      if (waits) wait_ready(lock);
-    } catch (...) {
-      watch_.remove(&comm_);
-      if (comm_ != nullptr) ncclCommAbort(comm_);
-      throw;
-    }
+    if (!is_fine(status)) watch_.fail(status, comm_, lock);
   }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -107,19 +91,18 @@ class Communicator {
   [[nodiscard]] bool is_settled() {
     const std::scoped_lock lock(watch_.mutex());
     watch_.check();
-    ncclResult_t status = ncclSuccess;
-    return ncclCommGetAsyncError(comm_, &status) == ncclSuccess && status == ncclSuccess;
+    return state_of(comm_) == ncclSuccess;
   }
 
  private:
+  explicit Communicator(Watch& watch) : watch_(watch) {}
+
   // Throws if there was a failure, or after the timeout.
   void wait_ready(std::unique_lock<std::mutex>& lock) {
     const auto begin = Clock::now();
     for (;;) {
       watch_.check();
-      ncclResult_t status = ncclSuccess;
-      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &status);
-      if (!is_fine(asked)) status = asked;
+      const ncclResult_t status = state_of(comm_);
       if (status == ncclSuccess) return;
       if (status != ncclInProgress) watch_.fail(status, comm_, lock);
       if (Clock::now() - begin > watch_.timeout()) {

@@ -2,8 +2,7 @@
 // a GPU that waits for a dead peer.
 //
 // A thread asks NCCL and the control plane for failures and looks at the clock. When something is wrong it aborts all
-// communicators of the rank: kernels that wait for peers end, so does the program's wait for them, and the next call of
-// a group or world throws.
+// communicators of the rank: kernels that wait for peers end, so do waits for those, and the next call throws.
 #pragma once
 
 #include <atomic>
@@ -28,8 +27,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
-// Before 2.24 rank threads read each other's memory where only their own GPU can; before 2.22 communicators were
-// aborted one by one.
+// Before 2.24 rank threads read memory that only another's GPU can; before 2.22 communicators were aborted one by one.
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 24, 0)
 #error "galvatron: comm::nccl needs NCCL 2.24 or newer"
 #endif
@@ -53,11 +51,17 @@ inline bool is_fine(ncclResult_t status) { return status == ncclSuccess || statu
 inline bool is_remote(ncclResult_t status) { return status == ncclRemoteError || status == ncclSystemError; }
 
 /// Throws what a call has to throw that was not fine: PeerFailure or DeviceFailure.
-inline void check(ncclResult_t status, ncclComm_t comm = nullptr,
-                  std::source_location where = std::source_location::current()) {
+inline void check(ncclResult_t status, std::source_location where = std::source_location::current()) {
   if (is_fine(status)) return;
-  if (is_remote(status)) throw PeerFailure(text_of(status, comm, where), where);
-  throw DeviceFailure(text_of(status, comm, where), where);
+  if (is_remote(status)) throw PeerFailure(text_of(status, nullptr, where), where);
+  throw DeviceFailure(text_of(status, nullptr, where), where);
+}
+
+/// What has become of the calls that a communicator was given.
+inline ncclResult_t state_of(ncclComm_t comm) {
+  ncclResult_t status = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm, &status);
+  return is_fine(asked) ? status : asked;
 }
 
 class Watch {
@@ -70,8 +74,6 @@ class Watch {
           cudaSetDevice(device);
           run(stop);
         }) {}
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
 
   /// Calls `chore()` now and then, from another thread; empty: nothing more, and it is not being called.
   void set_chore(std::function<void()> chore) {
@@ -134,8 +136,7 @@ class Watch {
   }
 
   /// Ends all communicators, when no stream is at work any more, and does no more chores. All come to their end before
-  /// one is destroyed: processes of a node keep each other's connections until then, and what one destroys first the
-  /// other may destroy last.
+  /// one is destroyed: processes of a node keep each other's connections until then, and destroy them in any order.
   void close() noexcept {
     set_chore({});
     const std::scoped_lock lock(mutex_);
@@ -144,11 +145,8 @@ class Watch {
       if (fine && *comm != nullptr) fine = is_fine(ncclCommFinalize(*comm));
     const auto limit = Clock::now() + std::chrono::seconds(10);
     for (ncclComm_t* comm : comms_)
-      while (fine && *comm != nullptr) {
-        ncclResult_t status = ncclSuccess;
-        if (ncclCommGetAsyncError(*comm, &status) != ncclSuccess) status = ncclInternalError;
-        if (status == ncclSuccess) break;
-        fine = status == ncclInProgress && Clock::now() < limit;
+      while (fine && *comm != nullptr && state_of(*comm) != ncclSuccess) {
+        fine = is_fine(state_of(*comm)) && Clock::now() < limit;
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
     end_all(fine ? ncclCommDestroy : ncclCommAbort);
@@ -191,11 +189,10 @@ class Watch {
     lock.lock();
     if (told) return fail(*told);
     for (ncclComm_t* comm : comms_) {
-      ncclResult_t status = ncclSuccess;
-      if (*comm == nullptr) continue;
-      if (ncclCommGetAsyncError(*comm, &status) != ncclSuccess || is_fine(status)) continue;
-      return fail("rank " + std::to_string(control_.rank()) +
-                  " lost a peer: " + text_of(status, *comm, std::source_location::current()));
+      const ncclResult_t status = *comm == nullptr ? ncclSuccess : state_of(*comm);
+      if (!is_fine(status))
+        return fail("rank " + std::to_string(control_.rank()) +
+                    " lost a peer: " + text_of(status, *comm, std::source_location::current()));
     }
     forget_done();  // of the others the first is the oldest
     if (started_.empty() || Clock::now() - started_.front().since < timeout_) return;

@@ -4,12 +4,14 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -26,59 +28,55 @@
 
 namespace galvatron::comm::tcp {
 
-/// For small messages: what is sent is copied, and what arrives is kept until it is taken. One thread uses it, but
-/// failure() may be asked by any.
+/// For small messages: what is sent is copied, what arrives is kept until taken. For one thread; any asks failure().
 class Endpoint {
  public:
   using Bytes = std::vector<std::byte>;
 
   /// @param sockets  by rank, from rendezvous()  @param timeout  how long a rank waits for another
   Endpoint(int rank, std::vector<Socket> sockets, std::chrono::nanoseconds timeout)
-      : rank_(rank), timeout_(timeout), peers_(sockets.size()) {
+      : rank_(rank), timeout_(timeout), peers_(sockets.size()), news_(size()) {
     for (std::size_t i = 0; i < peers_.size(); ++i) peers_[i].socket = std::move(sockets[i]);
   }
-  Endpoint(const Endpoint&) = delete;
-  Endpoint& operator=(const Endpoint&) = delete;
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return static_cast<int>(peers_.size()); }
-  /// How long this rank waits for another one from now on.
   void set_timeout(std::chrono::nanoseconds timeout) { timeout_ = timeout; }
 
   /// Sends a block; to oneself too.
   void send(int to, std::int64_t lane, Bytes bytes) {
     const std::scoped_lock lock(mutex_);
-    check();
+    news_.check();
     if (to == rank_)
       peer(to).blocks[lane].push_back(std::move(bytes));
     else
-      queue(peer(to), {Kind::block, lane, static_cast<std::int64_t>(bytes.size())}, bytes);
+      queue(peer(to), {Kind::block, lane, static_cast<std::int64_t>(bytes.size())}, bytes.data());
     progress(Clock::now());
   }
   /// The next block of a rank in a lane. Throws PeerFailure when it cannot come.
   Bytes receive(int from, std::int64_t lane) {
-    Bytes out;
-    const auto taken = [&] {
+    std::optional<Bytes> out;
+    const auto missing = [&]() -> std::vector<int> {
       auto& blocks = peer(from).blocks[lane];
-      if (blocks.empty()) return false;
+      if (blocks.empty()) return {from};
       out = std::move(blocks.front());
       blocks.pop_front();
-      return true;
+      return {};
     };
-    wait(taken, [&] { return std::vector<int>{from}; }, "send a block");
-    return out;
+    wait(missing, "send a block");
+    return std::move(*out);
   }
   /// Returns when all that was sent has left this process.
   void flush() {
-    wait([&] { return unsent().empty(); }, [&] { return unsent(); }, "take what was sent");
+    wait([&] { return unsent(); }, "take what was sent");
   }
 
   /// What failed on another rank, if that is known: "rank 2 failed: ...". Does not wait.
   std::optional<std::string> failure() {
     const std::scoped_lock lock(mutex_);
-    if (failure_.empty()) progress(Clock::now());
-    if (failure_.empty()) return std::nullopt;
-    return failure_;
+    if (news_.failure().empty()) progress(Clock::now());
+    if (news_.failure().empty()) return std::nullopt;
+    return news_.failure();
   }
 
   /// Tells the others that this rank is failing, `text`, where its last word may be late: their calls throw PeerFailure
@@ -95,19 +93,17 @@ class Endpoint {
   /// Tells the others that this rank is done, and waits until they are. Throws PeerFailure if one fails meanwhile.
   void end() {
     tell_all({.kind = Status::Kind::ended});
-    wait([&] { return running().empty(); }, [&] { return running(); }, "end");
+    const auto is_at_work = [&](int r) { return r != rank_ && (!has_ended(r) || !peer(r).out.empty()); };
+    wait([&] { return ranks_that(is_at_work); }, "end");
   }
   /// Tells the others what this rank's body threw, hears what became of theirs, and how the run ended.
   Verdict fail(const std::exception_ptr& own) noexcept {
-    Status mine = status_of(own);
+    Status mine;
     try {
       {
         const std::scoped_lock lock(mutex_);
-        if (!failure_.empty() && failure_ == message_of(own)) {
-          mine.kind = Status::Kind::stopped;
-          mine.say(failure_);
-        }
-        peer(rank_).status = mine;
+        mine = news_.status_of(own);
+        news_.take(rank_, mine);
       }
       tell_all(mine);
       // What is sent arrives only if what has come was read.
@@ -117,9 +113,7 @@ class Endpoint {
           if (peer.socket.open()) ::shutdown(peer.socket.number(), SHUT_WR);
         return std::ranges::none_of(peers_, [](const Peer& peer) { return peer.speaks(); });
       });
-      std::vector<Status> statuses;
-      for (const Peer& peer : peers_) statuses.push_back(peer.status);
-      return verdict_of(statuses, rank_, own);
+      return news_.verdict(rank_, own);
     } catch (const std::exception&) {  // the others see the connection break
       return {own, mine.error, true};
     }
@@ -134,62 +128,53 @@ class Endpoint {
   };
   struct Peer {
     Socket socket;
-    std::deque<Bytes> out;
-    std::size_t out_done = 0;  // bytes of the first
-    Bytes in;                  // a head, and behind it its bytes
-    std::size_t in_done = 0;
+    Bytes out;                                         // frames that have not left
+    std::size_t sent = 0;                              // bytes of these that have
+    Bytes in;                                          // the beginning of a frame
     bool silent = false;                               // it has ended and sends no more, but may still be told
-    Status status;                                     // how it has ended
     std::map<std::int64_t, std::deque<Bytes>> blocks;  // by lane
 
     [[nodiscard]] bool speaks() const { return socket.open() && !silent; }
-    [[nodiscard]] bool ended() const { return status.kind != Status::Kind::running; }
   };
   static constexpr std::int64_t largest = std::int64_t{1} << 34;
 
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] bool has_ended(int rank) const { return news_.of(rank) != Status::Kind::running; }
+  template <class Is>
+  [[nodiscard]] std::vector<int> ranks_that(Is&& is) const {
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); ++r)
+      if (is(r)) ranks.push_back(r);
+    return ranks;
+  }
   [[nodiscard]] std::vector<int> unsent() {
-    std::vector<int> ranks;
-    for (int r = 0; r < size(); ++r)
-      if (!peer(r).out.empty()) ranks.push_back(r);
-    return ranks;
-  }
-  [[nodiscard]] std::vector<int> running() {
-    std::vector<int> ranks;
-    for (int r = 0; r < size(); ++r)
-      if (r != rank_ && (!peer(r).ended() || !peer(r).out.empty())) ranks.push_back(r);
-    return ranks;
-  }
-  void check() const {
-    if (!failure_.empty()) throw PeerFailure(failure_);
-  }
-  void note_failure(std::string text) {
-    if (failure_.empty()) failure_ = std::move(text);
+    return ranks_that([&](int r) { return !peer(r).out.empty(); });
   }
 
-  static void queue(Peer& peer, const Head& head, const Bytes& bytes) {
-    Bytes frame(sizeof head + bytes.size());
-    std::memcpy(frame.data(), &head, sizeof head);
-    if (!bytes.empty()) std::memcpy(frame.data() + sizeof head, bytes.data(), bytes.size());
-    peer.out.push_back(std::move(frame));
+  // A frame: a head, and behind it its bytes.
+  static void queue(Peer& peer, const Head& head, const void* bytes) {
+    const std::size_t end = peer.out.size();
+    peer.out.resize(end + sizeof head + static_cast<std::size_t>(head.bytes));
+    std::memcpy(&peer.out[end], &head, sizeof head);
+    if (head.bytes > 0) std::memcpy(&peer.out[end + sizeof head], bytes, static_cast<std::size_t>(head.bytes));
   }
 
-  // Waits for `ready()`, which is asked under the lock; throws when another rank fails, when one that is waited for has
-  // ended, or after the timeout.
-  template <class Ready, class Missing>
-  void wait(Ready&& ready, Missing&& missing, const char* what) {
+  // Waits until no rank is `missing()`, which is asked under the lock; throws when another rank fails, when one that is
+  // waited for has ended, or after the timeout.
+  template <class Missing>
+  void wait(Missing&& missing, const char* what) {
     const auto deadline = Clock::now() + timeout_;
     for (;;) {
       const std::scoped_lock lock(mutex_);
-      if (ready()) return;
-      check();
+      if (missing().empty()) return;
+      news_.check();
       progress(std::min(deadline, Clock::now() + std::chrono::milliseconds(20)));
-      if (ready()) return;
-      check();
       const std::vector<int> late = missing();
+      if (late.empty()) return;
+      news_.check();
       for (const int r : late) {
         if (r == rank_) throw_not_posted(rank_);
-        if (peer(r).ended() && peer(r).out.empty())
+        if (has_ended(r) && peer(r).out.empty())
           throw PeerFailure(waits_in_vain(rank_, rank_list({&r, 1}) + " did not " + what));
       }
       if (Clock::now() >= deadline) throw PeerFailure(gave_up(rank_, timeout_, rank_list(late) + " did not " + what));
@@ -208,97 +193,75 @@ class Endpoint {
   // Sends and receives what can be, waiting until the deadline for something to do.
   void progress(Clock::time_point deadline) {
     std::vector<pollfd> polled;
-    std::vector<int> ranks;
-    for (int r = 0; r < size(); ++r) {
-      const Peer& one = peer(r);
+    for (const Peer& one : peers_) {
       const int events = (one.speaks() ? POLLIN : 0) | (one.out.empty() ? 0 : POLLOUT);
-      if (!one.socket.open() || events == 0) continue;
-      polled.push_back({one.socket.number(), static_cast<short>(events), 0});
-      ranks.push_back(r);
+      polled.push_back({events == 0 ? -1 : one.socket.number(), static_cast<short>(events), 0});  // -1 is passed over
     }
-    const int limit = left_until(deadline);
-    if (polled.empty() || ::poll(polled.data(), polled.size(), limit) <= 0) return;
-    for (std::size_t i = 0; i < polled.size(); ++i) {
-      Peer& one = peer(ranks[i]);
-      if ((polled[i].revents & POLLOUT) != 0 || one.silent) send_some(one);
-      if ((polled[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && one.speaks()) receive_some(ranks[i]);
+    if (::poll(polled.data(), polled.size(), left_until(deadline)) <= 0) return;
+    for (int r = 0; r < size(); ++r) {
+      const short seen = polled[static_cast<std::size_t>(r)].revents;
+      if ((seen & POLLOUT) != 0 || (seen != 0 && peer(r).silent)) send_some(peer(r));
+      if ((seen & (POLLIN | POLLHUP | POLLERR)) != 0 && peer(r).speaks()) receive_some(r);
     }
   }
   static void send_some(Peer& peer) {
-    while (!peer.out.empty()) {
-      const std::int64_t n = peer.socket.send(std::span(peer.out.front()).subspan(peer.out_done));
-      if (n < 0 && peer.silent) {
-        peer.socket.close();
-        return peer.out.clear();
-      }
-      if (n <= 0) return;  // a broken connection shows when it is read
-      peer.out_done += static_cast<std::size_t>(n);
-      if (peer.out_done < peer.out.front().size()) return;
-      peer.out.pop_front();
-      peer.out_done = 0;
-    }
+    const std::int64_t n = peer.socket.send(std::span(peer.out).subspan(peer.sent));
+    if (n < 0 && !peer.silent) return;  // a broken connection shows when it is read
+    if (n < 0) peer.socket.close();
+    if (n > 0) peer.sent += static_cast<std::size_t>(n);
+    if (n >= 0 && peer.sent < peer.out.size()) return;
+    peer.out.clear();
+    peer.sent = 0;
   }
   void receive_some(int rank) {
     Peer& from = peer(rank);
-    for (;;) {
-      if (from.in.size() < sizeof(Head)) from.in.resize(sizeof(Head));
-      const std::int64_t n =
-          from.in_done == from.in.size() ? 0 : from.socket.receive(std::span(from.in).subspan(from.in_done));
-      if (n < 0 && from.ended()) {
-        from.silent = true;
-        return;
-      }
-      if (n < 0) {
-        from.socket.close();
-        from.out.clear();
-        return note_failure("rank " + std::to_string(rank) + " failed: its process has ended, or the network to it");
-      }
-      from.in_done += static_cast<std::size_t>(n);
-      if (from.in_done < from.in.size()) return;
-      Head head;
-      std::memcpy(&head, from.in.data(), sizeof head);
-      if (head.bytes < 0 || head.bytes > largest)
-        return note_failure("rank " + std::to_string(rank) + " failed: it sends what nobody understands");
-      const std::size_t whole = sizeof head + static_cast<std::size_t>(head.bytes);
-      if (from.in.size() < whole) {
-        from.in.resize(whole);
-        continue;
-      }
-      take(rank, head);
-      from.in.clear();
-      from.in_done = 0;
-    }
-  }
-  void take(int rank, const Head& head) {
-    Peer& from = peer(rank);
-    if (head.kind == Kind::block) {
-      from.blocks[head.lane].emplace_back(from.in.begin() + sizeof head, from.in.end());
+    std::array<std::byte, 1 << 16> part;
+    const std::int64_t n = from.socket.receive(part);
+    if (n < 0 && has_ended(rank)) {
+      from.silent = true;
       return;
     }
-    Status news;
-    std::memcpy(&news, from.in.data() + sizeof head, std::min(sizeof news, static_cast<std::size_t>(head.bytes)));
-    news.message[sizeof news.message - 1] = '\0';
-    if (news.kind != Status::Kind::running) from.status = news;  // else it is a warning
-    const std::string text = galvatron::detail::one_line(news.message, sizeof news.message);
-    if (news.kind == Status::Kind::failed)
-      note_failure("rank " + std::to_string(rank) + " failed: " + text);
-    else if (news.kind != Status::Kind::ended)
-      note_failure(text);
+    if (n < 0) {
+      from.socket.close();
+      from.out.clear();
+      return news_.fail("rank " + std::to_string(rank) + " failed: its process has ended, or the network to it");
+    }
+    from.in.insert(from.in.end(), part.begin(), part.begin() + n);
+    std::span<const std::byte> left = from.in;
+    for (Head head; left.size() >= sizeof head;) {
+      std::memcpy(&head, left.data(), sizeof head);
+      if (head.bytes < 0 || head.bytes > largest)
+        return news_.fail("rank " + std::to_string(rank) + " failed: it sends what nobody understands");
+      const std::size_t whole = sizeof head + static_cast<std::size_t>(head.bytes);
+      if (left.size() < whole) break;
+      take(rank, head, left.subspan(sizeof head, whole - sizeof head));
+      left = left.subspan(whole);
+    }
+    from.in.erase(from.in.begin(), from.in.end() - std::ssize(left));
+  }
+  void take(int rank, const Head& head, std::span<const std::byte> bytes) {
+    if (head.kind == Kind::block) {
+      peer(rank).blocks[head.lane].emplace_back(bytes.begin(), bytes.end());
+      return;
+    }
+    Status said;
+    std::memcpy(&said, bytes.data(), std::min(sizeof said, bytes.size()));
+    said.message[sizeof said.message - 1] = '\0';
+    news_.take(rank, said);
   }
 
   // A word to all.
   void tell_all(const Status& status) {
-    const auto bytes = std::as_bytes(std::span<const Status, 1>(&status, 1));
     const std::scoped_lock lock(mutex_);
     for (Peer& peer : peers_)
-      if (peer.socket.open()) queue(peer, {Kind::status, 0, sizeof status}, Bytes(bytes.begin(), bytes.end()));
+      if (peer.socket.open()) queue(peer, {Kind::status, 0, sizeof status}, &status);
   }
 
   int rank_;
   std::chrono::nanoseconds timeout_;
   std::mutex mutex_;
   std::vector<Peer> peers_;
-  std::string failure_;  // the first that was heard of
+  News news_;
 };
 
 }  // namespace galvatron::comm::tcp

@@ -37,23 +37,6 @@ inline int left_until(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000));
 }
 
-/// Where a socket may be connected to.
-struct Address {
-  sockaddr_storage storage{};
-  std::uint32_t length = 0;
-
-  // Both families have the port in the same place.
-  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
-  void set_port(std::uint16_t port) { reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port); }
-  [[nodiscard]] std::uint16_t port() const { return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port); }
-  [[nodiscard]] bool is_loopback() const {
-    if (storage.ss_family == AF_INET)
-      return ntohl(reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr) >> 24 == 127;
-    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr;
-    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
-  }
-};
-
 /// Owns a socket, which blocks nobody.
 class Socket {
  public:
@@ -93,6 +76,16 @@ class Socket {
   bool receive_all(std::span<std::byte> bytes, Clock::time_point deadline) const {
     return transfer(bytes, deadline, POLLIN, [&](auto part) { return receive(part); });
   }
+  /// The error code of the attempt to connect it, 0 for none.
+  [[nodiscard]] int connect(const addrinfo& to, Clock::time_point deadline) const {
+    if (::connect(number_, to.ai_addr, to.ai_addrlen) == 0) return 0;
+    if (errno != EINPROGRESS) return errno;
+    if (!wait(POLLOUT, deadline)) return ETIMEDOUT;
+    int error = 0;
+    socklen_t length = sizeof error;
+    ::getsockopt(number_, SOL_SOCKET, SO_ERROR, &error, &length);
+    return error;
+  }
   /// True when there is something to do for `events` of poll() before the deadline.
   [[nodiscard]] bool wait(short events, Clock::time_point deadline) const {
     for (;;) {
@@ -125,92 +118,70 @@ class Socket {
 class Listener {
  public:
   explicit Listener(std::uint16_t port) {
+    const int on = 1, off = 0;
     for (const int family : {AF_INET6, AF_INET}) {  // IPv6 takes those of IPv4 too
-      const int number = ::socket(family, SOCK_STREAM, 0);
-      if (number < 0) continue;
-      socket_ = Socket(number);
-      const int on = 1, off = 0;
+      socket_ = Socket(::socket(family, SOCK_STREAM, 0));
+      const int number = socket_.number();
+      sockaddr_in6 any{};
+      any.sin6_family = static_cast<sa_family_t>(family);
+      any.sin6_port = htons(port);
+      const socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
       ::setsockopt(number, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-      Address any;
-      any.storage.ss_family = static_cast<sa_family_t>(family);
-      any.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-      any.set_port(port);
       if (family == AF_INET6) ::setsockopt(number, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-      if (::bind(number, reinterpret_cast<sockaddr*>(&any.storage), any.length) == 0 && ::listen(number, 1024) == 0)
-        return;
-      error_ = errno;
+      if (::bind(number, reinterpret_cast<sockaddr*>(&any), length) == 0 && ::listen(number, 1024) == 0) return;
     }
     throw DeviceFailure(
-        text("cannot listen at port ", port, ": ", text_of_errno(error_), "; choose another one with MASTER_PORT"));
+        text("cannot listen at port ", port, ": ", text_of_errno(errno), "; choose another one with MASTER_PORT"));
   }
 
   [[nodiscard]] std::uint16_t port() const {
-    Address own;
-    socklen_t length = sizeof own.storage;
-    ::getsockname(socket_.number(), reinterpret_cast<sockaddr*>(&own.storage), &length);
-    return own.port();
+    sockaddr_in6 own{};
+    socklen_t length = sizeof own;
+    ::getsockname(socket_.number(), reinterpret_cast<sockaddr*>(&own), &length);
+    return ntohs(own.sin6_port);
   }
-  /// The next connection and where it comes from; nothing when the time is over.
-  std::optional<std::pair<Socket, Address>> accept(Clock::time_point deadline) const {
+  /// The next connection and the number of the host that it comes from; nothing when the time is over.
+  std::optional<std::pair<Socket, std::string>> accept(Clock::time_point deadline) const {
     while (socket_.wait(POLLIN, deadline)) {
-      Address from;
-      socklen_t length = sizeof from.storage;
-      const int number = ::accept(socket_.number(), reinterpret_cast<sockaddr*>(&from.storage), &length);
-      from.length = length;
-      if (number >= 0) return std::pair{Socket(number), from};
+      sockaddr_storage from{};
+      socklen_t length = sizeof from;
+      auto* const address = reinterpret_cast<sockaddr*>(&from);
+      const int number = ::accept(socket_.number(), address, &length);
+      if (number < 0) continue;
+      char host[NI_MAXHOST] = "";
+      ::getnameinfo(address, length, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+      return std::pair{Socket(number), std::string(host)};
     }
     return std::nullopt;
   }
 
  private:
+  // Addresses of both families begin with it and the port.
+  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+
   Socket socket_;
-  int error_ = 0;
 };
 
-/// A connection to the address, tried again and again; nothing, and why, when the time is over.
-inline Socket connect_to(const Address& address, Clock::time_point deadline, std::string& why) {
-  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(200))) {
-    Socket socket(::socket(address.storage.ss_family, SOCK_STREAM, 0));
-    int error = 0;
-    if (::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0)
-      error = errno;
-    if (error == EINPROGRESS) {
-      socklen_t length = sizeof error;
-      if (!socket.wait(POLLOUT, deadline))
-        error = ETIMEDOUT;
-      else
-        ::getsockopt(socket.number(), SOL_SOCKET, SO_ERROR, &error, &length);
-    }
-    if (error == 0) return socket;
-    why = text_of_errno(error);
-    if (Clock::now() + pause >= deadline) return {};
-    std::this_thread::sleep_for(pause);
-  }
-}
-
-/// The same by name; a name that is not known yet may become so.
+/// A connection to a host, by name or number, tried again and again; nothing, and why, when the time is over. A name
+/// that is not known yet may become so.
 inline Socket connect_to(const std::string& host, std::uint16_t port, Clock::time_point deadline, std::string& why) {
-  for (;;) {
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(200))) {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* list = nullptr;
     const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, [](addrinfo* p) {
-      if (p != nullptr) ::freeaddrinfo(p);
-    });
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
     if (status != 0) why = ::gai_strerror(status);
     for (const addrinfo* a = list; status == 0 && a != nullptr; a = a->ai_next) {
-      Address address;
-      std::copy_n(reinterpret_cast<const std::byte*>(a->ai_addr), a->ai_addrlen,
-                  reinterpret_cast<std::byte*>(&address.storage));
-      address.length = a->ai_addrlen;
       // All addresses of the name get their turn.
-      const auto turn =
-          a->ai_next == nullptr && list->ai_next == nullptr ? deadline : Clock::now() + std::chrono::seconds(1);
-      if (Socket socket = connect_to(address, std::min(turn, deadline), why); socket.open()) return socket;
+      const auto turn = list->ai_next == nullptr ? deadline : Clock::now() + std::chrono::seconds(1);
+      Socket socket(::socket(a->ai_family, SOCK_STREAM, 0));
+      const int error = socket.connect(*a, std::min(turn, deadline));
+      if (error == 0) return socket;
+      why = text_of_errno(error);
     }
-    if (Clock::now() + std::chrono::milliseconds(100) >= deadline) return {};
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (Clock::now() + pause >= deadline) return {};
+    std::this_thread::sleep_for(pause);
   }
 }
 

@@ -31,16 +31,15 @@ class Messages {
     const auto* const first = static_cast<const std::byte*>(data);
     if (bytes > 0) endpoint_.send(peer, lane_of(tag), {first, first + bytes});
   }
-  void receive(void* data, std::int64_t bytes, int peer, int tag) { expect(data, bytes, peer, tag, true); }
-  void receive_some(void* data, std::int64_t bytes, int peer, int tag) { expect(data, bytes, peer, tag, false); }
+  void receive(void* data, std::int64_t bytes, int peer, int tag, bool whole = true) {
+    if (bytes > 0) expected_.push_back({static_cast<std::byte*>(data), bytes, peer, tag, whole});
+  }
   template <class What>
   void finish(What&&) {
     for (const Expected& expected : std::exchange(expected_, {})) {
       const Endpoint::Bytes bytes = endpoint_.receive(expected.peer, lane_of(expected.tag));
       const auto size = static_cast<std::int64_t>(bytes.size());
-      if (expected.whole ? size != expected.bytes : size > expected.bytes)
-        throw Failure(ErrorKind::internal, text("the members of a group disagree: rank ", endpoint_.rank(), " takes ",
-                                                expected.bytes, " bytes, but was sent ", size));
+      if (expected.whole || size > expected.bytes) check_sent(endpoint_.rank(), expected.peer, expected.bytes, size);
       std::ranges::copy(bytes, expected.data);
     }
   }
@@ -56,28 +55,15 @@ class Messages {
 
   // Those of blocks are not negative.
   static std::int64_t lane_of(int tag) { return -1 - tag; }
-  void expect(void* data, std::int64_t bytes, int peer, int tag, bool whole) {
-    if (bytes > 0) expected_.push_back({static_cast<std::byte*>(data), bytes, peer, tag, whole});
-  }
 
   Endpoint& endpoint_;
   std::vector<Expected> expected_;
 };
 
-/// One rank's handle on a group of processes.
-using Group = MessageGroup<Messages>;
-
 /// Posted blocks are copies.
-class World final : public comm::World {
+class World final : public MessageWorld<Endpoint, Messages> {
  public:
-  explicit World(Endpoint& endpoint) : comm::World(endpoint.rank(), endpoint.size()), endpoint_(endpoint) {}
-
-  Group& group(std::span<const int> ranks) override {
-    return groups_.find(*this, ranks, endpoint_, staging_, ranks, rank());
-  }
-
-  /// How long this rank waits for another one from now on.
-  void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
+  using MessageWorld::MessageWorld;
 
   std::optional<std::string> failure() override { return endpoint_.failure(); }
   void warn(const std::string& text) noexcept override { endpoint_.warn(text); }
@@ -99,10 +85,6 @@ class World final : public comm::World {
     }
   }
   void do_wait_sent(int) override { endpoint_.flush(); }
-
-  Endpoint& endpoint_;
-  Staging staging_;
-  Groups<Group> groups_;
 };
 
 /// How long ranks wait for each other.

@@ -8,9 +8,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,44 +20,32 @@
 
 namespace galvatron::comm::thread {
 
-/// The queue of one lane of one ordered pair of ranks. It grows while a program finds out how many blocks it has under
-/// way, and never again.
+/// The queue of one lane from one rank to another. It grows to the most blocks that a program has under way.
 class Channel {
  public:
   /// Sender: appends a block.
   void push(const Piece& piece) {
     const std::scoped_lock lock(mutex_);
-    if (last_ - first_ == ring_.size()) grow();
-    ring_[last_++ % ring_.size()] = piece;
-    posted_.store(last_, std::memory_order_release);
+    if (waiting() == std::ssize(ring_)) grow();
+    ring_[posted_ % ring_.size()] = piece;
+    ++posted_;
   }
 
+  /// Blocks that nobody has taken.
+  [[nodiscard]] std::int64_t waiting() const { return static_cast<std::int64_t>(posted_ - taken_); }
   /// Receiver: is there a block?
-  [[nodiscard]] bool ready() const {
-    return posted_.load(std::memory_order_acquire) > taken_.load(std::memory_order_relaxed);
-  }
-
+  [[nodiscard]] bool ready() const { return waiting() > 0; }
   /// Sender: has the receiver taken everything?
-  [[nodiscard]] bool drained() const {
-    return taken_.load(std::memory_order_acquire) == posted_.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] bool drained() const { return waiting() == 0; }
 
-  /// Receiver: the first block, still in the queue.
-  [[nodiscard]] std::optional<Piece> front() const {
-    const std::scoped_lock lock(mutex_);
-    if (first_ == last_) return std::nullopt;
-    return ring_[first_ % ring_.size()];
-  }
-
-  /// Receiver: copies the first block to `to`, of as many bytes, by copy(from, to). False if the sender has withdrawn
-  /// it meanwhile.
+  /// Receiver: takes the first block by copy(from, to), which may throw and leave it. False if it was withdrawn.
   template <class Copy>
   bool take(const Piece& to, Copy&& copy) {
     Piece from;
     {
       const std::scoped_lock lock(mutex_);
-      if (first_ == last_) return false;
-      from = ring_[first_ % ring_.size()];
+      if (drained()) return false;
+      from = ring_[taken_ % ring_.size()];
       copying_ = true;
     }
     try {
@@ -68,7 +57,7 @@ class Channel {
     }
     const std::scoped_lock lock(mutex_);
     copying_ = false;
-    taken_.store(++first_, std::memory_order_release);
+    ++taken_;
     return true;
   }
 
@@ -78,8 +67,7 @@ class Channel {
       {
         const std::scoped_lock lock(mutex_);
         if (!copying_) {
-          last_ = first_;
-          posted_.store(last_, std::memory_order_release);
+          posted_ = taken_.load();
           return;
         }
       }
@@ -87,26 +75,18 @@ class Channel {
     }
   }
 
-  /// Blocks that nobody has taken.
-  [[nodiscard]] std::int64_t waiting() const {
-    const std::scoped_lock lock(mutex_);
-    return static_cast<std::int64_t>(last_ - first_);
-  }
-
  private:
   void grow() {
     std::vector<Piece> larger(std::max<std::size_t>(16, ring_.size() * 2));
-    for (std::uint64_t i = first_; i != last_; ++i) larger[i % larger.size()] = ring_[i % ring_.size()];
+    for (std::uint64_t i = taken_; i != posted_; ++i) larger[i % larger.size()] = ring_[i % ring_.size()];
     ring_ = std::move(larger);
   }
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;  // of all; the counts may be read without
   std::vector<Piece> ring_;
-  std::uint64_t first_ = 0;  // the next to be taken
-  std::uint64_t last_ = 0;   // one past the newest
-  bool copying_ = false;     // the receiver copies the first one
-  std::atomic<std::uint64_t> posted_{0};
-  std::atomic<std::uint64_t> taken_{0};
+  std::atomic<std::uint64_t> posted_{0};  // by the sender, so far
+  std::atomic<std::uint64_t> taken_{0};   // by the receiver: the next is the first in the queue
+  bool copying_ = false;                  // the receiver copies the first one
 };
 
 }  // namespace galvatron::comm::thread

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,7 +20,9 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/thread/blocks.hpp>
+#include <galvatron/comm/elements.hpp>
+#include <galvatron/comm/piece.hpp>
+#include <galvatron/comm/reduce.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
@@ -29,38 +30,62 @@
 
 namespace galvatron::comm::thread {
 
-/// One rank's handle on a group. Every operation is collective: all members call it with the same sizes, and a call
-/// that disagrees with the others ends with a Failure on all of them that says who called what. If any rank of the job
-/// fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are unspecified then, and
-/// nobody touches them any more.
+/// Copies and adds in the memory of the program, which is as it was left; a device works later than it is told to, and
+/// overrides all.
+///
+///   rank 0   offer, meet --> expect 1, work, offer, meet --> expect 1
+///   rank 1   offer, meet --> expect 0, work, offer, meet --> expect 0
+class Memory {
+ public:
+  virtual ~Memory() = default;
+
+  [[nodiscard]] virtual bool on_device() const { return false; }
+  /// What this rank was told to do so far is what others may expect().
+  virtual void offer() {}
+  /// What this rank is told to do from now on comes behind what `rank` has offered last.
+  virtual void expect(int rank) { static_cast<void>(rank); }
+  /// For the way out of a failure: returns when what `rank` has offered is done.
+  virtual void wait(int rank) noexcept { static_cast<void>(rank); }
+
+  /// See copy_piece().
+  virtual void copy(const Piece& from, const Piece& to) { copy_piece(from, to); }
+  /// See comm::reduce().
+  virtual void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+                      std::int64_t n, ReduceOp op) {
+    comm::reduce(type, sources, destinations, n, op);
+  }
+};
+
+/// Lane of what groups shift; callers of World::post() have those below.
+inline constexpr int shift_lane = 1 << 30;
+
+/// One rank's handle on a group.
 class Group final : public comm::Group {
  public:
-  Group(Job& job, Memory& memory, std::span<const int> ranks, int world_rank)
-      : comm::Group(ranks, world_rank),
+  /// @param world  of this rank; all of these outlive the group
+  Group(Job& job, Memory& memory, comm::World& world, std::span<const int> ranks)
+      : comm::Group(ranks, world.rank()),
         job_(job),
         memory_(memory),
         meeting_(job.meeting(memory.on_device(), ranks)),
-        shifts_(job, memory, world_rank),
+        world_(world),
         buffers_(ranks.size()) {}
 
   /// On threads the receiver copies.
   void finish_shifts() override {
     if (arriving_.empty()) return;
-    for (const Piece& piece : arriving_) shifts_.receive(piece);
+    world_.receive(arriving_);
     arriving_.clear();
-    shifts_.wait_sent(every_lane);
+    world_.wait_sent(shift_lane);
   }
-  /// Takes back what a shift has offered; see World::withdraw().
-  void withdraw() noexcept { shifts_.withdraw(); }
 
  private:
-  using comm::Group::world_rank;
   using Member = Meeting::Member;
 
   void do_run(const Collective& called) override {
     if (called.kind == CallKind::shift) return begin_shift(called.from, called.to);
     if (size() == 1 && (called.kind == CallKind::all_reduce || called.kind == CallKind::barrier)) return;
-    if (called.kind == CallKind::barrier) return meet(Call(called));
+    if (called.kind == CallKind::barrier) return meet(called);
     together(called, [&] {
       const Elements& from = called.from;
       const Elements& to = called.to;
@@ -92,9 +117,9 @@ class Group final : public comm::Group {
   }
   void begin_shift(const Elements& from, const Elements& to) {
     if (size() == 1) return copy(from.data, to);
-    const Piece sent = Piece::flat(world_rank((rank() + 1) % size()), from.data, from.bytes());
-    shifts_.post({&sent, 1});
-    arriving_.push_back(Piece::flat(world_rank((rank() + size() - 1) % size()), to.data, to.bytes()));
+    const Piece sent = Piece::flat(world_rank((rank() + 1) % size()), from.data, from.bytes(), shift_lane);
+    world_.post({&sent, 1});
+    arriving_.push_back(Piece::flat(world_rank((rank() + size() - 1) % size()), to.data, to.bytes(), shift_lane));
   }
 
   [[nodiscard]] bool is_small(const Elements& data) const {
@@ -102,44 +127,37 @@ class Group final : public comm::Group {
   }
 
   [[nodiscard]] Member& member(int i) const { return meeting_.members[static_cast<std::size_t>(i)]; }
-  [[nodiscard]] const Call& call_of(int i) const { return member(i).calls[calls_ & 1U]; }
+  [[nodiscard]] const Collective& call_of(int i) const { return member(i).calls[calls_ & 1U]; }
 
   // Enters the next round; false if the job failed before it was complete.
-  bool next_round(const Call& call) {
+  bool next_round(const Collective& call) {
     const std::uint64_t target = ++rounds_ * static_cast<std::uint64_t>(size());
     member(rank()).rounds.store(rounds_, std::memory_order_relaxed);
     meeting_.arrive(target);
-    const auto missing = [&](bool only_ended) {
+    const auto late = [&](bool only_ended) {
       std::vector<int> absent;
-      for (int i = 0; i < size(); ++i) {
-        const int rank = meeting_.ranks[static_cast<std::size_t>(i)];
-        if (only_ended && !job_.ended(rank)) continue;  // looked at first: who has ended counts no more rounds
-        if (member(i).rounds.load(std::memory_order_relaxed) < rounds_) absent.push_back(rank);
-      }
+      for (int i = 0; i < size(); ++i)
+        if ((!only_ended || job_.ended(world_rank(i))) && member(i).rounds.load(std::memory_order_relaxed) < rounds_)
+          absent.push_back(world_rank(i));
       return absent;
     };
     job_.wait(
         world_rank(), meeting_.bell, [&] { return meeting_.complete(target); }, [&] { return meeting_.poisoned(); },
-        [&] { return !missing(true).empty(); },
-        [&](bool only_ended) {
-          return rank_list(missing(only_ended)) + " did not come to the " + call.text() + " of " +
-                 rank_list(meeting_.ranks);
-        });
+        late, [&] { return "come to the " + call.text() + " of " + rank_list(ranks()); });
     return meeting_.complete(target);
   }
 
   // Publishes a call, meets the others and checks that they came for the same.
-  void meet(const Call& call) {
+  void meet(const Collective& call) {
     ++calls_;
     member(rank()).calls[calls_ & 1U] = call;
     if (!next_round(call)) job_.throw_failure(world_rank());
     for (int i = 0; i < size(); ++i)
-      if (!call_of(i).agrees_with(call_of(0))) throw_disagreement();
-  }
-  [[noreturn]] void throw_disagreement() {
-    const std::string text = disagreement(meeting_.ranks, [&](int i) { return call_of(i).text(); });
-    member(rank()).finished.store(calls_, std::memory_order_release);
-    throw Failure(ErrorKind::internal, text);
+      if (!call_of(i).agrees_with(call_of(0))) {
+        const std::string text = disagreement(ranks(), [&](int of) { return call_of(of).text(); });
+        member(rank()).finished.store(calls_, std::memory_order_release);
+        throw Failure(ErrorKind::internal, text);
+      }
   }
 
   // Meets the others for a call; while read() runs, what they gave may be read, and large data written too.
@@ -151,8 +169,7 @@ class Group final : public comm::Group {
     if (small_ && gives && data.count > 0)
       std::memcpy(member(rank()).small[(calls_ + 1) & 1U], data.data, static_cast<std::size_t>(data.bytes()));
     if (size() > 1) memory_.offer();
-    const Call call(called);
-    meet(call);
+    meet(called);
     if (small_) return read();
     try {
       each_other([&](int rank) { memory_.expect(rank); });
@@ -164,7 +181,7 @@ class Group final : public comm::Group {
       throw;
     }
     member(rank()).finished.store(calls_, std::memory_order_release);
-    if (!next_round(call)) {
+    if (!next_round(called)) {
       leave();
       job_.throw_failure(world_rank());
     }
@@ -185,7 +202,7 @@ class Group final : public comm::Group {
   }
 
   // Within together(): what a member gave.
-  [[nodiscard]] std::byte* data_of(int i) const { return small_ ? member(i).small[calls_ & 1U] : call_of(i).data; }
+  [[nodiscard]] std::byte* data_of(int i) const { return small_ ? member(i).small[calls_ & 1U] : call_of(i).from.data; }
   // From this byte on.
   std::span<std::byte* const> buffers(std::int64_t first) {
     for (int i = 0; i < size(); ++i) buffers_[static_cast<std::size_t>(i)] = data_of(i) + first;
@@ -207,8 +224,8 @@ class Group final : public comm::Group {
   Job& job_;
   Memory& memory_;
   Meeting& meeting_;
-  Blocks shifts_;
-  std::vector<Piece> arriving_;  // what was started and not received
+  comm::World& world_;
+  std::vector<Piece> arriving_;  // shifts that were started and not received
   std::uint64_t rounds_ = 0;     // barriers entered
   std::uint64_t calls_ = 0;      // collectives called; of two in a row one is even and one odd
   bool small_ = false;           // the data of the last one travelled with the meeting

@@ -11,13 +11,14 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/comm/call.hpp>
+#include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/channel.hpp>
 #include <galvatron/comm/thread/wait.hpp>
@@ -40,22 +41,18 @@ inline constexpr std::int64_t small_bytes = 8192;
 ///   member 1  publish ----arrive> |opened| touch memory of 0 and 2, finished -arrive---> |closed|
 ///   member 2  publish -arrive---> |      | touch memory of 0 and 1, finished ----arrive> |      |
 ///
-/// If the closing round fails, a member still waits until all that were let in have finished, which they do without
-/// waiting for anybody.
+/// If the closing round fails, a member still waits until all that were let in have finished, which wait for nobody.
 struct Meeting {
   struct alignas(64) Member {
-    Call calls[2];                           // of even and of odd calls
+    Collective calls[2];                     // of even and of odd calls
     std::atomic<std::uint64_t> rounds{0};    // entered so far, for the message of a timeout
     std::atomic<std::uint64_t> finished{0};  // calls after which this member touches no other's memory
     alignas(64) std::byte small[2][small_bytes];
   };
 
-  explicit Meeting(std::vector<int> world_ranks)
-      : ranks(std::move(world_ranks)), members(std::make_unique<Member[]>(ranks.size())) {}
+  explicit Meeting(std::size_t size) : members(std::make_unique<Member[]>(size)) {}
 
   static constexpr std::uint64_t poison = std::uint64_t{1} << 63;
-
-  [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
 
   /// One more arrival, unless the meeting is poisoned. Rings if the round is complete.
   void arrive(std::uint64_t target) {
@@ -75,8 +72,7 @@ struct Meeting {
     bell.ring();
   }
 
-  const std::vector<int> ranks;             ///< world ranks, in group order
-  const std::unique_ptr<Member[]> members;  ///< one per rank
+  const std::unique_ptr<Member[]> members;  ///< one per rank, in group order
   alignas(64) std::atomic<std::uint64_t> arrivals{0};
   Doorbell bell;
 };
@@ -118,7 +114,7 @@ class Job {
     const std::scoped_lock lock(mutex_);
     auto& meeting = meetings_[{on_device, std::vector<int>(ranks.begin(), ranks.end())}];
     if (meeting == nullptr) {
-      meeting = std::make_unique<Meeting>(std::vector<int>(ranks.begin(), ranks.end()));
+      meeting = std::make_unique<Meeting>(ranks.size());
       if (failed()) meeting->spoil();
     }
     return *meeting;
@@ -137,16 +133,14 @@ class Job {
     const std::scoped_lock lock(mutex_);
     if (!failed()) spread(rank, [&] { return text; });
   }
-  /// "rank 2 failed: disk full"; empty if none has.
-  [[nodiscard]] std::string failure() const {
+  /// "rank 2 failed: disk full"; nothing if none has.
+  [[nodiscard]] std::optional<std::string> failure() const {
     const std::scoped_lock lock(mutex_);
-    return message_;
+    return failed() ? std::optional(message_) : std::nullopt;
   }
   /// Throws what the first rank that failed has thrown, the same object.
   void rethrow_first() const {
-    const std::scoped_lock lock(mutex_);
-    if (failure_ != nullptr) std::rethrow_exception(failure_);
-    if (failed()) throw PeerFailure(message_);
+    if (failed()) throw_failure(failed_rank_);
   }
   /// Throws what this rank has to throw once the job has failed: its own failure or the news of another's.
   [[noreturn]] void throw_failure(int rank) const {
@@ -167,16 +161,18 @@ class Job {
     return endpoints_[static_cast<std::size_t>(rank)].ended.load(std::memory_order_acquire);
   }
 
-  /// Waits until `ready()` or `failed()`. If the timeout passes, or if `cannot_come()` because a rank has ended, this
-  /// rank fails, and so do all others; `who_is_missing(only_ended)` says who did not do what.
-  template <class Ready, class Failed, class CannotCome, class Missing>
-  void wait(int rank, Doorbell& bell, Ready&& ready, Failed&& failed, CannotCome&& cannot_come,
-            Missing&& who_is_missing) {
-    const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && cannot_come(); };
+  /// Waits until `ready()` or `failed()`. If the timeout passes, or one of those waited for has ended, this rank fails,
+  /// and so do all others.
+  /// @param late  late(only_ended): the ranks waited for; it asks ended() before it looks what they have done
+  /// @param what  what(): what they did not do
+  template <class Ready, class Failed, class Late, class What>
+  void wait(int rank, Doorbell& bell, Ready&& ready, Failed&& failed, Late&& late, What&& what) {
+    const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && !late(true).empty(); };
     const bool in_time = wait_until(bell, policy_, options_.timeout, [&] { return ready() || failed() || in_vain(); });
     if (ready() || failed()) return;
-    fail(rank, std::make_exception_ptr(PeerFailure(in_time ? waits_in_vain(rank, who_is_missing(true))
-                                                           : gave_up(rank, options_.timeout, who_is_missing(false)))));
+    const std::string who_did_not = rank_list(late(in_time)) + " did not " + what();
+    fail(rank, std::make_exception_ptr(PeerFailure(in_time ? waits_in_vain(rank, who_did_not)
+                                                           : gave_up(rank, options_.timeout, who_did_not))));
   }
 
  private:

@@ -8,15 +8,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <thread>
 
-#if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <ctime>
-#endif
 
 namespace galvatron::comm::thread {
 
@@ -39,8 +36,7 @@ struct WaitPolicy {
 /// Whether yielding pays for a thread. Beside a busy program a scheduler may let a thread that yields wait for a whole
 /// time slice, so that ranks that exceed the cores stand still most of the time: 4 ranks with 60 us of work between
 /// barriers took 3.4 ms a round on 2 cores beside two compilers (Linux 6.18), asleep at once 0.4 ms. After such a yield
-/// a thread does without for a while: 2 waits at first, four times as many after each that follows, half as many after
-/// 16 quick ones.
+/// a thread does without for a while: 2 waits at first, four times as many after the next, half after 16 quick ones.
 class YieldBackoff {
  public:
   static constexpr std::chrono::milliseconds slow{2};
@@ -93,32 +89,23 @@ class alignas(64) Doorbell {
   void ring() {
     word_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
-#if defined(__linux__)
-    ::syscall(SYS_futex, address(), FUTEX_WAKE | scope(), 1 << 30, nullptr, nullptr, 0);
-#endif
+    ::syscall(SYS_futex, &word_, FUTEX_WAKE | scope(), 1 << 30, nullptr, nullptr, 0);
   }
 
   /// Returns when the bell has rung since listen(), at the deadline, or for no reason.
   void sleep(std::uint32_t heard, Clock::time_point deadline) {
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
     if (left <= 0) return;
-#if defined(__linux__)
     std::timespec limit{};
     limit.tv_sec = static_cast<std::time_t>(left / 1'000'000'000);
     limit.tv_nsec = static_cast<long>(left % 1'000'000'000);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    ::syscall(SYS_futex, address(), FUTEX_WAIT | scope(), heard, &limit, nullptr, 0);
+    ::syscall(SYS_futex, &word_, FUTEX_WAIT | scope(), heard, &limit, nullptr, 0);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-#else
-    if (listen() == heard) std::this_thread::sleep_for(std::chrono::nanoseconds(std::min<long long>(left, 50'000)));
-#endif
   }
 
  private:
-#if defined(__linux__)
-  std::uint32_t* address() { return reinterpret_cast<std::uint32_t*>(&word_); }
   [[nodiscard]] int scope() const { return between_processes_ ? 0 : FUTEX_PRIVATE_FLAG; }
-#endif
 
   std::atomic<std::uint32_t> word_{0};
   std::atomic<std::uint32_t> sleepers_{0};

@@ -58,9 +58,7 @@ class Machine {
   void zero(void* to, std::int64_t bytes) {
     check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(bytes), stream_.get()));
   }
-  void copy(const void* from, void* to, std::int64_t bytes) {
-    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_.get()));
-  }
+  void copy(const void* from, void* to, std::int64_t bytes) { stream_.copy(from, to, bytes); }
   void wait() { stream_.wait(); }
   void fetch(const void* from, void* to, std::int64_t bytes) {
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream_.get()));

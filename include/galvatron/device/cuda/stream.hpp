@@ -2,6 +2,8 @@
 // that others can wait for and between which the GPU can be timed; and its work as a CUDA graph.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <source_location>
 #include <string>
 
@@ -28,9 +30,13 @@ inline void check(cudaError_t status, std::source_location where = std::source_l
       with_place("CUDA: " + std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status), where), where);
 }
 
+class Event;
+
 /// Owns a non-blocking stream of the device that was current when it was made. Throws DeviceFailure.
 class Stream {
  public:
+  using Fence = Event;
+
   Stream() { check(cudaStreamCreateWithFlags(stream_.out(), cudaStreamNonBlocking)); }
 
   [[nodiscard]] cudaStream_t get() const { return stream_.get(); }
@@ -39,6 +45,10 @@ class Stream {
   /// Runs a kernel (block.hpp). Defined in launch.cuh; cuda/*.cu instantiate it for every kernel of the library.
   template <class Kernel>
   void launch(const Geometry& geometry, const Kernel& kernel);
+  /// Copies within the device's memory, or between it and the program's.
+  void copy(const void* from, void* to, std::int64_t bytes) {
+    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_.get()));
+  }
 
  private:
   Owner<cudaStream_t, cudaStreamDestroy> stream_;

@@ -1,4 +1,0 @@
-// Ranks as threads of one process: run(), its World, its Group.
-#pragma once
-
-#include <galvatron/comm/thread/world.hpp>
