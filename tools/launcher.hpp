@@ -18,7 +18,6 @@
 #include <galvatron/profile/profile.hpp>
 #include <galvatron/train/trainer.hpp>
 
-#include "commands.hpp"
 #include "options.hpp"
 
 namespace galvatron::tools {
@@ -117,25 +116,12 @@ using RunOnGpus = void(const std::optional<comm::LaunchEnvironment>& job, const 
                        comm::Verdict& verdict);
 
 /// The option --on-busy of those who measure this machine. @param when  "with --auto: ", or nothing
-void busy_option(Options& options, std::string& on_busy, const std::string& when = {});
+void busy_option(Options& options, std::optional<bool>& accepts_busy, const std::string& when = {});
 
-/// What this machine is measured for; see ProfileOptions.
-struct Measurement {
-  int ranks = 0;
-  double seconds = 0;
-  std::vector<Precision> precisions{};
-  std::vector<ModelSpec> models{};
-  std::string on_busy{};
-};
-
-struct MeasuredCluster {
-  Cluster cluster;
-  double others = 0;  ///< share of the cores that other programs took meanwhile
-};
-
-/// This machine, measured with a progress display. Says on standard error when the profile is doubtful and accepted.
-/// Throws Failure.
-MeasuredCluster measured(const Launcher& launcher, Measurement what, const Common& common);
+/// This machine, measured with a progress display, and the share of the cores that other programs took meanwhile. Says
+/// on standard error when the profile is doubtful and accepted. Throws Failure.
+std::pair<Cluster, double> measured(const Launcher& launcher, galvatron::train::ProfileOptions options,
+                                    const Common& common);
 
 /// True in a process that mpirun has started.
 bool started_by_mpirun();

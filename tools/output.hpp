@@ -13,6 +13,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/progress.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 
 namespace galvatron::tools {
@@ -33,13 +34,10 @@ class Infeasible : public Failure {
   std::optional<Bytes> smallest;
 };
 
-/// Throws Failure (usage): what the user asked for cannot be.
-[[noreturn]] void refuse(const std::string& message);
-
 /// What an option's value stands for, or a thrown Failure (usage) that begins with the option.
 template <class T>
 T value_of(const std::string& option, Result<T>&& result) {
-  if (!result) refuse(option + ": " + result.error().message);
+  if (!result) refuse(option, ": ", result.error().message);
   if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
@@ -47,9 +45,16 @@ T value_of(const std::string& option, Result<T>&& result) {
 std::string percent(double share);
 
 /// A line of a summary, `  label        text`; nothing without a text.
-std::string row(std::string label, const std::string& text);
+std::string row_of(std::string label, const std::string& text);
+template <class... Parts>
+std::string row(const std::string& label, const Parts&... text) {
+  return row_of(label, text_of(text...));
+}
 /// Adds the texts that are not empty under their keys.
 void add_texts(nlohmann::ordered_json& out, const std::vector<std::pair<const char*, std::string>>& texts);
+
+/// What JSON says of a plan that does not fit, or where none does.
+void add_infeasible(nlohmann::ordered_json& out, const std::string& reason, std::optional<Bytes> smallest);
 
 /// Options that every command has.
 struct Common {
@@ -75,7 +80,11 @@ void require_output(const Common& common);
 /// Writes `galvatron: message` on a line to standard error.
 void complain(std::string_view message);
 /// Writes a line to standard error unless quiet.
-void note(const Common& common, std::string_view message);
+void note_line(const Common& common, std::string_view message);
+template <class... Parts>
+void note(const Common& common, const Parts&... message) {
+  note_line(common, text_of(message...));
+}
 
 /// A progress display on standard error.
 class ErrorProgress : public Progress {

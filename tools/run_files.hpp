@@ -32,7 +32,7 @@ struct RunFileArguments {
   std::string initial;
   std::string metrics;
   std::string tensorboard;
-  std::string on_nan = "stop";
+  train::OnNan on_nan = train::OnNan::stop;
 };
 
 /// Declares the options. The sections are the caller's.
@@ -47,7 +47,7 @@ struct TrainingConstants {
   double weight_decay = -1;
   double clip = -1;
   std::int64_t seed = -1;
-  std::string rounding{};  ///< empty: not given
+  std::optional<device::Rounding> rounding{};
 };
 
 /// Where a run begins.
@@ -70,9 +70,10 @@ RunStart likely_run_start(const RunFileArguments& a);
 std::string newest_checkpoint(const RunFileArguments& a);
 std::string way_to_go_on(const RunFileArguments& a);
 
-/// Fills in what was not given: from the checkpoint, or the defaults. Throws Failure (usage) when what was given
-/// contradicts the checkpoint.
-void settle(TrainingConstants& constants, const std::optional<train::CheckpointManifest>& resumed, std::int64_t steps);
+/// Sets the constants of a run of options.steps: those that were given, else those of the checkpoint, or the defaults.
+/// Throws Failure (usage) when what was given contradicts the checkpoint.
+void settle(const TrainingConstants& constants, const std::optional<train::CheckpointManifest>& resumed,
+            train::TrainOptions& options);
 
 /// False when the run of so many steps has ended. Throws Failure (usage) when this plan and these data are of another
 /// run than the checkpoint, or it is further than the run is long.

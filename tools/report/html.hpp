@@ -122,14 +122,9 @@ inline std::string bars(const std::vector<std::pair<std::string, StageSeconds>>&
   return out + "</div>\n";
 }
 
-namespace detail {
-
-inline constexpr double chart_width = 300;
-inline constexpr double chart_height = 96;
-inline constexpr std::size_t most_points = 600;
-
-// The most in each of so many equal parts of the time, where there are more points than anybody can see.
+/// The most in each of so many equal parts of the time, where there are more points than anybody can see.
 inline std::vector<MemoryPoint> thinned(const std::vector<MemoryPoint>& points, Seconds length) {
+  constexpr std::size_t most_points = 600;
   if (points.size() <= most_points) return points;
   constexpr std::size_t columns = most_points / 2;
   std::vector<MemoryPoint> out(columns);
@@ -148,22 +143,20 @@ inline std::vector<MemoryPoint> thinned(const std::vector<MemoryPoint>& points, 
   return out;
 }
 
-}  // namespace detail
-
 /// Whether a memory chart reaches up to the budget: one that is far away would leave nothing to see.
 inline bool shows_budget(const PlanStageCost& stage, Bytes budget) { return budget <= 4 * stage.memory.total(); }
 
 /// Bytes in use over an iteration, on a scale up to the budget or the peak.
 inline std::string memory_chart(const PlanStageCost& stage, const std::vector<MemoryPoint>& points, Seconds length,
                                 Bytes budget) {
-  using detail::chart_height;
-  using detail::chart_width;
+  constexpr double chart_width = 300;
+  constexpr double chart_height = 96;
   const bool budgeted = shows_budget(stage, budget);
   const Bytes total = stage.memory.total();
   const double top = 1.06 * static_cast<double>(budgeted ? std::max(budget.count, total.count) : total.count);
   const auto y_of = [&](Bytes bytes) { return number(chart_height * (1 - static_cast<double>(bytes.count) / top), 1); };
   const auto x_of = [&](Seconds at) { return number(chart_width * (at / length), 1); };
-  const std::vector<MemoryPoint> shown = detail::thinned(points, length);
+  const std::vector<MemoryPoint> shown = thinned(points, length);
   const std::string corner = number(chart_width, 0);
   const std::string base = number(chart_height, 0);
   const auto area = [&](const char* colour, auto&& value) {

@@ -16,15 +16,13 @@
 #include <galvatron/simulate/simulation.hpp>
 #include <galvatron/simulate/trace.hpp>
 
+#include "../simulations.hpp"
 #include "html.hpp"
-#include "subject.hpp"
 
 namespace galvatron::simulate::report {
 
 inline std::string seconds(Seconds s) { return s.value > 0 ? format_seconds(s) : "-"; }
 inline std::string bytes(Bytes b) { return b.count > 0 ? format_bytes(b) : "-"; }
-
-namespace detail {
 
 /// A figure, what it is, and beneath, if given, what was predicted for it.
 inline std::string tile(const std::string& figure, const std::string& what, const std::string& beneath = {}) {
@@ -65,20 +63,17 @@ inline std::string measured_tiles(const Simulated& s, const Measured& run) {
               format_bytes(s.peak()) + " predicted");
 }
 
-}  // namespace detail
-
 /// Headline, key figures (those of the run, if there is one), and a warning when the plan does not fit.
 inline std::string overview(const Simulated& s, const Measured* measured) {
   const Plan& plan = s.plan;
   std::string out =
-      "<h1>" + std::string(measured != nullptr ? "A run of " : "") + escaped(plan.model) + " on " +
-      escaped(plan.cluster) + "</h1>\n<p class=\"lead\">" + escaped(plan_words(plan)) + " &middot; " +
-      counted(plan.ranks(), "rank") + " in " + counted(static_cast<std::int64_t>(plan.stages.size()), "stage") +
-      (plan.virtual_stages > 1 ? " of " + std::to_string(plan.virtual_stages) + " chunks" : "") + " &middot; " +
-      name_of(plan.precision) + " &middot; batch of " + std::to_string(plan.global_batch) + " &times; " +
-      std::to_string(plan.sequence_length) + " tokens in " + std::to_string(plan.microbatches) +
-      (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +
-      (plan.stages.size() > 1 ? " &middot; schedule " + std::string(name_of(plan.schedule)) : "") + "</p>\n";
+      text_of("<h1>", measured != nullptr ? "A run of " : "", escaped(plan.model), " on ", escaped(plan.cluster),
+              "</h1>\n<p class=\"lead\">", escaped(plan_words(plan)), " &middot; ", counted(plan.ranks(), "rank"),
+              " in ", counted(std::ssize(plan.stages), "stage"),
+              plan.virtual_stages > 1 ? text_of(" of ", plan.virtual_stages, " chunks") : "", " &middot; ",
+              name_of(plan.precision), " &middot; batch of ", plan.global_batch, " &times; ", plan.sequence_length,
+              " tokens in ", plan.microbatches, plan.microbatches == 1 ? " micro-batch" : " micro-batches",
+              plan.stages.size() > 1 ? text_of(" &middot; schedule ", name_of(plan.schedule)) : "", "</p>\n");
   if (!s.fits())
     out += "<div class=\"banner\"><span class=\"bad\">This plan does not fit.</span> Its fullest device needs " +
            format_bytes(s.peak()) + ", and the budget is " + format_bytes(s.budget()) + " (" +
@@ -87,8 +82,8 @@ inline std::string overview(const Simulated& s, const Measured* measured) {
   if (measured != nullptr && measured->others >= disturbing_share)
     out += "<div class=\"banner\"><span class=\"bad\">The machine was busy.</span> Other programs took " +
            percent(measured->others) + " of its cores while this run was measured.</div>\n";
-  return out + "<div class=\"tiles\">" +
-         (measured != nullptr ? detail::measured_tiles(s, *measured) : detail::predicted_tiles(s)) + "</div>\n";
+  return out + "<div class=\"tiles\">" + (measured != nullptr ? measured_tiles(s, *measured) : predicted_tiles(s)) +
+         "</div>\n";
 }
 
 /// Where the time goes on every stage.
@@ -116,8 +111,7 @@ inline std::string critical_section(const CriticalPath& path, Seconds iteration,
   std::string stages;
   for (std::size_t i = 0; i < path.stage_seconds.size(); ++i)
     if (path.stage_seconds[i] / iteration >= 0.005)
-      stages += (stages.empty() ? "" : ", ") + std::string("stage ") + std::to_string(i) + " " +
-                percent(path.stage_seconds[i] / iteration);
+      stages += text_of(stages.empty() ? "" : ", ", "stage ", i, " ", percent(path.stage_seconds[i] / iteration));
   return "<h2>" + predicted +
          "Critical path</h2>\n<p>The chain of instructions that makes the iteration as long as it is: what shortens "
          "none of them shortens nothing. It changes stages " +
@@ -144,17 +138,16 @@ inline std::string memory_section(const Simulated& s, const std::string& predict
     int in_flight = 0;
     for (const MemoryPoint& point : points) in_flight = std::max(in_flight, point.in_flight);
     const Bytes total = stage.memory.total();
-    out += "<div class=\"chart\"><h3>Stage " + std::to_string(i) + ": " + format_bytes(total) +
-           (total > s.budget()                ? " <span class=\"bad\">over the budget</span>"
-            : shows_budget(stage, s.budget()) ? ""
-                                              : ", the budget is far above") +
-           "</h3>" + memory_chart(stage, points, sim.iteration, s.budget()) + "<small>states " +
-           format_bytes(stage.memory.states) + ", stash " + format_bytes(stage.memory.stash) + " (" +
-           std::to_string(in_flight) + (s.plan.virtual_stages > 1 ? " passes" : "") + " in flight), workspace " +
-           format_bytes(stage.memory.workspace) +
-           (stage.memory.boundary.count > 0 ? ", boundary " + format_bytes(stage.memory.boundary) : "") +
-           (stage.memory.library.count > 0 ? ", library " + format_bytes(stage.memory.library) : "") +
-           "</small></div>\n";
+    out += text_of(
+        "<div class=\"chart\"><h3>Stage ", i, ": ", format_bytes(total),
+        total > s.budget()                ? " <span class=\"bad\">over the budget</span>"
+        : shows_budget(stage, s.budget()) ? ""
+                                          : ", the budget is far above",
+        "</h3>", memory_chart(stage, points, sim.iteration, s.budget()), "<small>states ",
+        format_bytes(stage.memory.states), ", stash ", format_bytes(stage.memory.stash), " (", in_flight,
+        s.plan.virtual_stages > 1 ? " passes" : "", " in flight), workspace ", format_bytes(stage.memory.workspace),
+        stage.memory.boundary.count > 0 ? ", boundary " + format_bytes(stage.memory.boundary) : "",
+        stage.memory.library.count > 0 ? ", library " + format_bytes(stage.memory.library) : "", "</small></div>\n");
   }
   return out + "</div>\n";
 }
@@ -175,9 +168,9 @@ inline std::string layer_section(const Simulated& s, const std::string& predicte
       int last = i;
       while (last + 1 < chunk.end && alike(i, last + 1)) ++last;
       const PlanLayerCost& l = priced(i);
-      std::string name = simulate::detail::layer_text(i, s.plan.layers.size());
-      if (last > i) name = "layers " + std::to_string(i - 1) + "-" + std::to_string(last - 1);
-      table.row({std::to_string(v % stages) + (s.plan.virtual_stages > 1 ? "." + std::to_string(v / stages) : ""), name,
+      const std::string name =
+          last > i ? text_of("layers ", i - 1, "-", last - 1) : simulate::detail::layer_text(i, s.plan.layers.size());
+      table.row({text_of(v % stages, s.plan.virtual_stages > 1 ? text_of(".", v / stages) : ""), name,
                  escaped(galvatron::detail::short_strategy(l.spec)), seconds(l.forward()), seconds(l.backward()),
                  seconds(l.recompute), seconds(l.seconds.forward_communication + l.seconds.backward_communication),
                  seconds(l.relayout()), bytes(l.states), bytes(l.stash)});

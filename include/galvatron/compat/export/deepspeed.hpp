@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -28,23 +29,20 @@ inline void deepspeed_pipeline(const Plan& plan, StrategySpec& spec, Exported& o
   if (plan.schedule != ScheduleKind::one_f_one_b)
     out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
               ": DeepSpeed's pipeline runs one forward, one backward (1f1b)");
-  std::string sizes;
-  const auto chunks = chunk_sizes(plan);
-  for (const PlanStage& stage : plan.stages)
-    sizes += (sizes.empty() ? "" : ", ") + std::to_string(stage.last_layer - stage.first_layer + 1);
-  out.elsewhere("the pipeline is an argument of the program: PipelineModule(num_stages=" + std::to_string(stages) +
-                ")");
+  const std::vector<LayerRange> chunks = chunks_of(plan);
+  out.elsewhere("the pipeline is an argument of the program: PipelineModule(num_stages=", stages, ")");
   out.job->schedule = ScheduleKind::one_f_one_b;
   out.job->virtual_stages = 1;
-  if (std::ranges::any_of(chunks, [&](int n) { return n != chunks.front(); })) {
-    out.lacks("stages of " + sizes + " layers: PipelineModule cuts evenly, by parameters or by the names of layers");
+  if (std::ranges::any_of(chunks, [&](const LayerRange& chunk) { return chunk.size() != chunks.front().size(); })) {
+    const auto layers = [](const PlanStage& stage) { return stage.last_layer - stage.first_layer + 1; };
+    out.lacks("stages of ", joined(plan.stages, ", ", layers),
+              " layers: PipelineModule cuts evenly, by parameters or by the names of layers");
     out.job->stages =
         even_stages(static_cast<int>(plan.layers.size()), static_cast<int>(stages), 1, plan.stages.front().rank_count);
   }
   if (spec.tensor > 1)
-    out.elsewhere("tensor parallelism beside a pipeline is the program's: PipeModelDataParallelTopology(num_pp=" +
-                  std::to_string(stages) + ", num_mp=" + std::to_string(spec.tensor) +
-                  ", num_dp=" + std::to_string(spec.data) + ") with layers that are cut");
+    out.elsewhere("tensor parallelism beside a pipeline is the program's: PipeModelDataParallelTopology(num_pp=",
+                  stages, ", num_mp=", spec.tensor, ", num_dp=", spec.data, ") with layers that are cut");
 }
 
 /// Recomputation of layers and of attention cores is the model's; a pipeline has that of all layers.
@@ -99,9 +97,8 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
   if (automatic_tensor) {
     config["tensor_parallel"] = {{"autotp_size", spec.tensor}};
     out.elsewhere(
-        "train_batch_size is left out, because DeepSpeed checks it as if tensor ranks were data ranks: a step has " +
-        std::to_string(plan.global_batch) + " samples, and DeepSpeed reports " +
-        std::to_string(plan.global_batch * spec.tensor));
+        "train_batch_size is left out, because DeepSpeed checks it as if tensor ranks were data ranks: a step has ",
+        plan.global_batch, " samples, and DeepSpeed reports ", plan.global_batch * spec.tensor);
   }
   if (spec.sequence == SequenceKind::megatron)
     out.lacks("Megatron sequence parallelism: DeepSpeed's tensor parallelism keeps whole sequences");
@@ -121,8 +118,7 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
   detail::give_all(*out.job, spec);
   detail::tell_moments(plan, target, out);
   if (spec.expert > 1)
-    out.elsewhere("expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=" + std::to_string(spec.expert) +
-                  ")");
+    out.elsewhere("expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=", spec.expert, ")");
   detail::deepspeed_recompute(plan, config, out);
   out.elsewhere("a sequence of " + std::to_string(plan.sequence_length) + " tokens is the program's");
   out.text = config.dump(2) + "\n";

@@ -76,10 +76,9 @@ inline std::string why_not_run(const Exported& exported, const ModelSpec& model,
 inline Result<Exported> export_plan(const Plan& plan, ExportTarget target) {
   for (const PlanStage& stage : plan.stages)
     if (stage.rank_count != plan.stages.front().rank_count)
-      return usage_error(
-          "stages of " + std::to_string(plan.stages.front().rank_count) + " and of " +
-          std::to_string(stage.rank_count) +
-          " ranks: the trainers that plans are exported to have equally many in all stages; export it as a header");
+      return usage_error(text_of(
+          "stages of ", plan.stages.front().rank_count, " and of ", stage.rank_count,
+          " ranks: the trainers that plans are exported to have equally many in all stages; export it as a header"));
   if (target == ExportTarget::megatron) return export_megatron(plan);
   if (target == ExportTarget::torchtitan) return export_torchtitan(plan);
   if (target == ExportTarget::deepspeed) return export_deepspeed(plan);

@@ -12,6 +12,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
@@ -35,8 +36,14 @@ struct Exported {
   /// it has no such strategy, one that takes no less memory. Nothing where the target runs the plan itself.
   std::optional<Plan> job;
 
-  void lacks(std::string sentence) { not_expressed.push_back(std::move(sentence)); }
-  void elsewhere(std::string sentence) { set_elsewhere.push_back(std::move(sentence)); }
+  template <class... Parts>
+  void lacks(const Parts&... sentence) {
+    not_expressed.push_back(text_of(sentence...));
+  }
+  template <class... Parts>
+  void elsewhere(const Parts&... sentence) {
+    set_elsewhere.push_back(text_of(sentence...));
+  }
 };
 
 namespace detail {
@@ -78,10 +85,8 @@ std::vector<std::pair<std::string, std::vector<int>>> layers_by(const Plan& plan
   return out;
 }
 inline std::string by_layer_text(const std::vector<std::pair<std::string, std::vector<int>>>& groups) {
-  std::string out;
-  for (const auto& [value, layers] : groups)
-    out += (out.empty() ? "" : ", ") + value + " (" + layers_text(layers) + ")";
-  return out;
+  return joined(groups, ", ",
+                [](const auto& group) { return text_of(group.first, " (", layers_text(group.second), ")"); });
 }
 
 /// What a target is to recompute, but for what norms and activations give: see tell_outputs.
@@ -104,7 +109,7 @@ inline RecomputeKind kept_but(const Plan& plan, RecomputeKind kind) {
 
 /// Layers that compute again what norms and activations give, which is cheap and saves memory.
 inline std::vector<int> layers_without_outputs(const Plan& plan) {
-  if (cost::traits_of(plan.trainer).passes.keeps_outputs) return {};
+  if (kept_outputs(plan) == RecomputeKind::cheap) return {};
   return layers_where(plan, [](const StrategySpec& s) {
     return s.recompute == RecomputeKind::cheap || s.recompute == RecomputeKind::selective;
   });
@@ -185,8 +190,7 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
                 " has one for all, and " + std::to_string(written) + " is written");
   };
   tell("ZeRO stage", stages, common.zero);
-  tell("expert degree", layers_by(plan, [](const StrategySpec& s) { return "ep" + std::to_string(s.expert); }),
-       common.expert);
+  tell("expert degree", layers_by(plan, [](const StrategySpec& s) { return text_of("ep", s.expert); }), common.expert);
   if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
     out.lacks(layers_text(strided) + ": tensor-parallel ranks lie around data-parallel ones: " + target +
               " makes them neighbours");
@@ -215,14 +219,12 @@ inline void tell_moments(const Plan& plan, const std::string& target, Exported& 
               " keeps them in fp32, which takes 4 bytes a parameter more");
 }
 
-/// The layers of each chunk of a pipeline, in the order of the model: chunk c * P + p is the c-th of stage p. Without
-/// virtual stages chunks are stages.
-inline std::vector<int> chunk_sizes(const Plan& plan) {
-  std::vector<int> out;
-  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i) {
-    const LayerRange range = virtual_stage_layers(plan, i);
-    out.push_back(range.last - range.first + 1);
-  }
+/// The chunks of a pipeline in the order of the model: chunk c * P + p is the c-th of stage p. Without virtual stages
+/// chunks are stages.
+inline std::vector<LayerRange> chunks_of(const Plan& plan) {
+  std::vector<LayerRange> out;
+  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i)
+    out.push_back(virtual_stage_layers(plan, i));
   return out;
 }
 

@@ -93,13 +93,12 @@ inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
   const std::int64_t run = hetu_batches(plan.global_batch, taken, plan.microbatches).microbatches;
   out.lacks(
       "tensor ranks in some layers and context ranks in others: Hetu-Galvatron counts data ranks with the smallest of "
-      "both degrees, " +
-      std::to_string(width) + " and " + std::to_string(ring) + ", as " + std::to_string(taken) +
-      " where the plan has " + std::to_string(most) + ", " +
-      (plan.global_batch % taken != 0
-           ? "and refuses a batch of " + std::to_string(plan.global_batch) + ", which is no multiple of it"
-           : "and a loader that deals the batch to so many runs " + std::to_string(run) + " micro-batches, not " +
-                 std::to_string(plan.microbatches)));
+      "both degrees, ",
+      width, " and ", ring, ", as ", taken, " where the plan has ", most, ", ",
+      plan.global_batch % taken != 0
+          ? "and refuses a batch of " + std::to_string(plan.global_batch) + ", which is no multiple of it"
+          : "and a loader that deals the batch to so many runs " + std::to_string(run) + " micro-batches, not " +
+                std::to_string(plan.microbatches));
 }
 
 /// The plan with whole layers recomputed where it recomputes the attention core, which is told apart.
@@ -146,32 +145,25 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
 /// The plan file. JSON has no comments: what it leaves out is in the result alone.
 inline Exported export_hetu(const Plan& plan) {
   Exported out;
-  const auto list = [&](auto of) {
-    std::string text;
-    for (const StrategySpec& layer : plan.layers) text += (text.empty() ? "" : ",") + std::to_string(of(layer));
-    return text;
-  };
-  std::string division;
-  for (const PlanStage& stage : plan.stages)
-    division += (division.empty() ? "" : ",") + std::to_string(stage.last_layer - stage.first_layer + 1);
-
+  const auto list = [&](auto of) { return joined(plan.layers, ",", of); };
   nlohmann::ordered_json file;
   file["pp_deg"] = plan.stages.size();
   file["tp_sizes_enc"] = list(detail::hetu_width);
-  file["tp_consecutive_flags"] = list([](const StrategySpec& s) { return s.strided ? 0 : 1; });
+  file["tp_consecutive_flags"] = list([](const StrategySpec& s) { return !s.strided; });
   if (std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return detail::hetu_ring(s) > 1; }))
     file["cp_sizes_enc"] = list(detail::hetu_ring);
-  file["dp_types_enc"] = list([](const StrategySpec& s) { return s.zero == 3 ? 1 : 0; });
-  file["use_sp"] = list([](const StrategySpec& s) { return detail::hetu_uses_ulysses(s) ? 1 : 0; });
+  file["dp_types_enc"] = list([](const StrategySpec& s) { return s.zero == 3; });
+  file["use_sp"] = list(detail::hetu_uses_ulysses);
   if (std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return s.expert > 1; })) {
     file["ep_sizes_enc"] = list([](const StrategySpec& s) { return s.expert; });
     file["tp_of_ep_sizes_enc"] = list([](const StrategySpec& s) { return s.tensor; });
   }
-  file["checkpoint"] = list([](const StrategySpec& s) { return detail::recomputed(s) == RecomputeKind::none ? 0 : 1; });
+  file["checkpoint"] = list([](const StrategySpec& s) { return detail::recomputed(s) != RecomputeKind::none; });
   file["world_size"] = plan.ranks();
   file["global_bsz"] = plan.global_batch;
   file["chunks"] = plan.microbatches;
-  file["pp_division"] = division;
+  file["pp_division"] =
+      joined(plan.stages, ",", [](const PlanStage& stage) { return stage.last_layer - stage.first_layer + 1; });
   file["pipeline_type"] = plan.schedule == ScheduleKind::gpipe ? "gpipe" : "pipedream_flush";
   file["default_dp_type"] = detail::hetu_default_data(plan, out);
   file["vtp"] = detail::hetu_width(plan.embedding);

@@ -53,8 +53,7 @@ inline std::string shell_word(const std::string& text) {
 /// Bytes as --memory takes them: `50GiB`, or a number of bytes.
 inline std::string size_word(Bytes bytes) {
   for (const auto& [unit, shift] : {std::pair{"GiB", 30}, std::pair{"MiB", 20}})
-    if (bytes.count > 0 && bytes.count % (std::int64_t{1} << shift) == 0)
-      return std::to_string(bytes.count >> shift) + unit;
+    if (bytes.count > 0 && bytes.count % (std::int64_t{1} << shift) == 0) return text_of(bytes.count >> shift, unit);
   return std::to_string(bytes.count);
 }
 

@@ -17,33 +17,22 @@ namespace galvatron {
 
 namespace detail {
 
-/// The layers of every model part in the order in which one rank after the other gets them.
-inline std::vector<std::vector<int>> torchtitan_parts(const Plan& plan) {
-  std::vector<std::vector<int>> parts;
-  int layer = 0;
-  for (const int size : chunk_sizes(plan)) {
-    parts.emplace_back();
-    for (int i = 0; i < size; ++i) parts.back().push_back(layer++);
-  }
-  return parts;
-}
-
 /// The n for which every n-th layer of each stage, and no other, is recomputed; 0 when there is none.
 inline int torchtitan_every_nth(const Plan& plan) {
-  const auto recomputes = [&](int layer) {
-    return plan.layers[static_cast<std::size_t>(layer)].recompute == RecomputeKind::full;
+  std::vector<std::vector<bool>> recomputes(plan.stages.size());  // by stage, over its parts one after the other
+  const std::vector<LayerRange> parts = chunks_of(plan);
+  for (std::size_t part = 0; part < parts.size(); ++part)
+    for (int layer = parts[part].first; layer <= parts[part].last; ++layer)
+      recomputes[part % recomputes.size()].push_back(plan.layers[static_cast<std::size_t>(layer)].recompute ==
+                                                     RecomputeKind::full);
+  const auto every = [&](std::size_t n) {
+    for (const std::vector<bool>& stage : recomputes)
+      for (std::size_t i = 0; i < stage.size(); ++i)
+        if (stage[i] != ((i + 1) % n == 0)) return false;
+    return true;
   };
-  const auto parts = torchtitan_parts(plan);
-  for (int n = 2; n <= static_cast<int>(plan.layers.size()); ++n) {
-    bool all = true;
-    for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
-      int count = 0;  // over the parts of a rank, one after the other
-      for (std::size_t part = stage; part < parts.size(); part += plan.stages.size())
-        for (const int layer : parts[part])
-          if (recomputes(layer) != (++count % n == 0)) all = false;
-    }
-    if (all) return n;
-  }
+  for (int n = 2; n <= static_cast<int>(plan.layers.size()); ++n)
+    if (every(static_cast<std::size_t>(n))) return n;
   return 0;
 }
 
@@ -115,13 +104,13 @@ inline std::string torchtitan_pipeline(const Plan& plan, std::int64_t samples, E
   }
   text += std::string("pipeline_parallel_schedule = \"") + schedule + "\"\n" +
           "pipeline_parallel_microbatch_size = " + std::to_string(samples) + "\nmodule_fqns_per_model_part = [\n";
-  const auto parts = torchtitan_parts(plan);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    std::string names = i == 0 ? "\"tok_embeddings\"" : "";
-    for (const int layer : parts[i])
-      names += (names.empty() ? "\"layers." : ", \"layers.") + std::to_string(layer) + "\"";
-    if (i + 1 == parts.size()) names += std::string(names.empty() ? "" : ", ") + R"("norm", "output")";
-    text += "  [" + names + "],\n";
+  const std::vector<LayerRange> parts = chunks_of(plan);
+  for (const LayerRange& part : parts) {
+    std::vector<std::string> names;
+    if (&part == &parts.front()) names.emplace_back("tok_embeddings");
+    for (int layer = part.first; layer <= part.last; ++layer) names.push_back(text_of("layers.", layer));
+    if (&part == &parts.back()) names.insert(names.end(), {"norm", "output"});
+    text += text_of("  [\"", joined(names, "\", \""), "\"],\n");
   }
   return text + "]\n";
 }

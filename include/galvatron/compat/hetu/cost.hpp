@@ -215,8 +215,7 @@ inline std::string why_not_run_as_priced(const cost::hetu::Plan& plan, const cos
   }
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (const int ranks = data_ranks(plan.layers[i].degree()); samples % ranks != 0)
-      return uneven + text(ranks) + " data ranks of layer " + std::to_string(i) +
-             ": Hetu-Galvatron's trainer stops at such a layer";
+      return text_of(uneven, ranks, " data ranks of layer ", i, ": Hetu-Galvatron's trainer stops at such a layer");
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include <galvatron/compat/hetu/cost/profile.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
 
 namespace galvatron::cost::hetu {
 
@@ -186,34 +187,39 @@ class Model {
            static_cast<double>(element_bytes(job_.precision)) / (1 << 20);
   }
 
+  // The entry of a profile; without one a Failure (usage) that says what is lacking and which options do without.
+  template <class Key, class Value, class What>
+  static const Value& profiled(const std::map<Key, Value>& table, const Key& key, const char* options,
+                               const What& what) {
+    const auto found = table.find(key);
+    if (found == table.end()) refuse(what(), ", or exclude that degree with ", options);
+    return found->second;
+  }
+
   static double at(const std::map<int, double>& table, int degree, const char* what, const char* of) {
-    const auto found = table.find(degree);
-    if (found != table.end()) return found->second;
-    throw Failure(ErrorKind::usage, "the memory profile lacks the " + std::string(what) + " of " + of + " at degree " +
-                                        std::to_string(degree) +
-                                        "; profile it, or exclude that degree with --max-tp or --max-pp");
+    return profiled(table, degree, "--max-tp or --max-pp", [&] {
+      return text_of("the memory profile lacks the ", what, " of ", of, " at degree ", degree, "; profile it");
+    });
   }
 
   // Milliseconds of a MB.
   [[nodiscard]] double inverse_bandwidth(int group, bool consecutive) const {
     if (group == 1) return 0;
     const bool flag = consecutive || group == job_.devices;
-    const auto found = hardware_.bandwidth.find({group, flag});
-    if (found != hardware_.bandwidth.end()) return 1 / found->second;
-    throw Failure(ErrorKind::usage, "the hardware profile lacks allreduce_size_" + std::to_string(group) + "_consec_" +
-                                        (flag ? "1" : "0") + ", the all-reduce bandwidth of " + std::to_string(group) +
-                                        " ranks; profile it, or exclude that degree with --max-tp or --max-pp");
+    return 1 / profiled(hardware_.bandwidth, {group, flag}, "--max-tp or --max-pp", [&] {
+             return text_of("the hardware profile lacks allreduce_size_", group, "_consec_", flag,
+                            ", the all-reduce bandwidth of ", group, " ranks; profile it");
+           });
   }
 
   [[nodiscard]] double message_time(const std::map<int, MessageTimes>& tables, bool all_reduce, int group,
                                     double samples) const {
     if (group == 1) return 0;
-    const auto found = tables.find(group);
-    if (found != tables.end()) return found->second.at(activation_megabytes(samples));
-    throw Failure(ErrorKind::usage, "the hardware profile lacks " + std::string(all_reduce ? "allreduce" : "all2all") +
-                                        "_size_" + std::to_string(group) +
-                                        "_1MB_time and the like, the times of messages among " + std::to_string(group) +
-                                        " ranks; profile them, or exclude that degree with --max-tp");
+    const MessageTimes& times = profiled(tables, group, "--max-tp", [&] {
+      return text_of("the hardware profile lacks ", all_reduce ? "allreduce" : "all2all", "_size_", group,
+                     "_1MB_time and the like, the times of messages among ", group, " ranks; profile them");
+    });
+    return times.at(activation_megabytes(samples));
   }
 
   // All-gathers and reduce-scatters of tensor parallelism, or all-to-alls of Ulysses, of a layer.
@@ -226,14 +232,13 @@ class Model {
   // A layer's part of the messages between stages.
   [[nodiscard]] double exchange_time(int pipeline, double samples) const {
     if (pipeline == 1) return 0;
-    const auto found = hardware_.between_stages.find(pipeline);
-    if (found == hardware_.between_stages.end())
-      throw Failure(ErrorKind::usage, "the hardware profile lacks pp_size_" + std::to_string(pipeline) +
-                                          ", the bandwidth between " + std::to_string(pipeline) +
-                                          " stages; profile it, or exclude that degree with --max-pp");
+    const double bandwidth = profiled(hardware_.between_stages, pipeline, "--max-pp", [&] {
+      return text_of("the hardware profile lacks pp_size_", pipeline, ", the bandwidth between ", pipeline,
+                     " stages; profile it");
+    });
     const double megabytes =
         samples * static_cast<double>(job_.sequence) * static_cast<double>(job_.hidden) * 4 / (1 << 20) * mixed();
-    return pipeline * 2 * megabytes / found->second / job_.layers;
+    return pipeline * 2 * megabytes / bandwidth / job_.layers;
   }
 
   // The part of the model states that a rank of `shards` has at once.
