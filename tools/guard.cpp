@@ -70,8 +70,7 @@ int next_signal(std::chrono::milliseconds longest) {
   return std::max(::sigtimedwait(&awaited, nullptr, &limit), 0);
 }
 
-// Waits for the rank, and passes on what it is to hear. Whoever started the guard may die without a word: then the rank
-// has to end as well.
+// Waits for the rank, and passes on what it is to hear. If whoever started the guard dies, the rank has to end as well.
 // @param stopped  set when a signal has asked for the end
 int status_of(pid_t rank, bool& stopped) {
   const pid_t starter = ::getppid();

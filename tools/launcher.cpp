@@ -9,15 +9,10 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <numeric>
-#include <optional>
-#include <string>
 #include <system_error>
 #include <thread>
 
-#include <galvatron/comm/launch_environment.hpp>
-#include <galvatron/comm/status.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/profile/host.hpp>
 #include <galvatron/train/compiled.hpp>

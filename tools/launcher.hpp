@@ -1,5 +1,5 @@
-// What the ranks of a training run are: threads of this process, on cores or on GPUs, or processes that a launcher
-// (mpirun; on GPUs also torchrun and srun) has started.
+// What ranks of a run are: threads, on cores or GPUs, or processes that mpirun (on GPUs also torchrun, srun) has
+// started.
 #pragma once
 
 #include <functional>
@@ -43,8 +43,7 @@ class Launcher {
   [[nodiscard]] virtual std::pair<Bytes, std::string> arena_memory(const Plan& plan) const = 0;
   /// What leaves no more of it to so many ranks, as a clause; empty where that is plain.
   [[nodiscard]] virtual std::string memory_bound(int) const { return {}; }
-  /// Processor seconds of all ranks of this host together, from those of each of their processes, which all call it;
-  /// nothing where ranks do not compute on cores.
+  /// Processor seconds of all ranks of this host, from those of each process, which all call it; of cores only.
   [[nodiscard]] virtual std::optional<double> core_seconds_here(double) { return std::nullopt; }
   /// True when they take it together, false when each rank has as much.
   [[nodiscard]] virtual bool shares_memory(const Plan&) const { return true; }
@@ -97,21 +96,19 @@ class ThreadLauncher final : public CoreLauncher {
   [[nodiscard]] int threads_per_rank(const Plan& plan) const override;
 };
 
-/// Calls body(launcher) with ranks that compute on GPUs: threads of this process, or, when a launcher has started
-/// several processes, this process as one of them; when the body fails on any of these, one tells the user and all
-/// throw Exited. Throws DeviceFailure when there is no GPU, or this build cannot use it. The CUDA libraries map 200 MB,
-/// so what needs them is a module that is loaded here.
+/// Calls body(launcher) with ranks that compute on GPUs: threads of this process, or this process as one that a
+/// launcher has started; when the body fails on any of these, one tells the user and all throw Exited. Throws
+/// DeviceFailure when there is no usable GPU. What needs the CUDA libraries, which map 200 MB, is a module that is
+/// loaded here.
 void run_on_gpus(Common& common, const std::function<void(Launcher&)>& body);
 
-/// Runs what every process of a job on GPUs does alike before they have met: of a Failure the first one tells, the
-/// others throw Exited.
+/// Runs what all processes of a job on GPUs do before they have met: of a Failure the first tells, others throw Exited.
 void run_alike(const std::function<void()>& body);
 
 /// True when the arguments ask for GPUs.
 bool name_gpus(const Arguments& arguments);
 
-/// What the module has for run_on_gpus(): the function galvatron_run_on_gpus. Throws nothing.
-/// @param job  of which this process is one
+/// What the module has for run_on_gpus(): galvatron_run_on_gpus, for this process of a job. Throws nothing.
 using RunOnGpus = void(const std::optional<comm::LaunchEnvironment>& job, const std::function<void(Launcher&)>& body,
                        comm::Verdict& verdict);
 

@@ -3,11 +3,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <system_error>
-#include <utility>
 
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/names.hpp>
@@ -66,14 +63,6 @@ T number_in(const std::string& name, const std::string& text, T least, T most, c
   if (failure != std::errc{} || end != text.data() + text.size() || !(number >= least && number <= most))
     refuse_value(name, text, what);
   return number;
-}
-
-// `a`, `a and b`, `a, b and c`.
-std::string in_words(const std::vector<std::string>& words, const std::string& last_join) {
-  std::string out;
-  for (std::size_t i = 0; i < words.size(); ++i)
-    out += (i == 0 ? "" : i + 1 == words.size() ? " " + last_join + " " : ", ") + words[i];
-  return out;
 }
 
 // What other programs call an option, between spaces, and what it is called here.
@@ -227,7 +216,7 @@ bool Options::parse(std::vector<std::string> arguments, const Common& common) {
     refuse_all("unknown option " + detail::one_line(word, 60) +
                (near.empty()       ? ""
                 : near.size() == 1 ? "; the nearest is " + near.front()
-                                   : "; the nearest are " + in_words(near, "and")));
+                                   : "; the nearest are " + joined(near, ", ", std::identity{}, " and ")));
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view why = e.what();
     if (why.find("flag override") != std::string_view::npos)
@@ -243,9 +232,10 @@ bool Options::parse(std::vector<std::string> arguments, const Common& common) {
     if (std::any_of(requirement.options.begin(), requirement.options.end(), given)) continue;
     std::vector<std::string> names;
     for (const CLI::Option* option : requirement.options) names.push_back(option->get_name(option->get_positional()));
-    missing.push_back(in_words(names, "or"));
+    missing.push_back(joined(names, ", ", std::identity{}, " or "));
   }
-  if (!missing.empty()) refuse_all(in_words(missing, "and") + (missing.size() == 1 ? " is missing" : " are missing"));
+  if (!missing.empty())
+    refuse_all(joined(missing, ", ", std::identity{}, " and "), missing.size() == 1 ? " is missing" : " are missing");
   require_output(common);
   return true;
 }

@@ -27,12 +27,10 @@ int help_width();
 /// Throws Failure (usage): the option `name` has a value that is not `expected`.
 [[noreturn]] void refuse_value(const std::string& name, const std::string& value, const std::string& expected);
 
-/// The options of one command. Every value is checked where it is read; a bad one throws Failure (usage) with the
-/// option's name, the value and what is valid.
+/// The options of one command. A bad value throws Failure (usage) with the option's name, the value and what is valid.
 class Options {
  public:
-  /// @param name     of the command: `plan`
-  /// @param purpose  what it does, in a sentence
+  /// @param name  of the command: `plan`  @param purpose  what it does, in a sentence
   Options(std::string name, std::string purpose);
 
   /// Headline of the options that follow.

@@ -11,9 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
-#include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
@@ -39,8 +37,7 @@ std::string without_middle(std::string_view text, std::size_t head, std::size_t 
   return std::string(text.substr(0, head)) + "..." + std::string(text.substr(rest));
 }
 
-// One line whatever was thrown; UTF-8 of file names stays. Of long words, paths most of all, and of long messages the
-// middle is left out, so that cause and way out remain.
+// One line whatever was thrown, in UTF-8. Long words (paths) and messages lose their middle: cause and way out remain.
 std::string on_one_line(std::string_view text) {
   std::string out;
   for (std::size_t at = 0; at < text.size();) {

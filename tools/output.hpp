@@ -62,8 +62,8 @@ struct Common {
   bool quiet = false;
 };
 
-/// Makes the process safe to write from: descriptors 0 to 2 exist, and neither a reader that goes away nor a limit of
-/// the size of files kills it.
+/// From now on descriptors 0 to 2 exist, and neither a reader that goes away nor a limit of files' size kills the
+/// process.
 void prepare_streams();
 /// From now on an exception that nobody can catch, as of a destructor, ends the process with a line and its exit code.
 void prepare_terminations();

@@ -1,18 +1,12 @@
-// galvatron plan, cost and explain: plans found, priced and told in words. One unit, because pricing plans is what
-// takes the compiler's time.
+// galvatron plan, cost and explain: one unit, because pricing plans is what takes the compiler's time.
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <optional>
 #include <ranges>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/cluster/json.hpp>
@@ -22,12 +16,10 @@
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/explain.hpp>
-#include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 
-#include "options.hpp"
 #include "plans.hpp"
 #include "signals.hpp"
 

@@ -17,14 +17,13 @@ namespace galvatron::tools {
 
 /// A preset or a cluster file. `host` has only the precisions of this processor, and what its libraries take.
 /// @param ranks  of `host`; 0: one a core
-/// Throws Failure (usage) for an unknown or bad one.
 Cluster cluster_named(const std::string& name_or_path, int ranks = 0);
 
 /// The cores of this machine as a cluster before anything is measured. @param ranks  0: one a core
 Cluster host_before_profile(int ranks);
 
-/// The precision that is wanted, or without one bf16 where the cluster has it, else fp32. Throws Failure (usage) when
-/// the cluster lacks the former.
+/// The precision that is wanted, which a cluster may lack (Failure, usage); else bf16 where the cluster has it, or
+/// fp32.
 Precision chosen_precision(std::optional<Precision> wanted, const Cluster& cluster);
 
 /// The option --moments.

@@ -57,10 +57,10 @@ struct RunStart {
   std::shared_ptr<train::FolderLock> lock{};            ///< of the folder of --checkpoint, in the process that shows
 };
 
-/// Where this run begins: after the newest checkpoint that is whole, or, when --resume and --checkpoint are one folder
-/// that has none, anew. Collective, and the same in all processes; what the user should know is noted. Throws Failure
-/// (usage), also when another run writes to the folder, the checkpoints of this run and of another one would mix in it,
-/// or the file of the metrics is something else.
+/// Where this run begins: after the newest whole checkpoint, or, when --resume and --checkpoint are one folder that has
+/// none, anew. Collective, and the same in all processes; what the user should know is noted. Throws Failure (usage),
+/// also when another run writes to the folder or has left checkpoints in it, or the file of the metrics is no such
+/// file.
 RunStart run_start(const RunFileArguments& a, Launcher& launcher);
 
 /// The same for what only starts the processes: it takes no lock and compares no checksums.
@@ -86,8 +86,7 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
 class RunFiles {
  public:
   /// Opens the checkpoint to resume or to start from, checks all of it, and begins the metrics. Throws Failure (usage).
-  /// @param writes_metrics  whether this process has rank 0
-  /// @param start  must outlive this
+  /// @param start  must outlive this  @param writes_metrics  whether this process has rank 0
   RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics = true);
   /// Sets what `options` say about checkpoints and NaN. This must outlive the run.
   void apply(train::TrainOptions& options) const;

@@ -59,8 +59,8 @@ struct Run {
   simulate::Measured measured;
 };
 
-/// Writes the trace (measured ranks and simulated stages) and the report of a run; an empty path: not. Throws Failure
-/// (usage) when a file cannot be written; it is whole or not there.
+/// Writes the trace (measured ranks and simulated stages) and the report of a run, whole or not at all; an empty path:
+/// not. Throws Failure (usage).
 void write_run(const Run& run, const std::string& trace, const std::string& report, const Common& common);
 
 }  // namespace galvatron::tools

@@ -1,5 +1,4 @@
-// The HTML of a report: text made harmless, numbers made short, tables, and its still pictures: memory over time, and
-// bars of where time goes.
+// The HTML of a report: harmless text, short numbers, tables, and still pictures: memory over time, bars of seconds.
 #pragma once
 
 #include <algorithm>

@@ -116,9 +116,7 @@ inline std::string timeline_json(const Simulated& subject, const CriticalPath& p
 
 namespace galvatron::simulate {
 
-/// The whole file.
-/// @param compared  plans to show beside `subject`
-/// @param measured  a run of `subject`'s plan, or null
+/// The whole file, with plans to compare, and a run of `subject`'s plan or null.
 inline std::string report_html(const Simulated& subject, const std::vector<Simulated>& compared = {},
                                const Measured* measured = nullptr) {
   using report::escaped;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -30,15 +32,15 @@ template <class... Parts>
   throw Failure(ErrorKind::usage, text_of(parts...));
 }
 
-/// What `of` makes of each item, a text or a whole number, with `separator` between them.
+/// What `of` makes of each item, a text or a whole number, with `separator` between them; `last` stands before the
+/// last.
 template <class Items, class Of = std::identity>
-std::string joined(const Items& items, std::string_view separator = ", ", Of of = {}) {
+std::string joined(const Items& items, std::string_view separator = ", ", Of of = {}, std::string_view last = {}) {
   std::string out;
-  bool first = true;
+  std::size_t left = std::size(items);
   for (const auto& item : items) {
-    if (!first) out += separator;
-    first = false;
     out += text_of(of(item));
+    if (--left > 0) out += left == 1 && !last.empty() ? last : separator;
   }
   return out;
 }

@@ -43,8 +43,7 @@ inline std::string cpp_number(double x) {
   return out.find_first_of(".e") == std::string::npos ? out + ".0" : out;
 }
 
-/// `galvatron::Strategy<galvatron::DataParallel<2>, galvatron::TensorParallel<2>>`: policies that differ from their
-/// default.
+/// `galvatron::Strategy<galvatron::DataParallel<2>, galvatron::TensorParallel<2>>`: policies that are no default.
 inline std::string cpp_strategy(const StrategySpec& spec) {
   std::string out = text_of("galvatron::Strategy<galvatron::DataParallel<", spec.data, ">");
   const auto policy = [&out](const char* name, const auto&... argument) {

@@ -1,9 +1,9 @@
 // A plan as a plan file of Hetu-Galvatron.
 //
-//   pp_deg, pp_division   stages and their layers          tp_sizes_enc, use_sp  TP degree, or Ulysses where use_sp is
-//   1 dp_types_enc          1: ZeRO 3; 0: default_dp_type    cp_sizes_enc          ring attention (only where there is
-//   some) checkpoint            1: full recomputation            ep_sizes_enc          experts (only where there are
-//   some) vtp, vsp, vcp         the same of embedding and head   embed_sdp, vocab_sdp  1: ZeRO 3 of embedding and head
+//   pp_deg, pp_division    stages and their layers            tp_sizes_enc, use_sp  TP degree, or Ulysses' if use_sp is
+//   1 dp_types_enc           1: ZeRO 3; 0: default_dp_type      cp_sizes_enc          ring attention, where there is
+//   some checkpoint             1: full recomputation              ep_sizes_enc          experts, where there are some
+//   vtp, vsp, vcp          the same of embedding and head     embed_sdp, vocab_sdp  1: ZeRO 3 of embedding and head
 //
 // Its search writes the last as embed_sdp, its trainer reads vocab_sdp: both are written.
 // Source: galvatron/utils/{config_utils,strategy_utils}.py and galvatron/core/runtime/hybrid_parallel_config.py of
@@ -48,8 +48,8 @@ void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out
   StrategySpec embedding = plan.embedding;
   embedding.recompute = RecomputeKind::cheap;  // of which nothing is computed again
   std::string who = layers.empty() ? "" : layers_text(layers);
-  if (has(embedding)) who += std::string(who.empty() ? "" : " and ") + "the embedding";
-  if (!who.empty()) out.lacks(who + ": " + what);
+  if (has(embedding)) who += who.empty() ? "the embedding" : " and the embedding";
+  if (!who.empty()) out.lacks(who, ": ", what);
 }
 
 /// What is data parallel without ZeRO 3 has one kind for the whole plan: `ddp` when nothing of it is sharded.
@@ -78,11 +78,11 @@ inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
     if (s.tensor > 1) (s.sequence == SequenceKind::megatron ? with : without) = true;
   if (with && without)
     out.lacks("Megatron sequence parallelism in some tensor-parallel layers and not in others: it is one switch there");
-  if (with || without) out.elsewhere(std::string("the trainer's sequence_parallel is ") + (with ? "true" : "false"));
+  if (with || without) out.elsewhere("the trainer's sequence_parallel is ", with ? "true" : "false");
 }
 
-/// The trainer takes as many data ranks as the smallest tensor and the smallest context degree of the file leave, which
-/// may be those of different layers.
+/// The trainer has as many data ranks as the smallest tensor and context degrees leave, which may be of different
+/// layers.
 inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
   const std::vector<StrategySpec> all = hetu_strategies(plan);
   const int width = hetu_width(std::ranges::min(all, {}, hetu_width));
@@ -113,7 +113,6 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
   Plan job = hetu_kept(plan);
   job.predicted = {};
   job.predicted.budget = plan.predicted.budget;
-  job.moments = Precision::fp32;
   job.precision = element_format(plan.precision);
   if (plan.stages.size() > 1 && plan.schedule != ScheduleKind::gpipe) {
     job.schedule = ScheduleKind::one_f_one_b;
@@ -173,8 +172,7 @@ inline Exported export_hetu(const Plan& plan) {
   file["vocab_sdp"] = file["embed_sdp"];
 
   if (plan.stages.size() > 1 && (plan.schedule == ScheduleKind::interleaved || plan.schedule == ScheduleKind::zb_h1))
-    out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
-              ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
+    out.lacks("the schedule ", name_of(plan.schedule), ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
   detail::tell_hetu(
       plan, [](const StrategySpec& s) { return s.sequence == SequenceKind::ulysses && s.tensor > 1; },
       "tensor parallelism and Ulysses together: Hetu-Galvatron has one of them in a layer, and tensor parallelism over "
@@ -189,20 +187,20 @@ inline Exported export_hetu(const Plan& plan) {
   StrategySpec head = plan.head;
   head.recompute = plan.embedding.recompute;  // neither computes anything again
   if (!(head == plan.embedding))
-    out.lacks("the head has another strategy (" + strategy_text(plan.head) + ") than the embedding (" +
-              strategy_text(plan.embedding) + "): they have one there, and that of the embedding is written");
+    out.lacks("the head has another strategy (", strategy_text(plan.head), ") than the embedding (",
+              strategy_text(plan.embedding), "): they have one there, and that of the embedding is written");
   detail::tell_hetu_data_ranks(plan, out);
   detail::hetu_sequence_parallel(plan, out);
   if (file.contains("cp_sizes_enc") || file.contains("vcp"))
     out.elsewhere(
         "the trainer is Hetu-Galvatron 3.0 or later: earlier ones do not read cp_sizes_enc and vcp, and would take "
         "context ranks for data ranks");
+  out.job = detail::hetu_job(plan, file["default_dp_type"] != "ddp");
   detail::tell_moments(plan, "Hetu-Galvatron", out);
   if (plan.precision == Precision::fp8)
     out.lacks("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
-  out.elsewhere("the trainer's seq_length is " + std::to_string(plan.sequence_length) + " and its mixed_precision " +
+  out.elsewhere("the trainer's seq_length is ", plan.sequence_length, " and its mixed_precision ",
                 name_of(element_format(plan.precision)));
-  out.job = detail::hetu_job(plan, file["default_dp_type"] != "ddp");
   out.text = file.dump(4) + "\n";
   return out;
 }

@@ -26,8 +26,7 @@ struct MegatronArguments {
   }
 };
 
-/// Where the stages begin, if they are not equally long: the first and last stage, or a drawing of all of them,
-/// `'Et*4|t*3|t*3|t*2L'`.
+/// The lengths of stages that are not equally long: of the first and last, or a drawing, `'Et*4|t*3|t*3|t*2L'`.
 inline void megatron_stages(const Plan& plan, MegatronArguments& arguments) {
   const std::vector<LayerRange> chunks = chunks_of(plan);
   // Whether chunks [first, end) are equally long.
@@ -44,13 +43,10 @@ inline void megatron_stages(const Plan& plan, MegatronArguments& arguments) {
     if (!last || !equal(0, stages - 1)) arguments.add("--decoder-first-pipeline-num-layers ", chunks.front().size());
     if (last) arguments.add("--decoder-last-pipeline-num-layers ", chunks.back().size());
   } else {
-    arguments.add(
-        "--pipeline-model-parallel-layout 'E",
-        joined(chunks, "|",
-               [](const LayerRange& chunk) {
-                 return chunk.size() > 1 ? text_of("t*", chunk.size()) : "t";
-               }),
-        "L'");
+    arguments.add("--pipeline-model-parallel-layout 'E",
+                  joined(chunks, "|",
+                         [](const LayerRange& chunk) { return chunk.size() > 1 ? text_of("t*", chunk.size()) : "t"; }),
+                  "L'");
   }
 }
 
@@ -111,8 +107,7 @@ inline void megatron_recompute(const Plan& plan, MegatronArguments& arguments, E
               std::to_string(each) + " is written");
 }
 
-/// How the context ranks of every layer exchange what they need, ` p2p` (ring) or ` a2a` (Ulysses); one word when all
-/// do it alike.
+/// How the context ranks of every layer exchange, ` p2p` (ring) or ` a2a` (Ulysses); one word when all do it alike.
 inline std::string megatron_exchanges(const Plan& plan, const StrategySpec& spec, Plan& job) {
   std::string all;
   bool alike = true;
@@ -186,7 +181,7 @@ inline Exported export_megatron(const Plan& plan) {
       text_of("# Megatron-LM arguments of ", detail::export_title(plan),
               ". Made by `galvatron export`.\n#   . ./FILE && torchrun ... pretrain_gpt.py \"${PLAN_ARGS[@]}\" ...   "
               "(with the model's shape, data and optimizer)\n",
-              detail::export_comments(out, "#"), "PLAN_ARGS=(\n", arguments.lines, ")\n");
+              detail::export_comments(out), "PLAN_ARGS=(\n", arguments.lines, ")\n");
   return out;
 }
 

@@ -28,8 +28,7 @@ struct JobCost {
   [[nodiscard]] bool fits() const { return peak <= budget; }
 };
 
-/// What `exported` costs on a cluster. Errors: those of cost_of for the plan that the target runs.
-/// @param plan  that was exported
+/// What `exported`, made of `plan`, costs on a cluster. Errors: those of cost_of for the plan that the target runs.
 inline Result<JobCost> job_cost(const Exported& exported, const Plan& plan, const ModelSpec& model,
                                 const Cluster& cluster) {
   const auto cost = cost_of(exported.job.value_or(plan), model, cluster);

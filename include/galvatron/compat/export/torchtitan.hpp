@@ -163,7 +163,7 @@ inline Exported export_torchtitan(const Plan& plan) {
   out.text = "# torchtitan 0.2 job file of " + detail::export_title(plan) +
              ". Made by `galvatron export`.\n# The tables [model], [optimizer], [lr_scheduler] and the data are to be "
              "added.\n" +
-             detail::export_comments(out, "#") + "\n" + training + "\n" + parallelism + "\n" + checkpoint + products;
+             detail::export_comments(out) + "\n" + training + "\n" + parallelism + "\n" + checkpoint + products;
   return out;
 }
 

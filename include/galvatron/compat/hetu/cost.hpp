@@ -1,7 +1,6 @@
 // Hetu-Galvatron's cost model as a policy: its profiles as values and its formulas (compat/hetu/cost/), its plans,
 // their prices, and what its trainer makes of them. That cuts a batch into micro-batches rank by rank: a data rank of
-// the embedding gets its share of the samples and cuts that, so that a plan which was priced in samples of all ranks
-// together may become another one.
+// the embedding cuts its share of the samples, so that a plan priced in samples of all ranks may become another one.
 //
 //   batch 24, 8 micro-batches of 3, 2 data ranks   a rank has 12 samples -> 6 micro-batches of 2
 //
@@ -128,8 +127,8 @@ inline std::string why_impossible(const Plan& plan, const Job& job) {
   return check(plan.ends.degree, "embedding and head");
 }
 
-/// Time and memory of a plan. Errors (usage): those of why_impossible, figures that the profiles lack, and times that
-/// are no positive number because the profile's are absurd.
+/// Time and memory of a plan. Errors (usage): those of why_impossible, figures that the profiles lack or that are
+/// absurd.
 inline Result<PlanPrice> price(const Model& model, const Plan& plan) try {
   const Job& job = model.job();
   if (const std::string why = why_impossible(plan, job); !why.empty())
@@ -201,8 +200,8 @@ constexpr HetuBatches hetu_batches(std::int64_t global_batch, std::int64_t data_
   return {(samples + size - 1) / size, size};
 }
 
-/// What the trainer makes of a plan that it does not run as priced, in one sentence without a full stop; empty when it
-/// does. The plan suits the job (cost::hetu::price takes it).
+/// What the trainer makes of a plan that price() takes but it does not run so, in a sentence without a full stop; or
+/// "".
 inline std::string why_not_run_as_priced(const cost::hetu::Plan& plan, const cost::hetu::Job& job) {
   const std::int64_t samples = job.global_batch / plan.microbatches;
   const auto data_ranks = [&](int degree) { return job.devices / plan.pipeline / degree; };

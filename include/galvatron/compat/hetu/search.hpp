@@ -28,8 +28,7 @@ struct Options {
   bool coarse = false;            ///< one strategy for all layers
   int most_tensor = 8;            ///< largest degree of tensor and Ulysses parallelism
   int most_pipeline = 8;          ///< largest number of stages
-  /// Only plans whose micro-batches divide evenly among the data-parallel ranks. Hetu drops the remainder: it counts 15
-  /// samples on 8 ranks as 8.
+  /// Only micro-batches that divide evenly among the data ranks; Hetu drops the remainder: 15 samples on 8 ranks are 8.
   bool whole_samples = false;
 };
 
@@ -291,8 +290,8 @@ class HetuSearch {
 
 }  // namespace detail
 
-/// The fastest plan. Errors (usage): micro-batches that do not divide the batch, figures that the profiles lack, times
-/// that are no positive numbers. Deterministic. One thread.
+/// The fastest plan; deterministic, one thread. Errors (usage): micro-batches that do not divide the batch, those of
+/// price.
 inline Result<Found> search(const cost::hetu::Model& model, const Options& options) try {
   const cost::hetu::Job& job = model.job();
   if (options.microbatches != 0 && (options.microbatches < 1 || job.global_batch % options.microbatches != 0))

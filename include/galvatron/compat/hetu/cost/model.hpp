@@ -154,8 +154,7 @@ class Model {
     return error_of(failure);
   }
 
-  /// MB that Megatron's sequence parallelism needs for gathered activations; `tensor` is the largest tensor-parallel
-  /// degree of layers and ends, 1 needs none.
+  /// MB that Megatron's sequence parallelism needs for gathered activations; `tensor`: the largest degree in use.
   [[nodiscard]] double sequence_buffer(int tensor, int pipeline, std::int64_t microbatches) const {
     if (!job_.sequence_parallel || tensor == 1) return 0;
     const double samples = static_cast<double>(job_.global_batch) / static_cast<double>(microbatches) /

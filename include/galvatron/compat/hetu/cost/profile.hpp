@@ -25,8 +25,7 @@ struct Line {
   [[nodiscard]] double at(double x) const { return intercept + slope * x; }
 };
 
-/// Milliseconds of a collective over the size of its message in MB: what was measured where it was measured, a
-/// least-squares line elsewhere.
+/// Milliseconds of a collective over the MB of its message: what was measured, a least-squares line elsewhere.
 struct MessageTimes {
   std::map<double, double> measured;
   Line line;
@@ -106,8 +105,7 @@ inline std::size_t different_x(std::span<const std::pair<double, double>> points
 
 }  // namespace detail
 
-/// The line of least squares through measured messages (MB, ms); one that goes through the origin if there is only one
-/// point, zero if there is none.
+/// The line of least squares through measured messages (MB, ms); through the origin with one point, zero with none.
 inline MessageTimes message_times(std::map<double, double> measured) {
   MessageTimes out;
   const std::vector<std::pair<double, double>> points(measured.begin(), measured.end());

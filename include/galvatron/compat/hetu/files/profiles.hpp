@@ -6,8 +6,7 @@
 //                                                      "all2all_size_8_1MB_time": 0.112, ... }         ms
 //   overlap_coefficient.json                         { "overlap_coe": 1.13 }
 //
-// or with the four of them in one, hardware_configs.json: { "allreduce": {...}, "p2p": {...}, "sp": {...}, "overlap":
-// {...} }.
+// or with all in one, hardware_configs.json: { "allreduce": {...}, "p2p": {...}, "sp": {...}, "overlap": {...} };
 //
 // and what its model profiler wrote: a file of computation times,
 //
@@ -105,8 +104,7 @@ struct HetuValue {
         take(*numbers, HetuValue{field, name + ": \"" + one_line(key, 60) + "\""});
   }
 
-  /// The same for measured figures: calls `take(degree, second, figure, name)`, where `second` is the second number of
-  /// the key, or 0.
+  /// The same for measured figures: calls `take(degree, second number of the key or 0, figure, name)`.
   template <class F>
   void for_degrees(std::string_view pattern, F&& take) const {
     for_keys(pattern, [&](const auto& n, const HetuValue& field) {
@@ -166,8 +164,7 @@ inline Result<cost::hetu::Hardware> hetu_hardware_from_json(const nlohmann::json
   return error_of(failure);
 }
 
-/// The profile of `nodes` nodes of `devices / nodes` devices in a folder. Errors (usage): files that are missing or
-/// bad.
+/// The profile of `nodes` nodes of `devices / nodes` devices in a folder. Errors (usage): missing or bad files.
 inline Result<cost::hetu::Hardware> load_hetu_hardware(const std::filesystem::path& folder, int devices,
                                                        int nodes) try {
   if (nodes < 1 || devices < 1 || devices % nodes != 0)
@@ -266,8 +263,8 @@ inline HetuRow hetu_row(const HetuValue& memory, const std::string& key, const H
 
 }  // namespace detail
 
-/// The model of a computation and a memory profile; the names open the messages. Errors (usage): what is missing or no
-/// positive number, and several kinds of layers.
+/// The model of two profiles; the names open the messages. Errors (usage): what is missing, no positive number, or of
+/// several kinds of layers.
 inline Result<cost::hetu::ModelProfile> hetu_model_from_json(const nlohmann::json& computation,
                                                              const std::string& computation_name,
                                                              const nlohmann::json& memory,

@@ -190,8 +190,7 @@ inline std::vector<Counts> best_counts(const Stage& stage, const std::map<Direct
   return out;
 }
 
-/// Good counts, quickly: from the lightest items on, single layers change while that improves a sum, most of it for a
-/// unit of memory first. The lightest items fit.
+/// Good counts, quickly: from the lightest items, which fit, single layers change while that saves most for its memory.
 inline Counts greedy_counts(const Stage& stage, const Direction& direction) {
   const std::vector<Item>& items = stage.items;
   Counts out{{}, std::vector<int>(items.size(), 0)};
