@@ -13,12 +13,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
 
 #include "signals.hpp"
 
@@ -40,8 +39,7 @@ std::string rank_and_host() {
 // What `ps` and `pgrep -f` show, instead of the rank's command line, so that nobody takes the guard for the rank.
 void name_process(const std::string& title) {
   ::prctl(PR_SET_NAME, "galvatron-guard");
-  std::ifstream file("/proc/self/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string text = read_text_file("/proc/self/stat").value_or("");
   std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
   std::string skipped;
   for (int field = 3; field < 48; ++field) fields >> skipped;
@@ -105,7 +103,7 @@ int status_of(pid_t rank, bool& stopped) {
   if (stopped) ::_exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : code);
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
-    const std::string how = "was ended by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+    const std::string how = text_of("was ended by signal ", number, " (", ::strsignal(number), ")");
     if (std::ranges::find(stop_signals, number) != stop_signals.end()) {  // before training, and this rank alone
       if (!tells_of_interruptions()) complain("interrupted before training began: " + rank_and_host() + " " + how);
       ::_exit(128 + number);

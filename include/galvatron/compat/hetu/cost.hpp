@@ -150,7 +150,7 @@ inline Result<PlanPrice> price(const Model& model, const Plan& plan) try {
     double forward = 0;
     double megabytes = 0;
     for (std::size_t end = layer + count; layer < end; ++layer) {
-      if (last != plan.layers[layer]) cost = value_or_throw(model.layer(plan.layers[layer], p, plan.microbatches));
+      if (last != plan.layers[layer]) cost = model.layer(plan.layers[layer], p, plan.microbatches);
       last = plan.layers[layer];
       time.no_sync += cost.no_sync;
       time.sync += cost.sync;
@@ -160,7 +160,7 @@ inline Result<PlanPrice> price(const Model& model, const Plan& plan) try {
     double end_megabytes = 0;
     if (stage == 0 || stage == p - 1) {
       const End which = p == 1 ? End::whole : stage == 0 ? End::first : End::last;
-      const Cost end = value_or_throw(model.end(plan.ends, which, p, plan.microbatches));
+      const Cost end = model.end(plan.ends, which, p, plan.microbatches);
       time.no_sync += end.no_sync;
       forward += end.forward;
       end_megabytes = end.memory(in_flight);

@@ -64,7 +64,7 @@ inline Group make_group(const cost::hetu::Model& model, const Options& options, 
   const int stage = job.devices / pipeline;
   // Adds the end `which` of the model, on stage number `at`.
   const auto add_end = [&](Ends& ends, cost::hetu::End which, int at) {
-    const cost::hetu::Cost cost = value_or_throw(model.end(ends.strategy, which, pipeline, microbatches));
+    const cost::hetu::Cost cost = model.end(ends.strategy, which, pipeline, microbatches);
     const auto i = static_cast<std::size_t>(at);
     ends.times[i] = cost.no_sync;
     ends.megabytes[i] =
@@ -81,7 +81,7 @@ inline Group make_group(const cost::hetu::Model& model, const Options& options, 
         if (zero3 && (shards == 1 || job.data == cost::hetu::DataKind::zero3)) continue;
         for (const bool recompute : {false, true}) {
           group.strategies.push_back({ulysses ? 1 : degree, ulysses ? degree : 1, zero3, recompute});
-          group.costs.push_back(value_or_throw(model.layer(group.strategies.back(), pipeline, microbatches)));
+          group.costs.push_back(model.layer(group.strategies.back(), pipeline, microbatches));
         }
         using cost::hetu::End;
         group.ends.push_back({{degree, ulysses, zero3},

@@ -85,8 +85,8 @@ class Model {
     return job_.global_batch / microbatches / (job_.devices / (pipeline * degree));
   }
 
-  /// Errors (usage): a figure that the profiles lack.
-  [[nodiscard]] Result<Cost> layer(const LayerStrategy& s, int pipeline, std::int64_t microbatches) const try {
+  /// Throws Failure (usage): a figure that the profiles lack.
+  [[nodiscard]] Cost layer(const LayerStrategy& s, int pipeline, std::int64_t microbatches) const {
     const int q = s.degree();
     const int data = job_.devices / (pipeline * q);
     const int shards = data * s.ulysses;
@@ -114,12 +114,10 @@ class Model {
     // Recomputation adds a half to the messages, all in backward; of the others a third belongs to forward.
     out.forward = forward + collectives / (s.recompute ? 4.5 : 3) + gather + exchange / 2;
     return out;
-  } catch (const Failure& failure) {
-    return error_of(failure);
   }
 
-  /// Embedding and head, or one of them. Errors (usage): a figure that the profiles lack.
-  [[nodiscard]] Result<Cost> end(const EndStrategy& s, End which, int pipeline, std::int64_t microbatches) const try {
+  /// Embedding and head, or one of them. Throws Failure (usage): a figure that the profiles lack.
+  [[nodiscard]] Cost end(const EndStrategy& s, End which, int pipeline, std::int64_t microbatches) const {
     const EndProfile& profile = which == End::whole   ? profile_.whole
                                 : which == End::first ? profile_.first
                                                       : profile_.last;
@@ -150,8 +148,6 @@ class Model {
     out.forward = slowed(message * half, forward) + (which == End::first ? 0 : gather);
     out.no_sync = out.forward + slowed(message * half, 2 * forward) + (which == End::last ? 0 : gather);
     return out;
-  } catch (const Failure& failure) {
-    return error_of(failure);
   }
 
   /// MB that Megatron's sequence parallelism needs for gathered activations; `tensor`: the largest degree in use.
