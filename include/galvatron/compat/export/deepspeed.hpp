@@ -23,12 +23,11 @@ namespace detail {
 inline void deepspeed_pipeline(const Plan& plan, StrategySpec& spec, Exported& out) {
   const auto stages = plan.stages.size();
   if (spec.zero >= 2) {
-    out.lacks("ZeRO " + std::to_string(spec.zero) + " with a pipeline: DeepSpeed refuses it, and stage 1 is written");
+    out.lacks("ZeRO ", spec.zero, " with a pipeline: DeepSpeed refuses it, and stage 1 is written");
     spec.zero = 1;
   }
   if (plan.schedule != ScheduleKind::one_f_one_b)
-    out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
-              ": DeepSpeed's pipeline runs one forward, one backward (1f1b)");
+    out.lacks("the schedule ", name_of(plan.schedule), ": DeepSpeed's pipeline runs one forward, one backward (1f1b)");
   const std::vector<LayerRange> chunks = chunks_of(plan);
   out.elsewhere("the pipeline is an argument of the program: PipelineModule(num_stages=", stages, ")");
   out.job->schedule = ScheduleKind::one_f_one_b;
@@ -54,7 +53,7 @@ inline void deepspeed_recompute(const Plan& plan, nlohmann::ordered_json& config
     config["pipeline"]["activation_checkpoint_interval"] = 1;
     for (StrategySpec& layer : out.job->layers) layer.recompute = RecomputeKind::full;
     if (kinds.size() > 1 || plan.layers.front().recompute == RecomputeKind::selective)
-      out.lacks("recomputation " + by_layer_text(kinds) +
+      out.lacks("recomputation ", by_layer_text(kinds),
                 ": a DeepSpeed pipeline recomputes every layer or none, and every layer is written");
     return;
   }
@@ -74,11 +73,11 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
   StrategySpec spec = detail::one_for_all(plan, target, out);
   const bool pipeline = plan.stages.size() > 1;
   if (spec.context > 1 && (pipeline || spec.tensor > 1))
-    return usage_error("DeepSpeed cannot run this plan: it splits sequences over " + std::to_string(spec.context) +
-                       " ranks beside " +
-                       (pipeline ? "a pipeline, which has data and tensor ranks there"
-                                 : "tensor ranks, and DeepSpeed has a mesh of data and sequence ranks") +
-                       "; plan with --space uniform,deepspeed");
+    return usage_error(text_of("DeepSpeed cannot run this plan: it splits sequences over ", spec.context,
+                               " ranks beside ",
+                               pipeline ? "a pipeline, which has data and tensor ranks there"
+                                        : "tensor ranks, and DeepSpeed has a mesh of data and sequence ranks",
+                               "; plan with --space uniform,deepspeed"));
   nlohmann::ordered_json config;
   // Beside AutoTP the batch is checked as if all ranks were data ranks.
   const bool automatic_tensor = spec.tensor > 1 && !pipeline;
@@ -111,8 +110,8 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
         "Ulysses is the model's and the program's: attention goes through UlyssesSPAttentionHF or "
         "DistributedAttention, and deepspeed.initialize gets "
         "mpu=deepspeed.runtime.sequence_parallel.parallel_state_sp, without which ZeRO shards and gradients are summed "
-        "over the " +
-        std::to_string(spec.data) + " data ranks alone");
+        "over the ",
+        spec.data, " data ranks alone");
   }
   spec.sequence = spec.context > 1 ? SequenceKind::ulysses : SequenceKind::none;
   detail::give_all(*out.job, spec);
@@ -120,7 +119,7 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
   if (spec.expert > 1)
     out.elsewhere("expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=", spec.expert, ")");
   detail::deepspeed_recompute(plan, config, out);
-  out.elsewhere("a sequence of " + std::to_string(plan.sequence_length) + " tokens is the program's");
+  out.elsewhere("a sequence of ", plan.sequence_length, " tokens is the program's");
   out.text = config.dump(2) + "\n";
   return out;
 }

@@ -96,9 +96,9 @@ inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
       "both degrees, ",
       width, " and ", ring, ", as ", taken, " where the plan has ", most, ", ",
       plan.global_batch % taken != 0
-          ? "and refuses a batch of " + std::to_string(plan.global_batch) + ", which is no multiple of it"
-          : "and a loader that deals the batch to so many runs " + std::to_string(run) + " micro-batches, not " +
-                std::to_string(plan.microbatches));
+          ? text_of("and refuses a batch of ", plan.global_batch, ", which is no multiple of it")
+          : text_of("and a loader that deals the batch to so many runs ", run, " micro-batches, not ",
+                    plan.microbatches));
 }
 
 /// The plan with whole layers recomputed where it recomputes the attention core, which is told apart.

@@ -40,10 +40,8 @@ namespace detail {
 
 /// A word of a shell command, quoted where it has to be.
 inline std::string shell_word(const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-") ==
-                                          std::string::npos;
-  if (plain) return text;
+  constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";
@@ -63,19 +61,17 @@ inline std::string size_word(Bytes bytes) {
 inline std::string search_command(const Plan& plan, ExportTarget target, const std::string& model,
                                   const std::string& cluster, const ModelSpec& spec, Bytes device_memory,
                                   const std::string& out) {
-  std::string text = "galvatron plan --model " + detail::shell_word(model) + " --cluster " +
-                     detail::shell_word(cluster) + " --global-batch " + std::to_string(plan.global_batch);
-  if (plan.sequence_length != spec.positions()) text += " --seq " + std::to_string(plan.sequence_length);
-  text += std::string(" --precision ") + name_of(plan.precision);
-  if (plan.moments != Precision::fp32 && target == ExportTarget::megatron)
-    text += std::string(" --moments ") + name_of(plan.moments);
-  if (plan.trainer != cost::Trainer::galvatron) text += " --trainer " + std::string(name_of(plan.trainer));
   const Bytes budget = plan.predicted.budget;
-  if (budget.count > 0 && budget < device_memory) text += " --memory " + detail::size_word(budget);
-  text += " --space uniform," + std::string(name_of(target));
-  if (plan.schedule == ScheduleKind::interleaved && has_schedule(target, plan.schedule))
-    text += " --schedule 1f1b,interleaved";
-  return text + " --out " + detail::shell_word(out);
+  const bool names_moments = plan.moments != Precision::fp32 && target == ExportTarget::megatron;
+  const bool interleaved = plan.schedule == ScheduleKind::interleaved && has_schedule(target, plan.schedule);
+  return text_of(
+      "galvatron plan --model ", detail::shell_word(model), " --cluster ", detail::shell_word(cluster),
+      " --global-batch ", plan.global_batch,
+      plan.sequence_length != spec.positions() ? text_of(" --seq ", plan.sequence_length) : "", " --precision ",
+      name_of(plan.precision), names_moments ? " --moments " : "", names_moments ? name_of(plan.moments) : "",
+      plan.trainer != cost::Trainer::galvatron ? text_of(" --trainer ", name_of(plan.trainer)) : "",
+      budget.count > 0 && budget < device_memory ? " --memory " + detail::size_word(budget) : "", " --space uniform,",
+      name_of(target), interleaved ? " --schedule 1f1b,interleaved" : "", " --out ", detail::shell_word(out));
 }
 
 }  // namespace galvatron
