@@ -111,7 +111,6 @@ struct Plan {
 struct LayerRange {
   int first = 0;
   int last = 0;
-  [[nodiscard]] int size() const { return last - first + 1; }
 };
 inline LayerRange virtual_stage_layers(const Plan& plan, int index) {
   if (plan.virtual_stages == 1) {

@@ -32,7 +32,7 @@ inline void deepspeed_pipeline(const Plan& plan, StrategySpec& spec, Exported& o
   out.elsewhere("the pipeline is an argument of the program: PipelineModule(num_stages=", stages, ")");
   out.job->schedule = ScheduleKind::one_f_one_b;
   out.job->virtual_stages = 1;
-  if (std::ranges::any_of(chunks, [&](const LayerRange& chunk) { return chunk.size() != chunks.front().size(); })) {
+  if (std::ranges::any_of(chunks, [&](const LayerRange& chunk) { return size_of(chunk) != size_of(chunks.front()); })) {
     const auto layers = [](const PlanStage& stage) { return stage.last_layer - stage.first_layer + 1; };
     out.lacks("stages of ", joined(plan.stages, ", ", layers),
               " layers: PipelineModule cuts evenly, by parameters or by the names of layers");

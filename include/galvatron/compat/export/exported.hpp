@@ -217,6 +217,8 @@ inline std::vector<LayerRange> chunks_of(const Plan& plan) {
   return out;
 }
 
+inline int size_of(const LayerRange& chunk) { return chunk.last - chunk.first + 1; }
+
 /// `a plan for gpt2-tiny on host: 4 ranks, batch of 16 x 64 tokens, fp32`.
 inline std::string export_title(const Plan& plan) {
   return text_of("a plan for ", one_line(plan.model, 80), " on ", one_line(plan.cluster, 80), ": ",

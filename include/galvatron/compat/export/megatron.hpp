@@ -33,20 +33,21 @@ inline void megatron_stages(const Plan& plan, MegatronArguments& arguments) {
   const auto equal = [&](std::size_t first, std::size_t end) {
     return std::all_of(chunks.begin() + static_cast<std::ptrdiff_t>(first),
                        chunks.begin() + static_cast<std::ptrdiff_t>(std::max(first, end)),
-                       [&](const LayerRange& chunk) { return chunk.size() == chunks[first].size(); });
+                       [&](const LayerRange& chunk) { return size_of(chunk) == size_of(chunks[first]); });
   };
   const std::size_t stages = chunks.size();
   if (equal(0, stages)) {
-    if (plan.virtual_stages > 1) arguments.add("--num-layers-per-virtual-pipeline-stage ", chunks.front().size());
+    if (plan.virtual_stages > 1) arguments.add("--num-layers-per-virtual-pipeline-stage ", size_of(chunks.front()));
   } else if (plan.virtual_stages == 1 && equal(1, stages - 1)) {
     const bool last = !equal(1, stages);
-    if (!last || !equal(0, stages - 1)) arguments.add("--decoder-first-pipeline-num-layers ", chunks.front().size());
-    if (last) arguments.add("--decoder-last-pipeline-num-layers ", chunks.back().size());
+    if (!last || !equal(0, stages - 1)) arguments.add("--decoder-first-pipeline-num-layers ", size_of(chunks.front()));
+    if (last) arguments.add("--decoder-last-pipeline-num-layers ", size_of(chunks.back()));
   } else {
-    arguments.add("--pipeline-model-parallel-layout 'E",
-                  joined(chunks, "|",
-                         [](const LayerRange& chunk) { return chunk.size() > 1 ? text_of("t*", chunk.size()) : "t"; }),
-                  "L'");
+    arguments.add(
+        "--pipeline-model-parallel-layout 'E",
+        joined(chunks, "|",
+               [](const LayerRange& chunk) { return size_of(chunk) > 1 ? text_of("t*", size_of(chunk)) : "t"; }),
+        "L'");
   }
 }
 
