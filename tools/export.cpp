@@ -10,9 +10,7 @@
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/compat/export/cpp_header.hpp>
 #include <galvatron/compat/export/export.hpp>
-#include <galvatron/core/file.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/plan/json.hpp>
+#include <galvatron/files.hpp>
 
 #include "options.hpp"
 #include "plans.hpp"

@@ -6,11 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/cluster/presets.hpp>
-#include <galvatron/core/quantity.hpp>
-#include <galvatron/model/count.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/model/zoo.hpp>
+#include <galvatron/files.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>

@@ -9,16 +9,9 @@
 #include <utility>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/cluster/json.hpp>
-#include <galvatron/core/json.hpp>
-#include <galvatron/core/quantity.hpp>
 #include <galvatron/device/host/host.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/plan/cost.hpp>
-#include <galvatron/plan/explain.hpp>
-#include <galvatron/plan/json.hpp>
+#include <galvatron/files.hpp>
 #include <galvatron/search/compiled.hpp>
-#include <galvatron/strategy/space.hpp>
 
 #include "plans.hpp"
 #include "signals.hpp"

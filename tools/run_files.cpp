@@ -161,16 +161,23 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
   return out;
 }
 
-RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics)
-    : a_(a), start_(start) {
-  const bool resumes = !start.checkpoint.empty();
-  if (resumes)
+RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics,
+                   train::TrainOptions& options) {
+  options.on_nan = a.on_nan;
+  options.checkpoint.folder = a.checkpoint;
+  options.checkpoint.every =
+      a.checkpoint_every > 0 ? a.checkpoint_every : std::max<std::int64_t>(options.steps / 10, 1);
+  options.checkpoint.keep = a.checkpoint_keep;
+  options.checkpoint.lock = start.lock;
+  if (!start.checkpoint.empty()) {
     resumed_ = value_of("--resume", train::Checkpoint::open(start.checkpoint, model, train::Checksums::known));
-  if (!a.initial.empty() && !resumes) {
-    if (train::find_checkpoint(a.initial))
-      initial_ = value_of("--init-from", train::Checkpoint::open(a.initial, model));
-    else
-      huggingface_ = value_of("--init-from", train::HuggingFaceWeights::open(a.initial, model));
+    options.resume = &*resumed_;
+  } else if (!a.initial.empty() && train::find_checkpoint(a.initial)) {
+    initial_ = value_of("--init-from", train::Checkpoint::open(a.initial, model));
+    options.initial = initial_->weights();
+  } else if (!a.initial.empty()) {
+    huggingface_ = value_of("--init-from", train::HuggingFaceWeights::open(a.initial, model));
+    options.initial = huggingface_->weights();
   }
   if (!writes_metrics) return;
   const std::int64_t done = resumed_ ? resumed_->training().step : 0;
@@ -178,23 +185,9 @@ RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const Model
   if (!a.tensorboard.empty()) tensorboard_ = value_or_throw(train::TensorBoardFile::create(a.tensorboard, done + 1));
 }
 
-void RunFiles::apply(train::TrainOptions& options) const {
-  options.on_nan = a_.on_nan;
-  options.resume = resumed_ ? &*resumed_ : nullptr;
-  if (initial_) options.initial = initial_->weights();
-  if (huggingface_) options.initial = huggingface_->weights();
-  options.checkpoint.folder = a_.checkpoint;
-  options.checkpoint.every =
-      a_.checkpoint_every > 0 ? a_.checkpoint_every : std::max<std::int64_t>(options.steps / 10, 1);
-  options.checkpoint.keep = a_.checkpoint_keep;
-  options.checkpoint.lock = start_.lock;
-}
-
 void RunFiles::add(const train::StepReport& step) {
   if (metrics_) value_or_throw(metrics_->append(step));
-  if (tensorboard_)
-    if (auto written = tensorboard_->append(step.step + 1, train::metrics_scalars(step)); !written)
-      throw_error(written.error());
+  if (tensorboard_) value_or_throw(tensorboard_->append(step.step + 1, train::metrics_scalars(step)));
 }
 
 void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, const train::TrainReport& report) {

@@ -85,17 +85,15 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
 /// The files of a run while it goes on.
 class RunFiles {
  public:
-  /// Opens the checkpoint to resume or to start from, checks all of it, and begins the metrics. Throws Failure (usage).
-  /// @param start  must outlive this  @param writes_metrics  whether this process has rank 0
-  RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics = true);
-  /// Sets what `options` say about checkpoints and NaN. This must outlive the run.
-  void apply(train::TrainOptions& options) const;
+  /// Opens the checkpoint to resume or to start from, checks all of it, sets what `options` say of it and of NaN, and
+  /// begins the metrics. Throws Failure (usage). This must outlive the run.
+  /// @param writes_metrics  whether this process has rank 0
+  RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics,
+           train::TrainOptions& options);
   /// Writes the metrics of a step. Throws Failure (usage).
   void add(const train::StepReport& step);
 
  private:
-  const RunFileArguments& a_;
-  const RunStart& start_;
   std::optional<train::Checkpoint> resumed_;
   std::optional<train::Checkpoint> initial_;
   std::optional<train::HuggingFaceWeights> huggingface_;

@@ -8,11 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/core/file.hpp>
-#include <galvatron/core/quantity.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/plan/cost.hpp>
-#include <galvatron/plan/json.hpp>
+#include <galvatron/files.hpp>
 #include <galvatron/simulate/simulate.hpp>
 
 #include "options.hpp"

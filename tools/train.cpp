@@ -13,19 +13,13 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/cluster/json.hpp>
-#include <galvatron/core/quantity.hpp>
 #include <galvatron/data/data.hpp>
+#include <galvatron/files.hpp>
 #include <galvatron/model/difference.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/plan/cost.hpp>
-#include <galvatron/plan/json.hpp>
 #include <galvatron/profile/check.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/schedule/schedules.hpp>
 #include <galvatron/strategy/registry.hpp>
-#include <galvatron/strategy/space.hpp>
-#include <galvatron/strategy/text.hpp>
 
 #include "launcher.hpp"
 #include "options.hpp"
@@ -393,8 +387,11 @@ struct Outcome {
   train::TrainReport report;
   std::vector<Bytes> predicted;
   std::vector<Bytes> measured;
-  double tokens_per_second = 0;
   std::optional<double> others;  // share of the cores that other programs took
+
+  [[nodiscard]] double tokens_per_second() const {
+    return static_cast<double>(plan.global_batch * plan.sequence_length) / report.iteration_seconds;
+  }
 };
 
 // Model FLOPs over what the plan's devices could do in the measured time; 0: the plan does not say.
@@ -408,7 +405,7 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   out["first_loss"] = o.report.steps.front().loss;
   out["last_loss"] = o.report.steps.back().loss;
   out["steps"] = o.report.steps.size();
-  out["tokens_per_second"] = o.tokens_per_second;
+  out["tokens_per_second"] = o.tokens_per_second();
   out["predicted_iteration_seconds"] = nullptr;
   if (const double predicted = o.plan.predicted.iteration.value; predicted > 0)
     out["predicted_iteration_seconds"] = predicted;
@@ -435,7 +432,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
       text_of("Trained ", o.plan.model, " for ", counted(std::ssize(steps), "step"), " on ",
               counted(o.plan.ranks(), "rank"), " in ", name_of(o.plan.precision), ": ", plan_words(o.plan), "\n") +
       row("loss", galvatron::detail::formatted("%.4f -> %.4f", steps.front().loss, steps.back().loss)) +
-      row("speed", format_count(o.tokens_per_second), " tokens/s", mfu_text(mfu_of(o))) +
+      row("speed", format_count(o.tokens_per_second()), " tokens/s", mfu_text(mfu_of(o))) +
       row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
           format_seconds(measured), compared.empty() ? "" : ": ", compared) +
       row("", busy, busy.empty() ? "" : " meanwhile");
@@ -575,8 +572,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   options.searches = a.tune;
   options.world.timeout =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(a.rank_timeout));
-  RunFiles files(a.files, start, prepared.model, shows);
-  files.apply(options);
+  RunFiles files(a.files, start, prepared.model, shows, options);
   const std::string with_checkpoint = a.files.checkpoint.empty() ? "" : ", with a checkpoint";
   options.stop = &note_signals(shows && !common.quiet ? "Interrupted: training ends after this step" + with_checkpoint +
                                                             "; once more ends it at once."
@@ -608,8 +604,6 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   if (!shows) return signal;
   for (const std::string& remark : outcome.report.remarks) note(common, remark);
   for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());
-  outcome.tokens_per_second =
-      static_cast<double>(plan.global_batch * plan.sequence_length) / outcome.report.iteration_seconds;
   const std::string interrupted = signal == 0 ? "" : interruption(outcome.report, a);
   if (outcome.report.steps.empty()) {
     complain(interrupted);
