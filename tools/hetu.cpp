@@ -9,10 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/compat/hetu/cost.hpp>
-#include <galvatron/compat/hetu/files.hpp>
 #include <galvatron/compat/hetu/search.hpp>
-#include <galvatron/core/json.hpp>
-#include <galvatron/core/quantity.hpp>
+#include <galvatron/files.hpp>
 
 #include "options.hpp"
 #include "output.hpp"

@@ -43,23 +43,10 @@ Bytes CoreLauncher::library_workspace(const Plan& plan) const {
 
 void CoreLauncher::require(Precision precision) const { galvatron::train::HostPlatform::require(precision); }
 
-// Ranks that are processes have each its own limits, so only the machine's and those of control groups are shared.
-UsableMemory CoreLauncher::free_memory(int threads) const { return usable_memory(ranks() == 0 ? threads : 0); }
-
-std::pair<Bytes, std::string> CoreLauncher::arena_memory(const Plan& plan) const {
-  return {free_memory(plan.ranks()).bytes, "this machine"};
-}
-
-std::string CoreLauncher::memory_bound(int ranks) const { return free_memory(ranks).bound; }
-
 Cluster CoreLauncher::cluster(int ranks) const { return host_before_profile(ranks); }
 
 Cluster CoreLauncher::profile(const galvatron::train::ProfileOptions& options) const {
   return value_or_throw(galvatron::train::profile_host(options));
-}
-
-int ThreadLauncher::threads_per_rank(const Plan& plan) const {
-  return galvatron::train::threads_per_rank(plan.ranks());
 }
 
 galvatron::train::TrainReport ThreadLauncher::train(const Plan& plan, const ModelSpec& model,

@@ -73,8 +73,10 @@ class CoreLauncher : public Launcher {
   using Launcher::Launcher;
   [[nodiscard]] Bytes library_workspace(const Plan& plan) const override;
   void require(Precision precision) const override;
-  [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override;
-  [[nodiscard]] std::string memory_bound(int ranks) const override;
+  [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override {
+    return {free_memory(plan.ranks()).bytes, "this machine"};
+  }
+  [[nodiscard]] std::string memory_bound(int ranks) const override { return free_memory(ranks).bound; }
   [[nodiscard]] std::optional<double> core_seconds_here(double own) override { return own; }
   [[nodiscard]] Cluster cluster(int ranks) const override;
   [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override;
@@ -83,7 +85,8 @@ class CoreLauncher : public Launcher {
   [[nodiscard]] virtual int threads_per_rank(const Plan& plan) const = 0;
 
  private:
-  [[nodiscard]] UsableMemory free_memory(int ranks) const;
+  // Ranks that are processes have each its own limits, so only the machine's and those of control groups are shared.
+  [[nodiscard]] UsableMemory free_memory(int threads) const { return usable_memory(ranks() == 0 ? threads : 0); }
 };
 
 /// Ranks are threads of this process.
@@ -93,7 +96,9 @@ class ThreadLauncher final : public CoreLauncher {
                                       const galvatron::train::TrainOptions& options) override;
 
  protected:
-  [[nodiscard]] int threads_per_rank(const Plan& plan) const override;
+  [[nodiscard]] int threads_per_rank(const Plan& plan) const override {
+    return galvatron::train::threads_per_rank(plan.ranks());
+  }
 };
 
 /// Calls body(launcher) with ranks that compute on GPUs: threads of this process, or this process as one that a

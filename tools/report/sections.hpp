@@ -8,10 +8,7 @@
 #include <vector>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/core/quantity.hpp>
-#include <galvatron/plan/cost.hpp>
-#include <galvatron/plan/explain.hpp>
-#include <galvatron/plan/find.hpp>
+#include <galvatron/plan.hpp>
 #include <galvatron/simulate/memory.hpp>
 #include <galvatron/simulate/simulation.hpp>
 #include <galvatron/simulate/trace.hpp>
@@ -30,37 +27,37 @@ inline std::string tile(const std::string& figure, const std::string& what, cons
          (beneath.empty() ? "" : "<small>" + beneath + "</small>") + "</div>";
 }
 
-inline std::string mfu_tile(double mfu, const std::string& beneath = {}) {
-  if (!(mfu > 0)) return {};
-  const std::string why = why_impossible_mfu(mfu);
-  return tile(percent(mfu), "of the peak arithmetic (MFU)" + (why.empty() ? "" : ": " + why), beneath);
-}
-
-inline std::string predicted_tiles(const Simulated& s) {
+/// Key figures: those of a run above what was predicted for them, or what is predicted.
+inline std::string tiles(const Simulated& s, const Measured* measured) {
   const Simulation& sim = s.simulation;
-  return tile(format_seconds(sim.iteration), "an iteration, simulated") +
-         tile(format_seconds(sim.cost.iteration), "by the planner&#39;s formula") +
-         tile(format_count(s.tokens_per_second()), "tokens/s") +
-         tile(format_count(s.samples_per_second()), "samples/s") + mfu_tile(s.mfu()) +
-         tile(percent(sim.bubble_fraction()), "of the stages&#39; time is waiting") +
-         tile(format_bytes(s.peak()), "peak of the fullest device, of " + format_bytes(s.budget()));
-}
-
-/// What was measured, above what was predicted.
-inline std::string measured_tiles(const Simulated& s, const Measured& run) {
-  const Seconds predicted = s.simulation.iteration;
-  const double speed = predicted / run.iteration;
-  Bytes peak;
-  for (const Bytes bytes : run.peaks) peak = max(peak, bytes);
-  return tile(format_seconds(run.iteration), "an iteration, the median of the run&#39;s steps",
-              against_prediction(predicted, run.iteration) + " (" + format_seconds(predicted) + ")") +
-         tile(format_count(s.tokens_per_second() * speed), "tokens/s",
-              format_count(s.tokens_per_second()) + " predicted") +
-         tile(format_count(s.samples_per_second() * speed), "samples/s",
-              format_count(s.samples_per_second()) + " predicted") +
-         mfu_tile(s.mfu() * speed, percent(s.mfu()) + " predicted") +
-         tile(format_bytes(peak), "peak of the fullest rank, of " + format_bytes(s.budget()),
-              format_bytes(s.peak()) + " predicted");
+  const double speed = measured != nullptr ? sim.iteration / measured->iteration : 1;
+  const auto beneath = [&](const std::string& predicted) {
+    return measured != nullptr ? predicted + " predicted" : "";
+  };
+  std::string out;
+  Bytes peak = s.peak();
+  if (measured != nullptr) {
+    out =
+        tile(format_seconds(measured->iteration), "an iteration, the median of the run&#39;s steps",
+             text_of(against_prediction(sim.iteration, measured->iteration), " (", format_seconds(sim.iteration), ")"));
+    peak = {};
+    for (const Bytes bytes : measured->peaks) peak = max(peak, bytes);
+  } else {
+    out = tile(format_seconds(sim.iteration), "an iteration, simulated") +
+          tile(format_seconds(sim.cost.iteration), "by the planner&#39;s formula");
+  }
+  for (const auto& [rate, what] : {std::pair(s.tokens_per_second(), "tokens/s"), {s.samples_per_second(), "samples/s"}})
+    out += tile(format_count(rate * speed), what, beneath(format_count(rate)));
+  if (const double mfu = s.mfu() * speed; mfu > 0) {
+    const std::string why = why_impossible_mfu(mfu);
+    out += tile(percent(mfu), text_of("of the peak arithmetic (MFU)", why.empty() ? "" : ": ", why),
+                beneath(percent(s.mfu())));
+  }
+  if (measured == nullptr) out += tile(percent(sim.bubble_fraction()), "of the stages&#39; time is waiting");
+  return out + tile(format_bytes(peak),
+                    text_of("peak of the fullest ", measured != nullptr ? "rank" : "device", ", of ",
+                            format_bytes(s.budget())),
+                    beneath(format_bytes(s.peak())));
 }
 
 /// Headline, key figures (those of the run, if there is one), and a warning when the plan does not fit.
@@ -82,8 +79,7 @@ inline std::string overview(const Simulated& s, const Measured* measured) {
   if (measured != nullptr && measured->others >= disturbing_share)
     out += "<div class=\"banner\"><span class=\"bad\">The machine was busy.</span> Other programs took " +
            percent(measured->others) + " of its cores while this run was measured.</div>\n";
-  return out + "<div class=\"tiles\">" + (measured != nullptr ? measured_tiles(s, *measured) : predicted_tiles(s)) +
-         "</div>\n";
+  return out + "<div class=\"tiles\">" + tiles(s, measured) + "</div>\n";
 }
 
 /// Where the time goes on every stage.
@@ -135,8 +131,7 @@ inline std::string memory_section(const Simulated& s, const std::string& predict
   for (std::size_t i = 0; i < sim.spans.size(); ++i) {
     const PlanStageCost& stage = sim.cost.stages[i];
     const std::vector<MemoryPoint> points = memory_over_time(stage, sim.spans[i], sim.repetitions, i);
-    int in_flight = 0;
-    for (const MemoryPoint& point : points) in_flight = std::max(in_flight, point.in_flight);
+    const int in_flight = std::ranges::max(points, {}, &MemoryPoint::in_flight).in_flight;
     const Bytes total = stage.memory.total();
     out += text_of(
         "<div class=\"chart\"><h3>Stage ", i, ": ", format_bytes(total),

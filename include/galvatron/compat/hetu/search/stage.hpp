@@ -25,6 +25,12 @@ struct Item {
   double time = 0;    ///< of a micro-batch, without the synchronisation of gradients
   double excess = 0;  ///< what their synchronisation adds, once an iteration
   double memory = 0;
+
+  void add(const Item& item, int count) {
+    time += count * item.time;
+    excess += count * item.excess;
+    memory += count * item.memory;
+  }
 };
 
 /// `count` layers (at least one) in `capacity`.
@@ -39,9 +45,7 @@ struct Counts : Item {
   std::vector<int> of;  ///< by item
 
   void add(const Item& item, std::size_t index, int count) {
-    time += count * item.time;
-    excess += count * item.excess;
-    memory += count * item.memory;
+    Item::add(item, count);
     of[index] += count;
   }
 };
@@ -157,9 +161,7 @@ inline std::vector<Counts> best_counts(const Stage& stage, const std::map<Direct
             return {};
           }
           detail::Label made = label;
-          made.time += count * item.time;
-          made.excess += count * item.excess;
-          made.memory += count * item.memory;
+          made.add(item, count);
           if (made.memory > stage.capacity) break;
           const int left = n - k - count;
           if (left > 0 && made.memory + left * lightest[j + 1] > stage.capacity) continue;
