@@ -39,14 +39,12 @@ struct TrainArguments {
   bool automatic = false;
   std::string model;
   std::vector<std::string> data;
-  std::int64_t steps = 0;
+  train::TrainOptions options;
   std::int64_t global_batch = 0;  // 0: not given
   std::int64_t sequence = 0;      // 0: not given
   int ranks = 0;                  // 0: not given
   Bytes memory;                   // 0: not given
   std::string device = "host";
-  bool cuda_graph = true;
-  bool tune = true;
   std::string launcher;  // empty: what started this process
   std::string mpirun = "mpirun";
   double rank_timeout = 600;
@@ -96,7 +94,7 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.section("Training");
   options.require(options.texts("--data", a.data, "FILE...",
                                 "texts (bytes are tokens), .bin token files, or .images files for models of images"));
-  options.require(options.integer("--steps", a.steps, 1, 10'000'000, "steps to train"));
+  options.require(options.integer("--steps", a.options.steps, 1, 10'000'000, "steps to train"));
   TrainingConstants& c = a.constants;
   options.number("--lr", c.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
   options.number("--min-lr", c.least_rate, 0, 1e3, "learning rate at the end of the cosine (default: a tenth of --lr)");
@@ -116,10 +114,10 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
       "--device", a.device, {"host", "cuda"},
       "what to compute on (default: host); cuda: rank r on GPU r, over NCCL; more ranks than GPUs share the first one. "
       "With processes that torchrun, mpirun or srun has started, each is a rank with a GPU of its own");
-  options.choice_of("--cuda-graph", a.cuda_graph, {{"on", true}, {"off", false}},
+  options.choice_of("--cuda-graph", a.options.repeats, {{"on", true}, {"off", false}},
                     "with --device cuda and one rank: record the second step and launch it whole (default: on)");
   options.choice_of(
-      "--tune", a.tune, {{"on", true}, {"off", false}},
+      "--tune", a.options.searches, {{"on", true}, {"off", false}},
       "with --device cuda and one rank: search the fastest algorithm of each matrix product first and keep "
       "it on disk (default: on)");
   options.choice(
@@ -163,8 +161,8 @@ void check(const TrainArguments& a, const train::LearningRate& rate, const Launc
                                         {!a.save_plan.empty(), "--save-plan"},
                                         {!a.save_cluster.empty(), "--save-cluster"}})
       if (given) refuse(option, " belongs to --auto; leave it out, the plan says it");
-  if (rate.warmup_steps > a.steps)
-    refuse("--warmup ", rate.warmup_steps, " is longer than --steps ", a.steps, "; shorten it");
+  if (rate.warmup_steps > a.options.steps)
+    refuse("--warmup ", rate.warmup_steps, " is longer than --steps ", a.options.steps, "; shorten it");
   if (rate.floor > rate.peak)
     refuse(galvatron::detail::formatted("--min-lr %g is larger than --lr %g", rate.floor, rate.peak),
            "; choose a smaller one");
@@ -454,7 +452,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
 
 // A run that is resumed with all its steps behind it, as by what starts a job again until it ends well.
 void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common& common) {
-  if (!common.json) return print(text_of("Nothing to do: ", a.files.resume, " has all ", a.steps, " steps\n"));
+  if (!common.json) return print(text_of("Nothing to do: ", a.files.resume, " has all ", a.options.steps, " steps\n"));
   print_json({{"first_loss", nullptr},
               {"last_loss", nullptr},
               {"steps", 0},
@@ -482,9 +480,7 @@ train::TrainReport trained(Launcher& launcher, const Plan& plan, const ModelSpec
     if (files.checkpoint.empty() || !is_plain) throw;
     throw Failure(e.kind(), with_newest(e.what()), e.where());
   } catch (const std::bad_alloc&) {
-    throw Failure(
-        ErrorKind::machine,
-        with_newest("this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch"));
+    throw Failure(ErrorKind::machine, with_newest(std::string(memory_is_exhausted)));
   }
 }
 
@@ -497,7 +493,7 @@ std::string interruption(const train::TrainReport& report, const TrainArguments&
            (newest.empty() ? "" : "; the newest checkpoint is " + goes_on(newest));
   const std::int64_t done = report.steps.back().step + 1;
   const std::filesystem::path folder = a.files.checkpoint;
-  return text_of("interrupted after step ", done, " of ", a.steps, "; ",
+  return text_of("interrupted after step ", done, " of ", a.options.steps, "; ",
                  folder.empty() ? "without --checkpoint nothing of it is kept"
                                 : "its checkpoint is " + goes_on((folder / train::checkpoint_name(done)).string()));
 }
@@ -510,8 +506,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   const bool starts_ranks = a.launcher == "mpi" && launcher.ranks() == 0 && !started_by_mpirun();
   const RunStart start = starts_ranks ? likely_run_start(a.files) : run_start(a.files, launcher);
   const auto& resumed = start.manifest;
-  train::TrainOptions options;
-  options.steps = a.steps;
+  train::TrainOptions& options = a.options;
   settle(a.constants, resumed, options);
   if (!shows) {  // another process writes files and shows progress
     for (std::string* const path : {&a.files.metrics, &a.files.tensorboard, &a.save_plan, &a.save_cluster})
@@ -544,32 +539,28 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   const Plan& plan = prepared.plan;
   check_runnable(plan, launcher);
   if (const std::string remark = launcher.remark(plan); !remark.empty()) note(common, remark);
-  if (resumed && !continues(*resumed, plan, *data, a.steps)) {
+  if (resumed && !continues(*resumed, plan, *data, a.options.steps)) {
     if (shows) print_nothing_to_do(plan, a, common);
     return 0;
   }
 
   Outcome outcome;
   outcome.plan = plan;
-  if (plan.predicted.stages.size() == plan.stages.size())
-    outcome.predicted = by_rank(plan, [&](std::size_t stage) { return plan.predicted.stages[stage].peak; });
   const Bytes library = launcher.library_workspace(plan);
-  const std::vector<Bytes> here = by_rank(plan, [&](std::size_t stage) {
+  outcome.predicted = by_rank(plan, [&](std::size_t stage) {
     return train::memory_of(train::stage_plan(plan, prepared.model, plan.stages[stage].first_rank), library).total();
   });
-  if (outcome.predicted != here) {
-    if (!outcome.predicted.empty())
-      note(common, "The plan was made for ", plan.cluster, " and says ", outcome.predicted.front().count,
-           " bytes on rank 0; on this machine it is ", here.front().count, ", which is what is compared.");
-    outcome.predicted = here;
+  if (plan.predicted.stages.size() == plan.stages.size()) {
+    const auto said = by_rank(plan, [&](std::size_t stage) { return plan.predicted.stages[stage].peak; });
+    if (said != outcome.predicted)
+      note(common, "The plan was made for ", plan.cluster, " and says ", said.front().count,
+           " bytes on rank 0; on this machine it is ", outcome.predicted.front().count, ", which is what is compared.");
   }
-  check_memory(here, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
+  check_memory(outcome.predicted, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
   if (!a.save_plan.empty()) value_or_throw(save_plan(plan, a.save_plan));
 
   options.data_tokens = data->size();
   options.data_crc32c = data->checksum();
-  options.repeats = a.cuda_graph;
-  options.searches = a.tune;
   options.world.timeout =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(a.rank_timeout));
   RunFiles files(a.files, start, prepared.model, shows, options);
@@ -589,7 +580,8 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
       files.add(step);
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
       progress.update(
-          static_cast<double>(step.step + 1) / static_cast<double>(a.steps), text_of(step.step + 1, "/", a.steps),
+          static_cast<double>(step.step + 1) / static_cast<double>(a.options.steps),
+          text_of(step.step + 1, "/", a.options.steps),
           {galvatron::detail::formatted("loss %.3f", step.loss), format_count(step.tokens_per_second) + " tokens/s"});
     };
     const auto batches = data->batches(plan.global_batch);
