@@ -80,6 +80,13 @@ struct HetuValue {
     return value;
   }
 
+  /// The value under a key of an object.
+  [[nodiscard]] HetuValue at(const std::string& key) const {
+    if (!object().contains(key)) refuse(name, ": the key \"", key, "\" is missing");
+    return {value.at(key), name_of_key(key)};
+  }
+  [[nodiscard]] std::string name_of_key(const std::string& key) const { return text_of(name, ": \"", key, "\""); }
+
   /// A measured quantity: a number in [least, most_measured].
   [[nodiscard]] double measured(double least) const {
     const double x = value.is_number() ? value.get<double>() : -1;
@@ -101,7 +108,7 @@ struct HetuValue {
   void for_keys(std::string_view pattern, F&& take) const {
     for (const auto& [key, field] : object().items())
       if (const auto numbers = numbers_in(key, pattern))
-        take(*numbers, HetuValue{field, name + ": \"" + one_line(key, 60) + "\""});
+        take(*numbers, HetuValue{field, name_of_key(one_line(key, 60))});
   }
 
   /// The same for measured figures: calls `take(degree, second number of the key or 0, figure, name)`.
@@ -148,18 +155,8 @@ inline cost::hetu::Hardware hetu_hardware(const std::array<HetuValue, 4>& tables
 /// A network from the value of hardware_configs.json; `where` opens the messages. Errors (usage): no objects, figures
 /// that are not positive numbers, no "overlap_coe". What is missing otherwise is told when a price needs it.
 inline Result<cost::hetu::Hardware> hetu_hardware_from_json(const nlohmann::json& value, const std::string& where) try {
-  JsonObject fields(value, where);
-  std::array<detail::HetuValue, 4> tables;
-  constexpr std::array keys{"allreduce", "p2p", "sp", "overlap"};
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const nlohmann::json* found = fields.any(keys[i]);
-    if (found == nullptr)
-      fields.fail(where + ": the key \"" + keys[i] + "\" is missing");
-    else
-      tables[i] = {*found, fields.name(keys[i])};
-  }
-  value_or_throw(fields.finish_allowing_unknown_keys());
-  return detail::hetu_hardware(tables);
+  const detail::HetuValue file{value, where};
+  return detail::hetu_hardware({file.at("allreduce"), file.at("p2p"), file.at("sp"), file.at("overlap")});
 } catch (const Failure& failure) {
   return error_of(failure);
 }
@@ -221,12 +218,10 @@ struct HetuRow : HetuValue {
   /// A table of MB by degree, times `factor`; other keys are ignored.
   [[nodiscard]] std::map<int, double> degrees(const char* key, double factor) const {
     std::map<int, double> out;
-    JsonObject fields(value, name);
-    const nlohmann::json* table = fields.any(key);
-    if (table == nullptr || !table->is_object())
-      fields.fail(fields.name(key) + ": expected a JSON object with a figure for each tensor-parallel degree");
-    value_or_throw(fields.finish_allowing_unknown_keys());
-    HetuValue{*table, fields.name(key)}.for_keys("#", [&](const auto& n, const HetuValue& figure) {
+    const auto table = object().find(key);
+    if (table == value.end() || !table->is_object())
+      refuse(name_of_key(key), ": expected a JSON object with a figure for each tensor-parallel degree");
+    at(key).for_keys("#", [&](const auto& n, const HetuValue& figure) {
       if (is_degree(n[0])) out[static_cast<int>(n[0])] = figure.measured(0) * factor;
     });
     return out;
@@ -237,13 +232,12 @@ inline HetuRow hetu_row(const HetuValue& memory, const std::string& key, const H
   const std::string full = key + (options.sequence_parallel ? "_sp" : "");
   const std::string other = key + (options.sequence_parallel ? "" : "_sp");
   const nlohmann::json& tables = memory.object();
-  const auto table = tables.find(full);
-  if (table == tables.end())
+  if (!tables.contains(full))
     refuse(memory.name, ": the key \"", full, "\" is missing",
            !tables.contains(other) ? "; profile the memory of the model"
                                    : text_of(", but \"", other, "\" is there; ",
                                              options.sequence_parallel ? "add" : "drop", " --no-sequence-parallel"));
-  const HetuValue by_sequence{*table, memory.name + ": \"" + full + "\""};
+  const HetuValue by_sequence = memory.at(full);
   std::map<std::int64_t, nlohmann::json> rows;
   std::string known;
   by_sequence.for_keys("#", [&](const auto& n, const HetuValue& row) {
@@ -257,7 +251,7 @@ inline HetuRow hetu_row(const HetuValue& memory, const std::string& key, const H
     refuse(by_sequence.name, ": no sequence length ", options.sequence, " but ", known,
            "; profile it, or choose --memory-mode sequence");
   const double scale = static_cast<double>(options.sequence) / static_cast<double>(wanted->first);
-  const std::string name = text_of(by_sequence.name, ": \"", wanted->first, "\"");
+  const std::string name = by_sequence.name_of_key(std::to_string(wanted->first));
   return {{wanted->second, name}, {rows.begin()->second, name}, options.memory_over_sequence ? scale : 1};
 }
 
@@ -284,8 +278,7 @@ inline Result<cost::hetu::ModelProfile> hetu_model_from_json(const nlohmann::jso
   out.activation = row.degrees(by_degree, row.scale);
   out.parameters = (options.memory_over_sequence ? row.shortest : row)
                        .number("parameter_size", detail::above_zero, detail::most_measured);
-  out.checkpoint = row.scale * detail::HetuValue{row.value.at(by_degree), row.name + ": \"" + by_degree + "\""}.number(
-                                   "checkpoint", 0, detail::most_measured);
+  out.checkpoint = row.scale * row.at(by_degree).number("checkpoint", 0, detail::most_measured);
   for (const auto& [key, end] : {std::pair{"other_memory_pp_off", &out.whole},
                                  {"other_memory_pp_on_first", &out.first},
                                  {"other_memory_pp_on_last", &out.last}}) {
