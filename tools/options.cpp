@@ -142,15 +142,14 @@ CLI::Option* Options::number(const std::string& name, double& value, double leas
 
 CLI::Option* Options::size(const std::string& name, Bytes& value, const std::string& help) {
   return add(name, "SIZE", help, [&value, name](const std::string& text) {
-    const auto bytes = parse_bytes(text);
-    if (!bytes) refuse(name + ": " + bytes.error().message);
-    if (bytes->count < 1) refuse_value(name, text, "a size of at least 1 byte");
+    const Bytes bytes = value_of(name, parse_bytes(text));
+    const std::int64_t n = bytes.count;
+    if (n < 1) refuse_value(name, text, "a size of at least 1 byte");
     constexpr std::int64_t smallest_without_unit = 1 << 20;
-    if (const std::int64_t n = bytes->count;
-        text.find_first_not_of("0123456789") == std::string::npos && n < smallest_without_unit)
+    if (text.find_first_not_of("0123456789") == std::string::npos && n < smallest_without_unit)
       refuse(name, ": \"", n, "\" has no unit and is that many bytes; write ", n, n <= 4096 ? "GiB" : "MiB", ", or ", n,
              "B if bytes are meant");
-    value = *bytes;
+    value = bytes;
   });
 }
 
@@ -187,11 +186,8 @@ CLI::Option* Options::flag(const std::string& name, bool& value, const std::stri
 
 bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   // Help wins over anything that is wrong or missing.
-  bool help = false;
-  for (const std::string& argument : arguments) {
-    if (argument == "--") break;
-    help = help || argument == "--help" || argument == "-h";
-  }
+  const bool help = std::any_of(arguments.begin(), std::ranges::find(arguments, "--"),
+                                [](const std::string& argument) { return argument == "--help" || argument == "-h"; });
   bool ignored = false;
   section("Other");
   flag("-h,--help", ignored, "show this text and end");
@@ -208,15 +204,16 @@ bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   } catch (const CLI::ExtrasError&) {
     const std::string first = app_.remaining().empty() ? "" : app_.remaining().front();
     const std::string word = first.substr(0, first.find('='));
-    if (!word.starts_with("-")) refuse_all("unexpected argument \"" + detail::one_line(first, 60) + "\"");
+    if (!word.starts_with("-")) refuse_all("unexpected argument \"", detail::one_line(first, 60), "\"");
     std::vector<std::string> known;
     for (const CLI::Option* option : app_.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     const auto near = meant_options(word, known);
-    refuse_all("unknown option " + detail::one_line(word, 60) +
-               (near.empty()       ? ""
-                : near.size() == 1 ? "; the nearest is " + near.front()
-                                   : "; the nearest are " + joined(near, ", ", std::identity{}, " and ")));
+    refuse_all("unknown option ", detail::one_line(word, 60),
+               near.empty()       ? ""
+               : near.size() == 1 ? "; the nearest is "
+                                  : "; the nearest are ",
+               joined(near, ", ", std::identity{}, " and "));
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view why = e.what();
     if (why.find("flag override") != std::string_view::npos)
@@ -228,11 +225,10 @@ bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   std::vector<std::string> missing;
   for (const Requirement& requirement : required_) {
     if (requirement.when && !requirement.when()) continue;
-    const auto given = [](const CLI::Option* option) { return option->count() != 0; };
-    if (std::any_of(requirement.options.begin(), requirement.options.end(), given)) continue;
-    std::vector<std::string> names;
-    for (const CLI::Option* option : requirement.options) names.push_back(option->get_name(option->get_positional()));
-    missing.push_back(joined(names, ", ", std::identity{}, " or "));
+    if (std::ranges::any_of(requirement.options, [](const CLI::Option* option) { return option->count() != 0; }))
+      continue;
+    const auto name = [](const CLI::Option* option) { return option->get_name(option->get_positional()); };
+    missing.push_back(joined(requirement.options, ", ", name, " or "));
   }
   if (!missing.empty())
     refuse_all(joined(missing, ", ", std::identity{}, " and "), missing.size() == 1 ? " is missing" : " are missing");
