@@ -130,7 +130,7 @@ class Model {
     const double states = at(profile.states, s.tensor(), "model states", name);
     const double activation = at(profile.activation, s.degree, "activation", name);
     const double inverse = inverse_bandwidth(shards, s.tensor() == 1);
-    const double reduce = message_time(hardware_.all_reduce, true, s.tensor(), b);
+    const double reduce = message_time(true, s.tensor(), b);
 
     const DataKind kind = s.zero3 ? DataKind::zero3 : job_.data;
     Cost out;
@@ -207,9 +207,9 @@ class Model {
            });
   }
 
-  [[nodiscard]] double message_time(const std::map<int, MessageTimes>& tables, bool all_reduce, int group,
-                                    double samples) const {
+  [[nodiscard]] double message_time(bool all_reduce, int group, double samples) const {
     if (group == 1) return 0;
+    const auto& tables = all_reduce ? hardware_.all_reduce : hardware_.all_to_all;
     const MessageTimes& times = profiled(tables, group, "--max-tp", [&] {
       return text_of("the hardware profile lacks ", all_reduce ? "allreduce" : "all2all", "_size_", group,
                      "_1MB_time and the like, the times of messages among ", group, " ranks; profile them");
@@ -220,8 +220,8 @@ class Model {
   // All-gathers and reduce-scatters of tensor parallelism, or all-to-alls of Ulysses, of a layer.
   [[nodiscard]] double collective_time(const LayerStrategy& s, double samples) const {
     const double repeated = s.recompute ? 1.5 : 1;
-    if (s.ulysses > 1) return 4 * repeated * message_time(hardware_.all_to_all, false, s.ulysses, samples);
-    return 6 * repeated * message_time(hardware_.all_reduce, true, s.tensor, samples) / 2;
+    if (s.ulysses > 1) return 4 * repeated * message_time(false, s.ulysses, samples);
+    return 6 * repeated * message_time(true, s.tensor, samples) / 2;
   }
 
   // A layer's part of the messages between stages.
@@ -231,9 +231,7 @@ class Model {
       return text_of("the hardware profile lacks pp_size_", pipeline, ", the bandwidth between ", pipeline,
                      " stages; profile it");
     });
-    const double megabytes =
-        samples * static_cast<double>(job_.sequence) * static_cast<double>(job_.hidden) * 4 / (1 << 20) * mixed();
-    return pipeline * 2 * megabytes / bandwidth / job_.layers;
+    return pipeline * 2 * activation_megabytes(samples) / bandwidth / job_.layers;
   }
 
   // The part of the model states that a rank of `shards` has at once.
