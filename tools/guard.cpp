@@ -1,4 +1,4 @@
-#include "guard.hpp"
+#include "launcher.hpp"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -14,7 +14,6 @@
 #include <cstring>
 #include <exception>
 #include <sstream>
-#include <string>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>

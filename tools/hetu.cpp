@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -114,14 +114,13 @@ nlohmann::ordered_json hetu_report(const Job& job, const cost::hetu::Plan& plan,
 // `24 x tp4 dp2 zero3 recomputed`.
 std::string layer_words(const Job& job, const cost::hetu::Plan& plan, const cost::hetu::LayerStrategy& s) {
   const int data = job.devices / plan.pipeline / s.degree();
-  std::string out;
-  const auto add = [&out](const std::string& word) { out += (out.empty() ? "" : " ") + word; };
-  if (s.tensor > 1) add("tp" + std::to_string(s.tensor));
-  if (s.ulysses > 1) add("ulysses" + std::to_string(s.ulysses));
-  if (data > 1 || out.empty()) add("dp" + std::to_string(data));
-  if (data * s.ulysses > 1) add(s.zero3 ? "zero3" : cost::hetu::name_of(job.data));
-  if (s.recompute) add("recomputed");
-  return out;
+  std::vector<std::string> words;
+  if (s.tensor > 1) words.push_back(text_of("tp", s.tensor));
+  if (s.ulysses > 1) words.push_back(text_of("ulysses", s.ulysses));
+  if (data > 1 || words.empty()) words.push_back(text_of("dp", data));
+  if (data * s.ulysses > 1) words.emplace_back(s.zero3 ? "zero3" : cost::hetu::name_of(job.data));
+  if (s.recompute) words.emplace_back("recomputed");
+  return joined(words, " ");
 }
 
 std::string hetu_summary(const Job& job, const cost::hetu::Plan& plan, const PlanPrice& price) {

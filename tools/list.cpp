@@ -1,7 +1,7 @@
 // galvatron list: what is known by name.
 #include <algorithm>
-#include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -115,19 +115,16 @@ Listing strategies(const std::vector<std::string>&) {
   return out;
 }
 
-// In the order of schedule_kinds.
-constexpr std::array schedule_descriptions{"all forward passes of a step, then all backward passes",
-                                           "one forward, one backward: fewer micro-batches in memory",
-                                           "1f1b over several chunks of layers a stage: less idle, more messages",
-                                           "1f1b with weight gradients deferred: less idle, more memory"};
-static_assert(schedule_descriptions.size() == schedule_kinds.size());
-
 Listing schedules(const std::vector<std::string>&) {
   Listing out;
   std::vector<std::vector<std::string>> rows;
-  for (std::size_t i = 0; i < schedule_kinds.size(); ++i) {
-    rows.push_back({name_of(schedule_kinds[i]), schedule_descriptions[i]});
-    out.json.push_back({{"name", rows.back()[0]}, {"description", rows.back()[1]}});
+  for (const auto& [kind, description] :
+       {std::pair(ScheduleKind::gpipe, "all forward passes of a step, then all backward passes"),
+        {ScheduleKind::one_f_one_b, "one forward, one backward: fewer micro-batches in memory"},
+        {ScheduleKind::interleaved, "1f1b over several chunks of layers a stage: less idle, more messages"},
+        {ScheduleKind::zb_h1, "1f1b with weight gradients deferred: less idle, more memory"}}) {
+    rows.push_back({name_of(kind), description});
+    out.json.push_back({{"name", name_of(kind)}, {"description", description}});
   }
   out.text = table(rows);
   return out;
