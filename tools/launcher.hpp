@@ -1,5 +1,4 @@
-// What ranks of a run are: threads, on cores or GPUs, or processes that mpirun (on GPUs also torchrun, srun) has
-// started.
+// What ranks of a run are: threads, on cores or GPUs, or processes of mpirun (on GPUs also of torchrun and srun).
 #pragma once
 
 #include <functional>
@@ -101,10 +100,9 @@ class ThreadLauncher final : public CoreLauncher {
   }
 };
 
-/// Calls body(launcher) with ranks that compute on GPUs: threads of this process, or this process as one that a
-/// launcher has started; when the body fails on any of these, one tells the user and all throw Exited. Throws
-/// DeviceFailure when there is no usable GPU. What needs the CUDA libraries, which map 200 MB, is a module that is
-/// loaded here.
+/// Calls body(launcher) with ranks that compute on GPUs: threads of this process, or this process as one of several;
+/// when the body fails on any of these, one tells the user and all throw Exited. Throws DeviceFailure when there is no
+/// usable GPU. What needs the CUDA libraries, which map 200 MB, is a module that is loaded here.
 void run_on_gpus(Common& common, const std::function<void(Launcher&)>& body);
 
 /// Runs what all processes of a job on GPUs do before they have met: of a Failure the first tells, others throw Exited.

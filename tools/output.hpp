@@ -62,8 +62,7 @@ struct Common {
   bool quiet = false;
 };
 
-/// From now on descriptors 0 to 2 exist, and neither a reader that goes away nor a limit of files' size kills the
-/// process.
+/// From now on descriptors 0 to 2 exist, and no reader that goes away, or limit of files' size, kills the process.
 void prepare_streams();
 /// From now on an exception that nobody can catch, as of a destructor, ends the process with a line and its exit code.
 void prepare_terminations();
@@ -72,7 +71,6 @@ void prepare_mapped_files(const Common& common);
 
 /// Writes to standard output at once. Throws ReaderGone, or Failure (usage) when it cannot be written.
 void print(std::string_view text);
-/// Writes one JSON object and a newline.
 void print_json(const nlohmann::ordered_json& value);
 /// Throws Failure (usage) when a JSON result could not be printed because standard output is closed.
 void require_output(const Common& common);

@@ -91,7 +91,6 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
   return out;
 }
 
-// The same for people.
 std::string plan_summary(const Plan& plan, const PlanCost& cost) {
   std::string out =
       text_of(plan.model, " on ", plan.cluster, ": ", counted(plan.ranks(), "rank"), ", batch of ", plan.global_batch,

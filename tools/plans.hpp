@@ -22,11 +22,9 @@ Cluster cluster_named(const std::string& name_or_path, int ranks = 0);
 /// The cores of this machine as a cluster before anything is measured. @param ranks  0: one a core
 Cluster host_before_profile(int ranks);
 
-/// The precision that is wanted, which a cluster may lack (Failure, usage); else bf16 where the cluster has it, or
-/// fp32.
+/// What is wanted, which the cluster may lack (Failure, usage); without that bf16 where the cluster has it, else fp32.
 Precision chosen_precision(std::optional<Precision> wanted, const Cluster& cluster);
 
-/// The option --moments.
 void moments_option(Options& options, std::optional<Precision>& moments);
 
 /// The budget of each device: what was asked for (0: nothing), or, with a note, all that a device has if that is less.

@@ -50,7 +50,6 @@ struct TrainingConstants {
   std::optional<device::Rounding> rounding{};
 };
 
-/// Where a run begins.
 struct RunStart {
   std::string checkpoint{};                             ///< that is resumed; empty: a new run
   std::optional<train::CheckpointManifest> manifest{};  ///< of it
@@ -59,8 +58,7 @@ struct RunStart {
 
 /// Where this run begins: after the newest whole checkpoint, or, when --resume and --checkpoint are one folder that has
 /// none, anew. Collective, and the same in all processes; what the user should know is noted. Throws Failure (usage),
-/// also when another run writes to the folder or has left checkpoints in it, or the file of the metrics is no such
-/// file.
+/// also when another run writes to the folder or has checkpoints in it, or the file of the metrics is something else.
 RunStart run_start(const RunFileArguments& a, Launcher& launcher);
 
 /// The same for what only starts the processes: it takes no lock and compares no checksums.

@@ -128,9 +128,8 @@ bool has_processes(pid_t mpirun) {
   return false;
 }
 
-// Passes on what the processes write until all have closed their ends. False: mpirun hangs. Open MPI 4.1.4 may wait for
-// itself for ever when it ends, mostly after a signal: all its processes are gone then, on this machine the ranks and
-// on others what reached them.
+// Passes on what the processes write until all have closed their ends. False: mpirun hangs, as Open MPI 4.1.4 may for
+// ever when it ends, mostly after a signal: all its processes are gone then, here the ranks, elsewhere their daemons.
 bool pass_output(const Streams& streams, Messages& messages, pid_t mpirun) {
   std::optional<double> had_processes;  // when it last had some
   std::array<pollfd, 2> ends{{{streams.out[0], POLLIN, 0}, {streams.err[0], POLLIN, 0}}};

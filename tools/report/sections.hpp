@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -228,10 +229,10 @@ inline std::string comparison(const std::vector<const Simulated*>& plans) {
 inline std::string measurement(const Simulated& s, const Measured* measured) {
   if (measured == nullptr) return {};
   using schedule::Op;
-  const auto sum = [](const std::vector<Span>& spans, std::span<const Repetition> repetitions, auto&& counts) {
+  const auto sum = [](const std::vector<Span>& spans, std::span<const Repetition> repetitions, const auto& ops) {
     Seconds out;
     for_each_share(spans, repetitions, [&](const Span& span, Seconds lasted) {
-      if (counts(span.instruction.op)) out += lasted;
+      if (std::ranges::find(ops, span.instruction.op) != ops.end()) out += lasted;
     });
     return out;
   };
@@ -243,15 +244,14 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
     const std::vector<Span>& own = s.simulation.followed_spans()[i];
     const std::vector<Span>& real = measured->step.ranks[rank];
     std::vector<std::string> cells{std::to_string(i), std::to_string(rank)};
-    const auto pair = [&](auto&& counts, Seconds waits) {
-      cells.push_back(seconds(sum(own, s.simulation.repetitions, counts) + waits));
-      cells.push_back(seconds(sum(real, {}, counts)));
+    const auto pair = [&](std::initializer_list<Op> ops, Seconds waits = {}) {
+      cells.push_back(seconds(sum(own, s.simulation.repetitions, ops) + waits));
+      cells.push_back(seconds(sum(real, {}, ops)));
     };
-    pair([](Op op) { return op == Op::forward; }, {});
-    pair([](Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }, {});
-    pair([](Op op) { return op == Op::receive_activation || op == Op::receive_gradient; },
-         s.simulation.stages[i][Activity::waiting]);
-    pair([](Op op) { return op == Op::reduce_gradients || op == Op::step; }, {});
+    pair({Op::forward});
+    pair({Op::backward, Op::backward_input, Op::backward_weight});
+    pair({Op::receive_activation, Op::receive_gradient}, s.simulation.stages[i][Activity::waiting]);
+    pair({Op::reduce_gradients, Op::step});
     cells.push_back(bytes(s.simulation.cost.stages[i].memory.total()));
     cells.push_back(rank < measured->peaks.size() ? bytes(measured->peaks[rank]) : "-");
     table.row(cells);
@@ -261,13 +261,13 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
     const std::string words = against_prediction(predicted, real);
     return words.empty() ? "" : " (" + words + ")";
   };
-  return "<h2>Predicted and measured</h2>\n<p>The run&#39;s median iteration took " +
-         format_seconds(measured->iteration) + against(measured->iteration) + ", step " +
-         std::to_string(measured->step.step + 1) + ", which the timeline shows, " +
-         format_seconds(measured->step.seconds) + against(measured->step.seconds) + "; " + format_seconds(predicted) +
-         " were predicted. A rank measures its waits as part of what it waits for: receives, passes whose buffer is "
-         "still full, and the step.</p>\n" +
-         table.html();
+  return text_of(
+      "<h2>Predicted and measured</h2>\n<p>The run&#39;s median iteration took ", format_seconds(measured->iteration),
+      against(measured->iteration), ", step ", measured->step.step + 1, ", which the timeline shows, ",
+      format_seconds(measured->step.seconds), against(measured->step.seconds), "; ", format_seconds(predicted),
+      " were predicted. A rank measures its waits as part of what it waits for: receives, passes whose buffer "
+      "is still full, and the step.</p>\n",
+      table.html());
 }
 
 }  // namespace galvatron::simulate::report

@@ -1,5 +1,4 @@
-// Plans in the words of other trainers, and what they cost there: the plan that a trainer runs, priced as all plans
-// are.
+// Plans in the words of other trainers, and what they cost there: what the trainer runs, priced as all plans are.
 //
 //     const auto exported = value_or_throw(galvatron::export_plan(plan, galvatron::ExportTarget::megatron));
 //     std::cout << exported.text;

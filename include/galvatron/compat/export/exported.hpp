@@ -208,8 +208,7 @@ inline void tell_moments(const Plan& plan, const std::string& target, Exported& 
               " keeps them in fp32, which takes 4 bytes a parameter more");
 }
 
-/// The chunks of a pipeline in the order of the model: chunk c * P + p is the c-th of stage p, of which there may be
-/// one.
+/// The chunks of a pipeline in the order of the model: chunk c * P + p is the c-th (perhaps the only one) of stage p.
 inline std::vector<LayerRange> chunks_of(const Plan& plan) {
   std::vector<LayerRange> out;
   for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i)

@@ -81,8 +81,7 @@ inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
   if (with || without) out.elsewhere("the trainer's sequence_parallel is ", with ? "true" : "false");
 }
 
-/// The trainer has as many data ranks as the smallest tensor and context degrees leave, which may be of different
-/// layers.
+/// The trainer has as many data ranks as the smallest tensor and context degrees leave, perhaps of different layers.
 inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
   const std::vector<StrategySpec> all = hetu_strategies(plan);
   const int width = hetu_width(std::ranges::min(all, {}, hetu_width));

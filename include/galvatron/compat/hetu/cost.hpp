@@ -127,8 +127,7 @@ inline std::string why_impossible(const Plan& plan, const Job& job) {
   return check(plan.ends.degree, "embedding and head");
 }
 
-/// Time and memory of a plan. Errors (usage): those of why_impossible, figures that the profiles lack or that are
-/// absurd.
+/// Time and memory of a plan. Errors (usage): those of why_impossible, figures that are absurd or not in the profiles.
 inline Result<PlanPrice> price(const Model& model, const Plan& plan) try {
   const Job& job = model.job();
   if (const std::string why = why_impossible(plan, job); !why.empty())
@@ -200,8 +199,7 @@ constexpr HetuBatches hetu_batches(std::int64_t global_batch, std::int64_t data_
   return {(samples + size - 1) / size, size};
 }
 
-/// What the trainer makes of a plan that price() takes but it does not run so, in a sentence without a full stop; or
-/// "".
+/// What the trainer makes of a plan that it does not run as price() says, a sentence without a full stop; else empty.
 inline std::string why_not_run_as_priced(const cost::hetu::Plan& plan, const cost::hetu::Job& job) {
   const std::int64_t samples = job.global_batch / plan.microbatches;
   const auto data_ranks = [&](int degree) { return job.devices / plan.pipeline / degree; };

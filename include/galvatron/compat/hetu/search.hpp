@@ -113,7 +113,6 @@ struct Found {
 
 namespace detail {
 
-/// The search, once.
 class HetuSearch {
  public:
   HetuSearch(const cost::hetu::Model& model, const Options& options) : model_(model), options_(options) {}
@@ -290,8 +289,7 @@ class HetuSearch {
 
 }  // namespace detail
 
-/// The fastest plan; deterministic, one thread. Errors (usage): micro-batches that do not divide the batch, those of
-/// price.
+/// The fastest plan; deterministic, one thread. Errors (usage): micro-batches that do not divide the batch; of price.
 inline Result<Found> search(const cost::hetu::Model& model, const Options& options) try {
   const cost::hetu::Job& job = model.job();
   if (options.microbatches != 0 && (options.microbatches < 1 || job.global_batch % options.microbatches != 0))
