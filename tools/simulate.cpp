@@ -131,38 +131,37 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
 
 }  // namespace
 
-void write_run(const Run& run, const std::string& trace, const std::string& report, const Common& common) {
+void write_run(const Plan& plan, const ModelSpec& model, const Cluster* made_for, const simulate::Measured& measured,
+               const std::string& trace, const std::string& report, const Common& common) {
   if (trace.empty() && report.empty()) return;
+  const int ranks = plan.ranks();
+  const auto on = [&](const Cluster& cluster) { return simulated("a run of galvatron train", plan, model, cluster); };
   const Simulated s = [&] {
     std::string why;
     try {
-      const Cluster cluster = run.cluster != nullptr ? *run.cluster : cluster_named(run.plan.cluster, run.plan.ranks());
-      return simulated("a run of galvatron train", run.plan, run.model, cluster);
+      return on(made_for != nullptr ? *made_for : cluster_named(plan.cluster, ranks));
     } catch (const Failure& failure) {
       why = failure.what();
     }
     note(common, "What is predicted beside the run is that of this machine without a profile, because ", why);
-    return simulated("a run of galvatron train", run.plan, run.model, cluster_named("host", run.plan.ranks()));
+    return on(cluster_named("host", ranks));
   }();
   if (!trace.empty()) {
     simulate::TraceWriter out;
-    out.tell("model", run.plan.model);
-    out.tell("cluster", run.plan.cluster);
-    out.tell("step", std::to_string(run.measured.step.step + 1));
-    const bool chunks = run.plan.virtual_stages > 1;
-    const int ranks = run.plan.ranks();
-    for (std::size_t i = 0; i < run.plan.stages.size(); ++i) {
-      const PlanStage& stage = run.plan.stages[i];
+    out.tell("model", plan.model);
+    out.tell("cluster", plan.cluster);
+    out.tell("step", std::to_string(measured.step.step + 1));
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      const PlanStage& stage = plan.stages[i];
       for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank)
-        simulate::add_measured(out, rank, "rank " + std::to_string(rank) + " measured, of stage " + std::to_string(i),
-                               run.measured.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.cost.stages[i],
-                               chunks);
+        simulate::add_measured(out, rank, text_of("rank ", rank, " measured, of stage ", i),
+                               measured.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.cost.stages[i],
+                               plan.virtual_stages > 1);
     }
-    simulate::add_simulation(out, run.plan, s.simulation, ranks);
+    simulate::add_simulation(out, plan, s.simulation, ranks);
     value_or_throw(write_file_atomically(trace, out.text()));
   }
-  if (report.empty()) return;
-  value_or_throw(write_file_atomically(report, simulate::report_html(s, {}, &run.measured)));
+  if (!report.empty()) value_or_throw(write_file_atomically(report, simulate::report_html(s, {}, &measured)));
 }
 
 void run_simulate(const Arguments& arguments, Common& common) {

@@ -51,16 +51,10 @@ struct Measured {
 
 namespace galvatron::tools {
 
-/// A run of a plan, to be shown beside what was predicted for it.
-struct Run {
-  const Plan& plan;
-  const ModelSpec& model;
-  const Cluster* cluster;  ///< that the plan was made for; null: the one that it names
-  simulate::Measured measured;
-};
-
 /// Writes the trace (measured ranks and simulated stages) and the report of a run, whole or not at all; an empty path:
 /// not. Throws Failure (usage).
-void write_run(const Run& run, const std::string& trace, const std::string& report, const Common& common);
+/// @param made_for  the cluster that the plan was searched for; null: the one that it names
+void write_run(const Plan& plan, const ModelSpec& model, const Cluster* made_for, const simulate::Measured& measured,
+               const std::string& trace, const std::string& report, const Common& common);
 
 }  // namespace galvatron::tools

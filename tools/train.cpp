@@ -603,11 +603,9 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     return signal;
   }
   if (recorder)
-    write_run({plan,
-               prepared.model,
-               prepared.cluster ? &*prepared.cluster : nullptr,
-               {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured,
-                outcome.others.value_or(0)}},
+    write_run(plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr,
+              {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured,
+               outcome.others.value_or(0)},
               a.trace, a.report, common);
   try {
     if (common.json)
