@@ -91,10 +91,10 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
   return out;
 }
 
-std::string plan_summary(const Plan& plan, const PlanCost& cost) {
+std::string plan_summary(const Plan& plan, const std::string& cluster, const PlanCost& cost) {
   std::string out =
-      text_of(plan.model, " on ", plan.cluster, ": ", counted(plan.ranks(), "rank"), ", batch of ", plan.global_batch,
-              " x ", plan.sequence_length, " tokens, ", name_of(plan.precision), "\n") +
+      text_of(plan.model, " on ", cluster, ": ", counted(plan.ranks(), "rank"), ", batch of ", plan.global_batch, " x ",
+              plan.sequence_length, " tokens, ", name_of(plan.precision), "\n") +
       row("strategy", plan_words(plan)) +
       row("iteration", format_seconds(cost.iteration), ", ", format_count(cost.samples_per_second), " samples/s, ",
           format_count(cost.tokens_per_second), " tokens/s", mfu_text(cost.mfu));
@@ -278,7 +278,7 @@ void run_plan(const Arguments& arguments, Common& common) {
                                      {"samples_per_second", one.samples_per_second}});
     print_json(report);
   } else {
-    std::string text = plan_summary(found.plan, found.cost);
+    std::string text = plan_summary(found.plan, cluster_name, found.cost);
     for (const TriedBatch& one : tried)
       if (swept)
         text += text_of("  batch ", one.global_batch, ": ",
@@ -312,8 +312,8 @@ void run_cost(const Arguments& arguments, Common& common) {
   Plan plan = value_or_throw(read_plan(a.path));
   plan.trainer = trainer.value_or(plan.trainer);
   const ModelSpec model = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));
-  const bool own = a.cluster.empty();
-  const Cluster cluster = cluster_named(own ? plan.cluster : a.cluster, plan.ranks());
+  const std::string& cluster_name = a.cluster.empty() ? plan.cluster : a.cluster;
+  const Cluster cluster = cluster_named(cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
   const Bytes budget = budget_of(plan, cluster);
   const std::string reason = why_too_large(cost.peak(), budget);
@@ -322,9 +322,7 @@ void run_cost(const Arguments& arguments, Common& common) {
     if (!reason.empty()) add_infeasible(report, reason, cost.peak());
     print_json(report);
   } else {
-    Plan shown = plan;
-    if (!own) shown.cluster = a.cluster;
-    print(plan_summary(shown, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
+    print(plan_summary(plan, cluster_name, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
   }
   if (!reason.empty()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
