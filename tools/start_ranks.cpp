@@ -119,8 +119,8 @@ bool has_processes(pid_t mpirun) {
   std::error_code gone;
   for (const auto& task : std::filesystem::directory_iterator(text_of("/proc/", mpirun, "/task"), gone)) {
     std::ifstream children(task.path() / "children");
-    for (std::string child; children >> child;) {
-      const std::string text = read_text_file("/proc/" + child + "/stat").value_or("");
+    for (std::string process; children >> process;) {
+      const std::string text = read_text_file("/proc/" + process + "/stat").value_or("");
       const auto end = text.rfind(") ");
       if (end != std::string::npos && text[end + 2] != 'Z') return true;
     }
