@@ -123,14 +123,6 @@ inline std::string megatron_exchanges(const Plan& plan, const StrategySpec& spec
   return alike ? all.substr(0, 4) : all;
 }
 
-inline void megatron_zero(const StrategySpec& spec, MegatronArguments& arguments) {
-  if (spec.zero >= 1) arguments.add("--use-distributed-optimizer");
-  if (spec.zero < 2) return;
-  arguments.add("--use-megatron-fsdp");
-  arguments.add("--data-parallel-sharding-strategy ", spec.zero == 2 ? "optim_grads" : "optim_grads_params");
-  arguments.add("--ckpt-format fsdp_dtensor");
-}
-
 }  // namespace detail
 
 /// The arguments as a shell file that sets the array PLAN_ARGS; comments say what they leave out.
@@ -164,7 +156,12 @@ inline Exported export_megatron(const Plan& plan) {
       out.job->schedule = ScheduleKind::one_f_one_b;
     }
   }
-  detail::megatron_zero(spec, arguments);
+  if (spec.zero >= 1) arguments.add("--use-distributed-optimizer");
+  if (spec.zero >= 2) {
+    arguments.add("--use-megatron-fsdp");
+    arguments.add("--data-parallel-sharding-strategy ", spec.zero == 2 ? "optim_grads" : "optim_grads_params");
+    arguments.add("--ckpt-format fsdp_dtensor");
+  }
   if (plan.moments != Precision::fp32 && spec.zero >= 1) {
     arguments.add("--use-precision-aware-optimizer");
     arguments.add("--exp-avg-dtype ", name_of(plan.moments));
