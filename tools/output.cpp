@@ -146,8 +146,9 @@ void note_line(const Common& common, std::string_view message) {
   if (!common.quiet) write_error(on_one_line(message) + "\n");
 }
 
-ErrorProgress::ErrorProgress(std::string work, const Common& common)
-    : Progress(std::move(work), progress_style(STDERR_FILENO, common.quiet), write_error) {}
+Progress error_progress(std::string work, const Common& common) {
+  return {std::move(work), progress_style(STDERR_FILENO, common.quiet), write_error};
+}
 
 int report_failure(const std::exception_ptr& failure, const Common& common) {
   int code = static_cast<int>(ErrorKind::internal);

@@ -85,10 +85,7 @@ void note(const Common& common, const Parts&... message) {
 }
 
 /// A progress display on standard error.
-class ErrorProgress : public Progress {
- public:
-  ErrorProgress(std::string work, const Common& common);
-};
+Progress error_progress(std::string work, const Common& common);
 
 /// Tells the user about a failure, and in JSON too if that was asked for; the exit code.
 int report_failure(const std::exception_ptr& failure, const Common& common);

@@ -166,7 +166,7 @@ Sweep searched_plan(const ModelSpec& model, const Cluster& cluster, const std::s
                     const search::SearchOptions& options, const std::vector<std::int64_t>& batches, double least_gain,
                     const Common& common) {
   Sweep out = [&] {
-    ErrorProgress progress("plan", common);
+    Progress progress = error_progress("plan", common);
     const std::jthread ticker([&](const std::stop_token& stop) {
       std::mutex mutex;
       std::condition_variable_any stopped;

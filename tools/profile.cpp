@@ -133,7 +133,7 @@ void busy_option(Options& options, std::optional<bool>& accepts_busy, const std:
 }
 
 std::pair<Cluster, double> measured(const Launcher& launcher, train::ProfileOptions options, const Common& common) {
-  ErrorProgress progress("profile", common);
+  Progress progress = error_progress("profile", common);
   double others = 0;
   options.progress = [&](const train::ProfileProgress& now) {
     others = now.others;

@@ -575,7 +575,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     options.recorder = &recorder.emplace(plan.ranks());
   }
   {
-    ErrorProgress progress("train", common);
+    Progress progress = error_progress("train", common);
     options.on_step = [&](const train::StepReport& step) {
       files.add(step);
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
