@@ -10,26 +10,14 @@
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/compat/export/cpp_header.hpp>
 #include <galvatron/compat/export/export.hpp>
-#include <galvatron/core/file.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/plan/json.hpp>
+#include <galvatron/files.hpp>
 
-#include "commands.hpp"
-#include "machine.hpp"
 #include "options.hpp"
 #include "plans.hpp"
 
 namespace galvatron::tools {
 
 namespace {
-
-std::vector<std::string> target_names() {
-  std::vector<std::string> out;
-  for (const ExportTarget target : export_targets) out.emplace_back(name_of(target));
-  out.emplace_back("header");
-  out.emplace_back("huggingface");
-  return out;
-}
 
 // The weights of a checkpoint, for Hugging Face transformers.
 void export_weights(const std::string& path, std::string model_name, const std::string& out, Precision precision,
@@ -49,33 +37,24 @@ void export_weights(const std::string& path, std::string model_name, const std::
                 {"files", files}});
     return;
   }
-  std::string text = "Wrote the weights of " + model.name + " after step " +
-                     std::to_string(checkpoint.training().step) + " to " + out + ":";
-  for (const std::string& file : files) text += " " + file;
-  print(text + "\n");
-}
-
-nlohmann::ordered_json report_of(const Exported& exported, const std::string& to) {
-  return {{"target", to},
-          {"text", exported.text},
-          {"not_expressed", exported.not_expressed},
-          {"set_elsewhere", exported.set_elsewhere}};
+  print(text_of("Wrote the weights of ", model.name, " after step ", checkpoint.training().step, " to ", out, ": ",
+                joined(files, " "), "\n"));
 }
 
 // Writes the text where it is wanted, and else prints it, or the report.
-void give(const Exported& exported, const std::string& out, const nlohmann::ordered_json& report,
+void give(const Exported& exported, const std::string& to, const std::string& out, const nlohmann::ordered_json& more,
           const Common& common) {
   if (!out.empty()) value_or_throw(write_file_atomically(out, exported.text));
-  if (common.json)
+  if (common.json) {
+    nlohmann::ordered_json report{{"target", to},
+                                  {"text", exported.text},
+                                  {"not_expressed", exported.not_expressed},
+                                  {"set_elsewhere", exported.set_elsewhere}};
+    report.update(more);
     print_json(report);
-  else if (out.empty())
+  } else if (out.empty()) {
     print(exported.text);
-}
-
-// The strategies as types. All of a plan is expressed.
-void export_as_header(const Plan& plan, const std::string& name, const std::string& out, const Common& common) {
-  const Exported exported = value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name));
-  give(exported, out, report_of(exported, "header"), common);
+  }
 }
 
 // What the exported job costs, or why it is not priced.
@@ -86,49 +65,34 @@ struct Priced {
 };
 
 Priced priced(const Exported& exported, const Plan& plan, ExportTarget target, const Result<ModelSpec>& model,
-              const std::string& model_name, const std::string& cluster_name) {
-  Priced out;
-  if (!model) {
-    out.why_not = model.error().message + "; name the model with --model";
-    return out;
-  }
-  try {
-    const Cluster cluster = cluster_named(cluster_name, plan.ranks());
-    const Result<JobCost> cost = job_cost(exported, plan, *model, cluster);
-    if (!cost) {
-      out.why_not = cost.error().message;
-      return out;
-    }
-    out.cost = *cost;
-    out.command = search_command(plan, target, model_name, cluster_name, *model, cluster.device.memory,
-                                 "plan_for_" + std::string(name_of(target)) + ".json");
-  } catch (const Failure& e) {
-    out.why_not = std::string(e.what()) + "; name the cluster with --cluster";
-  }
-  return out;
+              const std::string& model_name, const std::string& cluster_name) try {
+  if (!model) return {{}, model.error().message + "; name the model with --model", {}};
+  const Cluster cluster = cluster_named(cluster_name, plan.ranks());
+  const Result<JobCost> cost = job_cost(exported, plan, *model, cluster);
+  if (!cost) return {{}, cost.error().message, {}};
+  return {*cost,
+          {},
+          search_command(plan, target, model_name, cluster_name, *model, cluster.device.memory,
+                         text_of("plan_for_", name_of(target), ".json"))};
+} catch (const Failure& e) {
+  return {{}, std::string(e.what()) + "; name the cluster with --cluster", {}};
 }
 
-nlohmann::ordered_json report_of(const Exported& exported, const Plan& plan, const Priced& price,
-                                 const std::string& to) {
-  nlohmann::ordered_json report = report_of(exported, to);
-  report["exported"] = nullptr;
-  if (!price.cost) {
-    report["not_priced"] = price.why_not;
-    return report;
-  }
-  report["exported"] = {{"peak_bytes", price.cost->peak.count},
-                        {"iteration_seconds", price.cost->iteration.value},
-                        {"budget_bytes", price.cost->budget.count},
-                        {"fits", price.cost->fits()},
-                        {"plan", to_json(exported.job.value_or(plan))}};
-  if (!price.cost->fits()) report["exported"]["command"] = price.command;
-  return report;
+nlohmann::ordered_json price_json(const Exported& exported, const Plan& plan, const Priced& price) {
+  if (!price.cost) return {{"exported", nullptr}, {"not_priced", price.why_not}};
+  nlohmann::ordered_json out{{"peak_bytes", price.cost->peak.count},
+                             {"iteration_seconds", price.cost->iteration.value},
+                             {"budget_bytes", price.cost->budget.count},
+                             {"fits", price.cost->fits()},
+                             {"plan", to_json(exported.job.value_or(plan))}};
+  if (!price.cost->fits()) out["command"] = price.command;
+  return {{"exported", out}};
 }
 
 // The exported job beside the budget.
 std::string too_large(const JobCost& cost) {
-  return "the exported job takes " + std::to_string(cost.peak.count) + " bytes (" + format_bytes(cost.peak) +
-         ") on its fullest device, and the budget is " + format_bytes(cost.budget) + " on each";
+  return text_of("the exported job takes ", cost.peak.count, " bytes (", format_bytes(cost.peak),
+                 ") on its fullest device, and the budget is ", format_bytes(cost.budget), " on each");
 }
 
 }  // namespace
@@ -146,12 +110,13 @@ void run_export(const Arguments& arguments, Common& common) {
   std::string name;
   std::string model;
   std::string cluster;
-  std::string precision;
+  std::optional<Precision> precision;
   bool strict = false;
   options.require(options.text("plan", path, "PATH",
                                "the plan, as `galvatron plan --out` writes it; with --to huggingface a checkpoint, or "
                                "a folder of them, of `galvatron train --checkpoint`"));
-  options.require(options.choice("--to", to, target_names(), "what to write"));
+  options.require(options.choice("--to", to, {"megatron", "torchtitan", "deepspeed", "hetu", "header", "huggingface"},
+                                 "what to write"));
   options.text("--name", name, "NAME", "namespace of the header (default: frozen_plan)");
   options.flag(
       "--strict", strict,
@@ -161,7 +126,7 @@ void run_export(const Arguments& arguments, Common& common) {
                "the checkpoint's model, if its name is not enough");
   options.text("--cluster", cluster, "CLUSTER",
                "a preset or a cluster file, to price the exported job (default: the plan's own)");
-  options.choice("--precision", precision, {"fp32", "bf16"},
+  options.choice("--precision", precision, {Precision::fp32, Precision::bf16},
                  "with --to huggingface: number format of the weights (default: fp32)");
   options.section("Output");
   options.text("--out", out, "PATH", "write here (default: standard output); with --to huggingface a folder");
@@ -174,13 +139,13 @@ void run_export(const Arguments& arguments, Common& common) {
   std::optional<ExportTarget> target;
   for (const ExportTarget known : export_targets)
     if (to == name_of(known)) target = known;
-  if (target && !name.empty()) refuse("--name is the namespace of a header; leave it out with --to " + to);
+  if (target && !name.empty()) refuse("--name is the namespace of a header; leave it out with --to ", to);
   if (to == "huggingface") {
     if (!name.empty() || strict || !cluster.empty())
       refuse("--name, --strict and --cluster are for plans; leave them out with --to huggingface");
-    return export_weights(path, model, out, precision == "bf16" ? Precision::bf16 : Precision::fp32, common);
+    return export_weights(path, model, out, precision.value_or(Precision::fp32), common);
   }
-  if (!precision.empty()) refuse("--precision is for --to huggingface; leave it out with --to " + to);
+  if (precision) refuse("--precision is for --to huggingface; leave it out with --to ", to);
   if (!target && (!model.empty() || !cluster.empty()))
     refuse("--model and --cluster price a job for another trainer; leave them out with --to " + to);
 
@@ -188,7 +153,9 @@ void run_export(const Arguments& arguments, Common& common) {
   const Plan plan = value_or_throw(read_plan(path));
   if (model.empty()) model = plan.model;
   if (cluster.empty()) cluster = plan.cluster;
-  if (!target) return export_as_header(plan, name, out, common);
+  if (!target)  // the strategies as types: all of a plan is expressed
+    return give(value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name)), to, out,
+                nlohmann::ordered_json::object(), common);
 
   const Result<ModelSpec> spec = load_model(model);
   if (spec)
@@ -201,17 +168,15 @@ void run_export(const Arguments& arguments, Common& common) {
   const std::string instead = "; to search a plan that " + to + " can express: " + price.command;
   if (strict && !fits) throw Failure(ErrorKind::infeasible, "--strict: " + too_large(*price.cost) + instead);
   if (strict && !exported.not_expressed.empty())
-    refuse("--strict: " + to + " cannot express all of " + path + ": " + exported.not_expressed.front() +
-           (exported.not_expressed.size() == 1
-                ? ""
-                : "; and " + std::to_string(exported.not_expressed.size() - 1) + " more") +
-           "; export without --strict to see all of it" + (price.command.empty() ? "" : instead));
-  if (strict && !price.cost) refuse("--strict: the exported job is not priced: " + price.why_not);
-  give(exported, out, report_of(exported, plan, price, to), common);
+    refuse("--strict: ", to, " cannot express all of ", path, ": ", exported.not_expressed.front(),
+           exported.not_expressed.size() == 1 ? "" : text_of("; and ", exported.not_expressed.size() - 1, " more"),
+           "; export without --strict to see all of it", price.command.empty() ? "" : instead);
+  if (strict && !price.cost) refuse("--strict: the exported job is not priced: ", price.why_not);
+  give(exported, to, out, price_json(exported, plan, price), common);
   if (!fits) complain("warning: " + too_large(*price.cost) + instead);
-  if (!price.cost) note(common, "the exported job is not priced, so it may not fit: " + price.why_not);
-  for (const std::string& sentence : exported.not_expressed) note(common, "not expressed: " + sentence);
-  for (const std::string& sentence : exported.set_elsewhere) note(common, "to be set elsewhere: " + sentence);
+  if (!price.cost) note(common, "the exported job is not priced, so it may not fit: ", price.why_not);
+  for (const std::string& sentence : exported.not_expressed) note(common, "not expressed: ", sentence);
+  for (const std::string& sentence : exported.set_elsewhere) note(common, "to be set elsewhere: ", sentence);
 }
 
 }  // namespace galvatron::tools

@@ -1,4 +1,4 @@
-#include "guard.hpp"
+#include "launcher.hpp"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -13,12 +13,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <fstream>
-#include <iterator>
 #include <sstream>
-#include <string>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
 
 #include "signals.hpp"
 
@@ -40,8 +38,7 @@ std::string rank_and_host() {
 // What `ps` and `pgrep -f` show, instead of the rank's command line, so that nobody takes the guard for the rank.
 void name_process(const std::string& title) {
   ::prctl(PR_SET_NAME, "galvatron-guard");
-  std::ifstream file("/proc/self/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string text = read_text_file("/proc/self/stat").value_or("");
   std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
   std::string skipped;
   for (int field = 3; field < 48; ++field) fields >> skipped;
@@ -70,8 +67,7 @@ int next_signal(std::chrono::milliseconds longest) {
   return std::max(::sigtimedwait(&awaited, nullptr, &limit), 0);
 }
 
-// Waits for the rank, and passes on what it is to hear. Whoever started the guard may die without a word: then the rank
-// has to end as well.
+// Waits for the rank, and passes on what it is to hear. If whoever started the guard dies, the rank has to end as well.
 // @param stopped  set when a signal has asked for the end
 int status_of(pid_t rank, bool& stopped) {
   const pid_t starter = ::getppid();
@@ -106,7 +102,7 @@ int status_of(pid_t rank, bool& stopped) {
   if (stopped) ::_exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : code);
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
-    const std::string how = "was ended by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+    const std::string how = text_of("was ended by signal ", number, " (", ::strsignal(number), ")");
     if (std::ranges::find(stop_signals, number) != stop_signals.end()) {  // before training, and this rank alone
       if (!tells_of_interruptions()) complain("interrupted before training began: " + rank_and_host() + " " + how);
       ::_exit(128 + number);

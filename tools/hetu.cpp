@@ -1,20 +1,17 @@
 // galvatron hetu: plans on the profiles of Hetu-Galvatron, priced and searched under its cost model.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include <galvatron/compat/hetu/cost.hpp>
-#include <galvatron/compat/hetu/files.hpp>
 #include <galvatron/compat/hetu/search.hpp>
-#include <galvatron/core/json.hpp>
-#include <galvatron/core/quantity.hpp>
+#include <galvatron/files.hpp>
 
-#include "commands.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "plans.hpp"
@@ -23,6 +20,7 @@ namespace galvatron::tools {
 
 namespace {
 
+using cost::hetu::DataKind;
 using cost::hetu::Job;
 using cost::hetu::PlanPrice;
 
@@ -34,11 +32,9 @@ struct HetuInput {
   int nodes = 1;
   Job job;
   std::int64_t microbatches = 0;
-  std::string time_mode = "batch";
-  std::string memory_mode = "static";
-  std::string precision = "bf16";
-  std::string data;
-  std::string schedule;
+  HetuProfileOptions profile;
+  std::optional<DataKind> data;
+  std::optional<bool> gpipe;
   bool no_async = false;
   bool no_sequence_parallel = false;
 };
@@ -50,10 +46,12 @@ void add_input(Options& options, HetuInput& in) {
                                "overlap_coefficient.json, or of hardware_configs.json"));
   options.require(options.text("--computation", in.computation, "FILE", "computation_profiling_*.json"));
   options.require(options.text("--memory-profile", in.memory, "FILE", "memory_profiling_*.json"));
-  options.choice("--time-mode", in.time_mode, {"batch", "sequence", "static"},
-                 "times are a line over the batch (default), a curve over the sequence, or the profile's own");
-  options.choice("--memory-mode", in.memory_mode, {"static", "sequence"},
-                 "memory is the profile's own (default), or scaled from its longest sequence");
+  using cost::hetu::TimeMode;
+  options.choice_of("--time-mode", in.profile.time,
+                    {{"batch", TimeMode::batch}, {"sequence", TimeMode::sequence}, {"static", TimeMode::fixed}},
+                    "times are a line over the batch (default), a curve over the sequence, or the profile's own");
+  options.choice_of("--memory-mode", in.profile.memory_over_sequence, {{"static", false}, {"sequence", true}},
+                    "memory is the profile's own (default), or scaled from its longest sequence");
   options.section("Job");
   options.require(options.integer("--devices", in.job.devices, 1, 1 << 20, "of all nodes together"));
   options.require(options.integer("--nodes", in.nodes, 1, 1 << 20, "they are spread over evenly"));
@@ -64,35 +62,24 @@ void add_input(Options& options, HetuInput& in) {
   options.require(options.integer("--seq", in.job.sequence, 1, 1 << 30, "tokens of a sample"));
   options.require(options.integer("--layers", in.job.layers, 1, 10'000, "of the model"));
   options.integer("--microbatches", in.microbatches, 1, 1 << 30, "micro-batches of an iteration");
-  options.choice("--precision", in.precision, {"bf16", "fp32"}, "of training (default: bf16)");
-  options.choice("--data", in.data, {"ddp", "zero2", "zero3"},
+  options.choice("--precision", in.job.precision, {Precision::bf16, Precision::fp32}, "of training (default: bf16)");
+  options.choice("--data", in.data, {DataKind::ddp, DataKind::zero2, DataKind::zero3},
                  "how data-parallel ranks share states, besides ZeRO-3 layer by layer (default: zero2)");
-  options.choice("--schedule", in.schedule, {"1f1b", "gpipe"}, "of the pipeline (default: 1f1b)");
+  options.choice_of("--schedule", in.gpipe, {{"1f1b", false}, {"gpipe", true}}, "of the pipeline (default: 1f1b)");
   options.flag("--no-async-grad-reduce", in.no_async, "gradients are reduced after the last micro-batch only");
   options.flag("--no-sequence-parallel", in.no_sequence_parallel,
                "tensor parallelism without Megatron's sequence split");
 }
 
-cost::hetu::DataKind data_named(const std::string& name) {
-  using cost::hetu::DataKind;
-  for (const DataKind kind : {DataKind::ddp, DataKind::zero3})
-    if (name == cost::hetu::name_of(kind)) return kind;
-  return DataKind::zero2;
-}
-
-cost::hetu::Model model_of(HetuInput& in) {
-  in.job.precision = in.precision == "fp32" ? Precision::fp32 : Precision::bf16;
+// @param data, gpipe  what holds where the command line says nothing
+cost::hetu::Model model_of(HetuInput& in, DataKind data = DataKind::zero2, bool gpipe = false) {
+  in.job.data = in.data.value_or(data);
+  in.job.gpipe = in.gpipe.value_or(gpipe);
   in.job.overlapped_reduce = !in.no_async;
-  in.job.sequence_parallel = !in.no_sequence_parallel;
-  HetuProfileOptions options;
-  options.sequence = in.job.sequence;
-  options.time = in.time_mode == "batch"      ? cost::hetu::TimeMode::batch
-                 : in.time_mode == "sequence" ? cost::hetu::TimeMode::sequence
-                                              : cost::hetu::TimeMode::fixed;
-  options.memory_over_sequence = in.memory_mode == "sequence";
-  options.sequence_parallel = in.job.sequence_parallel;
+  in.job.sequence_parallel = in.profile.sequence_parallel = !in.no_sequence_parallel;
+  in.profile.sequence = in.job.sequence;
   return {in.job, value_or_throw(load_hetu_hardware(in.hardware, in.job.devices, in.nodes)),
-          value_or_throw(load_hetu_model(in.computation, in.memory, options))};
+          value_or_throw(load_hetu_model(in.computation, in.memory, in.profile))};
 }
 
 Bytes bytes_of(double megabytes) {
@@ -106,18 +93,17 @@ double tokens_per_second(const Job& job, const PlanPrice& price) {
 // The JSON of `hetu plan` and `hetu cost`. "mfu" is 0: profiles do not know the devices' peak.
 nlohmann::ordered_json hetu_report(const Job& job, const cost::hetu::Plan& plan, const PlanPrice& price,
                                    Seconds search_seconds) {
-  nlohmann::ordered_json out;
-  out["feasible"] = true;
-  out["iteration_seconds"] = price.iteration.value;
-  out["samples_per_second"] = price.samples_per_second;
-  out["tokens_per_second"] = tokens_per_second(job, price);
-  out["mfu"] = 0.0;
-  out["search_seconds"] = search_seconds.value;
-  out["microbatches"] = plan.microbatches;
-  out["microbatches_run"] =
-      hetu_batches(job.global_batch, job.devices / plan.pipeline / plan.ends.degree, plan.microbatches).microbatches;
-  out["schedule"] = job.gpipe ? "gpipe" : "1f1b";
-  out["stages"] = nlohmann::ordered_json::array();
+  nlohmann::ordered_json out{
+      {"feasible", true},
+      {"iteration_seconds", price.iteration.value},
+      {"samples_per_second", price.samples_per_second},
+      {"tokens_per_second", tokens_per_second(job, price)},
+      {"mfu", 0.0},
+      {"search_seconds", search_seconds.value},
+      {"microbatches", plan.microbatches},
+      {"microbatches_run",
+       hetu_batches(job.global_batch, job.devices / plan.pipeline / plan.ends.degree, plan.microbatches).microbatches},
+      {"schedule", job.gpipe ? "gpipe" : "1f1b"}};
   for (const cost::hetu::StagePrice& stage : price.stages)
     out["stages"].push_back(stage_json(stage.first_layer, stage.last_layer, stage.devices, bytes_of(stage.megabytes),
                                        stage.forward, stage.backward));
@@ -128,33 +114,30 @@ nlohmann::ordered_json hetu_report(const Job& job, const cost::hetu::Plan& plan,
 // `24 x tp4 dp2 zero3 recomputed`.
 std::string layer_words(const Job& job, const cost::hetu::Plan& plan, const cost::hetu::LayerStrategy& s) {
   const int data = job.devices / plan.pipeline / s.degree();
-  std::string out;
-  const auto add = [&out](const std::string& word) { out += (out.empty() ? "" : " ") + word; };
-  if (s.tensor > 1) add("tp" + std::to_string(s.tensor));
-  if (s.ulysses > 1) add("ulysses" + std::to_string(s.ulysses));
-  if (data > 1 || out.empty()) add("dp" + std::to_string(data));
-  if (data * s.ulysses > 1) add(s.zero3 ? "zero3" : cost::hetu::name_of(job.data));
-  if (s.recompute) add("recomputed");
-  return out;
+  std::vector<std::string> words;
+  if (s.tensor > 1) words.push_back(text_of("tp", s.tensor));
+  if (s.ulysses > 1) words.push_back(text_of("ulysses", s.ulysses));
+  if (data > 1 || words.empty()) words.push_back(text_of("dp", data));
+  if (data * s.ulysses > 1) words.emplace_back(s.zero3 ? "zero3" : cost::hetu::name_of(job.data));
+  if (s.recompute) words.emplace_back("recomputed");
+  return joined(words, " ");
 }
 
 std::string hetu_summary(const Job& job, const cost::hetu::Plan& plan, const PlanPrice& price) {
-  std::string out = std::to_string(job.devices) + " devices, batch of " + std::to_string(job.global_batch) + " x " +
-                    std::to_string(job.sequence) + " tokens in " + std::to_string(plan.microbatches) +
-                    " micro-batches, " + std::to_string(plan.pipeline) + " stages\n  iteration    " +
-                    format_seconds(price.iteration) + ", " + format_count(price.samples_per_second) + " samples/s, " +
-                    format_count(tokens_per_second(job, price)) + " tokens/s\n";
+  std::string out = text_of(job.devices, " devices, batch of ", job.global_batch, " x ", job.sequence, " tokens in ",
+                            plan.microbatches, " micro-batches, ", plan.pipeline, " stages\n") +
+                    row("iteration", format_seconds(price.iteration), ", ", format_count(price.samples_per_second),
+                        " samples/s, ", format_count(tokens_per_second(job, price)), " tokens/s");
   for (std::size_t i = 0; i < price.stages.size(); ++i) {
     const cost::hetu::StagePrice& stage = price.stages[i];
-    out += row("stage " + std::to_string(i),
-               "layers " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + ", peak " +
-                   format_bytes(bytes_of(stage.megabytes)) + ", forward " + format_seconds(stage.forward) +
-                   ", backward " + format_seconds(stage.backward));
+    out += row(text_of("stage ", i), "layers ", stage.first_layer, "-", stage.last_layer, ", peak ",
+               format_bytes(bytes_of(stage.megabytes)), ", forward ", format_seconds(stage.forward), ", backward ",
+               format_seconds(stage.backward));
     for (int layer = stage.first_layer; layer <= stage.last_layer;) {
       const cost::hetu::LayerStrategy& s = plan.layers[static_cast<std::size_t>(layer)];
       int next = layer;
       while (next <= stage.last_layer && plan.layers[static_cast<std::size_t>(next)] == s) ++next;
-      out += row("", std::to_string(next - layer) + " x " + layer_words(job, plan, s));
+      out += row("", next - layer, " x ", layer_words(job, plan, s));
       layer = next;
     }
   }
@@ -185,17 +168,15 @@ void run_hetu_plan(const Arguments& arguments, Common& common) {
   if (!options.parse(arguments, common)) return;
   require_files({{"--out", out}}, {});
 
-  in.job.data = data_named(in.data);
-  in.job.gpipe = in.schedule == "gpipe";
   const cost::hetu::Model model = model_of(in);
   search.microbatches = in.microbatches;
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = steady_seconds();
   const search::hetu::Found found = value_or_throw(search::hetu::search(model, search));
-  const Seconds seconds{std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+  const Seconds seconds{steady_seconds() - begin};
   if (!found.feasible) throw Infeasible(found.reason, found.smallest_memory);
   if (!out.empty()) value_or_throw(save_hetu_plan(found.plan, model.job(), out));
   if (const std::string why = why_not_run_as_priced(found.plan, model.job()); !why.empty())
-    note(common, why + "; --whole-samples leaves such plans out");
+    note(common, why, "; --whole-samples leaves such plans out");
   if (common.json) {
     auto report = hetu_report(model.job(), found.plan, found.price, seconds);
     report["proven"] = found.statistics.proven;
@@ -206,10 +187,10 @@ void run_hetu_plan(const Arguments& arguments, Common& common) {
     return;
   }
   std::string text = hetu_summary(model.job(), found.plan, found.price);
-  text += "  search       " + format_seconds(seconds) + ", " + std::to_string(found.statistics.cases) + " cases" +
-          (found.statistics.proven
-               ? ", proven: no plan of the space is faster\n"
-               : ", not proven: no plan takes less than " + format_seconds(found.statistics.bound) + "\n");
+  text +=
+      row("search", format_seconds(seconds), ", ", found.statistics.cases, " cases, ",
+          found.statistics.proven ? "proven: no plan of the space is faster"
+                                  : "not proven: no plan takes less than " + format_seconds(found.statistics.bound));
   print(text + row("written to", out));
 }
 
@@ -229,8 +210,7 @@ void run_hetu_cost(const Arguments& arguments, Common& common) {
   HetuPlanFile file = value_or_throw(read_hetu_plan(path));
   const auto must_agree = [&](const char* key, std::int64_t in_file, const char* option, std::int64_t given) {
     if (in_file != given)
-      refuse(path + ": \"" + key + "\" is " + std::to_string(in_file) + ", and " + option + " " +
-             std::to_string(given) + "; make them agree");
+      refuse(path, ": \"", key, "\" is ", in_file, ", and ", option, " ", given, "; make them agree");
   };
   if (file.devices) must_agree("world_size", *file.devices, "--devices", in.job.devices);
   if (file.global_batch) must_agree("global_bsz", *file.global_batch, "--global-batch", in.job.global_batch);
@@ -238,11 +218,9 @@ void run_hetu_cost(const Arguments& arguments, Common& common) {
     if (file.has_microbatches) must_agree("chunks", file.plan.microbatches, "--microbatches", in.microbatches);
     file.plan.microbatches = in.microbatches;
   } else if (!file.has_microbatches) {
-    refuse(path + ": the key \"chunks\" is missing; give --microbatches");
+    refuse(path, ": the key \"chunks\" is missing; give --microbatches");
   }
-  in.job.data = in.data.empty() && file.data ? *file.data : data_named(in.data);
-  in.job.gpipe = in.schedule.empty() ? file.gpipe.value_or(false) : in.schedule == "gpipe";
-  const cost::hetu::Model model = model_of(in);
+  const cost::hetu::Model model = model_of(in, file.data.value_or(DataKind::zero2), file.gpipe.value_or(false));
   const PlanPrice price = value_or_throw(cost::hetu::price(model, file.plan));
   if (const std::string why = why_not_run_as_priced(file.plan, in.job); !why.empty()) note(common, why);
   const double usable = cost::hetu::Model::usable_megabytes(in.job.memory_gigabytes);
@@ -252,11 +230,7 @@ void run_hetu_cost(const Arguments& arguments, Common& common) {
                              " on its fullest device, and " + format_bytes(bytes_of(usable)) + " can be used of each";
   if (common.json) {
     auto report = hetu_report(in.job, file.plan, price, Seconds{});
-    if (!fits) {
-      report["feasible"] = false;
-      report["reason"] = reason;
-      report["smallest_feasible_memory_bytes"] = static_cast<std::int64_t>(smallest);
-    }
+    if (!fits) add_infeasible(report, reason, Bytes{static_cast<std::int64_t>(smallest)});
     print_json(report);
   } else {
     print(hetu_summary(in.job, file.plan, price) + (fits ? "" : "  It does not fit: " + reason + ".\n"));
@@ -280,9 +254,8 @@ void run_hetu(const Arguments& arguments, Common& common) {
         "`galvatron hetu plan --help` and `galvatron hetu cost --help` show the options.\n");
     return;
   }
-  refuse(
-      "hetu: " + (verb.empty() ? std::string("nothing to do") : "\"" + detail::one_line(verb, 40) + "\" is unknown") +
-      "; say `galvatron hetu plan` or `galvatron hetu cost` (--help shows the options)");
+  refuse("hetu: ", verb.empty() ? "nothing to do" : text_of("\"", detail::one_line(verb, 40), "\" is unknown"),
+         "; say `galvatron hetu plan` or `galvatron hetu cost` (--help shows the options)");
 }
 
 }  // namespace galvatron::tools

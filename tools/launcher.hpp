@@ -1,5 +1,4 @@
-// What the ranks of a training run are: threads of this process, on cores or on GPUs, or processes that a launcher
-// (mpirun; on GPUs also torchrun and srun) has started.
+// What ranks of a run are: threads, on cores or GPUs, or processes of mpirun (on GPUs also of torchrun and srun).
 #pragma once
 
 #include <functional>
@@ -18,7 +17,6 @@
 #include <galvatron/profile/profile.hpp>
 #include <galvatron/train/trainer.hpp>
 
-#include "commands.hpp"
 #include "options.hpp"
 
 namespace galvatron::tools {
@@ -44,8 +42,7 @@ class Launcher {
   [[nodiscard]] virtual std::pair<Bytes, std::string> arena_memory(const Plan& plan) const = 0;
   /// What leaves no more of it to so many ranks, as a clause; empty where that is plain.
   [[nodiscard]] virtual std::string memory_bound(int) const { return {}; }
-  /// Processor seconds of all ranks of this host together, from those of each of their processes, which all call it;
-  /// nothing where ranks do not compute on cores.
+  /// Processor seconds of all ranks of this host, from those of each process, which all call it; of cores only.
   [[nodiscard]] virtual std::optional<double> core_seconds_here(double) { return std::nullopt; }
   /// True when they take it together, false when each rank has as much.
   [[nodiscard]] virtual bool shares_memory(const Plan&) const { return true; }
@@ -75,8 +72,10 @@ class CoreLauncher : public Launcher {
   using Launcher::Launcher;
   [[nodiscard]] Bytes library_workspace(const Plan& plan) const override;
   void require(Precision precision) const override;
-  [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override;
-  [[nodiscard]] std::string memory_bound(int ranks) const override;
+  [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override {
+    return {free_memory(plan.ranks()).bytes, "this machine"};
+  }
+  [[nodiscard]] std::string memory_bound(int ranks) const override { return free_memory(ranks).bound; }
   [[nodiscard]] std::optional<double> core_seconds_here(double own) override { return own; }
   [[nodiscard]] Cluster cluster(int ranks) const override;
   [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override;
@@ -85,7 +84,8 @@ class CoreLauncher : public Launcher {
   [[nodiscard]] virtual int threads_per_rank(const Plan& plan) const = 0;
 
  private:
-  [[nodiscard]] UsableMemory free_memory(int ranks) const;
+  // Ranks that are processes have each its own limits, so only the machine's and those of control groups are shared.
+  [[nodiscard]] UsableMemory free_memory(int threads) const { return usable_memory(ranks() == 0 ? threads : 0); }
 };
 
 /// Ranks are threads of this process.
@@ -95,47 +95,33 @@ class ThreadLauncher final : public CoreLauncher {
                                       const galvatron::train::TrainOptions& options) override;
 
  protected:
-  [[nodiscard]] int threads_per_rank(const Plan& plan) const override;
+  [[nodiscard]] int threads_per_rank(const Plan& plan) const override {
+    return galvatron::train::threads_per_rank(plan.ranks());
+  }
 };
 
-/// Calls body(launcher) with ranks that compute on GPUs: threads of this process, or, when a launcher has started
-/// several processes, this process as one of them; when the body fails on any of these, one tells the user and all
-/// throw Exited. Throws DeviceFailure when there is no GPU, or this build cannot use it. The CUDA libraries map 200 MB,
-/// so what needs them is a module that is loaded here.
+/// Calls body(launcher) with ranks that compute on GPUs: threads of this process, or this process as one of several;
+/// when the body fails on any of these, one tells the user and all throw Exited. Throws DeviceFailure when there is no
+/// usable GPU. What needs the CUDA libraries, which map 200 MB, is a module that is loaded here.
 void run_on_gpus(Common& common, const std::function<void(Launcher&)>& body);
 
-/// Runs what every process of a job on GPUs does alike before they have met: of a Failure the first one tells, the
-/// others throw Exited.
+/// Runs what all processes of a job on GPUs do before they have met: of a Failure the first tells, others throw Exited.
 void run_alike(const std::function<void()>& body);
 
 /// True when the arguments ask for GPUs.
 bool name_gpus(const Arguments& arguments);
 
-/// What the module has for run_on_gpus(): the function galvatron_run_on_gpus. Throws nothing.
-/// @param job  of which this process is one
+/// What the module has for run_on_gpus(): galvatron_run_on_gpus, for this process of a job. Throws nothing.
 using RunOnGpus = void(const std::optional<comm::LaunchEnvironment>& job, const std::function<void(Launcher&)>& body,
                        comm::Verdict& verdict);
 
 /// The option --on-busy of those who measure this machine. @param when  "with --auto: ", or nothing
-void busy_option(Options& options, std::string& on_busy, const std::string& when = {});
+void busy_option(Options& options, std::optional<bool>& accepts_busy, const std::string& when = {});
 
-/// What this machine is measured for; see ProfileOptions.
-struct Measurement {
-  int ranks = 0;
-  double seconds = 0;
-  std::vector<Precision> precisions{};
-  std::vector<ModelSpec> models{};
-  std::string on_busy{};
-};
-
-struct MeasuredCluster {
-  Cluster cluster;
-  double others = 0;  ///< share of the cores that other programs took meanwhile
-};
-
-/// This machine, measured with a progress display. Says on standard error when the profile is doubtful and accepted.
-/// Throws Failure.
-MeasuredCluster measured(const Launcher& launcher, Measurement what, const Common& common);
+/// This machine, measured with a progress display, and the share of the cores that other programs took meanwhile. Says
+/// on standard error when the profile is doubtful and accepted. Throws Failure.
+std::pair<Cluster, double> measured(const Launcher& launcher, galvatron::train::ProfileOptions options,
+                                    const Common& common);
 
 /// True in a process that mpirun has started.
 bool started_by_mpirun();
@@ -147,6 +133,31 @@ void require_mpi();
 /// fails on any rank, one process tells the user and all throw Exited.
 /// @param body  returns the exit code of a run that did not fail: with another one than 0 all throw Exited too
 void run_as_rank(Common& common, const std::function<int(Launcher&)>& body);
+
+/// A process beside a rank that says how the rank died, when the rank itself cannot.
+///
+/// mpirun ends a job when one of its processes dies, but its exit code is then 128 and the signal, and its message has
+/// the words of mpirun. So the process that it starts becomes a guard and the rank its child:
+///
+///   mpirun --+-- guard of rank 0 --- rank 0        rank 1 gets a SIGKILL: its guard tells so and exits with 4, then
+///            +-- guard of rank 1 --- rank 1        mpirun ends all others and exits with 4 too
+///
+/// A guard outlives the signals by which a job is ended in order, and passes them on to its rank.
+class Guard {
+ public:
+  /// Returns in the rank only: a new child. The guard waits for it and ends as it ended; it tells the user if that was
+  /// by a signal. To be called before there are other threads.
+  explicit Guard(const Common& common);
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+  ~Guard();
+
+  /// The rank will end with an exit code that is not 0, and the user has been told why.
+  void conclude();
+
+ private:
+  int pipe_ = -1;
+};
 
 /// Starts `ranks` processes of this command with the same arguments and waits until they have ended. What they write
 /// passes through; what mpirun says about a failure that they have told themselves does not.

@@ -1,21 +1,16 @@
 // galvatron list: what is known by name.
 #include <algorithm>
-#include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/cluster/presets.hpp>
-#include <galvatron/core/quantity.hpp>
-#include <galvatron/model/count.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/model/zoo.hpp>
+#include <galvatron/files.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 
-#include "commands.hpp"
 #include "options.hpp"
 
 namespace galvatron::tools {
@@ -45,14 +40,13 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
 }
 
 struct Listing {
-  std::string name;
-  std::string text;
+  std::string text{};
   ordered_json json = ordered_json::array();
 };
 
 // The presets, or the models named: presets or config.json files.
 Listing models(const std::vector<std::string>& named) {
-  Listing out{"models", {}, ordered_json::array()};
+  Listing out;
   std::vector<std::vector<std::string>> rows{{"name", "parameters", "layers", "hidden", "heads", "positions", "for"}};
   for (const std::string& name : named.empty() ? model_names() : named) {
     const ModelSpec model = value_or_throw(load_model(name));
@@ -79,7 +73,7 @@ Listing models(const std::vector<std::string>& named) {
 }
 
 Listing clusters(const std::vector<std::string>&) {
-  Listing out{"clusters", {}, ordered_json::array()};
+  Listing out;
   std::vector<std::vector<std::string>> rows{{"name", "memory", "its rate", "16-bit peak", "node", "network"}};
   const auto per_second = [](double bytes) { return format_count(bytes) + "B/s"; };
   for (const std::string& name : cluster_names()) {
@@ -112,7 +106,7 @@ Listing clusters(const std::vector<std::string>&) {
 }
 
 Listing strategies(const std::vector<std::string>&) {
-  Listing out{"strategies", {}, ordered_json::array()};
+  Listing out;
   for (const std::string& name : names_of(InstantiatedStrategies{})) {
     out.text += "  " + name + "\n";
     out.json.push_back(name);
@@ -121,19 +115,16 @@ Listing strategies(const std::vector<std::string>&) {
   return out;
 }
 
-// In the order of schedule_kinds.
-constexpr std::array schedule_descriptions{"all forward passes of a step, then all backward passes",
-                                           "one forward, one backward: fewer micro-batches in memory",
-                                           "1f1b over several chunks of layers a stage: less idle, more messages",
-                                           "1f1b with weight gradients deferred: less idle, more memory"};
-static_assert(schedule_descriptions.size() == schedule_kinds.size());
-
 Listing schedules(const std::vector<std::string>&) {
-  Listing out{"schedules", {}, ordered_json::array()};
+  Listing out;
   std::vector<std::vector<std::string>> rows;
-  for (std::size_t i = 0; i < schedule_kinds.size(); ++i) {
-    rows.push_back({name_of(schedule_kinds[i]), schedule_descriptions[i]});
-    out.json.push_back({{"name", rows.back()[0]}, {"description", rows.back()[1]}});
+  for (const auto& [kind, description] :
+       {std::pair(ScheduleKind::gpipe, "all forward passes of a step, then all backward passes"),
+        {ScheduleKind::one_f_one_b, "one forward, one backward: fewer micro-batches in memory"},
+        {ScheduleKind::interleaved, "1f1b over several chunks of layers a stage: less idle, more messages"},
+        {ScheduleKind::zb_h1, "1f1b with weight gradients deferred: less idle, more memory"}}) {
+    rows.push_back({name_of(kind), description});
+    out.json.push_back({{"name", name_of(kind)}, {"description", description}});
   }
   out.text = table(rows);
   return out;
@@ -162,7 +153,7 @@ void run_list(const Arguments& arguments, Common& common) {
   for (const auto& [name, make] : listings) {
     if (kind != "all" && kind != name) continue;
     Listing listing = make(named);
-    text += (kind == "all" ? (text.empty() ? "" : "\n") + listing.name + "\n" : "") + listing.text;
+    text += (kind == "all" ? text_of(text.empty() ? "" : "\n", name, "\n") : "") + listing.text;
     json[name] = std::move(listing.json);
   }
   if (common.json)

@@ -3,15 +3,12 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
 
-#include "commands.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "signals.hpp"
@@ -39,69 +36,58 @@ constexpr Command commands[] = {
 
 std::string general_help() {
   const auto width = static_cast<std::size_t>(help_width());
+  const auto paragraph = [&](const std::string& text, std::size_t indent) {
+    return wrapped(text, width, indent) + "\n";
+  };
   std::string out = "Usage: galvatron COMMAND [options]\n\n" +
-                    wrapped(
+                    paragraph(
                         "Turns a Transformer, a cluster and a memory budget into the fastest hybrid-parallel training "
                         "plan, and runs that plan.",
-                        width, 0) +
-                    "\n\nCommands:\n";
+                        0) +
+                    "\nCommands:\n";
   for (const Command& command : commands) {
-    std::string name = std::string("  ") + command.name;
+    std::string name = text_of("  ", command.name);
     name.resize(12, ' ');
-    out += wrapped(name + command.purpose, width, 12) + "\n";
+    out += paragraph(name + command.purpose, 12);
   }
-  out +=
-      "\n" +
-      wrapped(
-          "`galvatron COMMAND --help` shows the options of a command, `galvatron --version` or -V the version. Results "
-          "go to standard output, as one JSON object with --json; progress and messages go to standard error.",
-          width, 0) +
-      "\n\n" +
-      wrapped(
-          "Exit codes: 0 done, 1 internal error, 2 bad usage or input, 3 no plan fits, 4 a device, rank or peer "
-          "failed, 128 + n ended by signal n.",
-          width, 12) +
-      "\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model gpt2-tiny "
-      "--cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron train --plan "
-      "plan.json --model gpt2-tiny --data text.txt \\\n      --global-batch 16 --steps 100\n";
-  return out;
-}
-
-std::string command_names() {
-  std::string out;
-  for (const Command& command : commands) out += (out.empty() ? "" : ", ") + std::string(command.name);
-  return out;
+  return out + "\n" +
+         paragraph(
+             "`galvatron COMMAND --help` shows the options of a command, `galvatron --version` or -V the version. "
+             "Results go to standard output, as one JSON object with --json; progress and messages go to standard "
+             "error.",
+             0) +
+         "\n" +
+         paragraph(
+             "Exit codes: 0 done, 1 internal error, 2 bad usage or input, 3 no plan fits, 4 a device, rank or peer "
+             "failed, 128 + n ended by signal n.",
+             12) +
+         "\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model gpt2-tiny "
+         "--cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron train --plan "
+         "plan.json --model gpt2-tiny --data text.txt \\\n      --global-batch 16 --steps 100\n";
 }
 
 void run(const Arguments& arguments, Common& common) {
-  if (arguments.empty()) refuse("no command; the commands are " + command_names() + " (`galvatron --help` shows more)");
+  const std::vector<std::string> names = [] {
+    std::vector<std::string> out;
+    for (const Command& command : commands) out.emplace_back(command.name);
+    return out;
+  }();
+  const std::string known = text_of("; the commands are ", joined(names), " (`galvatron --help` shows more)");
+  if (arguments.empty()) refuse("no command", known);
   const std::string& first = arguments.front();
-  if (first == "--version" || first == "-V") {
-    print("galvatron " GALVATRON_VERSION "\n");
-    return;
-  }
+  if (first == "--version" || first == "-V") return print("galvatron " GALVATRON_VERSION "\n");
   const bool help = first == "--help" || first == "-h" || first == "help";
-  if (help && arguments.size() == 1) {
-    print(general_help());
-    return;
-  }
+  if (help && arguments.size() == 1) return print(general_help());
   const std::string& name = first == "help" ? arguments[1] : first;
-  const auto* command =
-      std::find_if(std::begin(commands), std::end(commands), [&](const Command& c) { return name == c.name; });
-  if (command == std::end(commands)) {
-    const std::string what = name.starts_with("-") ? "unknown option " : "unknown command ";
-    std::vector<std::string> names;
-    for (const Command& known : commands) names.emplace_back(known.name);
-    const auto near = name.starts_with("-") ? std::vector<std::string>() : nearest_names(name, names, 1);
-    refuse(what + "\"" + detail::one_line(name, 40) + "\"" +
-           (near.empty() ? "" : ", did you mean " + near.front() + "?") + "; the commands are " + command_names() +
-           " (`galvatron --help` shows more)");
+  const auto at = std::ranges::find(names, name);
+  if (at == names.end()) {
+    const bool option = name.starts_with("-");
+    const auto near = option ? std::vector<std::string>() : nearest_names(name, names, 1);
+    refuse(option ? "unknown option " : "unknown command ", "\"", detail::one_line(name, 40), "\"",
+           near.empty() ? "" : ", did you mean " + near.front() + "?", known);
   }
-  if (first == "help") {
-    command->run({"--help"}, common);
-    return;
-  }
-  command->run(Arguments(arguments.begin() + 1, arguments.end()), common);
+  commands[at - names.begin()].run(
+      first == "help" ? Arguments{"--help"} : Arguments(arguments.begin() + 1, arguments.end()), common);
 }
 
 }  // namespace

@@ -3,11 +3,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <system_error>
-#include <utility>
 
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/names.hpp>
@@ -58,17 +55,7 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-[[noreturn]] void refuse_value(const std::string& name, const std::string& value, const std::string& expected) {
-  refuse(name + ": \"" + detail::one_line(value, 60) + "\" is not " + expected + "; choose another value");
-}
-
-std::string short_number(double x) {
-  char out[32];
-  std::snprintf(out, sizeof out, "%g", x);
-  return out;
-}
-
-// @param what  it is to be: "a number from 1 to 2"
+// A number in [least, most], which `what` says: "a number from 1 to 2".
 template <class T>
 T number_in(const std::string& name, const std::string& text, T least, T most, const std::string& what) {
   T number{};
@@ -76,14 +63,6 @@ T number_in(const std::string& name, const std::string& text, T least, T most, c
   if (failure != std::errc{} || end != text.data() + text.size() || !(number >= least && number <= most))
     refuse_value(name, text, what);
   return number;
-}
-
-// `a`, `a and b`, `a, b and c`.
-std::string in_words(const std::vector<std::string>& words, const std::string& last_join) {
-  std::string out;
-  for (std::size_t i = 0; i < words.size(); ++i)
-    out += (i == 0 ? "" : i + 1 == words.size() ? " " + last_join + " " : ", ") + words[i];
-  return out;
 }
 
 // What other programs call an option, between spaces, and what it is called here.
@@ -114,13 +93,11 @@ std::vector<std::string> meant_options(const std::string& word, const std::vecto
   return nearest_names(bare, known);
 }
 
-// `--memory` of `-m,--memory`.
-std::string long_name(const std::string& names) {
-  const auto comma = names.rfind(',');
-  return comma == std::string::npos ? names : names.substr(comma + 1);
-}
-
 }  // namespace
+
+void refuse_value(const std::string& name, const std::string& value, const std::string& expected) {
+  refuse(name, ": \"", detail::one_line(value, 60), "\" is not ", expected, "; choose another value");
+}
 
 int help_width() {
   winsize size{};
@@ -134,13 +111,12 @@ Options::Options(std::string name, std::string purpose)
   app_.set_help_flag("");
 }
 
-CLI::Option* Options::add(const std::string& names, const std::string& value_name, const std::string& help,
+CLI::Option* Options::add(const std::string& name, const std::string& value_name, const std::string& help,
                           std::function<void(const std::string&)> read) {
-  const std::string shown = long_name(names);
   auto* option = app_.add_option_function<std::vector<std::string>>(
-      names,
-      [read = std::move(read), shown](const std::vector<std::string>& values) {
-        if (values.size() != 1) refuse(shown + " is given " + std::to_string(values.size()) + " times; give it once");
+      name,
+      [read = std::move(read), name](const std::vector<std::string>& values) {
+        if (values.size() != 1) refuse(name, " is given ", values.size(), " times; give it once");
         read(values.front());
       },
       help);
@@ -152,60 +128,45 @@ CLI::Option* Options::add(const std::string& names, const std::string& value_nam
       ->group(section_);
 }
 
-CLI::Option* Options::integer(const std::string& names, std::function<void(std::int64_t)> take, std::int64_t least,
-                              std::int64_t most, const std::string& help) {
-  return add(names, "N", help, [take = std::move(take), least, most, name = long_name(names)](const std::string& text) {
-    take(
-        number_in(name, text, least, most, "an integer from " + std::to_string(least) + " to " + std::to_string(most)));
-  });
+std::int64_t Options::integer_in(const std::string& name, const std::string& text, std::int64_t least,
+                                 std::int64_t most) {
+  return number_in(name, text, least, most, text_of("an integer from ", least, " to ", most));
 }
 
-CLI::Option* Options::number(const std::string& names, double& value, double least, double most,
+CLI::Option* Options::number(const std::string& name, double& value, double least, double most,
                              const std::string& help) {
-  return add(names, "X", help, [&value, least, most, name = long_name(names)](const std::string& text) {
-    value = number_in(name, text, least, most, "a number from " + short_number(least) + " to " + short_number(most));
+  return add(name, "X", help, [&value, least, most, name](const std::string& text) {
+    value = number_in(name, text, least, most, detail::formatted("a number from %g to %g", least, most));
   });
 }
 
-CLI::Option* Options::size(const std::string& names, Bytes& value, const std::string& help) {
-  return add(names, "SIZE", help, [&value, name = long_name(names)](const std::string& text) {
-    const auto bytes = parse_bytes(text);
-    if (!bytes) refuse(name + ": " + bytes.error().message);
-    if (bytes->count < 1) refuse_value(name, text, "a size of at least 1 byte");
+CLI::Option* Options::size(const std::string& name, Bytes& value, const std::string& help) {
+  return add(name, "SIZE", help, [&value, name](const std::string& text) {
+    const Bytes bytes = value_of(name, parse_bytes(text));
+    const std::int64_t n = bytes.count;
+    if (n < 1) refuse_value(name, text, "a size of at least 1 byte");
     constexpr std::int64_t smallest_without_unit = 1 << 20;
-    if (text.find_first_not_of("0123456789") == std::string::npos && bytes->count < smallest_without_unit) {
-      const std::string number = std::to_string(bytes->count);
-      refuse(name + ": \"" + number + "\" has no unit and is that many bytes; write " + number +
-             (bytes->count <= 4096 ? "GiB" : "MiB") + ", or " + number + "B if bytes are meant");
-    }
-    value = *bytes;
+    if (text.find_first_not_of("0123456789") == std::string::npos && n < smallest_without_unit)
+      refuse(name, ": \"", n, "\" has no unit and is that many bytes; write ", n, n <= 4096 ? "GiB" : "MiB", ", or ", n,
+             "B if bytes are meant");
+    value = bytes;
   });
 }
 
-CLI::Option* Options::text(const std::string& names, std::string& value, const std::string& value_name,
+CLI::Option* Options::text(const std::string& name, std::string& value, const std::string& value_name,
                            const std::string& help) {
-  return add(names, value_name, help, [&value, name = long_name(names)](const std::string& text) {
+  return add(name, value_name, help, [&value, name](const std::string& text) {
     if (text.empty()) refuse_value(name, text, "a name: it is empty");
     value = text;
   });
 }
 
-CLI::Option* Options::choice(const std::string& names, std::string& value, std::vector<std::string> choices,
-                             const std::string& help) {
-  std::string listed;
-  for (const std::string& one : choices) listed += (listed.empty() ? "" : "|") + one;
-  return add(names, listed, help, [&value, name = long_name(names), choices, listed](const std::string& text) {
-    if (std::find(choices.begin(), choices.end(), text) == choices.end()) refuse_value(name, text, "one of " + listed);
-    value = text;
-  });
-}
-
-CLI::Option* Options::texts(const std::string& names, std::vector<std::string>& value, const std::string& value_name,
+CLI::Option* Options::texts(const std::string& name, std::vector<std::string>& value, const std::string& value_name,
                             const std::string& help) {
   return app_
       .add_option_function<std::vector<std::string>>(
-          names,
-          [&value, name = long_name(names)](const std::vector<std::string>& all) {
+          name,
+          [&value, name](const std::vector<std::string>& all) {
             for (const std::string& one : all)
               if (one.empty()) refuse_value(name, one, "a name: it is empty");
             value = all;
@@ -216,8 +177,8 @@ CLI::Option* Options::texts(const std::string& names, std::vector<std::string>& 
       ->group(section_);
 }
 
-CLI::Option* Options::flag(const std::string& names, bool& value, const std::string& help) {
-  return app_.add_flag(names, value, help)
+CLI::Option* Options::flag(const std::string& name, bool& value, const std::string& help) {
+  return app_.add_flag(name, value, help)
       ->disable_flag_override()
       ->group(section_)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -225,11 +186,8 @@ CLI::Option* Options::flag(const std::string& names, bool& value, const std::str
 
 bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   // Help wins over anything that is wrong or missing.
-  bool help = false;
-  for (const std::string& argument : arguments) {
-    if (argument == "--") break;
-    help = help || argument == "--help" || argument == "-h";
-  }
+  const bool help = std::any_of(arguments.begin(), std::ranges::find(arguments, "--"),
+                                [](const std::string& argument) { return argument == "--help" || argument == "-h"; });
   bool ignored = false;
   section("Other");
   flag("-h,--help", ignored, "show this text and end");
@@ -237,8 +195,8 @@ bool Options::parse(std::vector<std::string> arguments, const Common& common) {
     print(app_.help());
     return false;
   }
-  const auto refuse_all = [this](const std::string& why) {
-    refuse(name_ + ": " + why + "; `galvatron " + name_ + " --help` shows the options");
+  const auto refuse_all = [this](const auto&... why) {
+    refuse(name_, ": ", why..., "; `galvatron ", name_, " --help` shows the options");
   };
   try {
     std::reverse(arguments.begin(), arguments.end());
@@ -246,15 +204,16 @@ bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   } catch (const CLI::ExtrasError&) {
     const std::string first = app_.remaining().empty() ? "" : app_.remaining().front();
     const std::string word = first.substr(0, first.find('='));
-    if (!word.starts_with("-")) refuse_all("unexpected argument \"" + detail::one_line(first, 60) + "\"");
+    if (!word.starts_with("-")) refuse_all("unexpected argument \"", detail::one_line(first, 60), "\"");
     std::vector<std::string> known;
     for (const CLI::Option* option : app_.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     const auto near = meant_options(word, known);
-    refuse_all("unknown option " + detail::one_line(word, 60) +
-               (near.empty()       ? ""
-                : near.size() == 1 ? "; the nearest is " + near.front()
-                                   : "; the nearest are " + in_words(near, "and")));
+    refuse_all("unknown option ", detail::one_line(word, 60),
+               near.empty()       ? ""
+               : near.size() == 1 ? "; the nearest is "
+                                  : "; the nearest are ",
+               joined(near, ", ", std::identity{}, " and "));
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view why = e.what();
     if (why.find("flag override") != std::string_view::npos)
@@ -266,13 +225,13 @@ bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   std::vector<std::string> missing;
   for (const Requirement& requirement : required_) {
     if (requirement.when && !requirement.when()) continue;
-    const auto given = [](const CLI::Option* option) { return option->count() != 0; };
-    if (std::any_of(requirement.options.begin(), requirement.options.end(), given)) continue;
-    std::vector<std::string> names;
-    for (const CLI::Option* option : requirement.options) names.push_back(option->get_name(option->get_positional()));
-    missing.push_back(in_words(names, "or"));
+    if (std::ranges::any_of(requirement.options, [](const CLI::Option* option) { return option->count() != 0; }))
+      continue;
+    const auto name = [](const CLI::Option* option) { return option->get_name(option->get_positional()); };
+    missing.push_back(joined(requirement.options, ", ", name, " or "));
   }
-  if (!missing.empty()) refuse_all(in_words(missing, "and") + (missing.size() == 1 ? " is missing" : " are missing"));
+  if (!missing.empty())
+    refuse_all(joined(missing, ", ", std::identity{}, " and "), missing.size() == 1 ? " is missing" : " are missing");
   require_output(common);
   return true;
 }
@@ -280,12 +239,6 @@ bool Options::parse(std::vector<std::string> arguments, const Common& common) {
 void Options::require(CLI::Option* option) {
   option->description(option->get_description() + std::string(required_mark));
   required_.push_back({{option}, {}});
-}
-
-void Options::require_one(std::vector<CLI::Option*> options) { required_.push_back({std::move(options), {}}); }
-
-void Options::require_when(std::function<bool()> condition, CLI::Option* option) {
-  required_.push_back({{option}, std::move(condition)});
 }
 
 }  // namespace galvatron::tools

@@ -1,16 +1,19 @@
-// Options of a command: read strictly, explained in a help text that fits the terminal.
+// The commands and their options: read strictly, explained in a help text that fits the terminal.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
-#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
-#include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/wrapped.hpp>
 
@@ -21,55 +24,78 @@ namespace galvatron::tools {
 /// Columns for help texts: those of the terminal, at most 80.
 int help_width();
 
-/// The options of one command. Every value is checked where it is read; a bad one throws Failure (usage) with the
-/// option's name, the value and what is valid.
+/// Throws Failure (usage): the option `name` has a value that is not `expected`.
+[[noreturn]] void refuse_value(const std::string& name, const std::string& value, const std::string& expected);
+
+/// The options of one command. A bad value throws Failure (usage) with the option's name, the value and what is valid.
 class Options {
  public:
-  /// @param name     of the command: `plan`
-  /// @param purpose  what it does, in a sentence
+  /// @param name  of the command: `plan`  @param purpose  what it does, in a sentence
   Options(std::string name, std::string purpose);
 
   /// Headline of the options that follow.
   void section(std::string headline) { section_ = std::move(headline); }
 
   template <std::integral T>
-  CLI::Option* integer(const std::string& names, T& value, std::int64_t least, std::int64_t most,
+  CLI::Option* integer(const std::string& name, T& value, std::int64_t least, std::int64_t most,
                        const std::string& help) {
-    return integer(names, [&value](std::int64_t n) { value = static_cast<T>(n); }, least, most, help);
+    return add(name, "N", help, [&value, least, most, name](const std::string& text) {
+      value = static_cast<T>(integer_in(name, text, least, most));
+    });
   }
   /// A finite number in [least, most].
-  CLI::Option* number(const std::string& names, double& value, double least, double most, const std::string& help);
+  CLI::Option* number(const std::string& name, double& value, double least, double most, const std::string& help);
   /// `16GiB`; at least one byte.
-  CLI::Option* size(const std::string& names, Bytes& value, const std::string& help);
+  CLI::Option* size(const std::string& name, Bytes& value, const std::string& help);
   /// A text that is not empty.
-  CLI::Option* text(const std::string& names, std::string& value, const std::string& value_name,
+  CLI::Option* text(const std::string& name, std::string& value, const std::string& value_name,
                     const std::string& help);
-  /// One of `choices`.
-  CLI::Option* choice(const std::string& names, std::string& value, std::vector<std::string> choices,
-                      const std::string& help);
+  /// One of `choices`: texts, or values that have a name_of.
+  template <class Value, class Choice>
+  CLI::Option* choice(const std::string& name, Value& value, std::initializer_list<Choice> choices,
+                      const std::string& help) {
+    std::vector<std::pair<std::string, Value>> words;
+    for (const Choice& choice : choices)
+      if constexpr (std::is_convertible_v<Choice, std::string>)
+        words.emplace_back(choice, choice);
+      else
+        words.emplace_back(name_of(choice), choice);
+    return choice_of(name, value, std::move(words), help);
+  }
+  /// One of some words, which stand for values.
+  template <class Value>
+  CLI::Option* choice_of(const std::string& name, Value& value, std::vector<std::pair<std::string, Value>> words,
+                         const std::string& help) {
+    const std::string listed = joined(words, "|", [](const auto& word) { return word.first; });
+    return add(name, listed, help, [&value, words = std::move(words), listed, name](const std::string& text) {
+      const auto at = std::ranges::find(words, text, [](const auto& word) { return word.first; });
+      if (at == words.end()) refuse_value(name, text, "one of " + listed);
+      value = at->second;
+    });
+  }
   /// One or more texts.
-  CLI::Option* texts(const std::string& names, std::vector<std::string>& value, const std::string& value_name,
+  CLI::Option* texts(const std::string& name, std::vector<std::string>& value, const std::string& value_name,
                      const std::string& help);
-  CLI::Option* flag(const std::string& names, bool& value, const std::string& help);
+  CLI::Option* flag(const std::string& name, bool& value, const std::string& help);
 
   /// Lines after the options of the help text.
   void examples(std::string text) { app_.footer(std::move(text)); }
 
   /// The option must be given. All that are missing are told at once.
   void require(CLI::Option* option);
-  /// One of these must be given.
-  void require_one(std::vector<CLI::Option*> options);
-  /// The option must be given where `condition` holds after the arguments are read.
-  void require_when(std::function<bool()> condition, CLI::Option* option);
+  /// One of these must be given where `condition` holds after the arguments are read; always without one.
+  void require_one(std::vector<CLI::Option*> options, std::function<bool()> condition = {}) {
+    required_.push_back({std::move(options), std::move(condition)});
+  }
 
   /// Reads the arguments after the command's name, or prints the help text if it is asked for: false. Throws Failure
   /// (usage), also when a JSON result could not be printed because standard output is closed.
   bool parse(std::vector<std::string> arguments, const Common& common);
 
  private:
-  CLI::Option* integer(const std::string& names, std::function<void(std::int64_t)> take, std::int64_t least,
-                       std::int64_t most, const std::string& help);
-  CLI::Option* add(const std::string& names, const std::string& value_name, const std::string& help,
+  static std::int64_t integer_in(const std::string& name, const std::string& text, std::int64_t least,
+                                 std::int64_t most);
+  CLI::Option* add(const std::string& name, const std::string& value_name, const std::string& help,
                    std::function<void(const std::string&)> read);
 
   CLI::App app_;
@@ -81,5 +107,19 @@ class Options {
   std::vector<Requirement> required_;
   std::string section_ = "Options";
 };
+
+using Arguments = std::vector<std::string>;
+
+// The commands. Each declares its options, reads the arguments after its name, does its work and prints the result.
+// It throws what goes wrong; `common` is filled as soon as the arguments are read.
+void run_profile(const Arguments& arguments, Common& common);
+void run_plan(const Arguments& arguments, Common& common);
+void run_cost(const Arguments& arguments, Common& common);
+void run_simulate(const Arguments& arguments, Common& common);
+void run_train(const Arguments& arguments, Common& common);
+void run_explain(const Arguments& arguments, Common& common);
+void run_export(const Arguments& arguments, Common& common);
+void run_hetu(const Arguments& arguments, Common& common);
+void run_list(const Arguments& arguments, Common& common);
 
 }  // namespace galvatron::tools

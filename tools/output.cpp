@@ -8,15 +8,13 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
-#include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/core/quantity.hpp>
 
 namespace galvatron::tools {
 
@@ -39,8 +37,7 @@ std::string without_middle(std::string_view text, std::size_t head, std::size_t 
   return std::string(text.substr(0, head)) + "..." + std::string(text.substr(rest));
 }
 
-// One line whatever was thrown; UTF-8 of file names stays. Of long words, paths most of all, and of long messages the
-// middle is left out, so that cause and way out remain.
+// One line whatever was thrown, in UTF-8. Long words (paths) and messages lose their middle: cause and way out remain.
 std::string on_one_line(std::string_view text) {
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
@@ -58,17 +55,38 @@ nlohmann::ordered_json failure_json(int code, const std::string& message) {
   return {{"error", message}, {"exit_code", code}};
 }
 
-}  // namespace
+std::string line_of_lost_file;  // what the handler of SIGBUS writes
+std::string json_of_lost_file;
 
-void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
-
-std::string percent(double share) {
-  char out[32];
-  std::snprintf(out, sizeof out, "%.1f %%", share * 100);
-  return out;
+void end_without_file(int) {
+  static std::atomic_flag told;
+  while (told.test_and_set()) ::pause();  // another thread does
+  static_cast<void>(::write(STDERR_FILENO, line_of_lost_file.data(), line_of_lost_file.size()));
+  static_cast<void>(::write(STDOUT_FILENO, json_of_lost_file.data(), json_of_lost_file.size()));
+  ::_exit(static_cast<int>(ErrorKind::usage));
 }
 
-std::string row(std::string label, const std::string& text) {
+// Refuses unless a file could be written; what is there stays as it is.
+void require_writable(const NamedFile& file) {
+  const std::string& path = file.path;
+  if (path.empty()) return;
+  const auto refuse_file = [&](const auto&... why) {
+    refuse(file.option, ": ", why..., "; name a file in a folder that you can write");
+  };
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // a pipe or a device is not opened twice
+    if (S_ISDIR(status.st_mode)) refuse_file("cannot write ", path, ": it is a directory");
+    if (::access(path.c_str(), W_OK) != 0) refuse_file("cannot write ", path, ": ", detail::reason_of(errno));
+    return;
+  }
+  if (const auto probe = AtomicFile::create(path); !probe) refuse_file(probe.error().message);
+}
+
+}  // namespace
+
+std::string percent(double share) { return detail::formatted("%.1f %%", share * 100); }
+
+std::string row_of(std::string label, const std::string& text) {
   if (text.empty()) return {};
   label.resize(std::max<std::size_t>(label.size() + 1, 13), ' ');
   return "  " + label + text + "\n";
@@ -77,6 +95,13 @@ std::string row(std::string label, const std::string& text) {
 void add_texts(nlohmann::ordered_json& out, const std::vector<std::pair<const char*, std::string>>& texts) {
   for (const auto& [key, text] : texts)
     if (!text.empty()) out[key] = text;
+}
+
+void add_infeasible(nlohmann::ordered_json& out, const std::string& reason, std::optional<Bytes> smallest) {
+  out["feasible"] = false;
+  out["reason"] = reason;
+  out["smallest_feasible_memory_bytes"] = nullptr;
+  if (smallest) out["smallest_feasible_memory_bytes"] = smallest->count;
 }
 
 void prepare_streams() {
@@ -94,23 +119,8 @@ void print(std::string_view text) {
   const int reason = detail::write_fully(STDOUT_FILENO, text.data(), text.size());
   if (reason == EPIPE) throw ReaderGone{};
   if (reason != 0)
-    refuse("cannot write standard output: " + detail::reason_of(reason) + "; send it to a file or a terminal");
+    refuse("cannot write standard output: ", detail::reason_of(reason), "; send it to a file or a terminal");
 }
-
-namespace {
-
-std::string line_of_lost_file;  // what the handler of SIGBUS writes
-std::string json_of_lost_file;
-
-void end_without_file(int) {
-  static std::atomic_flag told;
-  while (told.test_and_set()) ::pause();  // another thread does
-  static_cast<void>(::write(STDERR_FILENO, line_of_lost_file.data(), line_of_lost_file.size()));
-  static_cast<void>(::write(STDOUT_FILENO, json_of_lost_file.data(), json_of_lost_file.size()));
-  ::_exit(static_cast<int>(ErrorKind::usage));
-}
-
-}  // namespace
 
 void prepare_mapped_files(const Common& common) {
   const std::string why =
@@ -132,12 +142,13 @@ void require_output(const Common& common) {
 
 void complain(std::string_view message) { write_error("galvatron: " + on_one_line(message) + "\n"); }
 
-void note(const Common& common, std::string_view message) {
+void note_line(const Common& common, std::string_view message) {
   if (!common.quiet) write_error(on_one_line(message) + "\n");
 }
 
-ErrorProgress::ErrorProgress(std::string work, const Common& common)
-    : Progress(std::move(work), progress_style(STDERR_FILENO, common.quiet), write_error) {}
+Progress error_progress(std::string work, const Common& common) {
+  return {std::move(work), progress_style(STDERR_FILENO, common.quiet), write_error};
+}
 
 int report_failure(const std::exception_ptr& failure, const Common& common) {
   int code = static_cast<int>(ErrorKind::internal);
@@ -152,8 +163,7 @@ int report_failure(const std::exception_ptr& failure, const Common& common) {
   } catch (const Infeasible& e) {
     code = static_cast<int>(e.kind());
     message = on_one_line(e.what());
-    json = {{"feasible", false}, {"reason", message}, {"smallest_feasible_memory_bytes", nullptr}};
-    if (e.smallest) json["smallest_feasible_memory_bytes"] = e.smallest->count;
+    add_infeasible(json, message, e.smallest);
   } catch (...) {
     Error error = error_of_exception();
     code = static_cast<int>(error.kind);
@@ -201,34 +211,12 @@ void require_apart(const std::vector<NamedFile>& written, const std::vector<Name
     const NamedFile& out = written[i];
     for (const NamedFile& in : read)
       if (same(out.path, in.path))
-        refuse(std::string(out.option) + " would overwrite " + out.path + ", which " + std::string(in.option) +
-               " reads; name another file");
+        refuse(out.option, " would overwrite ", out.path, ", which ", in.option, " reads; name another file");
     for (std::size_t j = 0; j < i; ++j)
       if (same(out.path, written[j].path))
-        refuse(std::string(written[j].option) + " and " + std::string(out.option) + " would both write " + out.path +
-               "; name two files");
+        refuse(written[j].option, " and ", out.option, " would both write ", out.path, "; name two files");
   }
 }
-
-namespace {
-
-// Refuses unless a file could be written; what is there stays as it is.
-void require_writable(const NamedFile& file) {
-  const std::string& path = file.path;
-  if (path.empty()) return;
-  const auto refuse_file = [&](const std::string& why) {
-    refuse(std::string(file.option) + ": " + why + "; name a file in a folder that you can write");
-  };
-  struct stat status{};
-  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // a pipe or a device is not opened twice
-    if (S_ISDIR(status.st_mode)) refuse_file("cannot write " + path + ": it is a directory");
-    if (::access(path.c_str(), W_OK) != 0) refuse_file("cannot write " + path + ": " + detail::reason_of(errno));
-    return;
-  }
-  if (const auto probe = AtomicFile::create(path); !probe) refuse_file(probe.error().message);
-}
-
-}  // namespace
 
 void require_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
   for (const NamedFile& file : written) require_writable(file);

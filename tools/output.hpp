@@ -13,6 +13,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/progress.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 
 namespace galvatron::tools {
@@ -33,13 +34,10 @@ class Infeasible : public Failure {
   std::optional<Bytes> smallest;
 };
 
-/// Throws Failure (usage): what the user asked for cannot be.
-[[noreturn]] void refuse(const std::string& message);
-
 /// What an option's value stands for, or a thrown Failure (usage) that begins with the option.
 template <class T>
 T value_of(const std::string& option, Result<T>&& result) {
-  if (!result) refuse(option + ": " + result.error().message);
+  if (!result) refuse(option, ": ", result.error().message);
   if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
@@ -47,9 +45,16 @@ T value_of(const std::string& option, Result<T>&& result) {
 std::string percent(double share);
 
 /// A line of a summary, `  label        text`; nothing without a text.
-std::string row(std::string label, const std::string& text);
+std::string row_of(std::string label, const std::string& text);
+template <class... Parts>
+std::string row(const std::string& label, const Parts&... text) {
+  return row_of(label, text_of(text...));
+}
 /// Adds the texts that are not empty under their keys.
 void add_texts(nlohmann::ordered_json& out, const std::vector<std::pair<const char*, std::string>>& texts);
+
+/// What JSON says of a plan that does not fit, or where none does.
+void add_infeasible(nlohmann::ordered_json& out, const std::string& reason, std::optional<Bytes> smallest);
 
 /// Options that every command has.
 struct Common {
@@ -57,8 +62,7 @@ struct Common {
   bool quiet = false;
 };
 
-/// Makes the process safe to write from: descriptors 0 to 2 exist, and neither a reader that goes away nor a limit of
-/// the size of files kills it.
+/// From now on descriptors 0 to 2 exist, and no reader that goes away, or limit of files' size, kills the process.
 void prepare_streams();
 /// From now on an exception that nobody can catch, as of a destructor, ends the process with a line and its exit code.
 void prepare_terminations();
@@ -67,7 +71,6 @@ void prepare_mapped_files(const Common& common);
 
 /// Writes to standard output at once. Throws ReaderGone, or Failure (usage) when it cannot be written.
 void print(std::string_view text);
-/// Writes one JSON object and a newline.
 void print_json(const nlohmann::ordered_json& value);
 /// Throws Failure (usage) when a JSON result could not be printed because standard output is closed.
 void require_output(const Common& common);
@@ -75,13 +78,14 @@ void require_output(const Common& common);
 /// Writes `galvatron: message` on a line to standard error.
 void complain(std::string_view message);
 /// Writes a line to standard error unless quiet.
-void note(const Common& common, std::string_view message);
+void note_line(const Common& common, std::string_view message);
+template <class... Parts>
+void note(const Common& common, const Parts&... message) {
+  note_line(common, text_of(message...));
+}
 
 /// A progress display on standard error.
-class ErrorProgress : public Progress {
- public:
-  ErrorProgress(std::string work, const Common& common);
-};
+Progress error_progress(std::string work, const Common& common);
 
 /// Tells the user about a failure, and in JSON too if that was asked for; the exit code.
 int report_failure(const std::exception_ptr& failure, const Common& common);

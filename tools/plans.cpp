@@ -1,37 +1,51 @@
-// galvatron plan, cost and explain: plans found, priced and told in words. One unit, because pricing plans is what
-// takes the compiler's time.
-#include <algorithm>
+// galvatron plan, cost and explain: one unit, because pricing plans is what takes the compiler's time.
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <mutex>
-#include <string>
+#include <ranges>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/core/json.hpp>
-#include <galvatron/core/quantity.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/plan/cost.hpp>
-#include <galvatron/plan/explain.hpp>
-#include <galvatron/plan/find.hpp>
-#include <galvatron/plan/json.hpp>
+#include <galvatron/device/host/host.hpp>
+#include <galvatron/files.hpp>
 #include <galvatron/search/compiled.hpp>
-#include <galvatron/strategy/space.hpp>
 
-#include "commands.hpp"
-#include "machine.hpp"
-#include "options.hpp"
 #include "plans.hpp"
 #include "signals.hpp"
 
 namespace galvatron::tools {
+
+Cluster cluster_named(const std::string& name_or_path, int ranks) {
+  if (name_or_path == "host") return host_before_profile(ranks);
+  Cluster cluster = value_or_throw(load_cluster(name_or_path));
+  cluster.name = name_or_path;  // in messages a profile is not taken for the preset `host`
+  return cluster;
+}
+
+Cluster host_before_profile(int ranks) {
+  Cluster cluster = host_cluster(ranks);
+  cluster.device.library_workspace = {device::Host::library_workspace_bytes(cluster.threads_per_rank)};
+  std::erase_if(cluster.device.rates,
+                [](const PrecisionRate& rate) { return !device::Host::supports(rate.precision); });
+  return cluster;
+}
+
+Precision chosen_precision(std::optional<Precision> wanted, const Cluster& cluster) {
+  if (!wanted) return cluster.supports(Precision::bf16) ? Precision::bf16 : Precision::fp32;
+  if (*wanted != Precision::fp8 && !cluster.supports(*wanted))  // that the planner answers: there is no such plan
+    refuse("the cluster ", cluster.name, " has no rates for ", name_of(*wanted), "; plan with --precision ",
+           *wanted == Precision::fp32 ? "bf16" : "fp32", ", or on another --cluster");
+  return *wanted;
+}
+
+void moments_option(Options& options, std::optional<Precision>& moments) {
+  options.choice(
+      "--moments", moments, {Precision::fp32, Precision::bf16},
+      "in which AdamW keeps its two moments; bf16 takes 4 bytes a parameter less, rounded at random (default: fp32)");
+}
 
 void add_plan_options(Options& options, const std::string& name, PlanArguments& a) {
   options.require(options.text(name, a.path, "FILE", "the plan, as `galvatron plan --out` writes it"));
@@ -70,7 +84,6 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
   out["schedule"] = name_of(plan.schedule);
   out["virtual_stages"] = plan.virtual_stages;
   out["budget_bytes"] = budget.count;
-  out["stages"] = nlohmann::ordered_json::array();
   for (const PlanStageCost& stage : cost.stages)
     out["stages"].push_back(stage_json(stage.stage.first_layer, stage.stage.last_layer, stage.stage.rank_count,
                                        stage.peak(), stage.seconds.forward, stage.seconds.backward));
@@ -78,22 +91,19 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
   return out;
 }
 
-// The same for people.
-std::string plan_summary(const Plan& plan, const PlanCost& cost) {
-  std::string out = plan.model + " on " + plan.cluster + ": " + counted(plan.ranks(), "rank") + ", batch of " +
-                    std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) + " tokens, " +
-                    name_of(plan.precision) + "\n";
-  out += row("strategy", plan_words(plan));
-  out += "  iteration    " + format_seconds(cost.iteration) + ", " + format_count(cost.samples_per_second) +
-         " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s" + mfu_text(cost.mfu) + "\n";
+std::string plan_summary(const Plan& plan, const std::string& cluster, const PlanCost& cost) {
+  std::string out =
+      text_of(plan.model, " on ", cluster, ": ", counted(plan.ranks(), "rank"), ", batch of ", plan.global_batch, " x ",
+              plan.sequence_length, " tokens, ", name_of(plan.precision), "\n") +
+      row("strategy", plan_words(plan)) +
+      row("iteration", format_seconds(cost.iteration), ", ", format_count(cost.samples_per_second), " samples/s, ",
+          format_count(cost.tokens_per_second), " tokens/s", mfu_text(cost.mfu));
   for (std::size_t i = 0; i < cost.stages.size(); ++i) {
     const PlanStageCost& stage = cost.stages[i];
     const auto [first, last] = std::pair(stage.stage.first_layer, stage.stage.last_layer);
-    out += row("stage " + std::to_string(i),
-               (first == last ? "layer " : "layers ") + std::to_string(first) +
-                   (first == last ? "" : "-" + std::to_string(last)) + ", " + counted(stage.stage.rank_count, "rank") +
-                   ", peak " + format_bytes(stage.peak()) + " each, forward " + format_seconds(stage.seconds.forward) +
-                   ", backward " + format_seconds(stage.seconds.backward));
+    out += row(text_of("stage ", i), first == last ? text_of("layer ", first) : text_of("layers ", first, "-", last),
+               ", ", counted(stage.stage.rank_count, "rank"), ", peak ", format_bytes(stage.peak()), " each, forward ",
+               format_seconds(stage.seconds.forward), ", backward ", format_seconds(stage.seconds.backward));
   }
   return out;
 }
@@ -102,15 +112,13 @@ std::string plan_summary(const Plan& plan, const PlanCost& cost) {
 std::vector<ScheduleKind> schedules_named(const std::string& text) {
   if (text == "all") return {schedule_kinds.begin(), schedule_kinds.end()};
   std::vector<ScheduleKind> out;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string name = text.substr(at, end - at);
+  for (const auto part : std::views::split(text, ',')) {
+    const std::string name(part.begin(), part.end());
     const auto kind = schedule_named(name);
     if (!kind)
-      refuse("--schedule: \"" + detail::one_line(name, 40) +
+      refuse("--schedule: \"", detail::one_line(name, 40),
              "\" is not a schedule; choose from gpipe, 1f1b, interleaved, zb-h1, with commas between several, or all");
     out.push_back(*kind);
-    at = end + 1;
   }
   return out;
 }
@@ -119,40 +127,29 @@ std::vector<ScheduleKind> schedules_named(const std::string& text) {
 std::vector<std::int64_t> batches_named(const std::string& text, int devices) {
   constexpr std::int64_t most = 1 << 30;
   if (text == "auto") return batches_between(devices, std::int64_t{devices} << 12);
-  const auto number = [&text](const std::string& part) {
+  const auto number = [&](const std::string& part) {
     std::int64_t value = 0;
     const auto [end, failure] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (failure != std::errc{} || end != part.data() + part.size() || value < 1 || value > most)
-      refuse("--global-batch: \"" + detail::one_line(text, 40) + "\" is not a number of samples from 1 to " +
-             std::to_string(most) + ", a range such as 8..512, or auto");
+      refuse("--global-batch: \"", detail::one_line(text, 40), "\" is not a number of samples from 1 to ", most,
+             ", a range such as 8..512, or auto");
     return value;
   };
   const std::size_t dots = text.find("..");
   if (dots == std::string::npos) return {number(text)};
   const std::int64_t first = number(text.substr(0, dots));
   const std::int64_t last = number(text.substr(dots + 2));
-  if (first > last)
-    refuse("--global-batch: the range " + text + " ends before it begins; write " + std::to_string(last) + ".." +
-           std::to_string(first));
+  if (first > last) refuse("--global-batch: the range ", text, " ends before it begins; write ", last, "..", first);
   return batches_between(first, last);
 }
 
-// What the search says of its answer, beside the plan.
-void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
-  report["interrupted"] = found.statistics.interrupted;
-  report["alpha_t"] = found.cost.time_balance();
-  report["alpha_m"] = found.cost.memory_balance();
-  report["proven"] = found.statistics.proven;
-  report["bound_seconds"] = found.statistics.bound.value;
-}
-
-// Why there is no plan. A search that a signal interrupted ends as that would have ended it.
-[[noreturn]] void throw_no_plan(const FoundPlan& found, const search::SearchOptions& options, const Common& common) {
-  if (!found.statistics.interrupted) throw Infeasible(found.reason, found.smallest_memory);
-  complain(found.reason);
-  if (common.json) print_json({{"feasible", false}, {"reason", found.reason}, {"interrupted", true}});
-  const int signal = options.stop.signal == nullptr ? 0 : options.stop.signal->load();
-  throw Exited{signal != 0 ? 128 + signal : static_cast<int>(ErrorKind::infeasible)};
+void trainer_option(Options& options, std::optional<cost::Trainer>& trainer, const std::string& usual) {
+  using cost::Trainer;
+  options.choice("--trainer", trainer, {Trainer::galvatron, Trainer::megatron, Trainer::megatron_2022},
+                 "whose code carries the plan out: galvatron, this library; megatron, Megatron-LM with fused attention "
+                 "and overlapped tensor parallelism; megatron-2022, Megatron-LM of 2021 and 2022, without them and "
+                 "with dropout (default: " +
+                     usual + ")");
 }
 
 }  // namespace
@@ -160,19 +157,16 @@ void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
 Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& common) {
   const Bytes all = cluster.device.memory;
   if (wanted <= all) return wanted;
-  note(common, "--memory " + format_bytes(wanted) + " is more than a device of " + cluster.name +
-                   " has: planning with " + format_bytes(all) + " (" + std::to_string(all.count) + " bytes)");
+  note(common, "--memory ", format_bytes(wanted), " is more than a device of ", cluster.name, " has: planning with ",
+       format_bytes(all), " (", all.count, " bytes)");
   return all;
 }
 
-namespace {
-
-// The plan of the best batch, with a sign of life while the search takes long.
-Sweep swept_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
-                 const search::SearchOptions& options, const std::vector<std::int64_t>& batches, double least_gain,
-                 const Common& common) {
+Sweep searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
+                    const search::SearchOptions& options, const std::vector<std::int64_t>& batches, double least_gain,
+                    const Common& common) {
   Sweep out = [&] {
-    ErrorProgress progress("plan", common);
+    Progress progress = error_progress("plan", common);
     const std::jthread ticker([&](const std::stop_token& stop) {
       std::mutex mutex;
       std::condition_variable_any stopped;
@@ -182,43 +176,18 @@ Sweep swept_plan(const ModelSpec& model, const Cluster& cluster, const std::stri
     });
     return value_or_throw(sweep_batches(model, cluster, options, batches, least_gain));
   }();
-  if (!out.best.feasible) {
-    const bool all = cluster.name == "host" && (options.memory.count == 0 || options.memory > cluster.device.memory);
-    if (all && batches.size() == 1) out.best.reason += "; of this host: " + usable_memory(cluster.devices).bound;
-    throw_no_plan(out.best, options, common);
-  }
-  out.best.plan.cluster = cluster_name;
-  return out;
+  FoundPlan& best = out.best;
+  best.plan.cluster = cluster_name;
+  if (best.feasible) return out;
+  const bool all = cluster.name == "host" && (options.memory.count == 0 || options.memory > cluster.device.memory);
+  if (all && batches.size() == 1) best.reason += "; of this host: " + usable_memory(cluster.devices).bound;
+  if (!best.statistics.interrupted) throw Infeasible(best.reason, best.smallest_memory);
+  // The search ends as the signal would have ended it, if one did.
+  complain(best.reason);
+  if (common.json) print_json({{"feasible", false}, {"reason", best.reason}, {"interrupted", true}});
+  const int signal = options.stop.signal == nullptr ? 0 : options.stop.signal->load();
+  throw Exited{signal != 0 ? 128 + signal : static_cast<int>(ErrorKind::infeasible)};
 }
-
-}  // namespace
-
-FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
-                        const search::SearchOptions& options, const Common& common) {
-  return swept_plan(model, cluster, cluster_name, options, {options.global_batch}, 0, common).best;
-}
-
-namespace {
-
-void trainer_option(Options& options, std::string& trainer, const std::string& usual) {
-  options.choice("--trainer", trainer, {"galvatron", "megatron", "megatron-2022"},
-                 "whose code carries the plan out: galvatron, this library; megatron, Megatron-LM with fused attention "
-                 "and overlapped tensor parallelism; megatron-2022, Megatron-LM of 2021 and 2022, without them and "
-                 "with dropout (default: " +
-                     usual + ")");
-}
-
-cost::Trainer trainer_named(const std::string& name) {
-  return *std::find_if(cost::trainers.begin(), cost::trainers.end(),
-                       [&](cost::Trainer trainer) { return name_of(trainer) == name; });
-}
-
-// As a shell reports a process that a signal ended; the user has the best plan so far.
-void end_if_interrupted(int signal) {
-  if (signal != 0) throw Exited{128 + signal};
-}
-
-}  // namespace
 
 void run_plan(const Arguments& arguments, Common& common) {
   Options options("plan",
@@ -227,13 +196,12 @@ void run_plan(const Arguments& arguments, Common& common) {
                   "plan so far, and exit code 130.");
   std::string model_name;
   std::string cluster_name;
-  std::string precision;
-  std::string moments;
+  std::optional<Precision> precision;
+  std::optional<Precision> moments;
+  std::optional<cost::Trainer> trainer;
   std::string space;
   std::string schedule;
   std::string batch;
-  std::string algorithm;
-  std::string trainer;
   std::string out;
   search::SearchOptions search;
   options.section("What to plan");
@@ -246,7 +214,7 @@ void run_plan(const Arguments& arguments, Common& common) {
       "samples of an iteration; or a range or auto, for the batch with the most samples a second among doublings"));
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
   trainer_option(options, trainer, "galvatron");
-  options.choice("--precision", precision, {"bf16", "fp32", "fp8"},
+  options.choice("--precision", precision, {Precision::bf16, Precision::fp32, Precision::fp8},
                  "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
   moments_option(options, moments);
   options.section("Limits");
@@ -259,8 +227,8 @@ void run_plan(const Arguments& arguments, Common& common) {
                "gpipe, 1f1b, interleaved, zb-h1 or all: the fastest of them (default: gpipe,1f1b)");
   options.integer("--microbatches", search.microbatches, 1, 1 << 30,
                   "micro-batches of an iteration (default: the fastest number)");
-  options.choice(
-      "--search", algorithm, {"exact", "bmw"},
+  options.choice_of(
+      "--search", search.algorithm, {{"exact", search::Algorithm::exact}, {"bmw", search::Algorithm::bmw}},
       "exact: cuts and strategies together, with a bound; bmw: Galvatron-BMW's local search (default: exact)");
   options.integer(
       "--effort", search.effort, 1, 1'000'000,
@@ -282,18 +250,17 @@ void run_plan(const Arguments& arguments, Common& common) {
   const Cluster cluster = cluster_named(cluster_name);
   search.memory = memory_to_plan_with(search.memory, cluster, common);
   search.precision = chosen_precision(precision, cluster);
-  if (!moments.empty()) search.moments = precision_named(moments);
-  if (!trainer.empty()) search.trainer = trainer_named(trainer);
+  search.moments = moments.value_or(search.moments);
+  search.trainer = trainer.value_or(search.trainer);
   // A plan for a host is made to be trained here.
   if (space.empty()) space = cluster.cores > 0 ? "runnable" : "all";
   search.space = value_or_throw(parse_space(space));
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
-  if (algorithm == "bmw") search.algorithm = search::Algorithm::bmw;
   const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
   search.stop.signal = &note_signals(common.quiet ? "" : "Interrupted: the search ends with its best plan so far.",
                                      "interrupted twice, and ended at once");
   const auto [ignored, found, tried] =
-      swept_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common);
+      searched_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common);
   const bool swept = batches.size() > 1;
   const int interrupted_by = found.statistics.interrupted ? search.stop.signal->load() : 0;
   end_on_signals("interrupted");
@@ -301,7 +268,11 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (!out.empty()) value_or_throw(save_plan(found.plan, out));
   if (common.json) {
     auto report = plan_report(found.plan, found.cost, found.plan.predicted.budget, found.statistics.seconds);
-    add_search_report(report, found);
+    report["interrupted"] = found.statistics.interrupted;
+    report["alpha_t"] = found.cost.time_balance();
+    report["alpha_m"] = found.cost.memory_balance();
+    report["proven"] = found.statistics.proven;
+    report["bound_seconds"] = found.statistics.bound.value;
     for (const TriedBatch& one : tried)
       if (swept)
         report["batches"].push_back({{"global_batch", one.global_batch},
@@ -309,36 +280,35 @@ void run_plan(const Arguments& arguments, Common& common) {
                                      {"iteration_seconds", one.iteration.value},
                                      {"samples_per_second", one.samples_per_second}});
     print_json(report);
-    end_if_interrupted(interrupted_by);
-    return;
+  } else {
+    std::string text = plan_summary(found.plan, cluster_name, found.cost);
+    for (const TriedBatch& one : tried)
+      if (swept)
+        text += text_of("  batch ", one.global_batch, ": ",
+                        one.feasible ? format_count(one.samples_per_second) + " samples/s" : "does not fit", "\n");
+    const search::SearchStatistics& statistics = found.statistics;
+    const double gap = 1 - statistics.bound.value / found.cost.iteration.value;
+    const bool effort_helps =
+        !statistics.proven && !statistics.interrupted && search.algorithm != search::Algorithm::bmw;
+    text += row("search", format_seconds(statistics.seconds), ", ", statistics.cases,
+                " combinations of stages, micro-batches and schedule; ",
+                statistics.narrowed ? "there are too many to try them all; " : "",
+                interrupted_by != 0      ? "interrupted, this is the best plan so far; "
+                : statistics.interrupted ? "out of time, this is the best plan so far; "
+                                         : "",
+                statistics.proven ? "no plan is faster" : "no plan is more than " + percent(gap) + " faster",
+                effort_helps ? " (a larger --effort may tell)" : "");
+    if (!out.empty()) text += row("written to", out, " (`galvatron explain ", out, "` tells why this plan won)");
+    print(text);
   }
-  std::string text = plan_summary(found.plan, found.cost);
-  for (const TriedBatch& one : tried)
-    if (swept)
-      text += "  batch " + std::to_string(one.global_batch) + ": " +
-              (one.feasible ? format_count(one.samples_per_second) + " samples/s" : "does not fit") + "\n";
-  const double gap = 1 - found.statistics.bound.value / found.cost.iteration.value;
-  text +=
-      "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
-      " combinations of stages, micro-batches and schedule; " +
-      (found.statistics.narrowed ? "there are too many to try them all; " : "") +
-      (interrupted_by != 0            ? "interrupted, this is the best plan so far; "
-       : found.statistics.interrupted ? "out of time, this is the best plan so far; "
-                                      : "") +
-      (found.statistics.proven ? std::string("no plan is faster")
-                               : "no plan is more than " + percent(gap) + " faster") +
-      (!found.statistics.proven && !found.statistics.interrupted && algorithm != "bmw" ? " (a larger --effort may tell)"
-                                                                                       : "") +
-      "\n";
-  if (!out.empty()) text += row("written to", out + " (`galvatron explain " + out + "` tells why this plan won)");
-  print(text);
-  end_if_interrupted(interrupted_by);
+  // As a shell reports a process that a signal ended; the user has the best plan so far.
+  if (interrupted_by != 0) throw Exited{128 + interrupted_by};
 }
 
 void run_cost(const Arguments& arguments, Common& common) {
   Options options("cost", "Prices a plan on a cluster: the time of an iteration, and of each stage the peak memory.");
   PlanArguments a;
-  std::string trainer;
+  std::optional<cost::Trainer> trainer;
   add_plan_options(options, "--plan", a);
   trainer_option(options, trainer, "the plan's own");
   options.section("Output");
@@ -346,25 +316,19 @@ void run_cost(const Arguments& arguments, Common& common) {
   if (!options.parse(arguments, common)) return;
 
   Plan plan = value_or_throw(read_plan(a.path));
-  if (!trainer.empty()) plan.trainer = trainer_named(trainer);
+  plan.trainer = trainer.value_or(plan.trainer);
   const ModelSpec model = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));
-  const bool own = a.cluster.empty();
-  const Cluster cluster = cluster_named(own ? plan.cluster : a.cluster, plan.ranks());
+  const std::string& cluster_name = a.cluster.empty() ? plan.cluster : a.cluster;
+  const Cluster cluster = cluster_named(cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
   const Bytes budget = budget_of(plan, cluster);
   const std::string reason = why_too_large(cost.peak(), budget);
   if (common.json) {
     auto report = plan_report(plan, cost, budget, Seconds{});
-    if (!reason.empty()) {
-      report["feasible"] = false;
-      report["reason"] = reason;
-      report["smallest_feasible_memory_bytes"] = cost.peak().count;
-    }
+    if (!reason.empty()) add_infeasible(report, reason, cost.peak());
     print_json(report);
   } else {
-    Plan shown = plan;
-    if (!own) shown.cluster = a.cluster;
-    print(plan_summary(shown, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
+    print(plan_summary(plan, cluster_name, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
   }
   if (!reason.empty()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }

@@ -1,7 +1,10 @@
-// Plans for other commands.
+// Clusters and plans, for several commands.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -12,13 +15,27 @@
 
 namespace galvatron::tools {
 
+/// A preset or a cluster file. `host` has only the precisions of this processor, and what its libraries take.
+/// @param ranks  of `host`; 0: one a core
+Cluster cluster_named(const std::string& name_or_path, int ranks = 0);
+
+/// The cores of this machine as a cluster before anything is measured. @param ranks  0: one a core
+Cluster host_before_profile(int ranks);
+
+/// What is wanted, which the cluster may lack (Failure, usage); without that bf16 where the cluster has it, else fp32.
+Precision chosen_precision(std::optional<Precision> wanted, const Cluster& cluster);
+
+void moments_option(Options& options, std::optional<Precision>& moments);
+
 /// The budget of each device: what was asked for (0: nothing), or, with a note, all that a device has if that is less.
 Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& common);
 
-/// The fastest plan, with a sign of life while the search takes long. `plan.cluster` becomes `cluster_name`. Throws
-/// Failure (usage), or Infeasible.
-FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
-                        const search::SearchOptions& options, const Common& common);
+/// The fastest plan of the best batch, with a sign of life while the search takes long. Its `cluster` becomes
+/// `cluster_name`. Throws Failure (usage), or Infeasible.
+/// @param least_gain  see sweep_batches
+Sweep searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
+                    const search::SearchOptions& options, const std::vector<std::int64_t>& batches, double least_gain,
+                    const Common& common);
 
 /// A plan that a command is about, and what stands in place of its own model and cluster; empty: its own.
 struct PlanArguments {

@@ -1,4 +1,5 @@
 // galvatron profile: this machine as a cluster file.
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,54 +11,22 @@
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/profile/check.hpp>
 
-#include "commands.hpp"
 #include "launcher.hpp"
-#include "machine.hpp"
 #include "options.hpp"
 
 namespace galvatron::tools {
 
 namespace {
+
 // Not of GPUs.
 bool is_host(const Cluster& cluster) { return cluster.device.name == "host"; }
-}  // namespace
-
-void busy_option(Options& options, std::string& on_busy, const std::string& when) {
-  options.choice("--on-busy", on_busy, {"refuse", "accept"},
-                 when +
-                     "what to do with a profile during which other programs took more than half of the cores all the "
-                     "time, or that has figures of no machine: refuse it (exit code 4) or accept it (default: refuse)");
-}
-
-MeasuredCluster measured(const Launcher& launcher, Measurement what, const Common& common) {
-  ErrorProgress progress("profile", common);
-  MeasuredCluster out;
-  train::ProfileOptions options;
-  options.ranks = what.ranks;
-  options.time_budget = {what.seconds};
-  options.precisions = std::move(what.precisions);
-  options.models = std::move(what.models);
-  options.accepts_busy = what.on_busy == "accept";
-  options.progress = [&](const train::ProfileProgress& now) {
-    out.others = now.others;
-    progress.update(now.share, now.step);
-  };
-  out.cluster = launcher.profile(options);
-  if (!is_host(out.cluster) || !launcher.shows()) return out;
-  if (const std::string why = train::why_doubtful(out.cluster, out.others); !why.empty())
-    progress.say("The profile is doubtful: " + why + ".");
-  return out;
-}
-
-namespace {
 
 struct ProfileArguments {
-  int ranks = 0;
-  double seconds = 35;
+  train::ProfileOptions profile;
   std::string device = "host";
-  std::string precision;
+  std::optional<Precision> precision;
   std::vector<std::string> models;
-  std::string on_busy;
+  std::optional<bool> accepts_busy;
   std::string out = "cluster.json";
 };
 
@@ -66,16 +35,18 @@ bool read(const Arguments& arguments, ProfileArguments& a, Common& common) {
       "profile",
       "Measures this machine as a cluster of ranks: matrix products and attention over sizes, memory bandwidth, "
       "messages between ranks, all with every rank at work, and writes a cluster file for `galvatron plan`.");
-  options.integer("--ranks", a.ranks, 1, 1024, "ranks to measure with (default: one for each core, or for each GPU)");
+  options.integer("--ranks", a.profile.ranks, 1, 1024,
+                  "ranks to measure with (default: one for each core, or for each GPU)");
   options.choice("--device", a.device, {"host", "cuda"},
                  "what to measure (default: host); cuda: a GPU for each rank, over NCCL, also in processes that "
                  "torchrun, mpirun or srun has started; more ranks than GPUs share the first one");
-  options.choice("--precision", a.precision, {"bf16", "fp32", "fp8"},
+  options.choice("--precision", a.precision, {Precision::bf16, Precision::fp32, Precision::fp8},
                  "measure only this one, with fp8 bf16 too (default: all that the hardware has)");
-  options.number("--seconds", a.seconds, 0.01, 3600, "about how long to measure; less is coarser (default: 35)");
+  options.number("--seconds", a.profile.time_budget.value, 0.01, 3600,
+                 "about how long to measure; less is coarser (default: 35)");
   options.texts("--model", a.models, "M...",
                 "measure also the products of these models, with all tensor degrees: presets or config.json files");
-  busy_option(options, a.on_busy);
+  busy_option(options, a.accepts_busy);
   options.section("Output");
   options.text("--out", a.out, "FILE", "the cluster file (default: cluster.json)");
   options.flag("--json", common.json, "print one JSON object instead of text");
@@ -87,12 +58,12 @@ bool read(const Arguments& arguments, ProfileArguments& a, Common& common) {
 // "on one NVIDIA H100", "on 8 NVIDIA H100, one each"
 std::string place_of(const Cluster& cluster, const std::string& device) {
   if (device == "host")
-    return "of " + counted(cluster.threads_per_rank, "thread") + " on " + counted(cluster.cores, "core");
+    return text_of("of ", counted(cluster.threads_per_rank, "thread"), " on ", counted(cluster.cores, "core"));
   if (cluster.devices == 1 || cluster.cores == 1) return "on one " + cluster.device.name;
-  return "on " + std::to_string(cluster.devices) + " " + cluster.device.name + ", one each";
+  return text_of("on ", cluster.devices, " ", cluster.device.name, ", one each");
 }
 
-void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
+void profile(ProfileArguments& a, Common& common, Launcher& launcher) {
   if (launcher.shows()) {
     std::vector<NamedFile> read;
     for (const std::string& model : a.models) read.push_back({"--model", model});
@@ -100,15 +71,12 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
   } else {
     common.quiet = true;
   }
-  std::vector<Precision> precisions;
-  if (!a.precision.empty()) precisions.push_back(precision_named(a.precision));
-
-  std::vector<ModelSpec> models;
-  for (const std::string& model : a.models) models.push_back(value_or_throw(load_model(model)));
+  if (a.precision) a.profile.precisions = {*a.precision};
+  for (const std::string& model : a.models) a.profile.models.push_back(value_or_throw(load_model(model)));
+  a.profile.accepts_busy = a.accepts_busy.value_or(false);
 
   const double start = steady_seconds();
-  const auto [cluster, others] =
-      measured(launcher, {a.ranks, a.seconds, std::move(precisions), std::move(models), a.on_busy}, common);
+  const auto [cluster, others] = measured(launcher, a.profile, common);
   const double took = steady_seconds() - start;
   if (!launcher.shows()) return;
   value_or_throw(write_cluster(a.out, cluster));
@@ -134,27 +102,49 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
     print_json(out);
     return;
   }
-  std::string text = "Measured " + counted(cluster.devices, "rank") + " " + place_of(cluster, a.device) + " in " +
-                     format_seconds({took}) + "\n";
-  for (const PrecisionRate& rate : cluster.device.rates)
-    text += "  matrix products    " + format_count(rate.peak_flops) + "FLOP/s in " + name_of(rate.precision) +
-            " (one rank alone)\n";
-  text += "  memory             " + format_count(cluster.device.memory_bandwidth) + "B/s (one rank alone)\n";
-  const auto all_reduce = [&](const Link& link, const std::string& what) {
-    text += "  all-reduce         " + format_count(link.all_reduce_bandwidth) + "B/s bus bandwidth of " + what + "\n";
+  std::string text = text_of("Measured ", counted(cluster.devices, "rank"), " ", place_of(cluster, a.device), " in ",
+                             format_seconds({took}), "\n");
+  const auto line = [&](std::string label, const auto&... what) {
+    label.resize(19, ' ');
+    text += text_of("  ", label, what..., "\n");
   };
-  if (cluster.devices_per_node > 1)
-    all_reduce(cluster.inside_node, std::to_string(cluster.devices_per_node) + " ranks");
-  if (cluster.nodes() > 1) all_reduce(cluster.across_nodes, std::to_string(cluster.nodes()) + " machines");
-  text += "  free memory        " + format_bytes(cluster.device.memory) + " a rank" +
-          (free.bound.empty() ? "" : ": " + free.bound) + "\n";
-  if (const std::string busy = train::others_text(others); !busy.empty())
-    text += "  disturbed          " + busy + " meanwhile\n";
-  text += "  written to         " + a.out + "\n";
+  for (const PrecisionRate& rate : cluster.device.rates)
+    line("matrix products", format_count(rate.peak_flops), "FLOP/s in ", name_of(rate.precision), " (one rank alone)");
+  line("memory", format_count(cluster.device.memory_bandwidth), "B/s (one rank alone)");
+  const auto all_reduce = [&](const Link& link, int count, const char* what) {
+    line("all-reduce", format_count(link.all_reduce_bandwidth), "B/s bus bandwidth of ", count, what);
+  };
+  if (cluster.devices_per_node > 1) all_reduce(cluster.inside_node, cluster.devices_per_node, " ranks");
+  if (cluster.nodes() > 1) all_reduce(cluster.across_nodes, cluster.nodes(), " machines");
+  line("free memory", format_bytes(cluster.device.memory), " a rank", free.bound.empty() ? "" : ": ", free.bound);
+  if (const std::string busy = train::others_text(others); !busy.empty()) line("disturbed", busy, " meanwhile");
+  line("written to", a.out);
   print(text);
 }
 
 }  // namespace
+
+void busy_option(Options& options, std::optional<bool>& accepts_busy, const std::string& when) {
+  options.choice_of(
+      "--on-busy", accepts_busy, {{"refuse", false}, {"accept", true}},
+      when +
+          "what to do with a profile during which other programs took more than half of the cores all the time, or "
+          "that has figures of no machine: refuse it (exit code 4) or accept it (default: refuse)");
+}
+
+std::pair<Cluster, double> measured(const Launcher& launcher, train::ProfileOptions options, const Common& common) {
+  Progress progress = error_progress("profile", common);
+  double others = 0;
+  options.progress = [&](const train::ProfileProgress& now) {
+    others = now.others;
+    progress.update(now.share, now.step);
+  };
+  Cluster cluster = launcher.profile(options);
+  if (is_host(cluster) && launcher.shows())
+    if (const std::string why = train::why_doubtful(cluster, others); !why.empty())
+      progress.say("The profile is doubtful: " + why + ".");
+  return {std::move(cluster), others};
+}
 
 void run_profile(const Arguments& arguments, Common& common) {
   ProfileArguments a;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <string>
 #include <system_error>
 #include <utility>
 
@@ -19,9 +18,9 @@ void add_start_options(Options& options, RunFileArguments& a) {
   options.text("--init-from", a.initial, "PATH",
                "start from these weights: a Hugging Face checkpoint of GPT-2 or Llama (a folder, a .safetensors file, "
                "or an index of several), or a folder of --checkpoint");
-  options.choice("--on-nan", a.on_nan, {"stop", "skip"},
-                 "when the loss or a gradient is infinite or not a number: end with exit code 4, or leave the step's "
-                 "update out (default: stop)");
+  options.choice_of("--on-nan", a.on_nan, {{"stop", train::OnNan::stop}, {"skip", train::OnNan::skip}},
+                    "when the loss or a gradient is infinite or not a number: end with exit code 4, or leave the "
+                    "step's update out (default: stop)");
 }
 
 void add_output_options(Options& options, RunFileArguments& a) {
@@ -60,14 +59,14 @@ RunStart found_start(const RunFileArguments& a, train::Checksums checksums) {
   if (has_checkpoints) {
     const auto resumed = train::find_checkpoint(a.resume);
     if (a.resume.empty() || !resumed || whole_path(*resumed).parent_path() != whole_path(a.checkpoint))
-      refuse("--checkpoint: " + a.checkpoint + " has checkpoints of another run; go on with that one by --resume " +
-             a.checkpoint + ", or name another folder");
+      refuse("--checkpoint: ", a.checkpoint, " has checkpoints of another run; go on with that one by --resume ",
+             a.checkpoint, ", or name another folder");
   }
   if (a.resume.empty()) return {};
   auto usable = value_of("--resume", train::Checkpoint::find_usable(a.resume, checksums));
   if (checksums == train::Checksums::compared)
     for (const std::string& why : usable.passed_over)
-      note({}, "Passed over a newer checkpoint: " + why + ". The run goes on after " + usable.path.string() + ".");
+      note({}, "Passed over a newer checkpoint: ", why, ". The run goes on after ", usable.path.string(), ".");
   return {.checkpoint = usable.path.string(), .manifest = std::move(usable.manifest)};
 }
 
@@ -84,7 +83,7 @@ RunStart run_start(const RunFileArguments& a, Launcher& launcher) {
     if (!a.checkpoint.empty())  // also of a run that has nothing else to do
       if (auto done = train::prepare_checkpoint_folder(a.checkpoint); !done) refuse(done.error().message);
     if (restarts_itself(a) && start.checkpoint.empty())
-      note({}, "There is no checkpoint in " + a.resume + " yet: a new run begins.");
+      note({}, "There is no checkpoint in ", a.resume, " yet: a new run begins.");
     if (!a.metrics.empty()) value_of("--metrics", train::MetricsFile::check(a.metrics));
   }
   start.checkpoint = launcher.shared(start.checkpoint);
@@ -108,22 +107,26 @@ std::string way_to_go_on(const RunFileArguments& a) {
   return restarts_itself(a) ? "the same command goes on after it" : "--resume " + a.checkpoint + " goes on after it";
 }
 
-void settle(TrainingConstants& c, const std::optional<train::CheckpointManifest>& resumed, std::int64_t steps) {
+void settle(const TrainingConstants& c, const std::optional<train::CheckpointManifest>& resumed,
+            train::TrainOptions& options) {
   if (resumed && c.seed >= 0 && static_cast<std::uint64_t>(c.seed) != resumed->training.seed)
-    refuse("--seed says " + std::to_string(c.seed) + ", but the checkpoint was made with the seed " +
-           std::to_string(resumed->training.seed) + ", which orders the data; leave the option out");
+    refuse("--seed says ", c.seed, ", but the checkpoint was made with the seed ", resumed->training.seed,
+           ", which orders the data; leave the option out");
   train::TrainingState from;  // what a new run has
-  from.learning_rate = {.peak = 1e-3, .floor = 1e-4, .warmup_steps = std::min<std::int64_t>(steps / 10, 100)};
+  from.learning_rate = {.peak = 1e-3, .floor = 1e-4, .warmup_steps = std::min<std::int64_t>(options.steps / 10, 100)};
   from.clip = 1;
   from.seed = 1;
   if (resumed) from = resumed->training;
-  if (c.least_rate < 0) c.least_rate = c.learning_rate < 0 ? from.learning_rate.floor : c.learning_rate / 10;
-  if (c.learning_rate < 0) c.learning_rate = from.learning_rate.peak;
-  if (c.warmup < 0) c.warmup = from.learning_rate.warmup_steps;
-  if (c.weight_decay < 0) c.weight_decay = static_cast<double>(from.adam.weight_decay);
-  if (c.rounding.empty()) c.rounding = device::name_of(from.adam.rounding);
-  if (c.clip < 0) c.clip = from.clip;
-  if (c.seed < 0) c.seed = static_cast<std::int64_t>(from.seed);
+  const auto given_or = [](auto given, auto otherwise) { return given < 0 ? otherwise : given; };
+  options.learning_rate = {
+      .peak = given_or(c.learning_rate, from.learning_rate.peak),
+      .floor = given_or(c.least_rate, c.learning_rate < 0 ? from.learning_rate.floor : c.learning_rate / 10),
+      .warmup_steps = given_or(c.warmup, from.learning_rate.warmup_steps),
+      .steps = options.steps};
+  options.adam.weight_decay = given_or(static_cast<float>(c.weight_decay), from.adam.weight_decay);
+  options.adam.rounding = c.rounding.value_or(from.adam.rounding);
+  options.clip = given_or(c.clip, from.clip);
+  options.seed = c.seed < 0 ? from.seed : static_cast<std::uint64_t>(c.seed);
 }
 
 bool continues(const train::CheckpointManifest& resumed, const Plan& plan, const train::Data& data,
@@ -131,23 +134,22 @@ bool continues(const train::CheckpointManifest& resumed, const Plan& plan, const
   const train::TrainingState& from = resumed.training;
   const auto differs = [](const char* what, std::int64_t here, std::int64_t there) {
     if (here != there)
-      refuse(std::string("--resume: the run has ") + what + " of " + std::to_string(here) + ", the checkpoint one of " +
-             std::to_string(there) + "; go on as it was begun");
+      refuse("--resume: the run has ", what, " of ", here, ", the checkpoint one of ", there,
+             "; go on as it was begun");
   };
   differs("a global batch", plan.global_batch, from.global_batch);
   differs("a sequence length", plan.sequence_length, from.sequence_length);
   if (from.data_tokens != 0 && data.size() != from.data_tokens)
-    refuse("--resume: the data have " + std::to_string(data.size()) + " tokens, and the checkpoint was trained on " +
-           std::to_string(from.data_tokens) + "; give the same --data");
+    refuse("--resume: the data have ", data.size(), " tokens, and the checkpoint was trained on ", from.data_tokens,
+           "; give the same --data");
   if (from.data_crc32c && data.checksum() != *from.data_crc32c)
     refuse(
         "--resume: the data are as large as those that the checkpoint was trained on, but others: samples of them have "
-        "the checksum " +
-        std::to_string(data.checksum()) + " instead of " + std::to_string(*from.data_crc32c) +
-        "; give the same --data, in the same order");
+        "the checksum ",
+        data.checksum(), " instead of ", *from.data_crc32c, "; give the same --data, in the same order");
   if (steps < from.step)
-    refuse("--resume: the checkpoint has " + std::to_string(from.step) + " steps behind it, and --steps says " +
-           std::to_string(steps) + " in all; give more");
+    refuse("--resume: the checkpoint has ", from.step, " steps behind it, and --steps says ", steps,
+           " in all; give more");
   return from.step < steps;
 }
 
@@ -159,16 +161,23 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
   return out;
 }
 
-RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics)
-    : a_(a), start_(start) {
-  const bool resumes = !start.checkpoint.empty();
-  if (resumes)
+RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics,
+                   train::TrainOptions& options) {
+  options.on_nan = a.on_nan;
+  options.checkpoint.folder = a.checkpoint;
+  options.checkpoint.every =
+      a.checkpoint_every > 0 ? a.checkpoint_every : std::max<std::int64_t>(options.steps / 10, 1);
+  options.checkpoint.keep = a.checkpoint_keep;
+  options.checkpoint.lock = start.lock;
+  if (!start.checkpoint.empty()) {
     resumed_ = value_of("--resume", train::Checkpoint::open(start.checkpoint, model, train::Checksums::known));
-  if (!a.initial.empty() && !resumes) {
-    if (train::find_checkpoint(a.initial))
-      initial_ = value_of("--init-from", train::Checkpoint::open(a.initial, model));
-    else
-      huggingface_ = value_of("--init-from", train::HuggingFaceWeights::open(a.initial, model));
+    options.resume = &*resumed_;
+  } else if (!a.initial.empty() && train::find_checkpoint(a.initial)) {
+    initial_ = value_of("--init-from", train::Checkpoint::open(a.initial, model));
+    options.initial = initial_->weights();
+  } else if (!a.initial.empty()) {
+    huggingface_ = value_of("--init-from", train::HuggingFaceWeights::open(a.initial, model));
+    options.initial = huggingface_->weights();
   }
   if (!writes_metrics) return;
   const std::int64_t done = resumed_ ? resumed_->training().step : 0;
@@ -176,29 +185,15 @@ RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const Model
   if (!a.tensorboard.empty()) tensorboard_ = value_or_throw(train::TensorBoardFile::create(a.tensorboard, done + 1));
 }
 
-void RunFiles::apply(train::TrainOptions& options) const {
-  options.on_nan = a_.on_nan == "skip" ? train::OnNan::skip : train::OnNan::stop;
-  options.resume = resumed_ ? &*resumed_ : nullptr;
-  if (initial_) options.initial = initial_->weights();
-  if (huggingface_) options.initial = huggingface_->weights();
-  options.checkpoint.folder = a_.checkpoint;
-  options.checkpoint.every =
-      a_.checkpoint_every > 0 ? a_.checkpoint_every : std::max<std::int64_t>(options.steps / 10, 1);
-  options.checkpoint.keep = a_.checkpoint_keep;
-  options.checkpoint.lock = start_.lock;
-}
-
 void RunFiles::add(const train::StepReport& step) {
   if (metrics_) value_or_throw(metrics_->append(step));
-  if (tensorboard_)
-    if (auto written = tensorboard_->append(step.step + 1, train::metrics_scalars(step)); !written)
-      throw_error(written.error());
+  if (tensorboard_) value_or_throw(tensorboard_->append(step.step + 1, train::metrics_scalars(step)));
 }
 
 void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, const train::TrainReport& report) {
   const auto skipped = std::ranges::count_if(report.steps, [](const auto& step) { return !step.skipped.empty(); });
   if (!report.steps.empty()) out["first_step"] = report.steps.front().step + 1;
-  if (a.on_nan == "skip") out["skipped_steps"] = skipped;
+  if (a.on_nan == train::OnNan::skip) out["skipped_steps"] = skipped;
   add_texts(out, {{"resume", a.resume},
                   {"init_from", a.initial},
                   {"metrics", a.metrics},
@@ -206,31 +201,23 @@ void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, cons
                   {"checkpoint", a.checkpoint}});
   if (a.checkpoint.empty()) return;
   out["checkpoints_written"] = report.checkpoints.front().count;
-  out["checkpoint_bytes"] = nlohmann::ordered_json::array();
-  for (const char* key : {"checkpoint_pause_seconds", "checkpoint_wait_seconds", "checkpoint_write_seconds"})
-    out[key] = 0.0;
-  const auto largest = [&](const char* key, double seconds) {
-    out[key] = std::max(out[key].template get<double>(), seconds);
-  };
-  for (const train::CheckpointReport& rank : report.checkpoints) {
-    out["checkpoint_bytes"].push_back(rank.bytes);
-    largest("checkpoint_pause_seconds", rank.pause_seconds);
-    largest("checkpoint_wait_seconds", rank.wait_seconds);
-    largest("checkpoint_write_seconds", rank.write_seconds);
-  }
+  for (const train::CheckpointReport& rank : report.checkpoints) out["checkpoint_bytes"].push_back(rank.bytes);
+  using Report = train::CheckpointReport;
+  for (const auto& [key, seconds] : {std::pair("checkpoint_pause_seconds", &Report::pause_seconds),
+                                     {"checkpoint_wait_seconds", &Report::wait_seconds},
+                                     {"checkpoint_write_seconds", &Report::write_seconds}})
+    out[key] = std::ranges::max(report.checkpoints, {}, seconds).*seconds;
 }
 
 std::string files_text(const RunFileArguments& a, const train::TrainReport& report) {
   std::string out;
   if (!a.checkpoint.empty()) {
     Bytes bytes;
-    double pause = 0;
-    for (const train::CheckpointReport& rank : report.checkpoints) {
-      bytes = bytes + Bytes{rank.bytes};
-      pause = std::max(pause, rank.pause_seconds);
-    }
-    out += "  checkpoints  " + a.checkpoint + ": " + std::to_string(report.checkpoints.front().count) + " of " +
-           format_bytes(bytes) + ", for which training paused " + format_seconds({pause}) + "\n";
+    for (const train::CheckpointReport& rank : report.checkpoints) bytes += Bytes{rank.bytes};
+    const double pause =
+        std::ranges::max(report.checkpoints, {}, &train::CheckpointReport::pause_seconds).pause_seconds;
+    out += row("checkpoints", a.checkpoint, ": ", report.checkpoints.front().count, " of ", format_bytes(bytes),
+               ", for which training paused ", format_seconds({pause}));
   }
   return out + row("metrics", a.metrics) + row("tensorboard", a.tensorboard);
 }

@@ -32,7 +32,7 @@ struct RunFileArguments {
   std::string initial;
   std::string metrics;
   std::string tensorboard;
-  std::string on_nan = "stop";
+  train::OnNan on_nan = train::OnNan::stop;
 };
 
 /// Declares the options. The sections are the caller's.
@@ -47,20 +47,18 @@ struct TrainingConstants {
   double weight_decay = -1;
   double clip = -1;
   std::int64_t seed = -1;
-  std::string rounding{};  ///< empty: not given
+  std::optional<device::Rounding> rounding{};
 };
 
-/// Where a run begins.
 struct RunStart {
   std::string checkpoint{};                             ///< that is resumed; empty: a new run
   std::optional<train::CheckpointManifest> manifest{};  ///< of it
   std::shared_ptr<train::FolderLock> lock{};            ///< of the folder of --checkpoint, in the process that shows
 };
 
-/// Where this run begins: after the newest checkpoint that is whole, or, when --resume and --checkpoint are one folder
-/// that has none, anew. Collective, and the same in all processes; what the user should know is noted. Throws Failure
-/// (usage), also when another run writes to the folder, the checkpoints of this run and of another one would mix in it,
-/// or the file of the metrics is something else.
+/// Where this run begins: after the newest whole checkpoint, or, when --resume and --checkpoint are one folder that has
+/// none, anew. Collective, and the same in all processes; what the user should know is noted. Throws Failure (usage),
+/// also when another run writes to the folder or has checkpoints in it, or the file of the metrics is something else.
 RunStart run_start(const RunFileArguments& a, Launcher& launcher);
 
 /// The same for what only starts the processes: it takes no lock and compares no checksums.
@@ -70,9 +68,10 @@ RunStart likely_run_start(const RunFileArguments& a);
 std::string newest_checkpoint(const RunFileArguments& a);
 std::string way_to_go_on(const RunFileArguments& a);
 
-/// Fills in what was not given: from the checkpoint, or the defaults. Throws Failure (usage) when what was given
-/// contradicts the checkpoint.
-void settle(TrainingConstants& constants, const std::optional<train::CheckpointManifest>& resumed, std::int64_t steps);
+/// Sets the constants of a run of options.steps: those that were given, else those of the checkpoint, or the defaults.
+/// Throws Failure (usage) when what was given contradicts the checkpoint.
+void settle(const TrainingConstants& constants, const std::optional<train::CheckpointManifest>& resumed,
+            train::TrainOptions& options);
 
 /// False when the run of so many steps has ended. Throws Failure (usage) when this plan and these data are of another
 /// run than the checkpoint, or it is further than the run is long.
@@ -84,18 +83,15 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
 /// The files of a run while it goes on.
 class RunFiles {
  public:
-  /// Opens the checkpoint to resume or to start from, checks all of it, and begins the metrics. Throws Failure (usage).
+  /// Opens the checkpoint to resume or to start from, checks all of it, sets what `options` say of it and of NaN, and
+  /// begins the metrics. Throws Failure (usage). This must outlive the run.
   /// @param writes_metrics  whether this process has rank 0
-  /// @param start  must outlive this
-  RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics = true);
-  /// Sets what `options` say about checkpoints and NaN. This must outlive the run.
-  void apply(train::TrainOptions& options) const;
+  RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics,
+           train::TrainOptions& options);
   /// Writes the metrics of a step. Throws Failure (usage).
   void add(const train::StepReport& step);
 
  private:
-  const RunFileArguments& a_;
-  const RunStart& start_;
   std::optional<train::Checkpoint> resumed_;
   std::optional<train::Checkpoint> initial_;
   std::optional<train::HuggingFaceWeights> huggingface_;

@@ -2,13 +2,10 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
-#include <string>
 #include <string_view>
 
 namespace galvatron::tools {

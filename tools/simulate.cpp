@@ -8,15 +8,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/core/file.hpp>
-#include <galvatron/core/quantity.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/plan/cost.hpp>
-#include <galvatron/plan/json.hpp>
+#include <galvatron/files.hpp>
 #include <galvatron/simulate/simulate.hpp>
 
-#include "commands.hpp"
-#include "machine.hpp"
 #include "options.hpp"
 #include "plans.hpp"
 #include "report/report.hpp"
@@ -59,11 +53,8 @@ ordered_json seconds_json(const simulate::StageSeconds& seconds) {
 // The figures that compared plans have too.
 ordered_json figures_json(const Simulated& s) {
   ordered_json out;
-  out["feasible"] = s.fits();
-  if (!s.fits()) {
-    out["reason"] = why_too_large(s);
-    out["smallest_feasible_memory_bytes"] = s.peak().count;
-  }
+  out["feasible"] = true;
+  if (!s.fits()) add_infeasible(out, why_too_large(s), s.peak());
   out["iteration_seconds"] = s.simulation.iteration.value;
   out["planned_iteration_seconds"] = s.simulation.cost.iteration.value;
   out["samples_per_second"] = s.samples_per_second();
@@ -101,9 +92,7 @@ ordered_json simulated_stage_json(const Simulated& s, std::size_t i) {
 
 ordered_json critical_json(const CriticalPath& path) {
   ordered_json out = {{"time", seconds_json(path.seconds)}};
-  out["stage_seconds"] = ordered_json::array();
   for (const Seconds seconds : path.stage_seconds) out["stage_seconds"].push_back(seconds.value);
-  out["segments"] = ordered_json::array();
   for (const simulate::CriticalSegment& segment : path.segments)
     out["segments"].push_back({{"stage", segment.stage},
                                {"begin_seconds", segment.begin.value},
@@ -114,67 +103,65 @@ ordered_json critical_json(const CriticalPath& path) {
 
 std::string summary(const Simulated& s, const std::vector<Simulated>& compared) {
   const Simulation& sim = s.simulation;
-  std::string out = s.plan.model + " on " + s.plan.cluster + ": " + plan_words(s.plan) + "\n";
-  out += "  iteration    " + format_seconds(sim.iteration) + " simulated, " + format_seconds(sim.cost.iteration) +
-         " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s" + mfu_text(s.mfu()) + "\n";
+  std::string out =
+      text_of(s.plan.model, " on ", s.plan.cluster, ": ", plan_words(s.plan), "\n") +
+      row("iteration", format_seconds(sim.iteration), " simulated, ", format_seconds(sim.cost.iteration),
+          " by the planner's formula; ", format_count(s.tokens_per_second()), " tokens/s", mfu_text(s.mfu()));
   if (sim.followed < s.plan.microbatches)
-    out += "  followed     " + std::to_string(sim.followed) + " of the " + std::to_string(s.plan.microbatches) +
-           " micro-batches; the others repeat them\n";
-  out += row("waiting", percent(sim.bubble_fraction()) + " of the stages' time");
+    out += row("followed", sim.followed, " of the ", s.plan.microbatches, " micro-batches; the others repeat them");
+  out += row("waiting", percent(sim.bubble_fraction()), " of the stages' time");
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
     const simulate::StageSeconds& seconds = sim.stages[i];
     const auto share = [&](Seconds part) { return percent(part / sim.iteration); };
     out +=
-        row("stage " + std::to_string(i),
-            "compute " + share(seconds[Activity::compute] + seconds[Activity::recompute]) + ", communication " +
-                share(seconds[Activity::communication] + seconds[Activity::transfer]) + ", gradients and optimizer " +
-                share(seconds[Activity::gradients] + seconds[Activity::update]) + ", waiting " +
-                share(seconds[Activity::waiting]) + ", peak " + format_bytes(sim.cost.stages[i].memory.total()));
+        row(text_of("stage ", i), "compute ", share(seconds[Activity::compute] + seconds[Activity::recompute]),
+            ", communication ", share(seconds[Activity::communication] + seconds[Activity::transfer]),
+            ", gradients and optimizer ", share(seconds[Activity::gradients] + seconds[Activity::update]), ", waiting ",
+            share(seconds[Activity::waiting]), ", peak ", format_bytes(sim.cost.stages[i].memory.total()));
   }
   if (!s.fits()) out += "  It does not fit: " + why_too_large(s) + ".\n";
   for (const Simulated& other : compared) {
     const double more = other.simulation.iteration / sim.iteration - 1;
-    out += "  " + other.name + ": " + format_seconds(other.simulation.iteration) + " (" + (more > 0 ? "+" : "") +
-           percent(more) + "), peak " + format_bytes(other.peak()) + (other.fits() ? "" : ", which does not fit") +
-           "\n";
+    out += text_of("  ", other.name, ": ", format_seconds(other.simulation.iteration), " (", more > 0 ? "+" : "",
+                   percent(more), "), peak ", format_bytes(other.peak()), other.fits() ? "" : ", which does not fit",
+                   "\n");
   }
   return out;
 }
 
 }  // namespace
 
-void write_run(const Run& run, const std::string& trace, const std::string& report, const Common& common) {
+void write_run(const Plan& plan, const ModelSpec& model, const Cluster* made_for, const simulate::Measured& measured,
+               const std::string& trace, const std::string& report, const Common& common) {
   if (trace.empty() && report.empty()) return;
+  const int ranks = plan.ranks();
+  const auto on = [&](const Cluster& cluster) { return simulated("a run of galvatron train", plan, model, cluster); };
   const Simulated s = [&] {
     std::string why;
     try {
-      const Cluster cluster = run.cluster != nullptr ? *run.cluster : cluster_named(run.plan.cluster, run.plan.ranks());
-      return simulated("a run of galvatron train", run.plan, run.model, cluster);
+      return on(made_for != nullptr ? *made_for : cluster_named(plan.cluster, ranks));
     } catch (const Failure& failure) {
       why = failure.what();
     }
-    note(common, "What is predicted beside the run is that of this machine without a profile, because " + why);
-    return simulated("a run of galvatron train", run.plan, run.model, cluster_named("host", run.plan.ranks()));
+    note(common, "What is predicted beside the run is that of this machine without a profile, because ", why);
+    return on(cluster_named("host", ranks));
   }();
   if (!trace.empty()) {
     simulate::TraceWriter out;
-    out.tell("model", run.plan.model);
-    out.tell("cluster", run.plan.cluster);
-    out.tell("step", std::to_string(run.measured.step.step + 1));
-    const bool chunks = run.plan.virtual_stages > 1;
-    const int ranks = run.plan.ranks();
-    for (std::size_t i = 0; i < run.plan.stages.size(); ++i) {
-      const PlanStage& stage = run.plan.stages[i];
+    out.tell("model", plan.model);
+    out.tell("cluster", plan.cluster);
+    out.tell("step", std::to_string(measured.step.step + 1));
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      const PlanStage& stage = plan.stages[i];
       for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank)
-        simulate::add_measured(out, rank, "rank " + std::to_string(rank) + " measured, of stage " + std::to_string(i),
-                               run.measured.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.cost.stages[i],
-                               chunks);
+        simulate::add_measured(out, rank, text_of("rank ", rank, " measured, of stage ", i),
+                               measured.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.cost.stages[i],
+                               plan.virtual_stages > 1);
     }
-    simulate::add_simulation(out, run.plan, s.simulation, ranks);
+    simulate::add_simulation(out, plan, s.simulation, ranks);
     value_or_throw(write_file_atomically(trace, out.text()));
   }
-  if (report.empty()) return;
-  value_or_throw(write_file_atomically(report, simulate::report_html(s, {}, &run.measured)));
+  if (!report.empty()) value_or_throw(write_file_atomically(report, simulate::report_html(s, {}, &measured)));
 }
 
 void run_simulate(const Arguments& arguments, Common& common) {
@@ -204,23 +191,20 @@ void run_simulate(const Arguments& arguments, Common& common) {
   for (const std::string& other : others) compared.push_back(simulated_file(other, a));
   if (!trace.empty()) value_or_throw(write_file_atomically(trace, simulate::trace_text(s.plan, s.simulation)));
   if (!report.empty()) value_or_throw(write_file_atomically(report, simulate::report_html(s, compared)));
-  if (!common.json) {
+  if (common.json) {
+    ordered_json out = figures_json(s);
+    for (std::size_t i = 0; i < s.plan.stages.size(); ++i) out["stages"].push_back(simulated_stage_json(s, i));
+    out["critical_path"] = critical_json(simulate::critical_path(s.simulation));
+    for (const Simulated& other : compared) {
+      ordered_json figures = {{"plan", other.name}};
+      figures.update(figures_json(other));
+      out["compared"].push_back(figures);
+    }
+    add_texts(out, {{"trace", trace}, {"report", report}});
+    print_json(out);
+  } else {
     print(summary(s, compared) + row("trace", trace) + row("report", report));
-    if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
-    return;
   }
-  ordered_json out = figures_json(s);
-  out["stages"] = ordered_json::array();
-  for (std::size_t i = 0; i < s.plan.stages.size(); ++i) out["stages"].push_back(simulated_stage_json(s, i));
-  out["critical_path"] = critical_json(simulate::critical_path(s.simulation));
-  if (!compared.empty()) out["compared"] = ordered_json::array();
-  for (const Simulated& other : compared) {
-    ordered_json figures = {{"plan", other.name}};
-    figures.update(figures_json(other));
-    out["compared"].push_back(figures);
-  }
-  add_texts(out, {{"trace", trace}, {"report", report}});
-  print_json(out);
   if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
 

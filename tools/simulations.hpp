@@ -2,26 +2,59 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/schedule/replay.hpp>
+#include <galvatron/simulate/simulation.hpp>
 
 #include "output.hpp"
-#include "report/subject.hpp"
+
+namespace galvatron::simulate {
+
+/// A plan that was simulated.
+struct Simulated {
+  std::string name;  ///< of its file, say
+  Plan plan;
+  ModelSpec model;
+  Cluster cluster;
+  Simulation simulation;
+
+  [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster); }
+  [[nodiscard]] Bytes peak() const { return simulation.cost.peak(); }
+  [[nodiscard]] bool fits() const { return peak() <= budget(); }
+  [[nodiscard]] double samples_per_second() const {
+    return static_cast<double>(plan.global_batch) / simulation.iteration.value;
+  }
+  [[nodiscard]] double tokens_per_second() const {
+    return samples_per_second() * static_cast<double>(plan.sequence_length);
+  }
+  /// 0 when the device's peak is unknown.
+  [[nodiscard]] double mfu() const {
+    const PlanCost& cost = simulation.cost;
+    return cost.mfu * (cost.iteration / simulation.iteration);
+  }
+};
+
+/// A run of that plan.
+struct Measured {
+  schedule::MeasuredStep step;
+  Seconds iteration;         ///< median of the run's steps
+  std::vector<Bytes> peaks;  ///< of each rank
+  double others = 0;         ///< share of the cores that other programs took meanwhile
+};
+
+}  // namespace galvatron::simulate
 
 namespace galvatron::tools {
 
-/// A run of a plan, to be shown beside what was predicted for it.
-struct Run {
-  const Plan& plan;
-  const ModelSpec& model;
-  const Cluster* cluster;  ///< that the plan was made for; null: the one that it names
-  simulate::Measured measured;
-};
-
-/// Writes the trace (measured ranks and simulated stages) and the report of a run; an empty path: not. Throws Failure
-/// (usage) when a file cannot be written; it is whole or not there.
-void write_run(const Run& run, const std::string& trace, const std::string& report, const Common& common);
+/// Writes the trace (measured ranks and simulated stages) and the report of a run, whole or not at all; an empty path:
+/// not. Throws Failure (usage).
+/// @param made_for  the cluster that the plan was searched for; null: the one that it names
+void write_run(const Plan& plan, const ModelSpec& model, const Cluster* made_for, const simulate::Measured& measured,
+               const std::string& trace, const std::string& report, const Common& common);
 
 }  // namespace galvatron::tools

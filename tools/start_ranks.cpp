@@ -9,12 +9,11 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -24,6 +23,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
+#include <galvatron/core/units.hpp>
 
 #include "launcher.hpp"
 #include "signals.hpp"
@@ -115,52 +115,28 @@ struct Streams {
   ::_exit(127);
 }
 
-// mpirun (Open MPI 4.1.4) may wait for itself for ever when it ends, mostly after a signal: all its processes are gone
-// then, on this machine the ranks and on others what reached them.
-class Watch {
- public:
-  explicit Watch(pid_t mpirun) : mpirun_(mpirun) {}
-  /// Asked about once a second.
-  [[nodiscard]] bool hangs() {
-    const auto now = std::chrono::steady_clock::now();
-    if (has_processes()) {
-      had_some_ = true;
-      none_since_ = now;
+bool has_processes(pid_t mpirun) {
+  std::error_code gone;
+  for (const auto& task : std::filesystem::directory_iterator(text_of("/proc/", mpirun, "/task"), gone)) {
+    std::ifstream children(task.path() / "children");
+    for (std::string process; children >> process;) {
+      const std::string text = read_text_file("/proc/" + process + "/stat").value_or("");
+      const auto end = text.rfind(") ");
+      if (end != std::string::npos && text[end + 2] != 'Z') return true;
     }
-    return had_some_ && now - none_since_ > std::chrono::seconds(10);
   }
+  return false;
+}
 
- private:
-  [[nodiscard]] bool has_processes() const {
-    const std::string folder = "/proc/" + std::to_string(mpirun_) + "/task";
-    std::error_code gone;
-    for (const auto& task : std::filesystem::directory_iterator(folder, gone)) {
-      std::ifstream children(task.path() / "children");
-      for (std::string child; children >> child;) {
-        std::ifstream file("/proc/" + child + "/stat");
-        const std::string text((std::istreambuf_iterator<char>(file)), {});
-        const auto end = text.rfind(") ");
-        if (end != std::string::npos && text[end + 2] != 'Z') return true;
-      }
-    }
-    return false;
-  }
-
-  pid_t mpirun_;
-  bool had_some_ = false;
-  std::chrono::steady_clock::time_point none_since_{};
-};
-
-// Passes on what the processes write until all have closed their ends. False: mpirun hangs.
-bool pass_output(Streams& streams, Messages& messages, pid_t mpirun) {
-  Watch watch(mpirun);
+// Passes on what the processes write until all have closed their ends. False: mpirun hangs, as Open MPI 4.1.4 may for
+// ever when it ends, mostly after a signal: all its processes are gone then, here the ranks, elsewhere their daemons.
+bool pass_output(const Streams& streams, Messages& messages, pid_t mpirun) {
+  std::optional<double> had_processes;  // when it last had some
   std::array<pollfd, 2> ends{{{streams.out[0], POLLIN, 0}, {streams.err[0], POLLIN, 0}}};
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
     const int ready = ::poll(ends.data(), ends.size(), 1000);
-    if (ready == 0 && watch.hangs()) {
-      messages.end();
-      return false;
-    }
+    if (ready == 0 && has_processes(mpirun)) had_processes = steady_seconds();
+    if (ready == 0 && had_processes && steady_seconds() - *had_processes > 10) return false;
     if (ready <= 0) continue;  // or a signal
     for (std::size_t i = 0; i < ends.size(); ++i) {
       if (ends[i].fd < 0 || ends[i].revents == 0) continue;
@@ -175,7 +151,6 @@ bool pass_output(Streams& streams, Messages& messages, pid_t mpirun) {
         messages.take({buffer, static_cast<std::size_t>(n)});
     }
   }
-  messages.end();
   return true;
 }
 
@@ -194,22 +169,24 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
   ::close(streams.out[1]);
   ::close(streams.err[1]);
   Messages messages;
+  bool hangs = false;
   try {
-    if (!pass_output(streams, messages, child)) {
-      ::kill(child, SIGKILL);
-      ::waitpid(child, nullptr, 0);
-      if (!messages.told())
-        complain(line.front() + " did not end when all its processes had, and was killed: how they ended is not known");
-      if (stop_signal != 0) end_by_signal(stop_signal);
-      throw Exited{static_cast<int>(ErrorKind::machine)};
-    }
+    hangs = !pass_output(streams, messages, child);
   } catch (...) {  // nobody reads any more
     ::kill(child, SIGTERM);
     ::waitpid(child, nullptr, 0);
     throw;
   }
+  messages.end();
+  if (hangs) ::kill(child, SIGKILL);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (hangs) {
+    if (!messages.told())
+      complain(line.front() + " did not end when all its processes had, and was killed: how they ended is not known");
+    if (stop_signal != 0) end_by_signal(stop_signal);
+    throw Exited{static_cast<int>(ErrorKind::machine)};
   }
   stop_passing_signals();
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -224,9 +201,9 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
   if (code == 127)
     throw Failure(ErrorKind::machine,
                   "cannot start " + line.front() + ": install openmpi-bin, or name it with --mpirun");
-  std::string why = messages.from_mpirun();
-  if (why.empty()) why = line.front() + " ended with exit code " + std::to_string(code) + " and said nothing";
-  throw Failure(ErrorKind::machine, why);
+  const std::string why = messages.from_mpirun();
+  throw Failure(ErrorKind::machine,
+                why.empty() ? text_of(line.front(), " ended with exit code ", code, " and said nothing") : why);
 }
 
 }  // namespace galvatron::tools

@@ -1,9 +1,8 @@
 // galvatron train: a plan carried out on this machine, and how the prediction compares.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <new>
 #include <optional>
 #include <string>
@@ -14,23 +13,15 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/cluster/json.hpp>
-#include <galvatron/core/quantity.hpp>
 #include <galvatron/data/data.hpp>
+#include <galvatron/files.hpp>
 #include <galvatron/model/difference.hpp>
-#include <galvatron/model/huggingface.hpp>
-#include <galvatron/plan/cost.hpp>
-#include <galvatron/plan/json.hpp>
 #include <galvatron/profile/check.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/schedule/schedules.hpp>
 #include <galvatron/strategy/registry.hpp>
-#include <galvatron/strategy/space.hpp>
-#include <galvatron/strategy/text.hpp>
 
-#include "commands.hpp"
 #include "launcher.hpp"
-#include "machine.hpp"
 #include "options.hpp"
 #include "plans.hpp"
 #include "run_files.hpp"
@@ -48,22 +39,20 @@ struct TrainArguments {
   bool automatic = false;
   std::string model;
   std::vector<std::string> data;
-  std::int64_t steps = 0;
+  train::TrainOptions options;
   std::int64_t global_batch = 0;  // 0: not given
   std::int64_t sequence = 0;      // 0: not given
   int ranks = 0;                  // 0: not given
   Bytes memory;                   // 0: not given
   std::string device = "host";
-  std::string cuda_graph = "on";
-  std::string tune = "on";
   std::string launcher;  // empty: what started this process
   std::string mpirun = "mpirun";
   double rank_timeout = 600;
-  std::string precision;
-  std::string moments;
+  std::optional<Precision> precision;
+  std::optional<Precision> moments;
   std::string cluster;
   double profile_seconds = 8;
-  std::string on_busy;
+  std::optional<bool> accepts_busy;
   std::string save_plan;
   std::string save_cluster;
   TrainingConstants constants;
@@ -82,28 +71,30 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.require_one(
       {plan, options.flag("--auto", a.automatic, "profile this machine, search a plan and train with it")});
   const auto automatic = [&a] { return a.automatic; };
-  options.require_when(
-      automatic, options.text("--model", a.model, "MODEL",
-                              "a preset's name, or the path of a Hugging Face config.json (default: the plan's)"));
-  options.require_when(automatic, options.integer("--global-batch", a.global_batch, 1, 1 << 30,
-                                                  "samples of a step (default: the plan's)"));
+  options.require_one(
+      {options.text("--model", a.model, "MODEL",
+                    "a preset's name, or the path of a Hugging Face config.json (default: the plan's)")},
+      automatic);
+  options.require_one(
+      {options.integer("--global-batch", a.global_batch, 1, 1 << 30, "samples of a step (default: the plan's)")},
+      automatic);
   options.integer("--seq", a.sequence, 1, 1 << 24,
                   "tokens of a sample (default: the plan's, else all the model takes)");
   options.integer("--ranks", a.ranks, 1, 1024,
                   "ranks (default: the plan's or the cluster's, else one a core, or one a GPU)");
   options.size("--memory", a.memory, "memory of each rank that training may take");
-  options.choice("--precision", a.precision, {"bf16", "fp32", "fp8"},
+  options.choice("--precision", a.precision, {Precision::bf16, Precision::fp32, Precision::fp8},
                  "with --auto (default: bf16 where the processor has it)");
   moments_option(options, a.moments);
   options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
   options.number("--profile-seconds", a.profile_seconds, 0.01, 3600, "with --auto: how long to profile (default: 8)");
-  busy_option(options, a.on_busy, "with --auto: ");
+  busy_option(options, a.accepts_busy, "with --auto: ");
   options.text("--save-plan", a.save_plan, "FILE", "with --auto: write the plan here");
   options.text("--save-cluster", a.save_cluster, "FILE", "with --auto: write the profile here, as a cluster file");
   options.section("Training");
   options.require(options.texts("--data", a.data, "FILE...",
                                 "texts (bytes are tokens), .bin token files, or .images files for models of images"));
-  options.require(options.integer("--steps", a.steps, 1, 10'000'000, "steps to train"));
+  options.require(options.integer("--steps", a.options.steps, 1, 10'000'000, "steps to train"));
   TrainingConstants& c = a.constants;
   options.number("--lr", c.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
   options.number("--min-lr", c.least_rate, 0, 1e3, "learning rate at the end of the cosine (default: a tenth of --lr)");
@@ -111,7 +102,7 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
                   "steps of linear warm-up (default: a tenth of --steps, at most 100)");
   options.number("--weight-decay", c.weight_decay, 0, 1e3,
                  "of AdamW, times the learning rate; biases and norms do not decay (default: 0.1)");
-  options.choice("--rounding", c.rounding, {"nearest", "stochastic"},
+  options.choice("--rounding", c.rounding, {device::Rounding::nearest, device::Rounding::stochastic},
                  "of bf16 parameters from their masters (default: nearest)");
   options.number("--clip", c.clip, 0, 1e9, "largest gradient norm, 0 for no clipping (default: 1)");
   options.integer("--seed", c.seed, 0, std::int64_t{1} << 62, "of initial values and of the data's order (default: 1)");
@@ -123,11 +114,12 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
       "--device", a.device, {"host", "cuda"},
       "what to compute on (default: host); cuda: rank r on GPU r, over NCCL; more ranks than GPUs share the first one. "
       "With processes that torchrun, mpirun or srun has started, each is a rank with a GPU of its own");
-  options.choice("--cuda-graph", a.cuda_graph, {"on", "off"},
-                 "with --device cuda and one rank: record the second step and launch it whole (default: on)");
-  options.choice("--tune", a.tune, {"on", "off"},
-                 "with --device cuda and one rank: search the fastest algorithm of each matrix product first and keep "
-                 "it on disk (default: on)");
+  options.choice_of("--cuda-graph", a.options.repeats, {{"on", true}, {"off", false}},
+                    "with --device cuda and one rank: record the second step and launch it whole (default: on)");
+  options.choice_of(
+      "--tune", a.options.searches, {{"on", true}, {"off", false}},
+      "with --device cuda and one rank: search the fastest algorithm of each matrix product first and keep "
+      "it on disk (default: on)");
   options.choice(
       "--launcher", a.launcher, {"threads", "mpi"},
       "what a rank is: a thread, or a process (default: threads; processes when a launcher has started several)");
@@ -143,12 +135,11 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   const device::AdamW adam;
-  char optimizer[512];
-  std::snprintf(
-      optimizer, sizeof optimizer,
-      "The optimizer is AdamW with beta1 %g, beta2 %g, epsilon %g and bias correction; the rate rises linearly, then "
-      "falls along half a cosine; the gradient is clipped by its norm over the whole model (docs/optimizer.md).",
-      static_cast<double>(adam.beta1), static_cast<double>(adam.beta2), static_cast<double>(adam.epsilon));
+  const std::string optimizer =
+      "The optimizer is AdamW with " +
+      galvatron::detail::formatted("beta1 %g, beta2 %g, epsilon %g", adam.beta1, adam.beta2, adam.epsilon) +
+      " and bias correction; the rate rises linearly, then falls along half a cosine; the gradient is clipped by its "
+      "norm over the whole model (docs/optimizer.md).";
   options.examples(
       wrapped(optimizer, static_cast<std::size_t>(help_width()), 0) +
       "\n\nExamples:\n  galvatron train --plan plan.json --data text.txt --steps 100\n  galvatron train --auto --model "
@@ -156,30 +147,25 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   return options.parse(arguments, common);
 }
 
-void check(const TrainArguments& a, const Launcher& launcher) {
+void check(const TrainArguments& a, const train::LearningRate& rate, const Launcher& launcher) {
   if (a.automatic && !a.plan_path.empty()) refuse("--plan and --auto exclude each other; give one of them");
   if (a.launcher == "mpi") require_mpi();
   if (a.launcher == "threads" && launcher.ranks() > 0)
-    refuse(launcher.starter() + " has started " + std::to_string(launcher.ranks()) +
-           " processes, and --launcher threads trains in one; leave " + launcher.starter() + " out, or the option");
+    refuse(launcher.starter(), " has started ", launcher.ranks(),
+           " processes, and --launcher threads trains in one; leave ", launcher.starter(), " out, or the option");
   if (!a.automatic)
     for (const auto& [given, option] : {std::pair(!a.cluster.empty(), "--cluster"),
-                                        {!a.precision.empty(), "--precision"},
-                                        {!a.moments.empty(), "--moments"},
-                                        {!a.on_busy.empty(), "--on-busy"},
+                                        {a.precision.has_value(), "--precision"},
+                                        {a.moments.has_value(), "--moments"},
+                                        {a.accepts_busy.has_value(), "--on-busy"},
                                         {!a.save_plan.empty(), "--save-plan"},
                                         {!a.save_cluster.empty(), "--save-cluster"}})
-      if (given) refuse(std::string(option) + " belongs to --auto; leave it out, the plan says it");
-  const TrainingConstants& c = a.constants;
-  if (c.warmup > a.steps)
-    refuse("--warmup " + std::to_string(c.warmup) + " is longer than --steps " + std::to_string(a.steps) +
-           "; shorten it");
-  if (c.least_rate > c.learning_rate) {
-    char text[96];
-    std::snprintf(text, sizeof text, "--min-lr %g is larger than --lr %g; choose a smaller one", c.least_rate,
-                  c.learning_rate);
-    refuse(text);
-  }
+      if (given) refuse(option, " belongs to --auto; leave it out, the plan says it");
+  if (rate.warmup_steps > a.options.steps)
+    refuse("--warmup ", rate.warmup_steps, " is longer than --steps ", a.options.steps, "; shorten it");
+  if (rate.floor > rate.peak)
+    refuse(galvatron::detail::formatted("--min-lr %g is larger than --lr %g", rate.floor, rate.peak),
+           "; choose a smaller one");
   std::vector<NamedFile> read{{"--plan", a.plan_path}, {"--cluster", a.cluster}, {"--model", a.model}};
   for (const std::string& path : a.data) read.push_back({"--data", path});
   require_files({{"--metrics", a.files.metrics},
@@ -191,31 +177,31 @@ void check(const TrainArguments& a, const Launcher& launcher) {
 }
 
 void check_processes(int ranks, const Launcher& launcher) {
-  if (launcher.ranks() != 0 && launcher.ranks() != ranks)
-    refuse(launcher.starter() + " has started " + std::to_string(launcher.ranks()) +
-           (launcher.ranks() == 1 ? " process" : " processes") + ", but the plan has " + counted(ranks, "rank") + "; " +
-           (launcher.starter() == "mpirun" ? "use mpirun -np " : std::string("start ")) + std::to_string(ranks) +
-           ", or make a plan for " + std::to_string(launcher.ranks()));
+  if (launcher.ranks() == 0 || launcher.ranks() == ranks) return;
+  const std::string starter = launcher.starter();
+  refuse(starter, " has started ", launcher.ranks(), launcher.ranks() == 1 ? " process" : " processes",
+         ", but the plan has ", counted(ranks, "rank"), "; ", starter == "mpirun" ? "use mpirun -np " : "start ", ranks,
+         ", or make a plan for ", launcher.ranks());
 }
 
 void check_against(const Plan& plan, const ModelSpec& model, const TrainArguments& a, const Launcher& launcher) {
   const auto differs = [](const char* option, std::int64_t given, const char* what, std::int64_t has) {
     if (given != 0 && given != has)
-      refuse(std::string(option) + " says " + std::to_string(given) + ", but the plan was made for " + what + " " +
-             std::to_string(has) + "; leave the option out, or make a new plan");
+      refuse(option, " says ", given, ", but the plan was made for ", what, " ", has,
+             "; leave the option out, or make a new plan");
   };
   differs("--ranks", a.ranks, "this number of ranks:", plan.ranks());
   check_processes(plan.ranks(), launcher);
   differs("--global-batch", a.global_batch, "a global batch of", plan.global_batch);
   differs("--seq", a.sequence, "a sequence length of", plan.sequence_length);
   if (const std::string why = why_unfit(plan, model); !why.empty())
-    refuse("the plan does not suit the model " + model.name + ": " + why + "; make a plan for this model");
+    refuse("the plan does not suit the model ", model.name, ": ", why, "; make a plan for this model");
   if (model.name != plan.model) {
     const auto planned = load_model(plan.model);
     const auto difference = planned ? first_difference(*planned, model) : std::nullopt;
     if (difference)
-      refuse("the plan was made for the model " + plan.model + ", not for " + model.name + ": " + difference->field +
-             " " + difference->first + " there, " + difference->second + " here; make a plan for this model");
+      refuse("the plan was made for the model ", plan.model, ", not for ", model.name, ": ", difference->field, " ",
+             difference->first, " there, ", difference->second, " here; make a plan for this model");
   }
 }
 
@@ -223,17 +209,16 @@ void check_against(const Plan& plan, const ModelSpec& model, const TrainArgument
 void check_runnable(const Plan& plan, const Launcher& launcher) {
   const auto check_spec = [](const std::string& layer, const StrategySpec& spec) {
     if (!is_instantiated(InstantiatedStrategies{}, spec))
-      refuse(layer + " of the plan has the strategy \"" + strategy_text(spec) +
+      refuse(layer, " of the plan has the strategy \"", strategy_text(spec),
              "\", which this version plans and does not train; make a plan with --space runnable");
   };
   if (plan.trainer != cost::Trainer::galvatron)
-    refuse("the plan is for " + std::string(name_of(plan.trainer)) + "; make a plan without --trainer");
+    refuse("the plan is for ", name_of(plan.trainer), "; make a plan without --trainer");
   check_spec("the embedding", plan.embedding);
-  for (std::size_t i = 0; i < plan.layers.size(); ++i) check_spec("layer " + std::to_string(i), plan.layers[i]);
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) check_spec(text_of("layer ", i), plan.layers[i]);
   check_spec("the head", plan.head);
   if (plan.ranks() > 1024)
-    refuse("the plan has " + std::to_string(plan.ranks()) +
-           " ranks, and rank threads are at most 1024; plan for this machine");
+    refuse("the plan has ", plan.ranks(), " ranks, and rank threads are at most 1024; plan for this machine");
   launcher.require(plan.precision);
 }
 
@@ -247,28 +232,25 @@ void check_recorded(const Plan& plan) {
                                                 static_cast<int>(i), plan.microbatches, plan.virtual_stages))) *
                     plan.stages[i].rank_count;
   if (instructions > most)
-    refuse("--trace and --report record each instruction of a step on every rank, " + std::to_string(instructions) +
-           " of this plan, and at most " + std::to_string(most) +
+    refuse("--trace and --report record each instruction of a step on every rank, ", instructions,
+           " of this plan, and at most ", most,
            " can be recorded; leave them out, or train a plan of fewer micro-batches");
 }
 
-// The memory of every rank on this machine.
-std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model, const Launcher& launcher) {
-  const Bytes library = launcher.library_workspace(plan);
+// What `of_stage` says of a stage, for each of its ranks.
+template <class OfStage>
+std::vector<Bytes> by_rank(const Plan& plan, const OfStage& of_stage) {
   std::vector<Bytes> out;
-  for (const PlanStage& stage : plan.stages) {
-    const Bytes bytes = train::memory_of(train::stage_plan(plan, model, stage.first_rank), library).total();
-    out.insert(out.end(), static_cast<std::size_t>(stage.rank_count), bytes);
-  }
+  for (std::size_t i = 0; i < plan.stages.size(); ++i)
+    out.insert(out.end(), static_cast<std::size_t>(plan.stages[i].rank_count), of_stage(i));
   return out;
 }
 
-// @param copies  beside the arenas, of every rank or of none
+// @param ranks  the arena of every rank  @param copies  beside the arenas, of every rank or of none
 void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, const Plan& plan,
                   const Launcher& launcher, const TrainArguments& a) {
-  Bytes most;
+  const Bytes most = std::ranges::max(ranks);
   double sum = 0;
-  for (const Bytes bytes : ranks) most = max(most, bytes);
   if (!launcher.copies_in_arena_memory()) copies.clear();
   const std::vector<int> here = launcher.ranks_here(plan);
   const bool together = launcher.shares_memory(plan);
@@ -278,24 +260,21 @@ void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, co
     if (!copies.empty()) sum += static_cast<double>(copies[static_cast<std::size_t>(rank)].count);
   }
   if (a.memory.count > 0 && most > a.memory)
-    throw Infeasible("the plan takes " + std::to_string(most.count) + " bytes (" + format_bytes(most) +
-                         ") on its fullest rank, and --memory allows " + format_bytes(a.memory) +
-                         "; allow that much, or make a plan with this --memory",
+    throw Infeasible(text_of("the plan takes ", most.count, " bytes (", format_bytes(most),
+                             ") on its fullest rank, and --memory allows ", format_bytes(a.memory),
+                             "; allow that much, or make a plan with this --memory"),
                      most);
   const auto [memory, owner] = launcher.arena_memory(plan);
   const std::string bound = launcher.memory_bound(plan.ranks());
   if (sum > static_cast<double>(memory.count))
     throw Infeasible(
-        "the plan takes " + format_bytes(most) + " on its fullest rank" +
-            (together && here.size() > 1 ? " and " + format_count(sum) + "B on all " + std::to_string(here.size())
-                                         : "") +
-            (copies.empty() ? "" : " with their copies for checkpoints") + ", but " + owner + " has " +
-            format_bytes(memory) + (bound.empty() ? "" : " free (" + bound + ")") +
-            "; train a smaller model or batch, or plan with a smaller --memory",
+        text_of("the plan takes ", format_bytes(most), " on its fullest rank",
+                together && here.size() > 1 ? text_of(" and ", format_count(sum), "B on all ", here.size()) : "",
+                copies.empty() ? "" : " with their copies for checkpoints", ", but ", owner, " has ",
+                format_bytes(memory), bound.empty() ? "" : " free (" + bound + ")",
+                "; train a smaller model or batch, or plan with a smaller --memory"),
         std::nullopt);
 }
-
-void check_trainable(const ModelSpec& model) { value_or_throw(runtime::check_implemented(model)); }
 
 struct Prepared {
   ModelSpec model;
@@ -303,62 +282,74 @@ struct Prepared {
   std::optional<Cluster> cluster;  // that the plan was searched for
 };
 
+ModelSpec trainable_model(const std::string& name) {
+  ModelSpec model = value_or_throw(load_model(name));
+  value_or_throw(runtime::check_implemented(model));
+  return model;
+}
+
 Prepared given_plan(const TrainArguments& a, const Launcher& launcher) {
-  Prepared out;
-  out.plan = value_or_throw(read_plan(a.plan_path));
-  out.model = value_or_throw(load_model(a.model.empty() ? out.plan.model : a.model));
-  check_trainable(out.model);
-  check_against(out.plan, out.model, a, launcher);
-  return out;
+  Plan plan = value_or_throw(read_plan(a.plan_path));
+  ModelSpec model = trainable_model(a.model.empty() ? plan.model : a.model);
+  check_against(plan, model, a, launcher);
+  return {std::move(model), std::move(plan), std::nullopt};
 }
 
 bool profiles_first(const TrainArguments& a) { return a.cluster.empty() || a.cluster == "host"; }
 
-// `check_data` reads the data, so that nothing bad in them comes up after minutes of profiling.
-template <class CheckData>
+// What is profiled for a search on this machine.
+train::ProfileOptions profile_for(const TrainArguments& a, const Cluster& before, Precision precision,
+                                  const ModelSpec& model) {
+  return {.ranks = before.devices,
+          .precisions = {precision},
+          .time_budget = {a.profile_seconds},
+          .models = {model},
+          .accepts_busy = a.accepts_busy.value_or(false)};
+}
+
+// Reads the data, so that nothing bad in them comes up after minutes of profiling.
+using CheckData = std::function<void(const ModelSpec& model, std::int64_t sequence)>;
+
 Prepared searched_here(const TrainArguments& a, const Common& common, const CheckData& check_data,
                        const Launcher& launcher) {
   Prepared out;
-  out.model = value_or_throw(load_model(a.model));
-  check_trainable(out.model);
+  out.model = trainable_model(a.model);
   search::SearchOptions search;
   search.global_batch = a.global_batch;
   search.sequence = a.sequence == 0 ? out.model.positions() : a.sequence;
-  search.memory = a.memory;
   search.space = runnable_space();
   if (search.sequence > out.model.positions())
-    refuse("--seq " + std::to_string(search.sequence) + " is longer than the " + std::to_string(out.model.positions()) +
-           " positions of " + out.model.name + "; shorten it, or choose another model");
+    refuse("--seq ", search.sequence, " is longer than the ", out.model.positions(), " positions of ", out.model.name,
+           "; shorten it, or choose another model");
   check_data(out.model, search.sequence);
 
   // Of this machine before anything is measured: enough to know the precision and whether anything fits at all.
   const bool profiles = profiles_first(a);
   Cluster cluster = profiles ? launcher.cluster(a.ranks) : cluster_named(a.cluster);
   if (a.ranks != 0 && cluster.devices != a.ranks)
-    refuse("--ranks says " + std::to_string(a.ranks) + ", but " + a.cluster + " was measured with " +
-           std::to_string(cluster.devices) + "; leave --ranks out, or run `galvatron profile --ranks " +
-           std::to_string(a.ranks) + "`");
-  search.memory = memory_to_plan_with(search.memory, cluster, common);
+    refuse("--ranks says ", a.ranks, ", but ", a.cluster, " was measured with ", cluster.devices,
+           "; leave --ranks out, or run `galvatron profile --ranks ", a.ranks, "`");
+  search.memory = memory_to_plan_with(a.memory, cluster, common);
   search.precision = chosen_precision(a.precision, cluster);
-  if (!a.moments.empty()) search.moments = precision_named(a.moments);
+  search.moments = a.moments.value_or(search.moments);
   std::string name = a.cluster;
+  const auto searched = [&](const std::string& cluster_name) {
+    return searched_plan(out.model, cluster, cluster_name, search, {search.global_batch}, 0, common).best.plan;
+  };
   if (profiles) {
-    searched_plan(out.model, cluster, cluster.name, search, common);
-    cluster =
-        measured(launcher, {cluster.devices, a.profile_seconds, {search.precision}, {out.model}, a.on_busy}, common)
-            .cluster;
+    searched(cluster.name);
+    cluster = measured(launcher, profile_for(a, cluster, search.precision, out.model), common).first;
     if (const std::string bound = launcher.memory_bound(cluster.devices); !bound.empty())
-      note(common, "Planned for " + format_bytes(cluster.device.memory) + " a rank: " + bound + ".");
+      note(common, "Planned for ", format_bytes(cluster.device.memory), " a rank: ", bound, ".");
     name = a.save_cluster.empty() ? cluster.name : a.save_cluster;
   }
   if (!a.save_cluster.empty()) value_or_throw(write_cluster(a.save_cluster, cluster));
-  out.plan = searched_plan(out.model, cluster, name, search, common).plan;
+  out.plan = searched(name);
   out.cluster = std::move(cluster);
   return out;
 }
 
 // One process searches for all.
-template <class CheckData>
 Prepared searched_for(const TrainArguments& a, const Common& common, const CheckData& check_data, Launcher& launcher) {
   const bool together = profiles_first(a) && launcher.profiles_together();
   if (a.cluster.empty() && launcher.ranks() != 0 && !together &&
@@ -367,20 +358,15 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
   Prepared out;
   if (launcher.shows()) {
     out = searched_here(a, common, check_data, launcher);
-  } else if (together) {
-    const Cluster before = launcher.cluster(a.ranks);
-    measured(launcher,
-             {before.devices,
-              a.profile_seconds,
-              {chosen_precision(a.precision, before)},
-              {value_or_throw(load_model(a.model))},
-              a.on_busy},
-             common);
+    static_cast<void>(launcher.shared(to_json(out.plan).dump()));
+    return out;
   }
-  const std::string plan = launcher.shared(launcher.shows() ? to_json(out.plan).dump() : "");
-  if (launcher.shows()) return out;
-  out.plan = value_or_throw(plan_from_json(nlohmann::json::parse(plan), "the plan of rank 0"));
   out.model = value_or_throw(load_model(a.model));
+  if (together) {
+    const Cluster before = launcher.cluster(a.ranks);
+    measured(launcher, profile_for(a, before, chosen_precision(a.precision, before), out.model), common);
+  }
+  out.plan = value_or_throw(plan_from_json(nlohmann::json::parse(launcher.shared("")), "the plan of rank 0"));
   check_data(out.model, out.plan.sequence_length);
   return out;
 }
@@ -399,8 +385,11 @@ struct Outcome {
   train::TrainReport report;
   std::vector<Bytes> predicted;
   std::vector<Bytes> measured;
-  double tokens_per_second = 0;
   std::optional<double> others;  // share of the cores that other programs took
+
+  [[nodiscard]] double tokens_per_second() const {
+    return static_cast<double>(plan.global_batch * plan.sequence_length) / report.iteration_seconds;
+  }
 };
 
 // Model FLOPs over what the plan's devices could do in the measured time; 0: the plan does not say.
@@ -414,7 +403,7 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   out["first_loss"] = o.report.steps.front().loss;
   out["last_loss"] = o.report.steps.back().loss;
   out["steps"] = o.report.steps.size();
-  out["tokens_per_second"] = o.tokens_per_second;
+  out["tokens_per_second"] = o.tokens_per_second();
   out["predicted_iteration_seconds"] = nullptr;
   if (const double predicted = o.plan.predicted.iteration.value; predicted > 0)
     out["predicted_iteration_seconds"] = predicted;
@@ -422,8 +411,6 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   out["others_share"] = nullptr;
   if (o.others) out["others_share"] = *o.others;
   if (const double mfu = mfu_of(o); mfu > 0) add_mfu(out, mfu);
-  out["predicted_peak_bytes"] = nlohmann::ordered_json::array();
-  out["measured_peak_bytes"] = nlohmann::ordered_json::array();
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
   for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
   add_files_json(out, a.files, o.report);
@@ -435,32 +422,28 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
 
 void print_outcome(const Outcome& o, const TrainArguments& a) {
   const auto& steps = o.report.steps;
-  const double predicted = o.plan.predicted.iteration.value;
-  const double measured = o.report.iteration_seconds;
-  char loss[96];
-  std::snprintf(loss, sizeof loss, "%.4f -> %.4f", steps.front().loss, steps.back().loss);
-  std::string out = "Trained " + o.plan.model + " for " + counted(std::ssize(steps), "step") + " on " +
-                    counted(o.plan.ranks(), "rank") + " in " + name_of(o.plan.precision) + ": " + plan_words(o.plan) +
-                    "\n";
-  out += row("loss", loss);
-  out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s" + mfu_text(mfu_of(o));
-  const std::string compared = against_prediction({predicted}, {measured});
-  out += "\n  iteration    predicted " + (predicted > 0 ? format_seconds({predicted}) : "nothing") + ", measured " +
-         format_seconds({measured}) + (compared.empty() ? "" : ": " + compared) + "\n";
-  if (const std::string busy = train::others_text(o.others.value_or(0)); !busy.empty())
-    out += "               " + busy + " meanwhile\n";
+  const Seconds predicted = o.plan.predicted.iteration;
+  const Seconds measured{o.report.iteration_seconds};
+  const std::string compared = against_prediction(predicted, measured);
+  const std::string busy = train::others_text(o.others.value_or(0));
+  std::string out =
+      text_of("Trained ", o.plan.model, " for ", counted(std::ssize(steps), "step"), " on ",
+              counted(o.plan.ranks(), "rank"), " in ", name_of(o.plan.precision), ": ", plan_words(o.plan), "\n") +
+      row("loss", galvatron::detail::formatted("%.4f -> %.4f", steps.front().loss, steps.back().loss)) +
+      row("speed", format_count(o.tokens_per_second()), " tokens/s", mfu_text(mfu_of(o))) +
+      row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
+          format_seconds(measured), compared.empty() ? "" : ": ", compared) +
+      row("", busy, busy.empty() ? "" : " meanwhile");
   for (std::size_t first = 0; first < o.predicted.size();) {
     std::size_t last = first;  // ranks with equal figures share a line
     while (last + 1 < o.predicted.size() && o.predicted[last + 1] == o.predicted[first] &&
            o.measured[last + 1] == o.measured[first])
       ++last;
-    const std::string ranks =
-        first == last ? "rank " + std::to_string(first) : "ranks " + std::to_string(first) + "-" + std::to_string(last);
-    out += std::string(first == 0 ? "  peak memory  " : "               ") + ranks + ": predicted " +
-           format_bytes(o.predicted[first]) + ", measured " + format_bytes(o.measured[first]);
     const std::int64_t difference = o.measured[first].count - o.predicted[first].count;
-    out += difference == 0 ? " (equal to the byte)\n"
-                           : " (" + std::string(difference > 0 ? "+" : "") + std::to_string(difference) + " bytes)\n";
+    out += row(
+        first == 0 ? "peak memory" : "", first == last ? text_of("rank ", first) : text_of("ranks ", first, "-", last),
+        ": predicted ", format_bytes(o.predicted[first]), ", measured ", format_bytes(o.measured[first]),
+        difference == 0 ? " (equal to the byte)" : text_of(" (", difference > 0 ? "+" : "", difference, " bytes)"));
     first = last + 1;
   }
   print(out + files_text(a.files, o.report) + row("trace", a.trace) + row("report", a.report) +
@@ -469,17 +452,17 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
 
 // A run that is resumed with all its steps behind it, as by what starts a job again until it ends well.
 void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common& common) {
-  if (!common.json)
-    return print("Nothing to do: " + a.files.resume + " has all " + std::to_string(a.steps) + " steps\n");
-  nlohmann::ordered_json out;
-  for (const char* key : {"first_loss", "last_loss"}) out[key] = nullptr;
-  out["steps"] = 0;
-  for (const char* key : {"tokens_per_second", "predicted_iteration_seconds", "measured_iteration_seconds",
-                          "predicted_peak_bytes", "measured_peak_bytes"})
-    out[key] = nullptr;
-  out["resume"] = a.files.resume;
-  out["plan"] = to_json(plan);
-  print_json(out);
+  if (!common.json) return print(text_of("Nothing to do: ", a.files.resume, " has all ", a.options.steps, " steps\n"));
+  print_json({{"first_loss", nullptr},
+              {"last_loss", nullptr},
+              {"steps", 0},
+              {"tokens_per_second", nullptr},
+              {"predicted_iteration_seconds", nullptr},
+              {"measured_iteration_seconds", nullptr},
+              {"predicted_peak_bytes", nullptr},
+              {"measured_peak_bytes", nullptr},
+              {"resume", a.files.resume},
+              {"plan", to_json(plan)}});
 }
 
 // Trains. A failure says which checkpoint is the newest.
@@ -497,25 +480,22 @@ train::TrainReport trained(Launcher& launcher, const Plan& plan, const ModelSpec
     if (files.checkpoint.empty() || !is_plain) throw;
     throw Failure(e.kind(), with_newest(e.what()), e.where());
   } catch (const std::bad_alloc&) {
-    throw Failure(
-        ErrorKind::machine,
-        with_newest("this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch"));
+    throw Failure(ErrorKind::machine, with_newest(std::string(memory_is_exhausted)));
   }
 }
 
 // Where a run that signals have ended is, in a line.
 std::string interruption(const train::TrainReport& report, const TrainArguments& a) {
   const auto goes_on = [&](const std::string& checkpoint) { return checkpoint + ", and " + way_to_go_on(a.files); };
-  if (report.steps.empty()) {
-    const std::string newest = newest_checkpoint(a.files);
+  const std::string newest = newest_checkpoint(a.files);
+  if (report.steps.empty())
     return "interrupted before the first step" +
            (newest.empty() ? "" : "; the newest checkpoint is " + goes_on(newest));
-  }
   const std::int64_t done = report.steps.back().step + 1;
-  const std::string place = "interrupted after step " + std::to_string(done) + " of " + std::to_string(a.steps) + "; ";
-  if (a.files.checkpoint.empty()) return place + "without --checkpoint nothing of it is kept";
   const std::filesystem::path folder = a.files.checkpoint;
-  return place + "its checkpoint is " + goes_on((folder / train::checkpoint_name(done)).string());
+  return text_of("interrupted after step ", done, " of ", a.options.steps, "; ",
+                 folder.empty() ? "without --checkpoint nothing of it is kept"
+                                : "its checkpoint is " + goes_on((folder / train::checkpoint_name(done)).string()));
 }
 
 // The number of the signal that ended it early, or 0.
@@ -526,13 +506,14 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   const bool starts_ranks = a.launcher == "mpi" && launcher.ranks() == 0 && !started_by_mpirun();
   const RunStart start = starts_ranks ? likely_run_start(a.files) : run_start(a.files, launcher);
   const auto& resumed = start.manifest;
-  settle(a.constants, resumed, a.steps);
-  if (!launcher.shows()) {  // another process writes files and shows progress
+  train::TrainOptions& options = a.options;
+  settle(a.constants, resumed, options);
+  if (!shows) {  // another process writes files and shows progress
     for (std::string* const path : {&a.files.metrics, &a.files.tensorboard, &a.save_plan, &a.save_cluster})
       path->clear();
     common.quiet = true;
   }
-  check(a, launcher);
+  check(a, options.learning_rate, launcher);
   if (starts_ranks) {
     start_ranks(a.mpirun, ranks_to_start(a, launcher), arguments);
     return 0;
@@ -545,9 +526,8 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   std::optional<train::Data> data;
   const auto open_data = [&](const ModelSpec& model, std::int64_t sequence) {
     const std::vector<std::filesystem::path> paths(a.data.begin(), a.data.end());
-    data = value_or_throw(train::Data::open(
-        paths, model,
-        {.sequence = sequence, .seed = static_cast<std::uint64_t>(a.constants.seed), .mask_token = a.mask_token}));
+    data = value_or_throw(
+        train::Data::open(paths, model, {.sequence = sequence, .seed = options.seed, .mask_token = a.mask_token}));
   };
   Prepared prepared;
   if (a.automatic) {
@@ -559,44 +539,31 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   const Plan& plan = prepared.plan;
   check_runnable(plan, launcher);
   if (const std::string remark = launcher.remark(plan); !remark.empty()) note(common, remark);
-  if (resumed && !continues(*resumed, plan, *data, a.steps)) {
+  if (resumed && !continues(*resumed, plan, *data, a.options.steps)) {
     if (shows) print_nothing_to_do(plan, a, common);
     return 0;
   }
 
   Outcome outcome;
   outcome.plan = plan;
-  if (plan.predicted.stages.size() == plan.stages.size())
-    for (std::size_t i = 0; i < plan.stages.size(); ++i)
-      outcome.predicted.insert(outcome.predicted.end(), static_cast<std::size_t>(plan.stages[i].rank_count),
-                               plan.predicted.stages[i].peak);
-  const std::vector<Bytes> here = rank_memory(plan, prepared.model, launcher);
-  if (outcome.predicted != here) {
-    if (!outcome.predicted.empty())
-      note(common, "The plan was made for " + plan.cluster + " and says " +
-                       std::to_string(outcome.predicted.front().count) + " bytes on rank 0; on this machine it is " +
-                       std::to_string(here.front().count) + ", which is what is compared.");
-    outcome.predicted = here;
+  const Bytes library = launcher.library_workspace(plan);
+  outcome.predicted = by_rank(plan, [&](std::size_t stage) {
+    return train::memory_of(train::stage_plan(plan, prepared.model, plan.stages[stage].first_rank), library).total();
+  });
+  if (plan.predicted.stages.size() == plan.stages.size()) {
+    const auto said = by_rank(plan, [&](std::size_t stage) { return plan.predicted.stages[stage].peak; });
+    if (said != outcome.predicted)
+      note(common, "The plan was made for ", plan.cluster, " and says ", said.front().count,
+           " bytes on rank 0; on this machine it is ", outcome.predicted.front().count, ", which is what is compared.");
   }
-  check_memory(here, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
+  check_memory(outcome.predicted, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
   if (!a.save_plan.empty()) value_or_throw(save_plan(plan, a.save_plan));
 
-  train::TrainOptions options;
-  options.steps = a.steps;
-  const TrainingConstants& c = a.constants;
-  options.learning_rate = {.peak = c.learning_rate, .floor = c.least_rate, .warmup_steps = c.warmup, .steps = a.steps};
-  options.adam.weight_decay = static_cast<float>(c.weight_decay);
-  options.adam.rounding = device::rounding_of(c.rounding);
-  options.clip = c.clip;
-  options.seed = static_cast<std::uint64_t>(c.seed);
   options.data_tokens = data->size();
   options.data_crc32c = data->checksum();
-  options.repeats = a.cuda_graph == "on";
-  options.searches = a.tune == "on";
   options.world.timeout =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(a.rank_timeout));
-  RunFiles files(a.files, start, prepared.model, shows);
-  files.apply(options);
+  RunFiles files(a.files, start, prepared.model, shows, options);
   const std::string with_checkpoint = a.files.checkpoint.empty() ? "" : ", with a checkpoint";
   options.stop = &note_signals(shows && !common.quiet ? "Interrupted: training ends after this step" + with_checkpoint +
                                                             "; once more ends it at once."
@@ -608,15 +575,14 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     options.recorder = &recorder.emplace(plan.ranks());
   }
   {
-    ErrorProgress progress("train", common);
+    Progress progress = error_progress("train", common);
     options.on_step = [&](const train::StepReport& step) {
       files.add(step);
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
-      char loss[32];
-      std::snprintf(loss, sizeof loss, "loss %.3f", step.loss);
-      progress.update(static_cast<double>(step.step + 1) / static_cast<double>(a.steps),
-                      std::to_string(step.step + 1) + "/" + std::to_string(a.steps),
-                      {loss, format_count(step.tokens_per_second) + " tokens/s"});
+      progress.update(
+          static_cast<double>(step.step + 1) / static_cast<double>(a.options.steps),
+          text_of(step.step + 1, "/", a.options.steps),
+          {galvatron::detail::formatted("loss %.3f", step.loss), format_count(step.tokens_per_second) + " tokens/s"});
     };
     const auto batches = data->batches(plan.global_batch);
     const CoreWatch watch;
@@ -630,8 +596,6 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   if (!shows) return signal;
   for (const std::string& remark : outcome.report.remarks) note(common, remark);
   for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());
-  outcome.tokens_per_second =
-      static_cast<double>(plan.global_batch * plan.sequence_length) / outcome.report.iteration_seconds;
   const std::string interrupted = signal == 0 ? "" : interruption(outcome.report, a);
   if (outcome.report.steps.empty()) {
     complain(interrupted);
@@ -639,11 +603,9 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     return signal;
   }
   if (recorder)
-    write_run({plan,
-               prepared.model,
-               prepared.cluster ? &*prepared.cluster : nullptr,
-               {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured,
-                outcome.others.value_or(0)}},
+    write_run(plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr,
+              {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured,
+               outcome.others.value_or(0)},
               a.trace, a.report, common);
   try {
     if (common.json)

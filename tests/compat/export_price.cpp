@@ -1,11 +1,10 @@
-#include <galvatron/compat/export/price.hpp>
+#include <galvatron/compat/export/export.hpp>
 
 #include <doctest/doctest.h>
 
 #include <string>
 
 #include <galvatron/cluster/json.hpp>
-#include <galvatron/compat/export/export.hpp>
 #include <galvatron/compat/export/megatron.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/cost.hpp>

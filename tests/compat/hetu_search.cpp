@@ -126,7 +126,7 @@ Truth brute_force(const Model& model, int most_tensor) {
             ends.push_back({q, split, zero3});
             for (const bool recompute : {false, true}) {
               const LayerStrategy s{split ? 1 : q, split ? q : 1, zero3, recompute};
-              strategies.emplace_back(s, *model.layer(s, p, m));
+              strategies.emplace_back(s, model.layer(s, p, m));
             }
           }
       const std::vector<int> division = even_division(job.layers, p);
@@ -134,8 +134,8 @@ Truth brute_force(const Model& model, int most_tensor) {
       for (int i = 0; i < p; ++i)
         choices.push_back(choices_of(strategies, division[static_cast<std::size_t>(i)], model.in_flight(i, p, m)));
       for (const EndStrategy& end : ends) {
-        const Cost first = *model.end(end, p == 1 ? End::whole : End::first, p, m);
-        const Cost last = p == 1 ? Cost{} : *model.end(end, End::last, p, m);
+        const Cost first = model.end(end, p == 1 ? End::whole : End::first, p, m);
+        const Cost last = p == 1 ? Cost{} : model.end(end, End::last, p, m);
         std::vector<StageTime> times(static_cast<std::size_t>(p));
         const auto try_stage = [&](auto&& self, int i, double layers, int tensor) -> void {
           if (i == p) {

@@ -12,7 +12,6 @@
 #include <galvatron/train/compiled.hpp>
 #include <galvatron/train/processes.hpp>
 
-#include "../guard.hpp"
 #include "../launcher.hpp"
 
 namespace galvatron::tools {

@@ -1,5 +1,4 @@
-// The HTML of a report: text made harmless, numbers made short, tables, and its still pictures: memory over time, and
-// bars of where time goes.
+// The HTML of a report: harmless text, short numbers, tables, and still pictures: memory over time, bars of seconds.
 #pragma once
 
 #include <algorithm>
@@ -88,48 +87,36 @@ inline std::string legend(const Colours& colours) {
   return out + "</div>\n";
 }
 
-constexpr const char* words_of(Activity activity) {
+inline Colours activity_colours() {
   constexpr const char* words[activities] = {
       "compute",   "recomputation",           "communication in layers", "moves of activations", "gradient reduction",
       "optimizer", "waiting for other stages"};
-  return words[static_cast<std::size_t>(activity)];
-}
-
-inline Colours activity_colours() {
   Colours out;
-  for (std::size_t a = 0; a < activities; ++a)
-    out.emplace_back(words_of(static_cast<Activity>(a)), name_of(static_cast<Activity>(a)));
+  for (std::size_t a = 0; a < activities; ++a) out.emplace_back(words[a], name_of(static_cast<Activity>(a)));
   return out;
 }
 
-/// A bar whose whole width is `whole`.
-inline std::string bar(const StageSeconds& seconds, Seconds whole) {
-  std::string out = "<div class=\"bar\">";
-  for (std::size_t a = 0; a < activities; ++a) {
-    const auto activity = static_cast<Activity>(a);
-    const double share = whole.value > 0 ? seconds[activity] / whole : 0;
-    if (share <= 0) continue;
-    out += "<i style=\"width:" + number(100 * share, 3) + "%;background:var(--" + name_of(activity) + ")\" title=\"" +
-           words_of(activity) + ": " + format_seconds(seconds[activity]) + ", " + percent(share) + "\"></i>";
-  }
-  return out + "</div>";
-}
-
-/// Bars one below the other, each behind its name.
+/// Bars one below the other, each behind its name; their whole width is `whole`.
 inline std::string bars(const std::vector<std::pair<std::string, StageSeconds>>& rows, Seconds whole) {
+  const Colours colours = activity_colours();
   std::string out = "<div class=\"bars\">";
-  for (const auto& [name, seconds] : rows) out += "<span>" + escaped(name) + "</span>" + bar(seconds, whole);
+  for (const auto& [name, seconds] : rows) {
+    out += "<span>" + escaped(name) + "</span><div class=\"bar\">";
+    for (std::size_t a = 0; a < activities; ++a) {
+      const Seconds part = seconds.by_activity[a];
+      const double share = whole.value > 0 ? part / whole : 0;
+      if (share > 0)
+        out += text_of("<i style=\"width:", number(100 * share, 3), "%;background:var(--", colours[a].second,
+                       ")\" title=\"", colours[a].first, ": ", format_seconds(part), ", ", percent(share), "\"></i>");
+    }
+    out += "</div>";
+  }
   return out + "</div>\n";
 }
 
-namespace detail {
-
-inline constexpr double chart_width = 300;
-inline constexpr double chart_height = 96;
-inline constexpr std::size_t most_points = 600;
-
-// The most in each of so many equal parts of the time, where there are more points than anybody can see.
+/// The most in each of so many equal parts of the time, where there are more points than anybody can see.
 inline std::vector<MemoryPoint> thinned(const std::vector<MemoryPoint>& points, Seconds length) {
+  constexpr std::size_t most_points = 600;
   if (points.size() <= most_points) return points;
   constexpr std::size_t columns = most_points / 2;
   std::vector<MemoryPoint> out(columns);
@@ -148,26 +135,22 @@ inline std::vector<MemoryPoint> thinned(const std::vector<MemoryPoint>& points, 
   return out;
 }
 
-}  // namespace detail
-
 /// Whether a memory chart reaches up to the budget: one that is far away would leave nothing to see.
 inline bool shows_budget(const PlanStageCost& stage, Bytes budget) { return budget <= 4 * stage.memory.total(); }
 
 /// Bytes in use over an iteration, on a scale up to the budget or the peak.
 inline std::string memory_chart(const PlanStageCost& stage, const std::vector<MemoryPoint>& points, Seconds length,
                                 Bytes budget) {
-  using detail::chart_height;
-  using detail::chart_width;
+  constexpr int width = 300;
+  constexpr int height = 96;
   const bool budgeted = shows_budget(stage, budget);
   const Bytes total = stage.memory.total();
   const double top = 1.06 * static_cast<double>(budgeted ? std::max(budget.count, total.count) : total.count);
-  const auto y_of = [&](Bytes bytes) { return number(chart_height * (1 - static_cast<double>(bytes.count) / top), 1); };
-  const auto x_of = [&](Seconds at) { return number(chart_width * (at / length), 1); };
-  const std::vector<MemoryPoint> shown = detail::thinned(points, length);
-  const std::string corner = number(chart_width, 0);
-  const std::string base = number(chart_height, 0);
+  const auto y_of = [&](Bytes bytes) { return number(height * (1 - static_cast<double>(bytes.count) / top), 1); };
+  const auto x_of = [&](Seconds at) { return number(width * (at / length), 1); };
+  const std::vector<MemoryPoint> shown = thinned(points, length);
   const auto area = [&](const char* colour, auto&& value) {
-    std::string path = "M0 " + base;
+    std::string path;
     std::string last;
     for (const MemoryPoint& point : shown) {
       const std::string y = y_of(value(point));
@@ -175,14 +158,14 @@ inline std::string memory_chart(const PlanStageCost& stage, const std::vector<Me
       path += "H" + x_of(point.at) + "V" + y;
       last = y;
     }
-    return "<path d=\"" + path + "H" + corner + "V" + base + "Z\" fill=\"var(--" + colour + ")\"/>";
+    return text_of("<path d=\"M0 ", height, path, "H", width, "V", height, "Z\" fill=\"var(--", colour, ")\"/>");
   };
   const Bytes kept = kept_bytes(stage);
   const auto line = [&](Bytes at, const char* colour, const char* dashes) {
-    return "<path d=\"M0 " + y_of(at) + "H" + corner + "\" stroke=\"var(--" + colour +
-           ")\" stroke-width=\"1.4\" fill=\"none\" stroke-dasharray=\"" + dashes + "\"/>";
+    return text_of("<path d=\"M0 ", y_of(at), "H", width, "\" stroke=\"var(--", colour,
+                   ")\" stroke-width=\"1.4\" fill=\"none\" stroke-dasharray=\"", dashes, "\"/>");
   };
-  return "<svg viewBox=\"0 0 " + corner + " " + base + "\" role=\"img\">" +
+  return text_of("<svg viewBox=\"0 0 ", width, " ", height, "\" role=\"img\">") +
          area("workspace", [&](const MemoryPoint& p) { return kept + p.stash + p.workspace; }) +
          area("stash", [&](const MemoryPoint& p) { return kept + p.stash; }) +
          area("kept", [&](const MemoryPoint&) { return kept; }) + line(total, "text", "2 3") +

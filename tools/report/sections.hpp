@@ -3,28 +3,24 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/core/quantity.hpp>
-#include <galvatron/plan/cost.hpp>
-#include <galvatron/plan/explain.hpp>
-#include <galvatron/plan/find.hpp>
+#include <galvatron/plan.hpp>
 #include <galvatron/simulate/memory.hpp>
 #include <galvatron/simulate/simulation.hpp>
 #include <galvatron/simulate/trace.hpp>
 
+#include "../simulations.hpp"
 #include "html.hpp"
-#include "subject.hpp"
 
 namespace galvatron::simulate::report {
 
 inline std::string seconds(Seconds s) { return s.value > 0 ? format_seconds(s) : "-"; }
 inline std::string bytes(Bytes b) { return b.count > 0 ? format_bytes(b) : "-"; }
-
-namespace detail {
 
 /// A figure, what it is, and beneath, if given, what was predicted for it.
 inline std::string tile(const std::string& figure, const std::string& what, const std::string& beneath = {}) {
@@ -32,53 +28,50 @@ inline std::string tile(const std::string& figure, const std::string& what, cons
          (beneath.empty() ? "" : "<small>" + beneath + "</small>") + "</div>";
 }
 
-inline std::string mfu_tile(double mfu, const std::string& beneath = {}) {
-  if (!(mfu > 0)) return {};
-  const std::string why = why_impossible_mfu(mfu);
-  return tile(percent(mfu), "of the peak arithmetic (MFU)" + (why.empty() ? "" : ": " + why), beneath);
-}
-
-inline std::string predicted_tiles(const Simulated& s) {
+/// Key figures: those of a run above what was predicted for them, or what is predicted.
+inline std::string tiles(const Simulated& s, const Measured* measured) {
   const Simulation& sim = s.simulation;
-  return tile(format_seconds(sim.iteration), "an iteration, simulated") +
-         tile(format_seconds(sim.cost.iteration), "by the planner&#39;s formula") +
-         tile(format_count(s.tokens_per_second()), "tokens/s") +
-         tile(format_count(s.samples_per_second()), "samples/s") + mfu_tile(s.mfu()) +
-         tile(percent(sim.bubble_fraction()), "of the stages&#39; time is waiting") +
-         tile(format_bytes(s.peak()), "peak of the fullest device, of " + format_bytes(s.budget()));
+  const double speed = measured != nullptr ? sim.iteration / measured->iteration : 1;
+  const auto beneath = [&](const std::string& predicted) {
+    return measured != nullptr ? predicted + " predicted" : "";
+  };
+  std::string out;
+  Bytes peak = s.peak();
+  if (measured != nullptr) {
+    out =
+        tile(format_seconds(measured->iteration), "an iteration, the median of the run&#39;s steps",
+             text_of(against_prediction(sim.iteration, measured->iteration), " (", format_seconds(sim.iteration), ")"));
+    peak = {};
+    for (const Bytes bytes : measured->peaks) peak = max(peak, bytes);
+  } else {
+    out = tile(format_seconds(sim.iteration), "an iteration, simulated") +
+          tile(format_seconds(sim.cost.iteration), "by the planner&#39;s formula");
+  }
+  for (const auto& [rate, what] : {std::pair(s.tokens_per_second(), "tokens/s"), {s.samples_per_second(), "samples/s"}})
+    out += tile(format_count(rate * speed), what, beneath(format_count(rate)));
+  if (const double mfu = s.mfu() * speed; mfu > 0) {
+    const std::string why = why_impossible_mfu(mfu);
+    out += tile(percent(mfu), text_of("of the peak arithmetic (MFU)", why.empty() ? "" : ": ", why),
+                beneath(percent(s.mfu())));
+  }
+  if (measured == nullptr) out += tile(percent(sim.bubble_fraction()), "of the stages&#39; time is waiting");
+  return out + tile(format_bytes(peak),
+                    text_of("peak of the fullest ", measured != nullptr ? "rank" : "device", ", of ",
+                            format_bytes(s.budget())),
+                    beneath(format_bytes(s.peak())));
 }
-
-/// What was measured, above what was predicted.
-inline std::string measured_tiles(const Simulated& s, const Measured& run) {
-  const Seconds predicted = s.simulation.iteration;
-  const double speed = predicted / run.iteration;
-  Bytes peak;
-  for (const Bytes bytes : run.peaks) peak = max(peak, bytes);
-  return tile(format_seconds(run.iteration), "an iteration, the median of the run&#39;s steps",
-              against_prediction(predicted, run.iteration) + " (" + format_seconds(predicted) + ")") +
-         tile(format_count(s.tokens_per_second() * speed), "tokens/s",
-              format_count(s.tokens_per_second()) + " predicted") +
-         tile(format_count(s.samples_per_second() * speed), "samples/s",
-              format_count(s.samples_per_second()) + " predicted") +
-         mfu_tile(s.mfu() * speed, percent(s.mfu()) + " predicted") +
-         tile(format_bytes(peak), "peak of the fullest rank, of " + format_bytes(s.budget()),
-              format_bytes(s.peak()) + " predicted");
-}
-
-}  // namespace detail
 
 /// Headline, key figures (those of the run, if there is one), and a warning when the plan does not fit.
 inline std::string overview(const Simulated& s, const Measured* measured) {
   const Plan& plan = s.plan;
   std::string out =
-      "<h1>" + std::string(measured != nullptr ? "A run of " : "") + escaped(plan.model) + " on " +
-      escaped(plan.cluster) + "</h1>\n<p class=\"lead\">" + escaped(plan_words(plan)) + " &middot; " +
-      counted(plan.ranks(), "rank") + " in " + counted(static_cast<std::int64_t>(plan.stages.size()), "stage") +
-      (plan.virtual_stages > 1 ? " of " + std::to_string(plan.virtual_stages) + " chunks" : "") + " &middot; " +
-      name_of(plan.precision) + " &middot; batch of " + std::to_string(plan.global_batch) + " &times; " +
-      std::to_string(plan.sequence_length) + " tokens in " + std::to_string(plan.microbatches) +
-      (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +
-      (plan.stages.size() > 1 ? " &middot; schedule " + std::string(name_of(plan.schedule)) : "") + "</p>\n";
+      text_of("<h1>", measured != nullptr ? "A run of " : "", escaped(plan.model), " on ", escaped(plan.cluster),
+              "</h1>\n<p class=\"lead\">", escaped(plan_words(plan)), " &middot; ", counted(plan.ranks(), "rank"),
+              " in ", counted(std::ssize(plan.stages), "stage"),
+              plan.virtual_stages > 1 ? text_of(" of ", plan.virtual_stages, " chunks") : "", " &middot; ",
+              name_of(plan.precision), " &middot; batch of ", plan.global_batch, " &times; ", plan.sequence_length,
+              " tokens in ", plan.microbatches, plan.microbatches == 1 ? " micro-batch" : " micro-batches",
+              plan.stages.size() > 1 ? text_of(" &middot; schedule ", name_of(plan.schedule)) : "", "</p>\n");
   if (!s.fits())
     out += "<div class=\"banner\"><span class=\"bad\">This plan does not fit.</span> Its fullest device needs " +
            format_bytes(s.peak()) + ", and the budget is " + format_bytes(s.budget()) + " (" +
@@ -87,8 +80,7 @@ inline std::string overview(const Simulated& s, const Measured* measured) {
   if (measured != nullptr && measured->others >= disturbing_share)
     out += "<div class=\"banner\"><span class=\"bad\">The machine was busy.</span> Other programs took " +
            percent(measured->others) + " of its cores while this run was measured.</div>\n";
-  return out + "<div class=\"tiles\">" +
-         (measured != nullptr ? detail::measured_tiles(s, *measured) : detail::predicted_tiles(s)) + "</div>\n";
+  return out + "<div class=\"tiles\">" + tiles(s, measured) + "</div>\n";
 }
 
 /// Where the time goes on every stage.
@@ -116,8 +108,7 @@ inline std::string critical_section(const CriticalPath& path, Seconds iteration,
   std::string stages;
   for (std::size_t i = 0; i < path.stage_seconds.size(); ++i)
     if (path.stage_seconds[i] / iteration >= 0.005)
-      stages += (stages.empty() ? "" : ", ") + std::string("stage ") + std::to_string(i) + " " +
-                percent(path.stage_seconds[i] / iteration);
+      stages += text_of(stages.empty() ? "" : ", ", "stage ", i, " ", percent(path.stage_seconds[i] / iteration));
   return "<h2>" + predicted +
          "Critical path</h2>\n<p>The chain of instructions that makes the iteration as long as it is: what shortens "
          "none of them shortens nothing. It changes stages " +
@@ -141,20 +132,18 @@ inline std::string memory_section(const Simulated& s, const std::string& predict
   for (std::size_t i = 0; i < sim.spans.size(); ++i) {
     const PlanStageCost& stage = sim.cost.stages[i];
     const std::vector<MemoryPoint> points = memory_over_time(stage, sim.spans[i], sim.repetitions, i);
-    int in_flight = 0;
-    for (const MemoryPoint& point : points) in_flight = std::max(in_flight, point.in_flight);
+    const int in_flight = std::ranges::max(points, {}, &MemoryPoint::in_flight).in_flight;
     const Bytes total = stage.memory.total();
-    out += "<div class=\"chart\"><h3>Stage " + std::to_string(i) + ": " + format_bytes(total) +
-           (total > s.budget()                ? " <span class=\"bad\">over the budget</span>"
-            : shows_budget(stage, s.budget()) ? ""
-                                              : ", the budget is far above") +
-           "</h3>" + memory_chart(stage, points, sim.iteration, s.budget()) + "<small>states " +
-           format_bytes(stage.memory.states) + ", stash " + format_bytes(stage.memory.stash) + " (" +
-           std::to_string(in_flight) + (s.plan.virtual_stages > 1 ? " passes" : "") + " in flight), workspace " +
-           format_bytes(stage.memory.workspace) +
-           (stage.memory.boundary.count > 0 ? ", boundary " + format_bytes(stage.memory.boundary) : "") +
-           (stage.memory.library.count > 0 ? ", library " + format_bytes(stage.memory.library) : "") +
-           "</small></div>\n";
+    out += text_of(
+        "<div class=\"chart\"><h3>Stage ", i, ": ", format_bytes(total),
+        total > s.budget()                ? " <span class=\"bad\">over the budget</span>"
+        : shows_budget(stage, s.budget()) ? ""
+                                          : ", the budget is far above",
+        "</h3>", memory_chart(stage, points, sim.iteration, s.budget()), "<small>states ",
+        format_bytes(stage.memory.states), ", stash ", format_bytes(stage.memory.stash), " (", in_flight,
+        s.plan.virtual_stages > 1 ? " passes" : "", " in flight), workspace ", format_bytes(stage.memory.workspace),
+        stage.memory.boundary.count > 0 ? ", boundary " + format_bytes(stage.memory.boundary) : "",
+        stage.memory.library.count > 0 ? ", library " + format_bytes(stage.memory.library) : "", "</small></div>\n");
   }
   return out + "</div>\n";
 }
@@ -175,9 +164,9 @@ inline std::string layer_section(const Simulated& s, const std::string& predicte
       int last = i;
       while (last + 1 < chunk.end && alike(i, last + 1)) ++last;
       const PlanLayerCost& l = priced(i);
-      std::string name = simulate::detail::layer_text(i, s.plan.layers.size());
-      if (last > i) name = "layers " + std::to_string(i - 1) + "-" + std::to_string(last - 1);
-      table.row({std::to_string(v % stages) + (s.plan.virtual_stages > 1 ? "." + std::to_string(v / stages) : ""), name,
+      const std::string name =
+          last > i ? text_of("layers ", i - 1, "-", last - 1) : simulate::detail::layer_text(i, s.plan.layers.size());
+      table.row({text_of(v % stages, s.plan.virtual_stages > 1 ? text_of(".", v / stages) : ""), name,
                  escaped(galvatron::detail::short_strategy(l.spec)), seconds(l.forward()), seconds(l.backward()),
                  seconds(l.recompute), seconds(l.seconds.forward_communication + l.seconds.backward_communication),
                  seconds(l.relayout()), bytes(l.states), bytes(l.stash)});
@@ -240,10 +229,10 @@ inline std::string comparison(const std::vector<const Simulated*>& plans) {
 inline std::string measurement(const Simulated& s, const Measured* measured) {
   if (measured == nullptr) return {};
   using schedule::Op;
-  const auto sum = [](const std::vector<Span>& spans, std::span<const Repetition> repetitions, auto&& counts) {
+  const auto sum = [](const std::vector<Span>& spans, std::span<const Repetition> repetitions, const auto& ops) {
     Seconds out;
     for_each_share(spans, repetitions, [&](const Span& span, Seconds lasted) {
-      if (counts(span.instruction.op)) out += lasted;
+      if (std::ranges::find(ops, span.instruction.op) != ops.end()) out += lasted;
     });
     return out;
   };
@@ -255,15 +244,14 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
     const std::vector<Span>& own = s.simulation.followed_spans()[i];
     const std::vector<Span>& real = measured->step.ranks[rank];
     std::vector<std::string> cells{std::to_string(i), std::to_string(rank)};
-    const auto pair = [&](auto&& counts, Seconds waits) {
-      cells.push_back(seconds(sum(own, s.simulation.repetitions, counts) + waits));
-      cells.push_back(seconds(sum(real, {}, counts)));
+    const auto pair = [&](std::initializer_list<Op> ops, Seconds waits = {}) {
+      cells.push_back(seconds(sum(own, s.simulation.repetitions, ops) + waits));
+      cells.push_back(seconds(sum(real, {}, ops)));
     };
-    pair([](Op op) { return op == Op::forward; }, {});
-    pair([](Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }, {});
-    pair([](Op op) { return op == Op::receive_activation || op == Op::receive_gradient; },
-         s.simulation.stages[i][Activity::waiting]);
-    pair([](Op op) { return op == Op::reduce_gradients || op == Op::step; }, {});
+    pair({Op::forward});
+    pair({Op::backward, Op::backward_input, Op::backward_weight});
+    pair({Op::receive_activation, Op::receive_gradient}, s.simulation.stages[i][Activity::waiting]);
+    pair({Op::reduce_gradients, Op::step});
     cells.push_back(bytes(s.simulation.cost.stages[i].memory.total()));
     cells.push_back(rank < measured->peaks.size() ? bytes(measured->peaks[rank]) : "-");
     table.row(cells);
@@ -273,13 +261,13 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
     const std::string words = against_prediction(predicted, real);
     return words.empty() ? "" : " (" + words + ")";
   };
-  return "<h2>Predicted and measured</h2>\n<p>The run&#39;s median iteration took " +
-         format_seconds(measured->iteration) + against(measured->iteration) + ", step " +
-         std::to_string(measured->step.step + 1) + ", which the timeline shows, " +
-         format_seconds(measured->step.seconds) + against(measured->step.seconds) + "; " + format_seconds(predicted) +
-         " were predicted. A rank measures its waits as part of what it waits for: receives, passes whose buffer is "
-         "still full, and the step.</p>\n" +
-         table.html();
+  return text_of(
+      "<h2>Predicted and measured</h2>\n<p>The run&#39;s median iteration took ", format_seconds(measured->iteration),
+      against(measured->iteration), ", step ", measured->step.step + 1, ", which the timeline shows, ",
+      format_seconds(measured->step.seconds), against(measured->step.seconds), "; ", format_seconds(predicted),
+      " were predicted. A rank measures its waits as part of what it waits for: receives, passes whose buffer "
+      "is still full, and the step.</p>\n",
+      table.html());
 }
 
 }  // namespace galvatron::simulate::report

@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <galvatron/compat/export/exported.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -41,21 +43,17 @@ inline std::string cpp_number(double x) {
   return out.find_first_of(".e") == std::string::npos ? out + ".0" : out;
 }
 
-/// `galvatron::Strategy<galvatron::DataParallel<2>, galvatron::TensorParallel<2>>`: policies that differ from their
-/// default.
+/// `galvatron::Strategy<galvatron::DataParallel<2>, galvatron::TensorParallel<2>>`: policies that are no default.
 inline std::string cpp_strategy(const StrategySpec& spec) {
-  const auto policy = [](const std::string& name, const std::string& argument) {
-    return ", galvatron::" + name + "<" + argument + ">";
+  std::string out = text_of("galvatron::Strategy<galvatron::DataParallel<", spec.data, ">");
+  const auto policy = [&out](const char* name, const auto&... argument) {
+    out += text_of(", galvatron::", name, "<", argument..., ">");
   };
-  std::string out = "galvatron::Strategy<galvatron::DataParallel<" + std::to_string(spec.data) + ">";
-  if (spec.zero != 0) out += policy("ZeRO", std::to_string(spec.zero));
-  if (spec.tensor != 1)
-    out += policy("TensorParallel", std::to_string(spec.tensor) + (spec.strided ? ", galvatron::strided" : ""));
-  if (spec.context != 1) out += policy("ContextParallel", std::to_string(spec.context));
-  if (spec.sequence != SequenceKind::none)
-    out += policy("SequenceParallel", std::string("galvatron::") + name_of(spec.sequence));
-  if (spec.recompute != RecomputeKind::cheap)
-    out += policy("Recompute", std::string("galvatron::") + name_of(spec.recompute));
+  if (spec.zero != 0) policy("ZeRO", spec.zero);
+  if (spec.tensor != 1) policy("TensorParallel", spec.tensor, spec.strided ? ", galvatron::strided" : "");
+  if (spec.context != 1) policy("ContextParallel", spec.context);
+  if (spec.sequence != SequenceKind::none) policy("SequenceParallel", "galvatron::", name_of(spec.sequence));
+  if (spec.recompute != RecomputeKind::cheap) policy("Recompute", "galvatron::", name_of(spec.recompute));
   return out + ">";
 }
 
@@ -84,52 +82,41 @@ inline bool is_identifier(std::string_view name) {
 class StrategyTypes {
  public:
   explicit StrategyTypes(const Plan& plan) {
-    for (std::size_t i = 0; i < plan.layers.size(); ++i) of(plan.layers[i]).layers.push_back(static_cast<int>(i));
-    of(plan.embedding).ends.push_back("the embedding");
-    of(plan.head).ends.push_back("the head");
+    for (const auto& [type, layers] : layers_by(plan, cpp_strategy)) types_.emplace_back(type, layers_text(layers));
+    for (const auto& [spec, end] : {std::pair(plan.embedding, "the embedding"), {plan.head, "the head"}}) {
+      const std::size_t at = index(spec);
+      if (at == types_.size())
+        types_.emplace_back(cpp_strategy(spec), end);
+      else
+        types_[at].second += std::string(", ") + end;
+    }
   }
   /// `Strategy1::spec`, with the experts that the type does not say.
   [[nodiscard]] std::string spec(const StrategySpec& spec) const {
-    const std::string text = name(spec) + "::spec";
-    return spec.expert == 1 ? text : "galvatron::with_experts(" + text + ", " + std::to_string(spec.expert) + ")";
-  }
-  [[nodiscard]] std::string name(const StrategySpec& spec) const {
-    const auto at = std::ranges::find_if(types_, [&](const Type& t) { return t.spec == typed(spec); });
-    return "Strategy" + std::to_string(at - types_.begin());
+    const std::string text = text_of("Strategy", index(spec), "::spec");
+    return spec.expert == 1 ? text : text_of("galvatron::with_experts(", text, ", ", spec.expert, ")");
   }
   /// The declarations, each with who uses it, and their list.
   [[nodiscard]] std::string declarations() const {
     std::string out;
     std::string list;
-    for (const Type& type : types_) {
-      std::string users = type.layers.empty() ? "" : layers_text(type.layers);
-      for (const std::string& end : type.ends) users += (users.empty() ? "" : ", ") + end;
-      out += "/// Of " + users + ".\nusing " + name(type.spec) + " = " + cpp_strategy(type.spec) + ";\n";
-      list += (list.empty() ? "" : ", ") + name(type.spec);
+    int index_of = 0;
+    for (const auto& [type, users] : types_) {
+      const std::string name = text_of("Strategy", index_of++);
+      out += text_of("/// Of ", users, ".\nusing ", name, " = ", type, ";\n");
+      list += (list.empty() ? "" : ", ") + name;
     }
-    return out +
-           "/// What a program instantiates that trains with this plan.\nusing Strategies = galvatron::TypeList<" +
-           list + ">;\n";
+    return text_of(out, "/// What a program instantiates that trains with this plan.\nusing Strategies = ",
+                   "galvatron::TypeList<", list, ">;\n");
   }
 
  private:
-  struct Type {
-    StrategySpec spec;
-    std::vector<int> layers;
-    std::vector<std::string> ends;
-  };
-  static StrategySpec typed(StrategySpec spec) {
-    spec.expert = 1;
-    return spec;
-  }
-  Type& of(const StrategySpec& spec) {
-    for (Type& type : types_)
-      if (type.spec == typed(spec)) return type;
-    types_.push_back({typed(spec), {}, {}});
-    return types_.back();
+  [[nodiscard]] std::size_t index(const StrategySpec& spec) const {
+    const auto at = std::ranges::find(types_, cpp_strategy(spec), &std::pair<std::string, std::string>::first);
+    return static_cast<std::size_t>(at - types_.begin());
   }
 
-  std::vector<Type> types_;
+  std::vector<std::pair<std::string, std::string>> types_;  // of Strategy0 on, and who uses them
 };
 
 }  // namespace detail
@@ -144,62 +131,57 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
         "\" is not a C++ identifier; use letters, digits and _, begin with a letter, and take no keyword");
   using detail::cpp_number;
   const detail::StrategyTypes types(plan);
-  const auto number = [](auto n) { return std::to_string(n); };
-
-  std::string stages;
-  for (const PlanStage& s : plan.stages)
-    stages += "        {.first_layer = " + number(s.first_layer) + ", .last_layer = " + number(s.last_layer) +
-              ", .first_rank = " + number(s.first_rank) + ", .rank_count = " + number(s.rank_count) + "},\n";
+  const std::string stages = joined(plan.stages, "", [](const PlanStage& s) {
+    return text_of("        {.first_layer = ", s.first_layer, ", .last_layer = ", s.last_layer,
+                   ", .first_rank = ", s.first_rank, ", .rank_count = ", s.rank_count, "},\n");
+  });
   std::string runs;
   std::size_t run_count = 0;
-  for (std::size_t i = 0; i < plan.layers.size();) {
+  for (std::size_t i = 0; i < plan.layers.size(); ++run_count) {
     std::size_t end = i + 1;
     while (end < plan.layers.size() && plan.layers[end] == plan.layers[i]) ++end;
-    runs += "        {.layers = " + number(end - i) + ", .strategy = " + types.spec(plan.layers[i]) + "},\n";
-    ++run_count;
+    runs += text_of("        {.layers = ", end - i, ", .strategy = ", types.spec(plan.layers[i]), "},\n");
     i = end;
   }
-  std::string predicted;
-  for (const PredictedStage& s : plan.predicted.stages)
-    predicted += "        {.peak = {" + number(s.peak.count) + "}, .forward = {" + cpp_number(s.forward.value) +
-                 "}, .backward = {" + cpp_number(s.backward.value) + "}},\n";
-  const auto array = [](const char* field, const std::string& items) {
-    return items.empty() ? std::string() : "    ." + std::string(field) + " = {{\n" + items + "    }},\n";
-  };
-
+  const std::string predicted = joined(plan.predicted.stages, "", [](const PredictedStage& s) {
+    return text_of("        {.peak = {", s.peak.count, "}, .forward = {", cpp_number(s.forward.value),
+                   "}, .backward = {", cpp_number(s.backward.value), "}},\n");
+  });
   Exported out;
   std::string& t = out.text;
-  t = "// " + detail::export_title(plan) +
-      ".\n// Made by `galvatron export --to header`: export again instead of editing.\n";
+  t = text_of("// ", detail::export_title(plan),
+              ".\n// Made by `galvatron export --to header`: export again instead of editing.\n// clang-format off\n"
+              "#pragma once\n\n#include <galvatron/plan/frozen.hpp>\n\nnamespace ",
+              name, " {\n\n", types.declarations(), "\ninline constexpr galvatron::FrozenPlan<", plan.stages.size(),
+              ", ", run_count, ", ", plan.predicted.stages.size(), "> plan{\n");
   t[3] = 'A';
-  t += "// clang-format off\n#pragma once\n\n#include <galvatron/plan/frozen.hpp>\n\nnamespace " + std::string(name) +
-       " {\n\n" + types.declarations() + "\ninline constexpr galvatron::FrozenPlan<" + number(plan.stages.size()) +
-       ", " + number(run_count) + ", " + number(plan.predicted.stages.size()) + "> plan{\n";
-  const auto field = [&](const std::string& key, const std::string& value) {
-    t += "    ." + key + " = " + value + ",\n";
+  const auto field = [&](const char* key, const auto&... value) { t += text_of("    .", key, " = ", value..., ",\n"); };
+  const auto array = [&](const char* key, const std::string& items) {
+    if (!items.empty()) field(key, "{{\n", items, "    }}");
   };
   field("model", detail::cpp_text(plan.model));
   field("cluster", detail::cpp_text(plan.cluster));
-  field("global_batch", number(plan.global_batch));
-  field("sequence_length", number(plan.sequence_length));
-  field("precision", std::string("galvatron::Precision::") + name_of(plan.precision));
-  field("microbatches", number(plan.microbatches));
-  field("schedule", std::string("galvatron::ScheduleKind::") + detail::cpp_name(plan.schedule));
-  field("virtual_stages", number(plan.virtual_stages));
-  if (plan.moments != Precision::fp32) field("moments", std::string("galvatron::Precision::") + name_of(plan.moments));
+  field("global_batch", plan.global_batch);
+  field("sequence_length", plan.sequence_length);
+  field("precision", "galvatron::Precision::", name_of(plan.precision));
+  field("microbatches", plan.microbatches);
+  field("schedule", "galvatron::ScheduleKind::", detail::cpp_name(plan.schedule));
+  field("virtual_stages", plan.virtual_stages);
+  if (plan.moments != Precision::fp32) field("moments", "galvatron::Precision::", name_of(plan.moments));
   if (!plan.overlap) field("overlap", "false");
-  t += array("stages", stages) + array("runs", runs);
+  array("stages", stages);
+  array("runs", runs);
   field("embedding", types.spec(plan.embedding));
   field("head", types.spec(plan.head));
-  field("iteration", "{" + cpp_number(plan.predicted.iteration.value) + "}");
+  field("iteration", "{", cpp_number(plan.predicted.iteration.value), "}");
   field("samples_per_second", cpp_number(plan.predicted.samples_per_second));
   field("tokens_per_second", cpp_number(plan.predicted.tokens_per_second));
   field("mfu", cpp_number(plan.predicted.mfu));
-  field("budget", "{" + number(plan.predicted.budget.count) + "}");
-  t += array("predicted_stages", predicted);
-  t += "};\nstatic_assert(galvatron::plan_version == " + number(plan.version) +
-       ", \"galvatron: this plan was exported for another version; export it again.\");\n\n}  // namespace " +
-       std::string(name) + "\n";
+  field("budget", "{", plan.predicted.budget.count, "}");
+  array("predicted_stages", predicted);
+  t += text_of("};\nstatic_assert(galvatron::plan_version == ", plan.version,
+               ", \"galvatron: this plan was exported for another version; export it again.\");\n\n}  // namespace ",
+               name, "\n");
   return out;
 }
 

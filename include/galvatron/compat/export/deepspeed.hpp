@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -22,29 +23,25 @@ namespace detail {
 inline void deepspeed_pipeline(const Plan& plan, StrategySpec& spec, Exported& out) {
   const auto stages = plan.stages.size();
   if (spec.zero >= 2) {
-    out.lacks("ZeRO " + std::to_string(spec.zero) + " with a pipeline: DeepSpeed refuses it, and stage 1 is written");
+    out.lacks("ZeRO ", spec.zero, " with a pipeline: DeepSpeed refuses it, and stage 1 is written");
     spec.zero = 1;
   }
   if (plan.schedule != ScheduleKind::one_f_one_b)
-    out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
-              ": DeepSpeed's pipeline runs one forward, one backward (1f1b)");
-  std::string sizes;
-  const auto chunks = chunk_sizes(plan);
-  for (const PlanStage& stage : plan.stages)
-    sizes += (sizes.empty() ? "" : ", ") + std::to_string(stage.last_layer - stage.first_layer + 1);
-  out.elsewhere("the pipeline is an argument of the program: PipelineModule(num_stages=" + std::to_string(stages) +
-                ")");
+    out.lacks("the schedule ", name_of(plan.schedule), ": DeepSpeed's pipeline runs one forward, one backward (1f1b)");
+  const std::vector<LayerRange> chunks = chunks_of(plan);
+  out.elsewhere("the pipeline is an argument of the program: PipelineModule(num_stages=", stages, ")");
   out.job->schedule = ScheduleKind::one_f_one_b;
   out.job->virtual_stages = 1;
-  if (std::ranges::any_of(chunks, [&](int n) { return n != chunks.front(); })) {
-    out.lacks("stages of " + sizes + " layers: PipelineModule cuts evenly, by parameters or by the names of layers");
+  if (std::ranges::any_of(chunks, [&](const LayerRange& chunk) { return size_of(chunk) != size_of(chunks.front()); })) {
+    const auto layers = [](const PlanStage& stage) { return stage.last_layer - stage.first_layer + 1; };
+    out.lacks("stages of ", joined(plan.stages, ", ", layers),
+              " layers: PipelineModule cuts evenly, by parameters or by the names of layers");
     out.job->stages =
         even_stages(static_cast<int>(plan.layers.size()), static_cast<int>(stages), 1, plan.stages.front().rank_count);
   }
   if (spec.tensor > 1)
-    out.elsewhere("tensor parallelism beside a pipeline is the program's: PipeModelDataParallelTopology(num_pp=" +
-                  std::to_string(stages) + ", num_mp=" + std::to_string(spec.tensor) +
-                  ", num_dp=" + std::to_string(spec.data) + ") with layers that are cut");
+    out.elsewhere("tensor parallelism beside a pipeline is the program's: PipeModelDataParallelTopology(num_pp=",
+                  stages, ", num_mp=", spec.tensor, ", num_dp=", spec.data, ") with layers that are cut");
 }
 
 /// Recomputation of layers and of attention cores is the model's; a pipeline has that of all layers.
@@ -56,7 +53,7 @@ inline void deepspeed_recompute(const Plan& plan, nlohmann::ordered_json& config
     config["pipeline"]["activation_checkpoint_interval"] = 1;
     for (StrategySpec& layer : out.job->layers) layer.recompute = RecomputeKind::full;
     if (kinds.size() > 1 || plan.layers.front().recompute == RecomputeKind::selective)
-      out.lacks("recomputation " + by_layer_text(kinds) +
+      out.lacks("recomputation ", by_layer_text(kinds),
                 ": a DeepSpeed pipeline recomputes every layer or none, and every layer is written");
     return;
   }
@@ -76,11 +73,11 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
   StrategySpec spec = detail::one_for_all(plan, target, out);
   const bool pipeline = plan.stages.size() > 1;
   if (spec.context > 1 && (pipeline || spec.tensor > 1))
-    return usage_error("DeepSpeed cannot run this plan: it splits sequences over " + std::to_string(spec.context) +
-                       " ranks beside " +
-                       (pipeline ? "a pipeline, which has data and tensor ranks there"
-                                 : "tensor ranks, and DeepSpeed has a mesh of data and sequence ranks") +
-                       "; plan with --space uniform,deepspeed");
+    return usage_error(text_of("DeepSpeed cannot run this plan: it splits sequences over ", spec.context,
+                               " ranks beside ",
+                               pipeline ? "a pipeline, which has data and tensor ranks there"
+                                        : "tensor ranks, and DeepSpeed has a mesh of data and sequence ranks",
+                               "; plan with --space uniform,deepspeed"));
   nlohmann::ordered_json config;
   // Beside AutoTP the batch is checked as if all ranks were data ranks.
   const bool automatic_tensor = spec.tensor > 1 && !pipeline;
@@ -99,9 +96,8 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
   if (automatic_tensor) {
     config["tensor_parallel"] = {{"autotp_size", spec.tensor}};
     out.elsewhere(
-        "train_batch_size is left out, because DeepSpeed checks it as if tensor ranks were data ranks: a step has " +
-        std::to_string(plan.global_batch) + " samples, and DeepSpeed reports " +
-        std::to_string(plan.global_batch * spec.tensor));
+        "train_batch_size is left out, because DeepSpeed checks it as if tensor ranks were data ranks: a step has ",
+        plan.global_batch, " samples, and DeepSpeed reports ", plan.global_batch * spec.tensor);
   }
   if (spec.sequence == SequenceKind::megatron)
     out.lacks("Megatron sequence parallelism: DeepSpeed's tensor parallelism keeps whole sequences");
@@ -114,17 +110,16 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
         "Ulysses is the model's and the program's: attention goes through UlyssesSPAttentionHF or "
         "DistributedAttention, and deepspeed.initialize gets "
         "mpu=deepspeed.runtime.sequence_parallel.parallel_state_sp, without which ZeRO shards and gradients are summed "
-        "over the " +
-        std::to_string(spec.data) + " data ranks alone");
+        "over the ",
+        spec.data, " data ranks alone");
   }
   spec.sequence = spec.context > 1 ? SequenceKind::ulysses : SequenceKind::none;
   detail::give_all(*out.job, spec);
   detail::tell_moments(plan, target, out);
   if (spec.expert > 1)
-    out.elsewhere("expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=" + std::to_string(spec.expert) +
-                  ")");
+    out.elsewhere("expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=", spec.expert, ")");
   detail::deepspeed_recompute(plan, config, out);
-  out.elsewhere("a sequence of " + std::to_string(plan.sequence_length) + " tokens is the program's");
+  out.elsewhere("a sequence of ", plan.sequence_length, " tokens is the program's");
   out.text = config.dump(2) + "\n";
   return out;
 }

@@ -1,10 +1,10 @@
-// What an export gives, and what all exports need: a plan's layers in words, and one strategy where a target has only
-// one for the whole model.
+// What an export gives, and what all need: a plan's layers in words, and one strategy for targets that have only one.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +12,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
@@ -35,25 +36,27 @@ struct Exported {
   /// it has no such strategy, one that takes no less memory. Nothing where the target runs the plan itself.
   std::optional<Plan> job;
 
-  void lacks(std::string sentence) { not_expressed.push_back(std::move(sentence)); }
-  void elsewhere(std::string sentence) { set_elsewhere.push_back(std::move(sentence)); }
+  template <class... Parts>
+  void lacks(const Parts&... sentence) {
+    not_expressed.push_back(text_of(sentence...));
+  }
+  template <class... Parts>
+  void elsewhere(const Parts&... sentence) {
+    set_elsewhere.push_back(text_of(sentence...));
+  }
 };
 
 namespace detail {
 
 /// `layers 0-3 and 8`; the numbers ascend.
 inline std::string layers_text(const std::vector<int>& layers) {
-  std::vector<std::string> parts;
+  std::vector<std::string> runs;
   for (std::size_t i = 0; i < layers.size();) {
-    std::size_t end = i + 1;
-    while (end < layers.size() && layers[end] == layers[end - 1] + 1) ++end;
-    parts.push_back(std::to_string(layers[i]) + (end > i + 1 ? "-" + std::to_string(layers[end - 1]) : ""));
-    i = end;
+    const std::size_t first = i++;
+    while (i < layers.size() && layers[i] == layers[i - 1] + 1) ++i;
+    runs.push_back(text_of(layers[first], i > first + 1 ? text_of("-", layers[i - 1]) : ""));
   }
-  std::string out = layers.size() == 1 ? "layer " : "layers ";
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    out += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
-  return out;
+  return (layers.size() == 1 ? "layer " : "layers ") + joined(runs, ", ", std::identity{}, " and ");
 }
 
 /// The layers whose strategy has a property.
@@ -65,23 +68,22 @@ std::vector<int> layers_where(const Plan& plan, Has has) {
   return out;
 }
 
-/// Layers by what `of` makes of their strategy: `tp2 (layers 0-3), tp4 (layers 4-7)`, in the order of first use.
-template <class Of>
-std::vector<std::pair<std::string, std::vector<int>>> layers_by(const Plan& plan, Of of) {
-  std::vector<std::pair<std::string, std::vector<int>>> out;
+/// Layers by what `of` makes of their strategy, in the order of first use.
+template <class Of, class Same = std::equal_to<>>
+auto layers_by(const Plan& plan, Of of, Same same = {}) {
+  std::vector<std::pair<decltype(of(plan.embedding)), std::vector<int>>> out;
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
-    const std::string value = of(plan.layers[i]);
-    auto at = std::ranges::find_if(out, [&](const auto& seen) { return seen.first == value; });
+    const auto value = of(plan.layers[i]);
+    auto at = std::ranges::find_if(out, [&](const auto& seen) { return same(seen.first, value); });
     if (at == out.end()) at = out.insert(out.end(), {value, {}});
     at->second.push_back(static_cast<int>(i));
   }
   return out;
 }
+/// `tp2 (layers 0-3), tp4 (layers 4-7)`.
 inline std::string by_layer_text(const std::vector<std::pair<std::string, std::vector<int>>>& groups) {
-  std::string out;
-  for (const auto& [value, layers] : groups)
-    out += (out.empty() ? "" : ", ") + value + " (" + layers_text(layers) + ")";
-  return out;
+  return joined(groups, ", ",
+                [](const auto& group) { return text_of(group.first, " (", layers_text(group.second), ")"); });
 }
 
 /// What a target is to recompute, but for what norms and activations give: see tell_outputs.
@@ -104,7 +106,7 @@ inline RecomputeKind kept_but(const Plan& plan, RecomputeKind kind) {
 
 /// Layers that compute again what norms and activations give, which is cheap and saves memory.
 inline std::vector<int> layers_without_outputs(const Plan& plan) {
-  if (cost::traits_of(plan.trainer).passes.keeps_outputs) return {};
+  if (kept_outputs(plan) == RecomputeKind::cheap) return {};
   return layers_where(plan, [](const StrategySpec& s) {
     return s.recompute == RecomputeKind::cheap || s.recompute == RecomputeKind::selective;
   });
@@ -114,8 +116,8 @@ inline std::vector<int> layers_without_outputs(const Plan& plan) {
 inline void tell_outputs(const Plan& plan, const std::string& target, Exported& out, const std::string& but = "") {
   const std::vector<int> layers = layers_without_outputs(plan);
   if (layers.empty()) return;
-  out.lacks("the outputs of norms and activations are recomputed in " + layers_text(layers) + ": " + target +
-            " keeps them, which takes more memory" + but);
+  out.lacks("the outputs of norms and activations are recomputed in ", layers_text(layers), ": ", target,
+            " keeps them, which takes more memory", but);
 }
 
 /// The degrees and the sequence split of a strategy.
@@ -148,16 +150,9 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
       if (either_context && spec->sequence == SequenceKind::ring) spec->sequence = SequenceKind::ulysses;
     return a == b;
   };
-  std::vector<std::pair<StrategySpec, std::vector<int>>> degrees;  // that differ, and their layers
-  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
-    const StrategySpec own = degrees_of(plan.layers[i]);
-    auto at = std::ranges::find_if(degrees, [&](const auto& seen) { return same(seen.first, own); });
-    if (at == degrees.end()) at = degrees.insert(at, {own, {}});
-    at->second.push_back(static_cast<int>(i));
-  }
-  StrategySpec common = std::max_element(degrees.begin(), degrees.end(), [](const auto& a, const auto& b) {
-                          return a.second.size() < b.second.size();
-                        })->first;
+  const auto degrees = layers_by(plan, degrees_of, same);
+  StrategySpec common =
+      std::ranges::max_element(degrees, {}, [](const auto& group) { return group.second.size(); })->first;
   if (degrees.size() > 1) {
     std::vector<std::pair<std::string, std::vector<int>>> groups;
     for (const auto& [spec, layers] : degrees) {
@@ -168,34 +163,32 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
           text += " or " + other;
       groups.emplace_back(text, layers);
     }
-    out.lacks("the degrees differ from layer to layer, " + by_layer_text(groups) + ": " + target +
-              " has one set for all, and that of most layers is written, " + strategy_text(common));
+    out.lacks("the degrees differ from layer to layer, ", by_layer_text(groups), ": ", target,
+              " has one set for all, and that of most layers is written, ", strategy_text(common));
   }
   for (const StrategySpec& layer : plan.layers) {
     if (common.shards() > 1) common.zero = std::max(common.zero, layer.zero);
     common.expert = std::max(common.expert, layer.expert);
   }
   // A layer without data or context ranks has nothing to shard.
-  auto stages = layers_by(
-      plan, [](const StrategySpec& s) { return s.shards() > 1 ? "ZeRO " + std::to_string(s.zero) : std::string(); });
+  auto stages = layers_by(plan, [](const StrategySpec& s) { return s.shards() > 1 ? text_of("ZeRO ", s.zero) : ""; });
   std::erase_if(stages, [](const auto& group) { return group.first.empty(); });
   const auto tell = [&](const std::string& what, const auto& groups, int written) {
     if (groups.size() > 1)
-      out.lacks("the " + what + " differs from layer to layer, " + by_layer_text(groups) + ": " + target +
-                " has one for all, and " + std::to_string(written) + " is written");
+      out.lacks("the ", what, " differs from layer to layer, ", by_layer_text(groups), ": ", target,
+                " has one for all, and ", written, " is written");
   };
   tell("ZeRO stage", stages, common.zero);
-  tell("expert degree", layers_by(plan, [](const StrategySpec& s) { return "ep" + std::to_string(s.expert); }),
-       common.expert);
+  tell("expert degree", layers_by(plan, [](const StrategySpec& s) { return text_of("ep", s.expert); }), common.expert);
   if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
-    out.lacks(layers_text(strided) + ": tensor-parallel ranks lie around data-parallel ones: " + target +
+    out.lacks(layers_text(strided), ": tensor-parallel ranks lie around data-parallel ones: ", target,
               " makes them neighbours");
   // An embedding and a head have no experts, and nothing of theirs is computed again.
   const auto end = [&](const std::string& name, StrategySpec spec) {
     spec.expert = common.expert;
     spec.recompute = RecomputeKind::cheap;
     if (same(spec, common)) return;
-    out.lacks("the " + name + " has a strategy of its own, " + strategy_text(spec) + ": " + target +
+    out.lacks("the ", name, " has a strategy of its own, ", strategy_text(spec), ": ", target,
               " gives it that of the layers");
   };
   end("embedding", plan.embedding);
@@ -209,40 +202,37 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
 
 /// Told by targets that have no word for the format of the optimizer's moments.
 inline void tell_moments(const Plan& plan, const std::string& target, Exported& out) {
-  if (out.job) out.job->moments = Precision::fp32;
+  out.job->moments = Precision::fp32;
   if (plan.moments != Precision::fp32)
-    out.lacks("moments of the optimizer in " + std::string(name_of(plan.moments)) + ": " + target +
+    out.lacks("moments of the optimizer in ", name_of(plan.moments), ": ", target,
               " keeps them in fp32, which takes 4 bytes a parameter more");
 }
 
-/// The layers of each chunk of a pipeline, in the order of the model: chunk c * P + p is the c-th of stage p. Without
-/// virtual stages chunks are stages.
-inline std::vector<int> chunk_sizes(const Plan& plan) {
-  std::vector<int> out;
-  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i) {
-    const LayerRange range = virtual_stage_layers(plan, i);
-    out.push_back(range.last - range.first + 1);
-  }
+/// The chunks of a pipeline in the order of the model: chunk c * P + p is the c-th (perhaps the only one) of stage p.
+inline std::vector<LayerRange> chunks_of(const Plan& plan) {
+  std::vector<LayerRange> out;
+  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i)
+    out.push_back(virtual_stage_layers(plan, i));
   return out;
 }
 
+inline int size_of(const LayerRange& chunk) { return chunk.last - chunk.first + 1; }
+
 /// `a plan for gpt2-tiny on host: 4 ranks, batch of 16 x 64 tokens, fp32`.
 inline std::string export_title(const Plan& plan) {
-  return "a plan for " + one_line(plan.model, 80) + " on " + one_line(plan.cluster, 80) + ": " +
-         counted(plan.ranks(), "rank") + ", batch of " + std::to_string(plan.global_batch) + " x " +
-         std::to_string(plan.sequence_length) + " tokens, " + name_of(plan.precision);
+  return text_of("a plan for ", one_line(plan.model, 80), " on ", one_line(plan.cluster, 80), ": ",
+                 counted(plan.ranks(), "rank"), ", batch of ", plan.global_batch, " x ", plan.sequence_length,
+                 " tokens, ", name_of(plan.precision));
 }
 
-/// What the text leaves out, as comment lines that begin with `mark`.
-inline std::string export_comments(const Exported& exported, const std::string& mark) {
+/// What the text leaves out, as comment lines.
+inline std::string export_comments(const Exported& exported) {
   std::string out;
-  const auto list = [&](const char* headline, const std::vector<std::string>& sentences) {
-    if (sentences.empty()) return;
-    out += mark + " " + headline + "\n";
-    for (const std::string& sentence : sentences) out += mark + "   - " + sentence + ".\n";
-  };
-  list("Not expressed:", exported.not_expressed);
-  list("To be set elsewhere:", exported.set_elsewhere);
+  for (const auto& [headline, sentences] :
+       {std::pair("Not expressed:", &exported.not_expressed), {"To be set elsewhere:", &exported.set_elsewhere}}) {
+    if (!sentences->empty()) out += text_of("# ", headline, "\n");
+    for (const std::string& sentence : *sentences) out += text_of("#   - ", sentence, ".\n");
+  }
   return out;
 }
 

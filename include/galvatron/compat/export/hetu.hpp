@@ -1,9 +1,9 @@
 // A plan as a plan file of Hetu-Galvatron.
 //
-//   pp_deg, pp_division   stages and their layers          tp_sizes_enc, use_sp  TP degree, or Ulysses where use_sp is
-//   1 dp_types_enc          1: ZeRO 3; 0: default_dp_type    cp_sizes_enc          ring attention (only where there is
-//   some) checkpoint            1: full recomputation            ep_sizes_enc          experts (only where there are
-//   some) vtp, vsp, vcp         the same of embedding and head   embed_sdp, vocab_sdp  1: ZeRO 3 of embedding and head
+//   pp_deg, pp_division    stages and their layers            tp_sizes_enc, use_sp  TP degree, or Ulysses' if use_sp is
+//   1 dp_types_enc           1: ZeRO 3; 0: default_dp_type      cp_sizes_enc          ring attention, where there is
+//   some checkpoint             1: full recomputation              ep_sizes_enc          experts, where there are some
+//   vtp, vsp, vcp          the same of embedding and head     embed_sdp, vocab_sdp  1: ZeRO 3 of embedding and head
 //
 // Its search writes the last as embed_sdp, its trainer reads vocab_sdp: both are written.
 // Source: galvatron/utils/{config_utils,strategy_utils}.py and galvatron/core/runtime/hybrid_parallel_config.py of
@@ -48,8 +48,8 @@ void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out
   StrategySpec embedding = plan.embedding;
   embedding.recompute = RecomputeKind::cheap;  // of which nothing is computed again
   std::string who = layers.empty() ? "" : layers_text(layers);
-  if (has(embedding)) who += std::string(who.empty() ? "" : " and ") + "the embedding";
-  if (!who.empty()) out.lacks(who + ": " + what);
+  if (has(embedding)) who += who.empty() ? "the embedding" : " and the embedding";
+  if (!who.empty()) out.lacks(who, ": ", what);
 }
 
 /// What is data parallel without ZeRO 3 has one kind for the whole plan: `ddp` when nothing of it is sharded.
@@ -78,11 +78,10 @@ inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
     if (s.tensor > 1) (s.sequence == SequenceKind::megatron ? with : without) = true;
   if (with && without)
     out.lacks("Megatron sequence parallelism in some tensor-parallel layers and not in others: it is one switch there");
-  if (with || without) out.elsewhere(std::string("the trainer's sequence_parallel is ") + (with ? "true" : "false"));
+  if (with || without) out.elsewhere("the trainer's sequence_parallel is ", with ? "true" : "false");
 }
 
-/// The trainer takes as many data ranks as the smallest tensor and the smallest context degree of the file leave, which
-/// may be those of different layers.
+/// The trainer has as many data ranks as the smallest tensor and context degrees leave, perhaps of different layers.
 inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
   const std::vector<StrategySpec> all = hetu_strategies(plan);
   const int width = hetu_width(std::ranges::min(all, {}, hetu_width));
@@ -93,13 +92,12 @@ inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
   const std::int64_t run = hetu_batches(plan.global_batch, taken, plan.microbatches).microbatches;
   out.lacks(
       "tensor ranks in some layers and context ranks in others: Hetu-Galvatron counts data ranks with the smallest of "
-      "both degrees, " +
-      std::to_string(width) + " and " + std::to_string(ring) + ", as " + std::to_string(taken) +
-      " where the plan has " + std::to_string(most) + ", " +
-      (plan.global_batch % taken != 0
-           ? "and refuses a batch of " + std::to_string(plan.global_batch) + ", which is no multiple of it"
-           : "and a loader that deals the batch to so many runs " + std::to_string(run) + " micro-batches, not " +
-                 std::to_string(plan.microbatches)));
+      "both degrees, ",
+      width, " and ", ring, ", as ", taken, " where the plan has ", most, ", ",
+      plan.global_batch % taken != 0
+          ? text_of("and refuses a batch of ", plan.global_batch, ", which is no multiple of it")
+          : text_of("and a loader that deals the batch to so many runs ", run, " micro-batches, not ",
+                    plan.microbatches));
 }
 
 /// The plan with whole layers recomputed where it recomputes the attention core, which is told apart.
@@ -114,7 +112,6 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
   Plan job = hetu_kept(plan);
   job.predicted = {};
   job.predicted.budget = plan.predicted.budget;
-  job.moments = Precision::fp32;
   job.precision = element_format(plan.precision);
   if (plan.stages.size() > 1 && plan.schedule != ScheduleKind::gpipe) {
     job.schedule = ScheduleKind::one_f_one_b;
@@ -146,32 +143,25 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
 /// The plan file. JSON has no comments: what it leaves out is in the result alone.
 inline Exported export_hetu(const Plan& plan) {
   Exported out;
-  const auto list = [&](auto of) {
-    std::string text;
-    for (const StrategySpec& layer : plan.layers) text += (text.empty() ? "" : ",") + std::to_string(of(layer));
-    return text;
-  };
-  std::string division;
-  for (const PlanStage& stage : plan.stages)
-    division += (division.empty() ? "" : ",") + std::to_string(stage.last_layer - stage.first_layer + 1);
-
+  const auto list = [&](auto of) { return joined(plan.layers, ",", of); };
   nlohmann::ordered_json file;
   file["pp_deg"] = plan.stages.size();
   file["tp_sizes_enc"] = list(detail::hetu_width);
-  file["tp_consecutive_flags"] = list([](const StrategySpec& s) { return s.strided ? 0 : 1; });
+  file["tp_consecutive_flags"] = list([](const StrategySpec& s) { return !s.strided; });
   if (std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return detail::hetu_ring(s) > 1; }))
     file["cp_sizes_enc"] = list(detail::hetu_ring);
-  file["dp_types_enc"] = list([](const StrategySpec& s) { return s.zero == 3 ? 1 : 0; });
-  file["use_sp"] = list([](const StrategySpec& s) { return detail::hetu_uses_ulysses(s) ? 1 : 0; });
+  file["dp_types_enc"] = list([](const StrategySpec& s) { return s.zero == 3; });
+  file["use_sp"] = list(detail::hetu_uses_ulysses);
   if (std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return s.expert > 1; })) {
     file["ep_sizes_enc"] = list([](const StrategySpec& s) { return s.expert; });
     file["tp_of_ep_sizes_enc"] = list([](const StrategySpec& s) { return s.tensor; });
   }
-  file["checkpoint"] = list([](const StrategySpec& s) { return detail::recomputed(s) == RecomputeKind::none ? 0 : 1; });
+  file["checkpoint"] = list([](const StrategySpec& s) { return detail::recomputed(s) != RecomputeKind::none; });
   file["world_size"] = plan.ranks();
   file["global_bsz"] = plan.global_batch;
   file["chunks"] = plan.microbatches;
-  file["pp_division"] = division;
+  file["pp_division"] =
+      joined(plan.stages, ",", [](const PlanStage& stage) { return stage.last_layer - stage.first_layer + 1; });
   file["pipeline_type"] = plan.schedule == ScheduleKind::gpipe ? "gpipe" : "pipedream_flush";
   file["default_dp_type"] = detail::hetu_default_data(plan, out);
   file["vtp"] = detail::hetu_width(plan.embedding);
@@ -181,8 +171,7 @@ inline Exported export_hetu(const Plan& plan) {
   file["vocab_sdp"] = file["embed_sdp"];
 
   if (plan.stages.size() > 1 && (plan.schedule == ScheduleKind::interleaved || plan.schedule == ScheduleKind::zb_h1))
-    out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
-              ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
+    out.lacks("the schedule ", name_of(plan.schedule), ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
   detail::tell_hetu(
       plan, [](const StrategySpec& s) { return s.sequence == SequenceKind::ulysses && s.tensor > 1; },
       "tensor parallelism and Ulysses together: Hetu-Galvatron has one of them in a layer, and tensor parallelism over "
@@ -197,20 +186,20 @@ inline Exported export_hetu(const Plan& plan) {
   StrategySpec head = plan.head;
   head.recompute = plan.embedding.recompute;  // neither computes anything again
   if (!(head == plan.embedding))
-    out.lacks("the head has another strategy (" + strategy_text(plan.head) + ") than the embedding (" +
-              strategy_text(plan.embedding) + "): they have one there, and that of the embedding is written");
+    out.lacks("the head has another strategy (", strategy_text(plan.head), ") than the embedding (",
+              strategy_text(plan.embedding), "): they have one there, and that of the embedding is written");
   detail::tell_hetu_data_ranks(plan, out);
   detail::hetu_sequence_parallel(plan, out);
   if (file.contains("cp_sizes_enc") || file.contains("vcp"))
     out.elsewhere(
         "the trainer is Hetu-Galvatron 3.0 or later: earlier ones do not read cp_sizes_enc and vcp, and would take "
         "context ranks for data ranks");
+  out.job = detail::hetu_job(plan, file["default_dp_type"] != "ddp");
   detail::tell_moments(plan, "Hetu-Galvatron", out);
   if (plan.precision == Precision::fp8)
     out.lacks("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
-  out.elsewhere("the trainer's seq_length is " + std::to_string(plan.sequence_length) + " and its mixed_precision " +
+  out.elsewhere("the trainer's seq_length is ", plan.sequence_length, " and its mixed_precision ",
                 name_of(element_format(plan.precision)));
-  out.job = detail::hetu_job(plan, file["default_dp_type"] != "ddp");
   out.text = file.dump(4) + "\n";
   return out;
 }

@@ -17,32 +17,37 @@ namespace galvatron {
 
 namespace detail {
 
-/// Where the stages begin, if they are not equally long: the first and last stage, or a drawing of all of them,
-/// `'Et*4|t*3|t*3|t*2L'`.
-inline void megatron_stages(const Plan& plan, std::vector<std::string>& arguments) {
-  const std::vector<int> sizes = chunk_sizes(plan);
-  const auto stages = plan.stages.size();
-  const bool even = std::ranges::all_of(sizes, [&](int n) { return n == sizes.front(); });
-  if (plan.virtual_stages > 1 && even)
-    arguments.push_back("--num-layers-per-virtual-pipeline-stage " + std::to_string(sizes.front()));
-  if (even) return;
-  const auto equal = [&](std::size_t first, std::size_t last) {
-    return first >= last ||
-           std::all_of(sizes.begin() + static_cast<std::ptrdiff_t>(first),
-                       sizes.begin() + static_cast<std::ptrdiff_t>(last), [&](int n) { return n == sizes[first]; });
+/// Lines of the array PLAN_ARGS.
+struct MegatronArguments {
+  std::string lines;
+  template <class... Parts>
+  void add(const Parts&... argument) {
+    lines += text_of("  ", argument..., "\n");
+  }
+};
+
+/// The lengths of stages that are not equally long: of the first and last, or a drawing, `'Et*4|t*3|t*3|t*2L'`.
+inline void megatron_stages(const Plan& plan, MegatronArguments& arguments) {
+  const std::vector<LayerRange> chunks = chunks_of(plan);
+  // Whether chunks [first, end) are equally long.
+  const auto equal = [&](std::size_t first, std::size_t end) {
+    return std::all_of(chunks.begin() + static_cast<std::ptrdiff_t>(first),
+                       chunks.begin() + static_cast<std::ptrdiff_t>(std::max(first, end)),
+                       [&](const LayerRange& chunk) { return size_of(chunk) == size_of(chunks[first]); });
   };
-  if (plan.virtual_stages == 1 && equal(1, stages - 1)) {
+  const std::size_t stages = chunks.size();
+  if (equal(0, stages)) {
+    if (plan.virtual_stages > 1) arguments.add("--num-layers-per-virtual-pipeline-stage ", size_of(chunks.front()));
+  } else if (plan.virtual_stages == 1 && equal(1, stages - 1)) {
     const bool last = !equal(1, stages);
-    if (!last || !equal(0, stages - 1))
-      arguments.push_back("--decoder-first-pipeline-num-layers " + std::to_string(sizes.front()));
-    if (last) arguments.push_back("--decoder-last-pipeline-num-layers " + std::to_string(sizes.back()));
+    if (!last || !equal(0, stages - 1)) arguments.add("--decoder-first-pipeline-num-layers ", size_of(chunks.front()));
+    if (last) arguments.add("--decoder-last-pipeline-num-layers ", size_of(chunks.back()));
   } else {
-    std::string drawing = "E";
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      if (i > 0) drawing += "|";
-      if (sizes[i] > 0) drawing += sizes[i] == 1 ? "t" : "t*" + std::to_string(sizes[i]);
-    }
-    arguments.push_back("--pipeline-model-parallel-layout '" + drawing + "L'");
+    arguments.add(
+        "--pipeline-model-parallel-layout 'E",
+        joined(chunks, "|",
+               [](const LayerRange& chunk) { return size_of(chunk) > 1 ? text_of("t*", size_of(chunk)) : "t"; }),
+        "L'");
   }
 }
 
@@ -50,7 +55,7 @@ inline void megatron_stages(const Plan& plan, std::vector<std::string>& argument
 /// activations Megatron-LM has the module `layernorm`, norms that are modules of their own; those in front of a linear
 /// layer of Transformer Engine, both of a block without experts, are parts of that. Products of 8 bits refuse it with
 /// versions of Transformer Engine before 2.6.
-inline void megatron_recompute(const Plan& plan, std::vector<std::string>& arguments, Exported& out) {
+inline void megatron_recompute(const Plan& plan, MegatronArguments& arguments, Exported& out) {
   const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
   const auto any = [&](RecomputeKind kind) {
     return std::ranges::any_of(plan.layers, [kind](const StrategySpec& s) { return s.recompute == kind; });
@@ -63,9 +68,8 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
     for (std::size_t i = 0; i < plan.layers.size(); ++i)
       job(i).recompute = kept_but(plan, core ? RecomputeKind::selective : RecomputeKind::none);
     if (core || norms) {
-      arguments.push_back("--recompute-granularity selective");
-      arguments.push_back(std::string("--recompute-modules") + (core ? " core_attn" : "") +
-                          (norms ? " layernorm" : ""));
+      arguments.add("--recompute-granularity selective");
+      arguments.add("--recompute-modules", core ? " core_attn" : "", norms ? " layernorm" : "");
     }
     if (kinds.size() > 1)
       out.lacks(differs + "Megatron-LM recomputes the attention core of all layers or of none, and all is written");
@@ -76,16 +80,14 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
     return;
   }
   tell_outputs(plan, "Megatron-LM", out);
-  arguments.push_back("--recompute-granularity full");
+  arguments.add("--recompute-granularity full");
   if (kinds.size() == 1) {
-    arguments.push_back("--recompute-method uniform");
-    arguments.push_back("--recompute-num-layers 1");
+    arguments.add("--recompute-method uniform");
+    arguments.add("--recompute-num-layers 1");
     return;
   }
+  const std::vector<LayerRange> stages = chunks_of(plan);
   const auto kind_of = [&](int layer) { return recomputed(plan.layers[static_cast<std::size_t>(layer)]); };
-  std::vector<LayerRange> stages;
-  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i)
-    stages.push_back(virtual_stage_layers(plan, i));
   int each = 0;  // layers of a stage, or virtual stage, that recompute something
   for (const LayerRange& stage : stages) {
     int count = 0;
@@ -99,15 +101,14 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
       exact = exact && kind_of(i) == kind;
       job(static_cast<std::size_t>(i)).recompute = kept_but(plan, kind);
     }
-  arguments.push_back("--recompute-method block");
-  arguments.push_back("--recompute-num-layers " + std::to_string(each));
+  arguments.add("--recompute-method block");
+  arguments.add("--recompute-num-layers ", each);
   if (!exact)
     out.lacks(differs + "Megatron-LM recomputes the first layers of every stage, as many in each, and " +
               std::to_string(each) + " is written");
 }
 
-/// How the context ranks of every layer exchange what they need, ` p2p` (ring) or ` a2a` (Ulysses); one word when all
-/// do it alike.
+/// How the context ranks of every layer exchange, ` p2p` (ring) or ` a2a` (Ulysses); one word when all do it alike.
 inline std::string megatron_exchanges(const Plan& plan, const StrategySpec& spec, Plan& job) {
   std::string all;
   bool alike = true;
@@ -122,45 +123,31 @@ inline std::string megatron_exchanges(const Plan& plan, const StrategySpec& spec
   return alike ? all.substr(0, 4) : all;
 }
 
-inline void megatron_zero(const StrategySpec& spec, std::vector<std::string>& arguments) {
-  if (spec.zero >= 1) arguments.push_back("--use-distributed-optimizer");
-  if (spec.zero < 2) return;
-  arguments.push_back("--use-megatron-fsdp");
-  arguments.push_back(std::string("--data-parallel-sharding-strategy ") +
-                      (spec.zero == 2 ? "optim_grads" : "optim_grads_params"));
-  arguments.push_back("--ckpt-format fsdp_dtensor");
-}
-
 }  // namespace detail
 
 /// The arguments as a shell file that sets the array PLAN_ARGS; comments say what they leave out.
 inline Exported export_megatron(const Plan& plan) {
   Exported out;
   const std::string target = "Megatron-LM";
-  std::vector<std::string> arguments;
-  const auto add = [&](const std::string& name, auto value) {
-    arguments.push_back(name + " " + std::to_string(value));
-  };
-
+  detail::MegatronArguments arguments;
   const StrategySpec spec = detail::one_for_all(plan, target, out, true);
-
-  add("--num-layers", plan.layers.size());
-  add("--seq-length", plan.sequence_length);
-  add("--micro-batch-size", plan.microbatch() / spec.data);
-  add("--global-batch-size", plan.global_batch);
-  if (plan.precision != Precision::fp32) arguments.push_back("--bf16");
+  arguments.add("--num-layers ", plan.layers.size());
+  arguments.add("--seq-length ", plan.sequence_length);
+  arguments.add("--micro-batch-size ", plan.microbatch() / spec.data);
+  arguments.add("--global-batch-size ", plan.global_batch);
+  if (plan.precision != Precision::fp32) arguments.add("--bf16");
   if (plan.precision == Precision::fp8) {
-    arguments.push_back("--fp8-format hybrid");
-    arguments.push_back("--fp8-recipe tensorwise");
+    arguments.add("--fp8-format hybrid");
+    arguments.add("--fp8-recipe tensorwise");
   }
-  add("--tensor-model-parallel-size", spec.tensor);
-  if (spec.sequence == SequenceKind::megatron) arguments.push_back("--sequence-parallel");
+  arguments.add("--tensor-model-parallel-size ", spec.tensor);
+  if (spec.sequence == SequenceKind::megatron) arguments.add("--sequence-parallel");
   if (spec.context > 1) {
-    add("--context-parallel-size", spec.context);
-    arguments.push_back("--cp-comm-type" + detail::megatron_exchanges(plan, spec, *out.job));
+    arguments.add("--context-parallel-size ", spec.context);
+    arguments.add("--cp-comm-type", detail::megatron_exchanges(plan, spec, *out.job));
   }
-  if (spec.expert > 1) add("--expert-model-parallel-size", spec.expert);
-  add("--pipeline-model-parallel-size", plan.stages.size());
+  if (spec.expert > 1) arguments.add("--expert-model-parallel-size ", spec.expert);
+  arguments.add("--pipeline-model-parallel-size ", plan.stages.size());
   if (plan.stages.size() > 1) {
     detail::megatron_stages(plan, arguments);
     if (plan.schedule == ScheduleKind::gpipe || plan.schedule == ScheduleKind::zb_h1) {
@@ -169,11 +156,16 @@ inline Exported export_megatron(const Plan& plan) {
       out.job->schedule = ScheduleKind::one_f_one_b;
     }
   }
-  detail::megatron_zero(spec, arguments);
+  if (spec.zero >= 1) arguments.add("--use-distributed-optimizer");
+  if (spec.zero >= 2) {
+    arguments.add("--use-megatron-fsdp");
+    arguments.add("--data-parallel-sharding-strategy ", spec.zero == 2 ? "optim_grads" : "optim_grads_params");
+    arguments.add("--ckpt-format fsdp_dtensor");
+  }
   if (plan.moments != Precision::fp32 && spec.zero >= 1) {
-    arguments.push_back("--use-precision-aware-optimizer");
-    arguments.push_back(std::string("--exp-avg-dtype ") + name_of(plan.moments));
-    arguments.push_back(std::string("--exp-avg-sq-dtype ") + name_of(plan.moments));
+    arguments.add("--use-precision-aware-optimizer");
+    arguments.add("--exp-avg-dtype ", name_of(plan.moments));
+    arguments.add("--exp-avg-sq-dtype ", name_of(plan.moments));
   } else {
     detail::tell_moments(plan, target + " without its distributed optimizer", out);
   }
@@ -183,12 +175,11 @@ inline Exported export_megatron(const Plan& plan) {
   else if (spec.tensor > 1 || spec.context > 1)
     out.elsewhere("the environment has CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell");
 
-  out.text = "# Megatron-LM arguments of " + detail::export_title(plan) + ". Made by `galvatron export`.\n" +
-             "#   . ./FILE && torchrun ... pretrain_gpt.py \"${PLAN_ARGS[@]}\" ...   (with the model's shape, data and "
-             "optimizer)\n" +
-             detail::export_comments(out, "#") + "PLAN_ARGS=(\n";
-  for (const std::string& argument : arguments) out.text += "  " + argument + "\n";
-  out.text += ")\n";
+  out.text =
+      text_of("# Megatron-LM arguments of ", detail::export_title(plan),
+              ". Made by `galvatron export`.\n#   . ./FILE && torchrun ... pretrain_gpt.py \"${PLAN_ARGS[@]}\" ...   "
+              "(with the model's shape, data and optimizer)\n",
+              detail::export_comments(out), "PLAN_ARGS=(\n", arguments.lines, ")\n");
   return out;
 }
 

@@ -17,54 +17,39 @@ namespace galvatron {
 
 namespace detail {
 
-/// The layers of every model part in the order in which one rank after the other gets them.
-inline std::vector<std::vector<int>> torchtitan_parts(const Plan& plan) {
-  std::vector<std::vector<int>> parts;
-  int layer = 0;
-  for (const int size : chunk_sizes(plan)) {
-    parts.emplace_back();
-    for (int i = 0; i < size; ++i) parts.back().push_back(layer++);
-  }
-  return parts;
-}
-
 /// The n for which every n-th layer of each stage, and no other, is recomputed; 0 when there is none.
 inline int torchtitan_every_nth(const Plan& plan) {
-  const auto recomputes = [&](int layer) {
-    return plan.layers[static_cast<std::size_t>(layer)].recompute == RecomputeKind::full;
+  std::vector<std::vector<bool>> recomputes(plan.stages.size());  // by stage, over its parts one after the other
+  const std::vector<LayerRange> parts = chunks_of(plan);
+  for (std::size_t part = 0; part < parts.size(); ++part)
+    for (int layer = parts[part].first; layer <= parts[part].last; ++layer)
+      recomputes[part % recomputes.size()].push_back(plan.layers[static_cast<std::size_t>(layer)].recompute ==
+                                                     RecomputeKind::full);
+  const auto every = [&](std::size_t n) {
+    for (const std::vector<bool>& stage : recomputes)
+      for (std::size_t i = 0; i < stage.size(); ++i)
+        if (stage[i] != ((i + 1) % n == 0)) return false;
+    return true;
   };
-  const auto parts = torchtitan_parts(plan);
-  for (int n = 2; n <= static_cast<int>(plan.layers.size()); ++n) {
-    bool all = true;
-    for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
-      int count = 0;  // over the parts of a rank, one after the other
-      for (std::size_t part = stage; part < parts.size(); part += plan.stages.size())
-        for (const int layer : parts[part])
-          if (recomputes(layer) != (++count % n == 0)) all = false;
-    }
-    if (all) return n;
-  }
+  for (int n = 2; n <= static_cast<int>(plan.layers.size()); ++n)
+    if (every(static_cast<std::size_t>(n))) return n;
   return 0;
 }
 
 inline std::string torchtitan_recompute(const Plan& plan, Exported& out) {
   const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
-  const RecomputeKind first = recomputed(plan.layers.front());
   const bool selective =
       std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return s.recompute == RecomputeKind::selective; });
-  for (StrategySpec& layer : out.job->layers) layer.recompute = kept_but(plan, layer.recompute);
-  if (kinds.size() == 1 && !selective) {
+  const int n = selective ? 0 : kinds.size() == 1 ? 1 : torchtitan_every_nth(plan);
+  if (n > 0) {
+    for (StrategySpec& layer : out.job->layers) layer.recompute = kept_but(plan, layer.recompute);
     tell_outputs(plan, "torchtitan", out);
-    return std::string("mode = \"") + name_of(first) + "\"\n";
+    if (n == 1) return text_of("mode = \"", kinds.front().first, "\"\n");
+    return text_of("mode = \"selective\"\nselective_ac_option = \"", n, "\"  # every n-th layer\n");
   }
-  if (!selective)
-    if (const int n = torchtitan_every_nth(plan); n > 0) {
-      tell_outputs(plan, "torchtitan", out);
-      return "mode = \"selective\"\nselective_ac_option = \"" + std::to_string(n) + "\"  # every n-th layer\n";
-    }
   for (StrategySpec& layer : out.job->layers) layer.recompute = RecomputeKind::full;
-  out.lacks((kinds.size() > 1 ? "recomputation differs from layer to layer, " + by_layer_text(kinds)
-                              : std::string("recomputation of the attention core alone, in all layers")) +
+  out.lacks(kinds.size() > 1 ? "recomputation differs from layer to layer, " + by_layer_text(kinds)
+                             : "recomputation of the attention core alone, in all layers",
             ": torchtitan recomputes all layers or every n-th, as a whole or keeping attention, and all as a whole is "
             "written, so that no rank keeps more than planned");
   return "mode = \"full\"\n";
@@ -76,20 +61,20 @@ inline std::string torchtitan_data(const Plan& plan, const StrategySpec& spec, E
   const bool replicas = spec.zero == 0 && !others && spec.context == 1;
   if (spec.shards() > 1 && spec.zero == 0 && !replicas)
     out.lacks(
-        std::string(spec.context > 1 ? "context parallelism without ZeRO"
-                                     : "data parallelism without ZeRO beside tensor or pipeline parallelism") +
+        spec.context > 1 ? "context parallelism without ZeRO"
+                         : "data parallelism without ZeRO beside tensor or pipeline parallelism",
         ": torchtitan then shards with FSDP, over data and context ranks, and what is nearest to ZeRO 2 is written");
   if (spec.zero == 1) out.lacks("ZeRO 1: FSDP shards gradients too, and what is nearest to ZeRO 2 is written");
   if (plan.precision != Precision::fp32 && others && spec.data == 1 && spec.context == 1)
     out.lacks(
         "bf16 arithmetic with fp32 master weights: torchtitan casts with FSDP, or with DDP alone, and this plan has no "
         "data parallelism");
-  std::string text = "data_parallel_replicate_degree = " + std::to_string(replicas ? spec.data : 1) +
-                     "\ndata_parallel_shard_degree = " + std::to_string(replicas ? 1 : spec.data) + "\n";
+  std::string text = text_of("data_parallel_replicate_degree = ", replicas ? spec.data : 1,
+                             "\ndata_parallel_shard_degree = ", replicas ? 1 : spec.data, "\n");
   if (!replicas && spec.shards() > 1) {
     for (StrategySpec& layer : out.job->layers) layer.zero = spec.zero == 3 ? 3 : 2;
     out.job->embedding.zero = out.job->head.zero = spec.zero == 3 ? 3 : 2;
-    text += std::string("fsdp_reshard_after_forward = \"") + (spec.zero == 3 ? "always" : "never") + "\"\n";
+    text += text_of("fsdp_reshard_after_forward = \"", spec.zero == 3 ? "always" : "never", "\"\n");
   }
   return text;
 }
@@ -97,31 +82,29 @@ inline std::string torchtitan_data(const Plan& plan, const StrategySpec& spec, E
 inline std::string torchtitan_pipeline(const Plan& plan, std::int64_t samples, Exported& out) {
   std::string text = "pipeline_parallel_degree = " + std::to_string(plan.stages.size()) + "\n";
   if (plan.stages.size() == 1) return text;
-  const char* schedule = plan.schedule == ScheduleKind::gpipe         ? "GPipe"
-                         : plan.schedule == ScheduleKind::interleaved ? "Interleaved1F1B"
-                                                                      : "1F1B";
-  if (plan.schedule == ScheduleKind::zb_h1) {
-    out.job->schedule = ScheduleKind::one_f_one_b;
+  if (plan.schedule == ScheduleKind::zb_h1)
     out.lacks(
         "the schedule zb-h1: the zero-bubble schedules of torchtitan have two stages or more on a rank, and 1F1B is "
         "written");
-  }
-  if (plan.schedule == ScheduleKind::interleaved && plan.virtual_stages == 1) {
-    schedule = "1F1B";
-    out.job->schedule = ScheduleKind::one_f_one_b;
+  const bool interleaved = plan.schedule == ScheduleKind::interleaved && plan.virtual_stages > 1;
+  if (plan.schedule == ScheduleKind::interleaved && !interleaved)
     out.lacks(
         "the schedule interleaved with one virtual stage: torchtitan interleaves two or more, and 1F1B, which is the "
         "same here, is written");
-  }
-  text += std::string("pipeline_parallel_schedule = \"") + schedule + "\"\n" +
-          "pipeline_parallel_microbatch_size = " + std::to_string(samples) + "\nmodule_fqns_per_model_part = [\n";
-  const auto parts = torchtitan_parts(plan);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    std::string names = i == 0 ? "\"tok_embeddings\"" : "";
-    for (const int layer : parts[i])
-      names += (names.empty() ? "\"layers." : ", \"layers.") + std::to_string(layer) + "\"";
-    if (i + 1 == parts.size()) names += std::string(names.empty() ? "" : ", ") + R"("norm", "output")";
-    text += "  [" + names + "],\n";
+  const bool gpipe = plan.schedule == ScheduleKind::gpipe;
+  if (!gpipe && !interleaved) out.job->schedule = ScheduleKind::one_f_one_b;
+  text += text_of("pipeline_parallel_schedule = \"",
+                  gpipe         ? "GPipe"
+                  : interleaved ? "Interleaved1F1B"
+                                : "1F1B",
+                  "\"\npipeline_parallel_microbatch_size = ", samples, "\nmodule_fqns_per_model_part = [\n");
+  const std::vector<LayerRange> parts = chunks_of(plan);
+  for (const LayerRange& part : parts) {
+    std::vector<std::string> names;
+    if (&part == &parts.front()) names.emplace_back("tok_embeddings");
+    for (int layer = part.first; layer <= part.last; ++layer) names.push_back(text_of("layers.", layer));
+    if (&part == &parts.back()) names.insert(names.end(), {"norm", "output"});
+    text += text_of("  [\"", joined(names, "\", \""), "\"],\n");
   }
   return text + "]\n";
 }
@@ -139,42 +122,35 @@ inline Exported export_torchtitan(const Plan& plan) {
         "tensor parallelism with whole sequences between its regions: torchtitan always splits the sequence there");
   if (spec.sequence == SequenceKind::ulysses)
     out.lacks("Ulysses: torchtitan passes keys and values around, as ring attention does");
-  const SequenceKind split = spec.tensor > 1    ? SequenceKind::megatron
-                             : spec.context > 1 ? SequenceKind::ring
-                                                : SequenceKind::none;
-  spec.sequence = split;
+  spec.sequence = spec.tensor > 1 ? SequenceKind::megatron : spec.context > 1 ? SequenceKind::ring : SequenceKind::none;
   detail::give_all(*out.job, spec);
   const std::int64_t samples = plan.microbatch() / spec.data;  // of a rank in a micro-batch
-  const bool pipeline = plan.stages.size() > 1;
-  const auto line = [](const std::string& key, auto value) { return key + " = " + std::to_string(value) + "\n"; };
-
   // Without a pipeline a step accumulates over micro-batches; with one the local batch is what the pipeline cuts.
-  const std::string training = "[training]\n" +
-                               line("local_batch_size", pipeline ? plan.global_batch / spec.data : samples) +
-                               line("global_batch_size", plan.global_batch) + line("seq_len", plan.sequence_length) +
-                               "dtype = \"float32\"\nmixed_precision_param = \"" +
-                               (plan.precision != Precision::fp32 ? "bfloat16" : "float32") + "\"\n";
-  std::string parallelism = "[parallelism]\n" + detail::torchtitan_data(plan, spec, out) +
-                            line("tensor_parallel_degree", spec.tensor) + line("context_parallel_degree", spec.context);
-  if (spec.context > 1) parallelism += "context_parallel_rotate_method = \"alltoall\"\n";
-  if (spec.expert > 1) parallelism += line("expert_parallel_degree", spec.expert);
-  parallelism += detail::torchtitan_pipeline(plan, samples, out);
+  const std::string training =
+      text_of("[training]\nlocal_batch_size = ", plan.stages.size() > 1 ? plan.global_batch / spec.data : samples,
+              "\nglobal_batch_size = ", plan.global_batch, "\nseq_len = ", plan.sequence_length,
+              "\ndtype = \"float32\"\nmixed_precision_param = \"",
+              plan.precision != Precision::fp32 ? "bfloat16" : "float32", "\"\n");
+  const std::string data = detail::torchtitan_data(plan, spec, out);
+  const std::string parallelism = text_of(
+      "[parallelism]\n", data, "tensor_parallel_degree = ", spec.tensor, "\ncontext_parallel_degree = ", spec.context,
+      "\n", spec.context > 1 ? "context_parallel_rotate_method = \"alltoall\"\n" : "",
+      spec.expert > 1 ? text_of("expert_parallel_degree = ", spec.expert, "\n") : "",
+      detail::torchtitan_pipeline(plan, samples, out));
   if (spec.context > 1 && plan.sequence_length % (std::int64_t{2} * spec.tensor * spec.context) != 0)
-    out.lacks("a sequence of " + std::to_string(plan.sequence_length) +
+    out.lacks("a sequence of ", plan.sequence_length,
               " tokens: torchtitan needs a multiple of twice the context times the tensor degree");
   detail::tell_moments(plan, target, out);
-  const std::string checkpoint = "[activation_checkpoint]\n" + detail::torchtitan_recompute(plan, out);
-
-  std::string products;
-  if (plan.precision == Precision::fp8) {
-    products = "\n[quantize.linear.float8]\nfilter_fqns = [\n  \"output\",\n]\n";
+  const std::string checkpoint = detail::torchtitan_recompute(plan, out);
+  const bool fp8 = plan.precision == Precision::fp8;
+  if (fp8)
     out.elsewhere("the table [model] has converters = [\"quantize.linear.float8\"], for the 8-bit products of blocks");
-  }
-
-  out.text = "# torchtitan 0.2 job file of " + detail::export_title(plan) +
-             ". Made by `galvatron export`.\n# The tables [model], [optimizer], [lr_scheduler] and the data are to be "
-             "added.\n" +
-             detail::export_comments(out, "#") + "\n" + training + "\n" + parallelism + "\n" + checkpoint + products;
+  out.text =
+      text_of("# torchtitan 0.2 job file of ", detail::export_title(plan),
+              ". Made by `galvatron export`.\n# The tables [model], [optimizer], [lr_scheduler] and the data are "
+              "to be added.\n",
+              detail::export_comments(out), "\n", training, "\n", parallelism, "\n[activation_checkpoint]\n",
+              checkpoint, fp8 ? "\n[quantize.linear.float8]\nfilter_fqns = [\n  \"output\",\n]\n" : "");
   return out;
 }
 

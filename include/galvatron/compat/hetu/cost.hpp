@@ -1,7 +1,6 @@
 // Hetu-Galvatron's cost model as a policy: its profiles as values and its formulas (compat/hetu/cost/), its plans,
 // their prices, and what its trainer makes of them. That cuts a batch into micro-batches rank by rank: a data rank of
-// the embedding gets its share of the samples and cuts that, so that a plan which was priced in samples of all ranks
-// together may become another one.
+// the embedding cuts its share of the samples, so that a plan priced in samples of all ranks may become another one.
 //
 //   batch 24, 8 micro-batches of 3, 2 data ranks   a rank has 12 samples -> 6 micro-batches of 2
 //
@@ -21,6 +20,8 @@
 #include <galvatron/compat/hetu/cost/model.hpp>
 #include <galvatron/compat/hetu/cost/profile.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 
 namespace galvatron::cost::hetu {
@@ -90,45 +91,43 @@ struct PlanPrice {
 
 /// Why a plan cannot be priced for the job, or nothing. One line.
 inline std::string why_impossible(const Plan& plan, const Job& job) {
-  const auto text = [](std::int64_t n) { return std::to_string(n); };
   if (plan.pipeline < 1 || plan.microbatches < 1) return "the degrees and micro-batches must be at least 1";
   if (plan.layers.size() != static_cast<std::size_t>(job.layers))
-    return "the plan has " + text(static_cast<std::int64_t>(plan.layers.size())) + " layers, and the model " +
-           text(job.layers);
+    return text_of("the plan has ", plan.layers.size(), " layers, and the model ", job.layers);
   if (job.devices % plan.pipeline != 0)
-    return text(plan.pipeline) + " stages do not divide " + text(job.devices) + " devices";
+    return text_of(plan.pipeline, " stages do not divide ", job.devices, " devices");
   if (plan.division.size() != static_cast<std::size_t>(plan.pipeline))
-    return "the layers are divided into " + text(static_cast<std::int64_t>(plan.division.size())) +
-           " stages, and the pipeline has " + text(plan.pipeline);
+    return text_of("the layers are divided into ", plan.division.size(), " stages, and the pipeline has ",
+                   plan.pipeline);
   std::int64_t divided = 0;
   for (const int count : plan.division) {
-    if (count < 1) return "a stage has " + text(count) + " layers; each needs at least 1";
+    if (count < 1) return text_of("a stage has ", count, " layers; each needs at least 1");
     divided += count;
   }
   if (divided != job.layers)
-    return "the stages have " + text(divided) + " layers together, and the model " + text(job.layers);
+    return text_of("the stages have ", divided, " layers together, and the model ", job.layers);
   if (job.global_batch % plan.microbatches != 0)
-    return text(plan.microbatches) + " micro-batches do not divide a batch of " + text(job.global_batch);
+    return text_of(plan.microbatches, " micro-batches do not divide a batch of ", job.global_batch);
   const int stage = job.devices / plan.pipeline;
+  const std::int64_t samples = job.global_batch / plan.microbatches;
   const auto check = [&](int degree, const std::string& what) -> std::string {
     if (degree < 1 || degree > stage || stage % degree != 0)
-      return what + ": degree " + text(degree) + " does not divide the " + text(stage) + " devices of a stage";
-    if (job.global_batch / plan.microbatches / (stage / degree) < 1)
-      return what + ": a micro-batch of " + text(job.global_batch / plan.microbatches) +
-             " samples is less than one for each of " + text(stage / degree) + " data-parallel ranks";
+      return text_of(what, ": degree ", degree, " does not divide the ", stage, " devices of a stage");
+    if (samples / (stage / degree) < 1)
+      return text_of(what, ": a micro-batch of ", samples, " samples is less than one for each of ", stage / degree,
+                     " data-parallel ranks");
     return "";
   };
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     const LayerStrategy& s = plan.layers[i];
-    const std::string name = "layer " + std::to_string(i);
+    const std::string name = text_of("layer ", i);
     if (s.tensor > 1 && s.ulysses > 1) return name + ": both tensor and Ulysses parallel";
     if (std::string why = check(s.degree(), name); !why.empty()) return why;
   }
   return check(plan.ends.degree, "embedding and head");
 }
 
-/// Time and memory of a plan. Errors (usage): those of why_impossible, figures that the profiles lack, and times that
-/// are no positive number because the profile's are absurd.
+/// Time and memory of a plan. Errors (usage): those of why_impossible, figures that are absurd or not in the profiles.
 inline Result<PlanPrice> price(const Model& model, const Plan& plan) try {
   const Job& job = model.job();
   if (const std::string why = why_impossible(plan, job); !why.empty())
@@ -150,7 +149,7 @@ inline Result<PlanPrice> price(const Model& model, const Plan& plan) try {
     double forward = 0;
     double megabytes = 0;
     for (std::size_t end = layer + count; layer < end; ++layer) {
-      if (last != plan.layers[layer]) cost = value_or_throw(model.layer(plan.layers[layer], p, plan.microbatches));
+      if (last != plan.layers[layer]) cost = model.layer(plan.layers[layer], p, plan.microbatches);
       last = plan.layers[layer];
       time.no_sync += cost.no_sync;
       time.sync += cost.sync;
@@ -160,7 +159,7 @@ inline Result<PlanPrice> price(const Model& model, const Plan& plan) try {
     double end_megabytes = 0;
     if (stage == 0 || stage == p - 1) {
       const End which = p == 1 ? End::whole : stage == 0 ? End::first : End::last;
-      const Cost end = value_or_throw(model.end(plan.ends, which, p, plan.microbatches));
+      const Cost end = model.end(plan.ends, which, p, plan.microbatches);
       time.no_sync += end.no_sync;
       forward += end.forward;
       end_megabytes = end.memory(in_flight);
@@ -200,23 +199,20 @@ constexpr HetuBatches hetu_batches(std::int64_t global_batch, std::int64_t data_
   return {(samples + size - 1) / size, size};
 }
 
-/// What the trainer makes of a plan that it does not run as priced, in one sentence without a full stop; empty when it
-/// does. The plan suits the job (cost::hetu::price takes it).
+/// What the trainer makes of a plan that it does not run as price() says, a sentence without a full stop; else empty.
 inline std::string why_not_run_as_priced(const cost::hetu::Plan& plan, const cost::hetu::Job& job) {
-  const auto text = [](std::int64_t n) { return std::to_string(n); };
   const std::int64_t samples = job.global_batch / plan.microbatches;
   const auto data_ranks = [&](int degree) { return job.devices / plan.pipeline / degree; };
-  const std::string uneven = "a micro-batch of " + text(samples) + " samples is not divided evenly among ";
+  const std::string uneven = text_of("a micro-batch of ", samples, " samples is not divided evenly among ");
   if (const int ranks = data_ranks(plan.ends.degree); samples % ranks != 0) {
     const HetuBatches run = hetu_batches(job.global_batch, ranks, plan.microbatches);
-    return uneven + text(ranks) + " data ranks: Hetu-Galvatron's trainer runs " + text(run.microbatches) +
-           " micro-batches of up to " + text(run.samples) + (run.samples == 1 ? " sample" : " samples") +
-           " a rank, and the price is that of " + text(plan.microbatches) + " of " + text(samples / ranks);
+    return text_of(uneven, ranks, " data ranks: Hetu-Galvatron's trainer runs ", run.microbatches,
+                   " micro-batches of up to ", counted(run.samples, "sample"), " a rank, and the price is that of ",
+                   plan.microbatches, " of ", samples / ranks);
   }
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (const int ranks = data_ranks(plan.layers[i].degree()); samples % ranks != 0)
-      return uneven + text(ranks) + " data ranks of layer " + std::to_string(i) +
-             ": Hetu-Galvatron's trainer stops at such a layer";
+      return text_of(uneven, ranks, " data ranks of layer ", i, ": Hetu-Galvatron's trainer stops at such a layer");
   return {};
 }
 

@@ -17,6 +17,7 @@
 #include <galvatron/compat/hetu/search/stage.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/strategy/divisors.hpp>
 
@@ -27,8 +28,7 @@ struct Options {
   bool coarse = false;            ///< one strategy for all layers
   int most_tensor = 8;            ///< largest degree of tensor and Ulysses parallelism
   int most_pipeline = 8;          ///< largest number of stages
-  /// Only plans whose micro-batches divide evenly among the data-parallel ranks. Hetu drops the remainder: it counts 15
-  /// samples on 8 ranks as 8.
+  /// Only micro-batches that divide evenly among the data ranks; Hetu drops the remainder: 15 samples on 8 ranks are 8.
   bool whole_samples = false;
 };
 
@@ -64,10 +64,11 @@ inline Group make_group(const cost::hetu::Model& model, const Options& options, 
   const int stage = job.devices / pipeline;
   // Adds the end `which` of the model, on stage number `at`.
   const auto add_end = [&](Ends& ends, cost::hetu::End which, int at) {
-    const cost::hetu::Cost cost = value_or_throw(model.end(ends.strategy, which, pipeline, microbatches));
-    const double in_flight = model.in_flight(at, pipeline, microbatches);
-    ends.times[static_cast<std::size_t>(at)] = cost.no_sync;
-    ends.megabytes[static_cast<std::size_t>(at)] = std::ceil(cost.memory(in_flight) + cost::hetu::reserved_megabytes);
+    const cost::hetu::Cost cost = model.end(ends.strategy, which, pipeline, microbatches);
+    const auto i = static_cast<std::size_t>(at);
+    ends.times[i] = cost.no_sync;
+    ends.megabytes[i] =
+        std::ceil(cost.memory(model.in_flight(at, pipeline, microbatches)) + cost::hetu::reserved_megabytes);
   };
   const auto p = static_cast<std::size_t>(pipeline);
   for (const int degree : degrees(stage, options.most_tensor)) {
@@ -80,7 +81,7 @@ inline Group make_group(const cost::hetu::Model& model, const Options& options, 
         if (zero3 && (shards == 1 || job.data == cost::hetu::DataKind::zero3)) continue;
         for (const bool recompute : {false, true}) {
           group.strategies.push_back({ulysses ? 1 : degree, ulysses ? degree : 1, zero3, recompute});
-          group.costs.push_back(value_or_throw(model.layer(group.strategies.back(), pipeline, microbatches)));
+          group.costs.push_back(model.layer(group.strategies.back(), pipeline, microbatches));
         }
         using cost::hetu::End;
         group.ends.push_back({{degree, ulysses, zero3},
@@ -97,9 +98,8 @@ inline Group make_group(const cost::hetu::Model& model, const Options& options, 
 struct Statistics {
   std::int64_t cases = 0;  ///< (micro-batches, pipeline, buffer, embedding and head)
   int solved = 0;          ///< of them searched; bounds excluded the rest
-  std::int64_t labels = 0;
-  bool proven = true;  ///< no plan of the space is faster
-  Seconds bound;       ///< no plan of the space is faster than this
+  bool proven = true;      ///< no plan of the space is faster
+  Seconds bound;           ///< no plan of the space is faster than this
 };
 
 struct Found {
@@ -113,35 +113,27 @@ struct Found {
 
 namespace detail {
 
-/// The search, once.
 class HetuSearch {
  public:
   HetuSearch(const cost::hetu::Model& model, const Options& options) : model_(model), options_(options) {}
 
   Found run() {
     const cost::hetu::Job& job = model_.job();
-    Found out;
     for (const int m : divisors(static_cast<int>(job.global_batch))) {
       if (options_.microbatches != 0 && m != options_.microbatches) continue;
-      for (const int p : degrees(job.devices, options_.most_pipeline)) {
-        if (p > m || p > job.layers) continue;
-        survey(make_group(model_, options_, p, m));
-      }
+      for (const int p : degrees(job.devices, options_.most_pipeline))
+        if (p <= m && p <= job.layers) survey(make_group(model_, options_, p, m));
     }
     solve();
-    out.statistics.cases = total_;
-    out.statistics.solved = solved_;
-    out.statistics.labels = work_.labels;
-    if (best_time_ < infinite) {
-      out.feasible = true;
-      out.plan = best_;
-      out.price = value_or_throw(cost::hetu::price(model_, best_));
-      out.statistics.proven = !(open_bound_ < best_time_ * tolerance);
-      out.statistics.bound = out.statistics.proven ? out.price.iteration : Seconds{open_bound_ / 1000};
+    found_.feasible = best_time_ < infinite;
+    if (found_.feasible) {
+      found_.price = value_or_throw(cost::hetu::price(model_, found_.plan));
+      found_.statistics.proven = !(open_bound_ < best_time_ * tolerance);
+      found_.statistics.bound = found_.statistics.proven ? found_.price.iteration : Seconds{open_bound_ / 1000};
     } else {
-      say_why_infeasible(out);
+      say_why_infeasible();
     }
-    return out;
+    return std::move(found_);
   }
 
  private:
@@ -212,7 +204,7 @@ class HetuSearch {
       const Ends* best = nullptr;
       for (const Ends& ends : group.ends) {
         if (!options_.coarse && ends.strategy.tensor() > choices.tensor) continue;
-        ++total_;
+        ++found_.statistics.cases;
         set_ends(solver, group, choices, ends);
         const double bound = solver.bound();
         if (bound == infinite) need(group, solver, ends, buffer_of(group, choices, ends));
@@ -238,7 +230,7 @@ class HetuSearch {
       Solver solver = solver_of(group, c.choices);
       set_ends(solver, group, c.choices, ends);
       offer(group, c.choices, ends, solver.greedy());
-      ++solved_;
+      ++found_.statistics.solved;
       const auto solution = solver.fastest(best_time_ * tolerance, work_);
       if (work_.exhausted) open_bound_ = std::min(open_bound_, c.bound);
       open_bound_ = std::min(open_bound_, solver.open_bound());
@@ -260,54 +252,49 @@ class HetuSearch {
   void offer(const Group& group, const Choices& choices, const Ends& ends, const Solution& solution) {
     if (!(solution.time < best_time_)) return;
     best_time_ = solution.time;
-    best_ = {group.pipeline, group.microbatches, group.division, {}, ends.strategy};
+    found_.plan = {group.pipeline, group.microbatches, group.division, {}, ends.strategy};
     for (const Counts& counts : solution.stages)
       for (std::size_t i = 0; i < choices.strategies.size(); ++i)
-        best_.layers.insert(best_.layers.end(), static_cast<std::size_t>(counts.of[i]),
-                            group.strategies[choices.strategies[i]]);
+        found_.plan.layers.insert(found_.plan.layers.end(), static_cast<std::size_t>(counts.of[i]),
+                                  group.strategies[choices.strategies[i]]);
   }
 
-  void say_why_infeasible(Found& out) const {
+  void say_why_infeasible() {
     const cost::hetu::Job& job = model_.job();
-    const auto text = [](std::int64_t n) { return std::to_string(n); };
     if (smallest_ == infinite) {
-      out.reason = "no plan: a micro-batch of the " + text(job.global_batch) +
-                   " samples must have one sample for each data-parallel rank of " + text(job.devices) +
-                   " devices; choose a larger batch, fewer devices or fewer micro-batches";
+      found_.reason = text_of("no plan: a micro-batch of the ", job.global_batch,
+                              " samples must have one sample for each data-parallel rank of ", job.devices,
+                              " devices; choose a larger batch, fewer devices or fewer micro-batches");
       return;
     }
     const double bytes = cost::hetu::Model::budget_bytes(smallest_);
-    if (bytes < 9e18) out.smallest_memory = Bytes{static_cast<std::int64_t>(bytes)};
-    out.reason =
-        "no plan fits " +
-        format_bytes(Bytes{static_cast<std::int64_t>(std::min(9e18, job.memory_gigabytes * 1024 * 1024 * 1024))}) +
-        " a device" + (job.memory_gigabytes > 20 ? ", of which a fifth is kept back" : "") +
-        ": the smallest budget that works is " +
-        (out.smallest_memory ? text(out.smallest_memory->count) + " bytes (" + format_bytes(*out.smallest_memory) + ")"
-                             : "beyond 9e18 bytes");
+    if (bytes < 9e18) found_.smallest_memory = Bytes{static_cast<std::int64_t>(bytes)};
+    const Bytes device{static_cast<std::int64_t>(std::min(9e18, job.memory_gigabytes * 1024 * 1024 * 1024))};
+    found_.reason = text_of(
+        "no plan fits ", format_bytes(device), " a device",
+        job.memory_gigabytes > 20 ? ", of which a fifth is kept back" : "", ": the smallest budget that works is ",
+        bytes < 9e18 ? text_of(found_.smallest_memory->count, " bytes (", format_bytes(*found_.smallest_memory), ")")
+                     : "beyond 9e18 bytes");
   }
 
   const cost::hetu::Model& model_;
   const Options& options_;
   std::vector<Case> cases_;
-  cost::hetu::Plan best_;
+  Found found_;
   double best_time_ = infinite;
   double open_bound_ = infinite;
   double smallest_ = infinite;
-  std::int64_t total_ = 0;
-  int solved_ = 0;
   Work work_;
 };
 
 }  // namespace detail
 
-/// The fastest plan. Errors (usage): micro-batches that do not divide the batch, figures that the profiles lack, times
-/// that are no positive numbers. Deterministic. One thread.
+/// The fastest plan; deterministic, one thread. Errors (usage): micro-batches that do not divide the batch; of price.
 inline Result<Found> search(const cost::hetu::Model& model, const Options& options) try {
   const cost::hetu::Job& job = model.job();
   if (options.microbatches != 0 && (options.microbatches < 1 || job.global_batch % options.microbatches != 0))
-    return usage_error(std::to_string(options.microbatches) + " micro-batches do not divide a batch of " +
-                       std::to_string(job.global_batch) + "; choose a divisor");
+    return usage_error(text_of(options.microbatches, " micro-batches do not divide a batch of ", job.global_batch,
+                               "; choose a divisor"));
   return detail::HetuSearch(model, options).run();
 } catch (const Failure& failure) {
   return error_of(failure);

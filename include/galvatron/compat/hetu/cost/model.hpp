@@ -13,6 +13,7 @@
 #include <galvatron/compat/hetu/cost/profile.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
 
 namespace galvatron::cost::hetu {
 
@@ -84,8 +85,8 @@ class Model {
     return job_.global_batch / microbatches / (job_.devices / (pipeline * degree));
   }
 
-  /// Errors (usage): a figure that the profiles lack.
-  [[nodiscard]] Result<Cost> layer(const LayerStrategy& s, int pipeline, std::int64_t microbatches) const try {
+  /// Throws Failure (usage): a figure that the profiles lack.
+  [[nodiscard]] Cost layer(const LayerStrategy& s, int pipeline, std::int64_t microbatches) const {
     const int q = s.degree();
     const int data = job_.devices / (pipeline * q);
     const int shards = data * s.ulysses;
@@ -113,12 +114,10 @@ class Model {
     // Recomputation adds a half to the messages, all in backward; of the others a third belongs to forward.
     out.forward = forward + collectives / (s.recompute ? 4.5 : 3) + gather + exchange / 2;
     return out;
-  } catch (const Failure& failure) {
-    return error_of(failure);
   }
 
-  /// Embedding and head, or one of them. Errors (usage): a figure that the profiles lack.
-  [[nodiscard]] Result<Cost> end(const EndStrategy& s, End which, int pipeline, std::int64_t microbatches) const try {
+  /// Embedding and head, or one of them. Throws Failure (usage): a figure that the profiles lack.
+  [[nodiscard]] Cost end(const EndStrategy& s, End which, int pipeline, std::int64_t microbatches) const {
     const EndProfile& profile = which == End::whole   ? profile_.whole
                                 : which == End::first ? profile_.first
                                                       : profile_.last;
@@ -131,7 +130,7 @@ class Model {
     const double states = at(profile.states, s.tensor(), "model states", name);
     const double activation = at(profile.activation, s.degree, "activation", name);
     const double inverse = inverse_bandwidth(shards, s.tensor() == 1);
-    const double reduce = message_time(hardware_.all_reduce, true, s.tensor(), b);
+    const double reduce = message_time(true, s.tensor(), b);
 
     const DataKind kind = s.zero3 ? DataKind::zero3 : job_.data;
     Cost out;
@@ -149,12 +148,9 @@ class Model {
     out.forward = slowed(message * half, forward) + (which == End::first ? 0 : gather);
     out.no_sync = out.forward + slowed(message * half, 2 * forward) + (which == End::last ? 0 : gather);
     return out;
-  } catch (const Failure& failure) {
-    return error_of(failure);
   }
 
-  /// MB that Megatron's sequence parallelism needs for gathered activations; `tensor` is the largest tensor-parallel
-  /// degree of layers and ends, 1 needs none.
+  /// MB that Megatron's sequence parallelism needs for gathered activations; `tensor`: the largest degree in use.
   [[nodiscard]] double sequence_buffer(int tensor, int pipeline, std::int64_t microbatches) const {
     if (!job_.sequence_parallel || tensor == 1) return 0;
     const double samples = static_cast<double>(job_.global_batch) / static_cast<double>(microbatches) /
@@ -186,54 +182,56 @@ class Model {
            static_cast<double>(element_bytes(job_.precision)) / (1 << 20);
   }
 
+  // The entry of a profile; without one a Failure (usage) that says what is lacking and which options do without.
+  template <class Key, class Value, class What>
+  static const Value& profiled(const std::map<Key, Value>& table, const Key& key, const char* options,
+                               const What& what) {
+    const auto found = table.find(key);
+    if (found == table.end()) refuse(what(), ", or exclude that degree with ", options);
+    return found->second;
+  }
+
   static double at(const std::map<int, double>& table, int degree, const char* what, const char* of) {
-    const auto found = table.find(degree);
-    if (found != table.end()) return found->second;
-    throw Failure(ErrorKind::usage, "the memory profile lacks the " + std::string(what) + " of " + of + " at degree " +
-                                        std::to_string(degree) +
-                                        "; profile it, or exclude that degree with --max-tp or --max-pp");
+    return profiled(table, degree, "--max-tp or --max-pp", [&] {
+      return text_of("the memory profile lacks the ", what, " of ", of, " at degree ", degree, "; profile it");
+    });
   }
 
   // Milliseconds of a MB.
   [[nodiscard]] double inverse_bandwidth(int group, bool consecutive) const {
     if (group == 1) return 0;
     const bool flag = consecutive || group == job_.devices;
-    const auto found = hardware_.bandwidth.find({group, flag});
-    if (found != hardware_.bandwidth.end()) return 1 / found->second;
-    throw Failure(ErrorKind::usage, "the hardware profile lacks allreduce_size_" + std::to_string(group) + "_consec_" +
-                                        (flag ? "1" : "0") + ", the all-reduce bandwidth of " + std::to_string(group) +
-                                        " ranks; profile it, or exclude that degree with --max-tp or --max-pp");
+    return 1 / profiled(hardware_.bandwidth, {group, flag}, "--max-tp or --max-pp", [&] {
+             return text_of("the hardware profile lacks allreduce_size_", group, "_consec_", flag,
+                            ", the all-reduce bandwidth of ", group, " ranks; profile it");
+           });
   }
 
-  [[nodiscard]] double message_time(const std::map<int, MessageTimes>& tables, bool all_reduce, int group,
-                                    double samples) const {
+  [[nodiscard]] double message_time(bool all_reduce, int group, double samples) const {
     if (group == 1) return 0;
-    const auto found = tables.find(group);
-    if (found != tables.end()) return found->second.at(activation_megabytes(samples));
-    throw Failure(ErrorKind::usage, "the hardware profile lacks " + std::string(all_reduce ? "allreduce" : "all2all") +
-                                        "_size_" + std::to_string(group) +
-                                        "_1MB_time and the like, the times of messages among " + std::to_string(group) +
-                                        " ranks; profile them, or exclude that degree with --max-tp");
+    const auto& tables = all_reduce ? hardware_.all_reduce : hardware_.all_to_all;
+    const MessageTimes& times = profiled(tables, group, "--max-tp", [&] {
+      return text_of("the hardware profile lacks ", all_reduce ? "allreduce" : "all2all", "_size_", group,
+                     "_1MB_time and the like, the times of messages among ", group, " ranks; profile them");
+    });
+    return times.at(activation_megabytes(samples));
   }
 
   // All-gathers and reduce-scatters of tensor parallelism, or all-to-alls of Ulysses, of a layer.
   [[nodiscard]] double collective_time(const LayerStrategy& s, double samples) const {
     const double repeated = s.recompute ? 1.5 : 1;
-    if (s.ulysses > 1) return 4 * repeated * message_time(hardware_.all_to_all, false, s.ulysses, samples);
-    return 6 * repeated * message_time(hardware_.all_reduce, true, s.tensor, samples) / 2;
+    if (s.ulysses > 1) return 4 * repeated * message_time(false, s.ulysses, samples);
+    return 6 * repeated * message_time(true, s.tensor, samples) / 2;
   }
 
   // A layer's part of the messages between stages.
   [[nodiscard]] double exchange_time(int pipeline, double samples) const {
     if (pipeline == 1) return 0;
-    const auto found = hardware_.between_stages.find(pipeline);
-    if (found == hardware_.between_stages.end())
-      throw Failure(ErrorKind::usage, "the hardware profile lacks pp_size_" + std::to_string(pipeline) +
-                                          ", the bandwidth between " + std::to_string(pipeline) +
-                                          " stages; profile it, or exclude that degree with --max-pp");
-    const double megabytes =
-        samples * static_cast<double>(job_.sequence) * static_cast<double>(job_.hidden) * 4 / (1 << 20) * mixed();
-    return pipeline * 2 * megabytes / found->second / job_.layers;
+    const double bandwidth = profiled(hardware_.between_stages, pipeline, "--max-pp", [&] {
+      return text_of("the hardware profile lacks pp_size_", pipeline, ", the bandwidth between ", pipeline,
+                     " stages; profile it");
+    });
+    return pipeline * 2 * activation_megabytes(samples) / bandwidth / job_.layers;
   }
 
   // The part of the model states that a rank of `shards` has at once.

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
 
 namespace galvatron::cost::hetu {
 
@@ -25,8 +25,7 @@ struct Line {
   [[nodiscard]] double at(double x) const { return intercept + slope * x; }
 };
 
-/// Milliseconds of a collective over the size of its message in MB: what was measured where it was measured, a
-/// least-squares line elsewhere.
+/// Milliseconds of a collective over the MB of its message: what was measured, a least-squares line elsewhere.
 struct MessageTimes {
   std::map<double, double> measured;
   Line line;
@@ -98,16 +97,9 @@ inline std::vector<double> least_squares(std::span<const std::pair<double, doubl
   return out;
 }
 
-inline std::size_t different_x(std::span<const std::pair<double, double>> points) {
-  std::set<double> x;
-  for (const auto& point : points) x.insert(point.first);
-  return x.size();
-}
-
 }  // namespace detail
 
-/// The line of least squares through measured messages (MB, ms); one that goes through the origin if there is only one
-/// point, zero if there is none.
+/// The line of least squares through measured messages (MB, ms); through the origin with one point, zero with none.
 inline MessageTimes message_times(std::map<double, double> measured) {
   MessageTimes out;
   const std::vector<std::pair<double, double>> points(measured.begin(), measured.end());
@@ -139,37 +131,37 @@ enum class TimeMode {
 inline Result<Line> time_line(std::span<const TimePoint> profile, TimeMode mode, std::int64_t sequence, bool of_layer,
                               const std::string& source) {
   const std::string part = of_layer ? "layertype_0" : "layertype_other";
-  const std::string wanted = std::to_string(sequence);
-  if (mode != TimeMode::fixed) {
-    const bool over_batch = mode == TimeMode::batch;
-    std::vector<std::pair<double, double>> points;
-    for (const TimePoint& p : profile) {
-      const auto batch = static_cast<double>(p.batch);
-      if (over_batch && p.sequence == sequence) points.emplace_back(batch, batch * p.milliseconds);
-      if (!over_batch && p.batch == 1) points.emplace_back(static_cast<double>(p.sequence), p.milliseconds);
-    }
-    const std::size_t degree = !over_batch && of_layer ? 2 : 1;
-    const std::size_t least = over_batch ? 8 : degree + 1;
-    if (detail::different_x(points) < least)
-      return usage_error(source + ": " + std::to_string(points.size()) +
-                         (over_batch ? " batch sizes of " + part + " at sequence length " + wanted +
-                                           ", and a line over the batch needs at least 8"
-                                     : " sequence lengths of " + part + " at batch size 1, and at least " +
-                                           std::to_string(least) + " are needed") +
-                         "; profile more, or choose another --time-mode");
-    const auto c = detail::least_squares(points, degree);
-    if (over_batch) return Line{c[1], c[0]};
-    double slope = 0;
-    for (std::size_t i = c.size(); i-- > 0;) slope = slope * static_cast<double>(sequence) + c[i];
-    return Line{slope, 0};
+  if (mode == TimeMode::fixed) {
+    const TimePoint* best = nullptr;
+    for (const TimePoint& p : profile)
+      if (p.sequence == sequence && (best == nullptr || p.batch > best->batch)) best = &p;
+    if (best != nullptr) return Line{best->milliseconds, 0};
+    return usage_error(text_of(source, ": no time of ", part, " at sequence length ", sequence,
+                               "; profile it, or choose --time-mode sequence"));
   }
-  std::optional<TimePoint> best;
-  for (const TimePoint& p : profile)
-    if (p.sequence == sequence && (!best || p.batch > best->batch)) best = p;
-  if (!best)
-    return usage_error(source + ": no time of " + part + " at sequence length " + wanted +
-                       "; profile it, or choose --time-mode sequence");
-  return Line{best->milliseconds, 0};
+  const bool over_batch = mode == TimeMode::batch;
+  std::vector<std::pair<double, double>> points;
+  std::set<double> different;
+  for (const TimePoint& p : profile) {
+    if (over_batch ? p.sequence != sequence : p.batch != 1) continue;
+    const auto x = static_cast<double>(over_batch ? p.batch : p.sequence);
+    points.emplace_back(x, over_batch ? x * p.milliseconds : p.milliseconds);
+    different.insert(x);
+  }
+  const std::size_t degree = !over_batch && of_layer ? 2 : 1;
+  const std::size_t least = over_batch ? 8 : degree + 1;
+  if (different.size() < least)
+    return usage_error(text_of(
+        source, ": ", points.size(),
+        over_batch ? text_of(" batch sizes of ", part, " at sequence length ", sequence,
+                             ", and a line over the batch needs at least 8")
+                   : text_of(" sequence lengths of ", part, " at batch size 1, and at least ", least, " are needed"),
+        "; profile more, or choose another --time-mode"));
+  const auto c = detail::least_squares(points, degree);
+  if (over_batch) return Line{c[1], c[0]};
+  double slope = 0;
+  for (std::size_t i = c.size(); i-- > 0;) slope = slope * static_cast<double>(sequence) + c[i];
+  return Line{slope, 0};
 }
 
 }  // namespace galvatron::cost::hetu

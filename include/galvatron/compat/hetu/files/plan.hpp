@@ -7,21 +7,22 @@
 // dp_types_enc 1 is ZeRO-3, 0 the default; use_sp 1 makes a tensor-parallel degree one of Ulysses.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <utility>
+#include <system_error>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include <galvatron/compat/hetu/cost.hpp>
-#include <galvatron/compat/hetu/files/text.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/core/text.hpp>
 
 namespace galvatron {
 
@@ -35,21 +36,42 @@ struct HetuPlanFile {
   bool has_microbatches = false;  ///< otherwise plan.microbatches is 1
 };
 
+namespace detail {
+
+/// The integers of "1,2,4" under a key, at most `longest` of them in [least, most]; none after an error.
+inline std::vector<int> integer_list(JsonObject& fields, const char* key, int least, int most, std::size_t longest) {
+  const auto text = fields.required<std::string>(key);
+  std::vector<int> out;
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data();; ++at) {
+    const auto [next, failure] = std::from_chars(at, end, out.emplace_back());
+    if (failure != std::errc{} || out.back() < least || out.back() > most || (next != end && *next != ',') ||
+        out.size() > longest) {
+      fields.fail(text_of(fields.name(key), ": expected at most ", longest, " integers from ", least, " to ", most,
+                          ", separated by commas, found \"", one_line(text, 60), "\""));
+      return {};
+    }
+    if (next == end) return out;
+    at = next;
+  }
+}
+
+}  // namespace detail
+
 /// Errors (usage): missing keys, wrong types, lists that are no lists or not one figure a layer. Keys of other names
 /// are ignored. Whether the plan suits a job is for cost::hetu::price to say.
-inline Result<HetuPlanFile> hetu_plan_from_json(const nlohmann::json& value, const std::string& where) try {
+inline Result<HetuPlanFile> hetu_plan_from_json(const nlohmann::json& value, const std::string& where) {
   using cost::hetu::DataKind;
   constexpr int most = 1 << 20;
   constexpr int most_layers = 100'000;
+  constexpr std::int64_t most_samples = 1 << 30;
   JsonObject fields(value, where);
   HetuPlanFile out;
   out.plan.pipeline = fields.required<int>("pp_deg", 1, most);
-  const auto degrees_text = fields.required<std::string>("tp_sizes_enc");
   if (fields.contains("world_size")) out.devices = fields.required<int>("world_size", 1, most);
-  if (fields.contains("global_bsz"))
-    out.global_batch = fields.required<std::int64_t>("global_bsz", 1, std::int64_t{1} << 30);
+  if (fields.contains("global_bsz")) out.global_batch = fields.required<std::int64_t>("global_bsz", 1, most_samples);
   out.has_microbatches = fields.contains("chunks");
-  if (out.has_microbatches) out.plan.microbatches = fields.required<std::int64_t>("chunks", 1, std::int64_t{1} << 30);
+  if (out.has_microbatches) out.plan.microbatches = fields.required<std::int64_t>("chunks", 1, most_samples);
   const auto type = fields.optional<std::string>("pipeline_type", "");
   const auto data = fields.optional<std::string>("default_dp_type", "");
   out.plan.ends.degree = fields.optional<int>("vtp", 1, 1, most);
@@ -58,53 +80,44 @@ inline Result<HetuPlanFile> hetu_plan_from_json(const nlohmann::json& value, con
   if (type == "gpipe" || type == "pipedream_flush")
     out.gpipe = type == "gpipe";
   else if (!type.empty())
-    fields.fail(fields.name("pipeline_type") + ": \"" + detail::one_line(type, 40) +
-                "\" is unknown; known are gpipe, pipedream_flush");
+    fields.fail(text_of(fields.name("pipeline_type"), ": \"", detail::one_line(type, 40),
+                        "\" is unknown; known are gpipe, pipedream_flush"));
   for (const DataKind kind : {DataKind::ddp, DataKind::zero2, DataKind::zero3})
     if (data == name_of(kind)) out.data = kind;
   if (!data.empty() && !out.data)
-    fields.fail(fields.name("default_dp_type") + ": \"" + detail::one_line(data, 40) +
-                "\" is unknown; known are ddp, zero2, zero3");
-  value_or_throw(fields.finish_allowing_unknown_keys());
+    fields.fail(text_of(fields.name("default_dp_type"), ": \"", detail::one_line(data, 40),
+                        "\" is unknown; known are ddp, zero2, zero3"));
 
-  const auto degrees = detail::integer_list(degrees_text, fields.name("tp_sizes_enc"), 1, most, most_layers);
+  const auto degrees = detail::integer_list(fields, "tp_sizes_enc", 1, most, most_layers);
   const std::size_t layers = degrees.size();
   // A figure for each layer, 0 or 1; `otherwise` for all where there is no such list.
   const auto flags = [&](const char* key, int otherwise) {
     if (!fields.contains(key)) return std::vector<int>(layers, otherwise);
-    const auto text = fields.required<std::string>(key);
-    value_or_throw(fields.finish_allowing_unknown_keys());
-    auto list = detail::integer_list(text, fields.name(key), 0, 1, layers);
-    if (list.size() != layers)
-      throw Failure(ErrorKind::usage, fields.name(key) + ": " + std::to_string(list.size()) + " figures for " +
-                                          std::to_string(layers) + " layers");
+    auto list = detail::integer_list(fields, key, 0, 1, layers);
+    fields.check(key, list.size() == layers, text_of(list.size(), " figures for ", layers, " layers"));
     return list;
   };
   const auto consecutive = flags("tp_consecutive_flags", 1);
   const auto sharded = flags("dp_types_enc", 0);
   const auto ulysses = flags("use_sp", 0);
   const auto recompute = flags("checkpoint", 0);
+  if (fields.contains("pp_division"))
+    out.plan.division = detail::integer_list(fields, "pp_division", 1, most_layers, most_layers);
+  if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(done.error());
   for (std::size_t i = 0; i < layers; ++i) {
     const int degree = degrees[i];
     if (consecutive[i] == 0 && degree > 1)
-      return usage_error(fields.name("tp_consecutive_flags") + ": layer " + std::to_string(i) +
-                         " has tensor-parallel ranks that are not consecutive, which this cost model has no times for");
+      return usage_error(text_of(fields.name("tp_consecutive_flags"), ": layer ", i,
+                                 " has tensor-parallel ranks that are not consecutive, which this cost model has no "
+                                 "times for"));
     const bool split = ulysses[i] == 1;
     out.plan.layers.push_back({split ? 1 : degree, split ? degree : 1, sharded[i] == 1, recompute[i] == 1});
   }
-  if (fields.contains("pp_division")) {
-    const auto text = fields.required<std::string>("pp_division");
-    value_or_throw(fields.finish_allowing_unknown_keys());
-    out.plan.division = detail::integer_list(text, fields.name("pp_division"), 1, most_layers, most_layers);
-  } else {
-    if (static_cast<std::size_t>(out.plan.pipeline) > layers)
-      return usage_error(fields.name("pp_deg") + ": " + std::to_string(out.plan.pipeline) + " stages for " +
-                         std::to_string(layers) + " layers");
-    out.plan.division = cost::hetu::even_division(static_cast<int>(layers), out.plan.pipeline);
-  }
+  if (!out.plan.division.empty()) return out;
+  if (static_cast<std::size_t>(out.plan.pipeline) > layers)
+    return usage_error(text_of(fields.name("pp_deg"), ": ", out.plan.pipeline, " stages for ", layers, " layers"));
+  out.plan.division = cost::hetu::even_division(static_cast<int>(layers), out.plan.pipeline);
   return out;
-} catch (const Failure& failure) {
-  return error_of(failure);
 }
 
 /// Errors (usage): an unreadable file, bad JSON, and those of hetu_plan_from_json.
@@ -115,29 +128,23 @@ inline Result<HetuPlanFile> read_hetu_plan(const std::filesystem::path& path) {
 
 /// The content of a plan file, keys in the order of the head of this file.
 inline nlohmann::ordered_json hetu_plan_json(const cost::hetu::Plan& plan, const cost::hetu::Job& job) {
-  const auto list = [](const auto& values, const auto& figure) {
-    std::string out;
-    for (const auto& v : values) out += (out.empty() ? "" : ",") + std::to_string(static_cast<int>(figure(v)));
-    return out;
-  };
+  const auto list = [&](auto figure) { return joined(plan.layers, ",", figure); };
   using Layer = cost::hetu::LayerStrategy;
-  nlohmann::ordered_json out;
-  out["pp_deg"] = plan.pipeline;
-  out["tp_sizes_enc"] = list(plan.layers, [](const Layer& s) { return s.degree(); });
-  out["tp_consecutive_flags"] = list(plan.layers, [](const Layer&) { return 1; });
-  out["dp_types_enc"] = list(plan.layers, [](const Layer& s) { return s.zero3; });
-  out["use_sp"] = list(plan.layers, [](const Layer& s) { return s.ulysses > 1; });
-  out["checkpoint"] = list(plan.layers, [](const Layer& s) { return s.recompute; });
-  out["world_size"] = job.devices;
-  out["global_bsz"] = job.global_batch;
-  out["chunks"] = plan.microbatches;
-  out["pp_division"] = list(plan.division, [](int n) { return n; });
-  out["pipeline_type"] = job.gpipe ? "gpipe" : "pipedream_flush";
-  out["default_dp_type"] = name_of(job.data);
-  out["vtp"] = plan.ends.degree;
-  out["vsp"] = plan.ends.ulysses ? 1 : 0;
-  out["embed_sdp"] = plan.ends.zero3 ? 1 : 0;
-  return out;
+  return {{"pp_deg", plan.pipeline},
+          {"tp_sizes_enc", list([](const Layer& s) { return s.degree(); })},
+          {"tp_consecutive_flags", list([](const Layer&) { return 1; })},
+          {"dp_types_enc", list([](const Layer& s) { return s.zero3; })},
+          {"use_sp", list([](const Layer& s) { return s.ulysses > 1; })},
+          {"checkpoint", list([](const Layer& s) { return s.recompute; })},
+          {"world_size", job.devices},
+          {"global_bsz", job.global_batch},
+          {"chunks", plan.microbatches},
+          {"pp_division", joined(plan.division, ",")},
+          {"pipeline_type", job.gpipe ? "gpipe" : "pipedream_flush"},
+          {"default_dp_type", name_of(job.data)},
+          {"vtp", plan.ends.degree},
+          {"vsp", plan.ends.ulysses ? 1 : 0},
+          {"embed_sdp", plan.ends.zero3 ? 1 : 0}};
 }
 
 /// Writes a plan file, whole or not at all. Errors (usage): see write_file_atomically.

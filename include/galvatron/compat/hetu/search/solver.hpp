@@ -59,13 +59,11 @@ struct Solution {
 /// One pipeline; what its ends take can be changed, and the convex hulls serve all of it.
 class Solver {
  public:
-  /// @param stages  (p); their capacities come with set_ends
-  /// @param m       micro-batches, m >= p
+  /// @param stages  (p); their capacities come with set_ends  @param m  micro-batches, m >= p
   Solver(std::vector<Stage> stages, double m)
       : stages_(std::move(stages)), m_(m), forms_(growing_forms(stages_.size(), m)), hulls_(stages_.size()) {}
 
-  /// @param ends        (p) time of embedding and head on each stage
-  /// @param capacities  (p) memory for the layers of each stage
+  /// @param ends  (p) time of embedding and head on each stage  @param capacities  (p) memory for its layers
   void set_ends(std::vector<double> ends, const std::vector<double>& capacities) {
     ends_ = std::move(ends);
     for (std::size_t i = 0; i < stages_.size(); ++i) stages_[i].capacity = capacities[i];
@@ -125,8 +123,7 @@ class Solver {
 
   [[nodiscard]] const std::vector<Stage>& stages() const { return stages_; }
 
-  /// Choices that were found dominated may be faster than the answer, but not faster than this: Hetu's formula rewards,
-  /// in places, a slower stage. Infinite if there are none.
+  /// No choice that was found dominated is faster than this: Hetu's formula rewards, in places, a slower stage.
   [[nodiscard]] double open_bound() const { return open_bound_; }
 
  private:
@@ -146,8 +143,7 @@ class Solver {
     return out;
   }
 
-  // The largest form and which one it is, when the stages before `stage` add sum(form) and the others what they add at
-  // least.
+  // The largest form and which one it is, when stages before `stage` add sum(form) and the others their least.
   template <class Sum>
   [[nodiscard]] std::pair<double, std::size_t> strongest_form(std::size_t stage, Sum sum) const {
     std::pair<double, std::size_t> out{-infinite, 0};

@@ -24,6 +24,12 @@ struct Item {
   double time = 0;    ///< of a micro-batch, without the synchronisation of gradients
   double excess = 0;  ///< what their synchronisation adds, once an iteration
   double memory = 0;
+
+  void add(const Item& item, int count) {
+    time += count * item.time;
+    excess += count * item.excess;
+    memory += count * item.memory;
+  }
 };
 
 /// `count` layers (at least one) in `capacity`.
@@ -38,9 +44,7 @@ struct Counts : Item {
   std::vector<int> of;  ///< by item
 
   void add(const Item& item, std::size_t index, int count) {
-    time += count * item.time;
-    excess += count * item.excess;
-    memory += count * item.memory;
+    Item::add(item, count);
     of[index] += count;
   }
 };
@@ -156,9 +160,7 @@ inline std::vector<Counts> best_counts(const Stage& stage, const std::map<Direct
             return {};
           }
           detail::Label made = label;
-          made.time += count * item.time;
-          made.excess += count * item.excess;
-          made.memory += count * item.memory;
+          made.add(item, count);
           if (made.memory > stage.capacity) break;
           const int left = n - k - count;
           if (left > 0 && made.memory + left * lightest[j + 1] > stage.capacity) continue;
@@ -189,8 +191,7 @@ inline std::vector<Counts> best_counts(const Stage& stage, const std::map<Direct
   return out;
 }
 
-/// Good counts, quickly: from the lightest items on, single layers change while that improves a sum, most of it for a
-/// unit of memory first. The lightest items fit.
+/// Good counts, quickly: from the lightest items, which fit, single layers change while that saves most for its memory.
 inline Counts greedy_counts(const Stage& stage, const Direction& direction) {
   const std::vector<Item>& items = stage.items;
   Counts out{{}, std::vector<int>(items.size(), 0)};
