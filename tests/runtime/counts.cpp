@@ -95,12 +95,13 @@ enum class Turn { first, later };
 auto tally(auto begin, auto end, Turn turn) {
   using Key = std::tuple<op::Kind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, bool, bool>;
   std::map<Key, std::int64_t> out;
-  for (auto w = begin; w != end; ++w) {
-    const bool writes = turn == Turn::first ? w->writes_one_in > 0 : w->writes_one_in == 1;
-    if (w->kind == op::Kind::adamw || w->kind == op::Kind::adamw_bf16 || w->kind == op::Kind::norm_squared)
-      out[Key{w->kind, 0, 0, 0, 0, false, 1, false, false}] += w->m * w->times;
+  for (; begin != end; ++begin) {
+    const Work& w = *begin;
+    const bool writes = turn == Turn::first ? w.writes_one_in > 0 : w.writes_one_in == 1;
+    if (w.kind == op::Kind::adamw || w.kind == op::Kind::adamw_bf16 || w.kind == op::Kind::norm_squared)
+      out[Key{w.kind, 0, 0, 0, 0, false, 1, false, false}] += w.m * w.times;
     else
-      out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->stride, w->eight_bit, writes}] += w->times;
+      out[Key{w.kind, w.m, w.n, w.k, w.l, w.causal, w.stride, w.eight_bit, writes}] += w.times;
   }
   return out;
 }

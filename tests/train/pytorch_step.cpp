@@ -19,7 +19,7 @@
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/predictions.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/runtime/learning_rate.hpp>
+#include <galvatron/checkpoint/manifest.hpp>
 
 #include "../folder.hpp"
 #include "run_plan.hpp"

@@ -1,7 +1,9 @@
 // The manifest of a checkpoint: what was trained, how far, with what, and the files with their checksums.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,7 +18,6 @@
 #include <galvatron/device/device.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/runtime/learning_rate.hpp>
 
 namespace galvatron::train {
 
@@ -29,6 +30,24 @@ struct CheckpointFile {
   std::int64_t bytes = 0;
   std::uint32_t crc32c = 0;
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
+};
+
+/// The learning rate over a run: linear warm-up, then half a cosine.
+struct LearningRate {
+  double peak = 1e-3;
+  double floor = 1e-4;  ///< at the last step
+  std::int64_t warmup_steps = 0;
+  std::int64_t steps = 1;  ///< of the whole run
+
+  /// The rate of a step that counts from 0: peak * (step + 1) / warmup_steps while warming up, then from peak to floor
+  /// along half a cosine (Loshchilov & Hutter 2017).
+  [[nodiscard]] double at(std::int64_t step) const {
+    if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+    if (steps <= warmup_steps + 1) return peak;
+    double progress = static_cast<double>(step - warmup_steps) / static_cast<double>(steps - warmup_steps - 1);
+    if (progress > 1) progress = 1;
+    return floor + 0.5 * (peak - floor) * (1 + std::cos(std::numbers::pi * progress));
+  }
 };
 
 /// How a run is trained, as far as its next steps depend on it. There is no other random state: initial values and the

@@ -63,25 +63,4 @@ struct AttentionHeads {
   }
 };
 
-/// Where the queries and keys of a call are.
-struct AttentionTokens {
-  std::int64_t samples, queries, keys;
-  bool causal;
-};
-
-template <class T>
-device::AttentionShape attention_shape(const AttentionTokens& tokens, std::int64_t heads, std::int64_t kv_heads,
-                                       std::int64_t head_dim, const Projections<T>& in) {
-  return {.batch = tokens.samples,
-          .queries = tokens.queries,
-          .keys = tokens.keys,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .causal = tokens.causal,
-          .q_stride = in.q_stride,
-          .kv_stride = in.kv_stride,
-          .out_stride = heads * head_dim};
-}
-
 }  // namespace galvatron::runtime

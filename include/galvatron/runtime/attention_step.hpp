@@ -1,13 +1,15 @@
-// The steps of a program that attend: on whole sequences, with the exchanges of Ulysses, or around a ring.
+// The steps of a program that attend: on whole sequences, within windows of images, with the exchanges of Ulysses, or
+// around a ring.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
+#include <galvatron/model/image_grid.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention.hpp>
 #include <galvatron/runtime/ring.hpp>
 #include <galvatron/runtime/ulysses.hpp>
-#include <galvatron/runtime/window_attention.hpp>
 
 namespace galvatron::runtime {
 
@@ -42,9 +44,29 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
   const bool by_heads = context.spec.sequence == SequenceKind::ulysses;
   // Of whole sequences, from a fused projection.
   const auto fused = [&](View<T> all) { return by_heads ? ulysses.core(all) : heads.fused(all); };
-  const auto shape = [&](const Projections<T>& from, bool causal) {
-    return attention_shape<T>({context.samples, queries, keys, causal}, by_heads ? ulysses.heads() : heads.heads,
-                              by_heads ? ulysses.kv_heads() : heads.kv_heads, heads.head_dim, from);
+  const auto shape = [&](const Projections<T>& from, bool causal) -> device::AttentionShape {
+    const std::int64_t own_heads = by_heads ? ulysses.heads() : heads.heads;
+    return {.batch = context.samples,
+            .queries = queries,
+            .keys = keys,
+            .heads = own_heads,
+            .kv_heads = by_heads ? ulysses.kv_heads() : heads.kv_heads,
+            .head_dim = heads.head_dim,
+            .causal = causal,
+            .q_stride = from.q_stride,
+            .kv_stride = from.kv_stride,
+            .out_stride = own_heads * heads.head_dim};
+  };
+  // Tensor ranks have whole images of some heads, and the biases of those heads.
+  const auto windows = [&]() -> device::WindowShape {
+    return {.batch = context.samples,
+            .side = side_of_square(context.sequence),
+            .window = layer.window,
+            .shift = layer.shift,
+            .heads = heads.heads,
+            .head_dim = heads.head_dim,
+            .stride = heads.qkv(),
+            .out_stride = heads.q()};
   };
   const auto forward = [&](const Projections<T>& from, bool causal, const device::AttentionBias& bias) {
     for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
@@ -72,14 +94,19 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
 
   switch (step.code) {
     case Code::attention_forward:
-      if (layer.window > 0)
-        WindowAttention<D, T>(context, layer).forward(in, table, made());
-      else
+      if (layer.window > 0) {
+        const Projections<T> from = heads.fused(in);
+        context.device.window_attention_forward(windows(), from.q, from.k, from.v, table, made().o, made().lse);
+      } else {
         forward(fused(in), layer.causal, bias);
+      }
       break;
     case Code::attention_backward:
       if (layer.window > 0) {
-        WindowAttention<D, T>(context, layer).backward(in, table, kept(), value(step.in[4]), out, d_table);
+        const Projections<T> from = heads.fused(in);
+        const Projections<T> d = heads.fused(out);
+        context.device.window_attention_backward(windows(), from.q, from.k, from.v, table, kept().lse,
+                                                 value(step.in[4]), d.q, d.k, d.v, d_table);
         break;
       }
       if (bias.values.count > 0) {

@@ -9,17 +9,27 @@
 #include <type_traits>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/view.hpp>
 #include <galvatron/cost/product_8bit.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/model/image_grid.hpp>
+#include <galvatron/program/allocate.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
-#include <galvatron/runtime/frames.hpp>
-#include <galvatron/runtime/image_steps.hpp>
-#include <galvatron/runtime/kept_buffers.hpp>
 #include <galvatron/runtime/logits.hpp>
-#include <galvatron/runtime/open_parameters.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
 
 namespace galvatron::runtime {
+
+/// What a micro-batch keeps between phases: buffers of the program by number.
+template <class T>
+struct KeptBuffers {
+  std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
+  View<std::int32_t> tokens;                       ///< of an embedding, those of the target last; targets of a head
+  std::array<View<T>, most_parts> pass_through{};  ///< what a stage keeps once for several layers
+  View<T> replicated;                              ///< replicated parameters, for the phase of weight gradients
+  View<float> d_replicated;                        ///< and their gradients
+};
 
 template <class D, class T>
 class Executor {
@@ -36,15 +46,19 @@ class Executor {
            LossTerm loss = {})
       : context_(context),
         program_(program),
-        open_(program.graph, groups),
+        groups_(groups),
         layer_(program.graph.layer),
         numbers_(numbers_of(sequence, context.tensor_rank())),
         values_(program, numbers_),
         capacities_(program, numbers_of(sequence, -1)),
-        loss_(loss),
-        frames_(
-            program, [this](const program::Buffer& buffer) { return bytes(buffer); },
-            [this](const Step& step) { return rounded_operands(step); }) {
+        loss_(loss) {
+    const auto size = [this](const program::Buffer& buffer) { return bytes(buffer); };
+    for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
+      frame_bytes_[at(static_cast<int>(phase))] =
+          program::frame_bytes(program, phase, size, [this](const Step& step) { return rounded_operands(step); });
+    for (int b = 0; b < program.buffer_count; ++b)
+      if (const int phase = program.buffer(b).phase; phase >= 0)
+        frame_offsets_[at(b)] = program::frame_offset(program, b, frame_bytes_[at(phase)], size);
     const auto local = [&](const BundlePart& part) {
       return part.elements(sequence) * context.samples / (context.rows() / context.rows_local() * context.spec.context);
     };
@@ -74,8 +88,8 @@ class Executor {
   KeptBuffers<T> take_deferred(device::Region& stash) const {
     KeptBuffers<T> out;
     take(stash, Storage::deferred, out);
-    out.replicated = stash.take<T>(open_.replicated_count());
-    out.d_replicated = stash.take<float>(open_.replicated_count());
+    out.replicated = stash.take<T>(groups_.replicated_count());
+    out.d_replicated = stash.take<float>(groups_.replicated_count());
     return out;
   }
   /// Where the layer's input goes, or the patches of an embedding; empty where tokens come in.
@@ -88,8 +102,7 @@ class Executor {
 
   /// @param deferred  null unless backward comes in two phases
   /// @param border    the layer's first output in forward; in backward the gradient of the bundle behind the layer,
-  /// which
-  ///                  becomes that of the bundle before it
+  ///                  which becomes that of the bundle before it
   void run(Phase phase, const KeptBuffers<T>& slot, const KeptBuffers<T>* deferred, View<T> border) {
     const device::Scope scope(context_.workspace);
     phase_ = phase;
@@ -103,7 +116,7 @@ class Executor {
       const Step& step = steps.steps[at(step_)];
       const bool parameters = step.code == Code::acquire || step.code == Code::open_gradients;
       if (!framed && !parameters) {  // what ZeRO gathers lies before the frame
-        frame_ = context_.workspace.template take<std::byte>(frames_.bytes(phase)).data;
+        frame_ = context_.workspace.template take<std::byte>(frame_bytes_[at(static_cast<int>(phase))]).data;
         framed = true;
       }
       execute(step);
@@ -165,20 +178,20 @@ class Executor {
       case Storage::frame:
         break;
     }
-    return D::counts_only ? nullptr : frame_ + frames_.offset(b);
+    return D::counts_only ? nullptr : frame_ + frame_offsets_[at(b)];
   }
 
-  View<const T> parameter(int weight) const { return open_.parameter(weight); }
-  View<float> gradient(int weight) const { return open_.gradient(weight); }
+  View<const T> parameter(int weight) const { return groups_.parameter(weight); }
+  View<float> gradient(int weight) const { return groups_.gradient(weight); }
   View<const T> norm_parameter(const Step& step, int i) {
     const int weight = step.weights[at(i)];
     if (step.deferred_norm && phase_ == Phase::weights)
-      return open_.replicated_part(View<const T>(deferred_->replicated), weight);
+      return groups_.replicated_part(View<const T>(deferred_->replicated), weight);
     return parameter(weight);
   }
   View<float> norm_gradient(const Step& step, int i) {
     const int weight = step.weights[at(i)];
-    return step.deferred_norm ? open_.replicated_part(deferred_->d_replicated, weight) : gradient(weight);
+    return step.deferred_norm ? groups_.replicated_part(deferred_->d_replicated, weight) : gradient(weight);
   }
 
   // ---- products of 8-bit operands
@@ -195,8 +208,12 @@ class Executor {
   }
   // Rounded operands lie between the two ends of the frame's stack.
   [[nodiscard]] View<std::byte> rounding_scratch(std::int64_t count) const {
-    const std::int64_t low =
-        frames_.low_end(program_, phase_, step_, [this](const program::Buffer& buffer) { return bytes(buffer); });
+    std::int64_t low = 0;
+    for (int b = 0; b < program_.buffer_count; ++b) {
+      const program::Buffer& buffer = program_.buffer(b);
+      const bool lives = buffer.phase == static_cast<int>(phase_) && buffer.first <= step_ && step_ <= buffer.last;
+      if (lives && !buffer.high) low = std::max(low, frame_offsets_[at(b)] + bytes(buffer));
+    }
     return {D::counts_only ? nullptr : frame_ + low, count};
   }
   template <class C>
@@ -254,8 +271,8 @@ class Executor {
       case Code::weight_gradient:
         if (k > 0)
           product(step, op::Kind::gemm_tn, m, n, k, View<const T>(in), View<const T>(value(step.in[1])),
-                  gradient(weight), open_.adds(weight));
-        else if (!open_.adds(weight))
+                  gradient(weight), groups_.adds(weight));
+        else if (!groups_.adds(weight))
           device.zero(raw_bytes(gradient(weight)));
         break;
       case Code::bias_gradient:
@@ -293,10 +310,10 @@ class Executor {
       case Code::view:
         break;
       case Code::merge:
-        merge_squares<D, T>(context_, m, n / 4, in, out, false);
+        merge_squares(m, n / 4, in, out, false);
         break;
       case Code::merge_back:
-        merge_squares<D, T>(context_, m, n / 4, out, in, true);
+        merge_squares(m, n / 4, out, in, true);
         break;
       case Code::rotate:
       case Code::rotate_back:
@@ -329,12 +346,12 @@ class Executor {
       case Code::dropout_backward:
         throw Failure(ErrorKind::internal, "experts and dropout are planned only");
       case Code::look_up:
-        device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), open_.table(),
-                                 out);
+        device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
+                                 parameter(weight), out);
         break;
       case Code::look_up_backward:
         device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
-                                  open_.table_gradient());
+                                  gradient(weight));
         break;
       case Code::add_positions:
         context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
@@ -369,10 +386,9 @@ class Executor {
         device.pool_backward(m / context_.samples, context_.samples, n, token_share(), in, out);
         break;
       case Code::cross_entropy:
-        Logits<D, T>(context_, layer_)
-            .cross_entropy(m, open_.table(), parameter(step.weights[1]), open_.table_gradient(),
-                           gradient(step.weights[1]), slot_->tokens, loss_, out,
-                           {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
+        cross_entropy<D, T>(context_, layer_, m, parameter(weight), parameter(step.weights[1]), gradient(weight),
+                            gradient(step.weights[1]), slot_->tokens, loss_, out,
+                            {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
         break;
       case Code::copy:
         device.copy(raw_bytes(in), raw_bytes(out));
@@ -390,21 +406,21 @@ class Executor {
         context_.tensor.broadcast(out, 0);
         break;
       case Code::acquire:
-        open_.acquire(step.group);
+        groups_.acquire(step.group);
         break;
       case Code::open_gradients:
-        open_.open_gradients(step.group);
+        groups_.open_gradients(step.group);
         break;
       case Code::close_gradients:
-        open_.close_gradients(step.group);
+        groups_.close_gradients(step.group);
         break;
       case Code::keep_replicated:
-        device.copy(raw_bytes(open_.replicated()), raw_bytes(deferred_->replicated));
+        device.copy(raw_bytes(groups_.replicated()), raw_bytes(deferred_->replicated));
         device.zero(raw_bytes(deferred_->d_replicated));
         break;
       case Code::add_replicated:
-        device.accumulate(open_.replicated_count(), View<const float>(deferred_->d_replicated),
-                          open_.replicated_gradients());
+        device.accumulate(groups_.replicated_count(), View<const float>(deferred_->d_replicated),
+                          groups_.replicated_gradients());
         break;
     }
   }
@@ -425,6 +441,31 @@ class Executor {
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.sequence); }
   // The first token of this rank's part of the vocabulary.
   [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
+  // The four tokens of a square of an image side by side (Swin): x (4 rows, width) -> four (rows, 4 width), or back.
+  //
+  //   image rows     2Y    a c         the four of (Y, X) side by side: a b c d
+  //                2Y+1    b d
+  //
+  // It needs no other rank: under Megatron sequence parallelism a rank holds whole pairs of rows of the image.
+  void merge_squares(std::int64_t rows, std::int64_t width, View<T> x, View<T> four, bool back) {
+    const std::int64_t side = side_of_square(context_.sequence);  // of the merged image
+    const std::int64_t b = context_.samples;
+    for (std::int64_t corner = 0; corner < 4; ++corner) {
+      // Blocks are columns of the merged image, repeats samples.
+      const device::Runs::Distances narrow{.block = 2 * b * width, .repeat = width, .row = 4 * side * b * width};
+      const device::Runs::Distances wide{.block = b * 4 * width, .repeat = 4 * width, .row = side * b * 4 * width};
+      const std::int64_t first = (corner % 2 * 2 * side + corner / 2) * b * width;  // down, then to the right
+      const View<T> apart = behind(x, first);
+      const View<T> together = behind(four, corner * width);
+      context_.device.copy_runs(device::Runs{.blocks = side,
+                                             .repeats = b,
+                                             .rows = rows / (b * side),
+                                             .width = width,
+                                             .from = back ? wide : narrow,
+                                             .to = back ? narrow : wide},
+                                back ? together : apart, back ? apart : together);
+    }
+  }
   // Queries and keys, run by run of the sequence.
   void rotate(View<T> qkv, bool inverse) {
     const AttentionHeads heads(layer_, context_.spec.tensor);
@@ -437,14 +478,15 @@ class Executor {
 
   Context<D>& context_;
   const Program& program_;
-  OpenParameters<D, T> open_;
+  ParameterGroups<D, T>& groups_;
   const LayerSpec& layer_;
   program::Numbers numbers_;
   program::ExtentValues values_;
   program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
   LossTerm loss_;
-  Frames frames_;
-  std::array<std::int64_t, most_parts> begins_{};  ///< elements before each part of a bundle
+  std::array<std::int64_t, program::phases> frame_bytes_{};
+  std::array<std::int64_t, Program::most_buffers> frame_offsets_{};  ///< of buffers in the frames of their phases
+  std::array<std::int64_t, most_parts> begins_{};                    ///< elements before each part of a bundle
 
   // Of the pass that runs now.
   Phase phase_ = Phase::forward;

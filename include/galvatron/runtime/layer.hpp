@@ -6,7 +6,7 @@
 
 #include <galvatron/device/device.hpp>
 #include <galvatron/runtime/parameter_store.hpp>
-#include <galvatron/runtime/streamed_store.hpp>
+#include <galvatron/runtime/store_view.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::runtime {

@@ -28,7 +28,6 @@
 #include <galvatron/device/device.hpp>
 #include <galvatron/runtime/context.hpp>
 #include <galvatron/runtime/store_view.hpp>
-#include <galvatron/runtime/streamed_store.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::runtime {
@@ -89,10 +88,20 @@ class ParameterStore final : public StreamedStore {
 
  public:
   /// Takes its memory from `states`. The context must outlive the store.
-  ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout)
-      : context_(&context), layout_(layout), zero_(context.spec.zero) {
+  /// @param layer     the layer's number in the model, so that equal layers differ; copies of a store have the same
+  /// @param replicas  of one of two stores that are kept equal: this rank and the rank that has the same shard of the
+  ///                  other one; else null
+  /// @param counted   false for the second of the two: its gradient is in the norm once already
+  ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout, int layer,
+                 comm::Group* replicas = nullptr, bool counted = true)
+      : context_(&context),
+        layout_(layout),
+        layer_(layer),
+        replicas_(replicas),
+        counted_(counted),
+        zero_(context.spec.zero) {
     const std::int64_t n = layout_.elements;
-    const Sharding sharding = Sharding::even(n, context.shards());  // of equal shards: layouts are padded to them
+    const Sharding sharding = Sharding::even(n, context.spec.shards());  // of equal shards: layouts are padded to them
     shard_size_ = sharding.largest();
     const Sharding::Range own = sharding.range(context.data.rank());
     own_ = {own.begin, own.end};
@@ -112,8 +121,7 @@ class ParameterStore final : public StreamedStore {
   [[nodiscard]] bool empty() const { return layout_.elements == 0; }
 
   /// Parameters from `source`; the moments are 0.
-  /// @param layer  the layer's number in the model, so that equal layers differ
-  void initialise(const ParameterSource& source, int layer) {
+  void initialise(const ParameterSource& source) {
     if constexpr (!D::counts_only) {
       if (empty()) return;
       const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
@@ -136,12 +144,12 @@ class ParameterStore final : public StreamedStore {
           if constexpr (!has_master) {
             if (kept.begin <= range.begin && range.end <= kept.end) {
               context_->device.write(parameters_.slice(range.begin - kept.begin, range.count()),
-                                     [&](View<float> to) { source(layer, tensor, index, to); });
+                                     [&](View<float> to) { source(layer_, tensor, index, to); });
               continue;
             }
           }
           values.resize(static_cast<std::size_t>(range.count()));
-          source(layer, tensor, index, {values.data(), range.count()});
+          source(layer_, tensor, index, {values.data(), range.count()});
           if constexpr (has_master) place(values, range, optimizer_range(), master_);
           place(values, range, kept, parameters_);
         }
@@ -173,19 +181,14 @@ class ParameterStore final : public StreamedStore {
 
   /// The whole local parameters: gathered under ZeRO-3, into the workspace unless start_gather() was called.
   View<const T> acquire() {
-    if (zero_ == 3) {
-      if (empty()) return {};
-      if (is_gathered_) {
-        context_->data.finish(gathering_);
-        return gathered_;
-      }
-      View<T> all = context_->workspace.template take<T>(layout_.elements);
-      context_->data.all_gather(View<const T>(parameters_), all);
-      return all;
-    } else {
+    if (zero_ == 3 && empty()) return {};
+    if (zero_ < 3 || is_gathered_) {
       context_->data.finish(gathering_);
-      return parameters_;
+      return zero_ < 3 ? parameters_ : gathered_;
     }
+    View<T> all = context_->workspace.template take<T>(layout_.elements);
+    context_->data.all_gather(View<const T>(parameters_), all);
+    return all;
   }
 
   /// False when the next backward pass is the first to write gradients in [0, written_end) of the layout.
@@ -194,34 +197,26 @@ class ParameterStore final : public StreamedStore {
   /// Where a backward pass adds the layer's gradient, or writes it where adds_gradients() is false: the store's own, or
   /// another (ZeRO-2/3), in the workspace unless set_gradient_buffer() gave the place.
   View<float> open_gradients() {
-    if (zero_ >= 2) {
-      if (empty()) return {};
-      View<float> all =
-          has_gradient_buffer_ ? gradient_buffer_ : context_->workspace.template take<float>(layout_.elements);
-      context_->device.zero(raw_bytes(added_part(all)));
-      return all;
-    } else {
-      return gradients_;
-    }
+    if (zero_ < 2 || empty()) return gradients_;
+    View<float> all =
+        has_gradient_buffer_ ? gradient_buffer_ : context_->workspace.template take<float>(layout_.elements);
+    context_->device.zero(raw_bytes(added_part(all)));
+    return all;
   }
 
   /// Ends a backward pass: under ZeRO-2/3 the data ranks' gradients are added, shard by shard, to the store's; those in
   /// a buffer set by set_gradient_buffer() by finish_gradients().
   void close_gradients(View<float> gradients) {
-    if (zero_ >= 2) {
-      if (empty()) return;
-      sum_whole(gradients);
-      View<float> shard = gradients.slice(own_.begin, shard_size_);
-      if (has_gradient_buffer_) {
-        reducing_ = context_->data.start_reduce_scatter(gradients, shard);
-        return;
-      }
-      context_->data.reduce_scatter(gradients, shard);
-      context_->device.accumulate(shard_size_, shard, gradients_);
-    } else {
-      (void)gradients;
-      is_first_ = false;
+    if (zero_ < 2) is_first_ = false;
+    if (zero_ < 2 || empty()) return;
+    sum_whole(gradients);
+    View<float> shard = gradients.slice(own_.begin, shard_size_);
+    if (has_gradient_buffer_) {
+      reducing_ = context_->data.start_reduce_scatter(gradients, shard);
+      return;
     }
+    context_->data.reduce_scatter(gradients, shard);
+    context_->device.accumulate(shard_size_, shard, gradients_);
   }
 
   /// After the last micro-batch: begins to make the gradient that of the whole batch, which it is after synchronise().
@@ -230,22 +225,21 @@ class ParameterStore final : public StreamedStore {
   }
   /// The gradient of the whole batch, whole (ZeRO-0) or in this rank's shard.
   void synchronise() {
-    if (zero_ >= 2 || empty()) return;
-    if (!reduction_begun_) begin_reduction();
-    reduction_begun_ = false;
-    context_->data.finish(reducing_);
+    if (zero_ < 2 && !empty()) {
+      if (!reduction_begun_) begin_reduction();
+      reduction_begun_ = false;
+      context_->data.finish(reducing_);
+    }
+    if (replicas_ != nullptr) replicas_->all_reduce(optimizer_gradients(), comm::ReduceOp::sum);
   }
 
   /// The synchronised gradients that this rank's optimizer works on: all (ZeRO-0) or this rank's shard.
   [[nodiscard]] View<float> optimizer_gradients() {
-    if (zero_ == 1)
-      return gradients_.slice(own_.begin, shard_size_);
-    else
-      return gradients_;
+    return zero_ == 1 ? gradients_.slice(own_.begin, shard_size_) : gradients_;
   }
-  /// The store from outside; `layer` is the layer's number in the model.
-  [[nodiscard]] StoreView view(int layer) {
-    return {.layer = layer,
+  /// The store from outside.
+  [[nodiscard]] StoreView view() {
+    return {.layer = layer_,
             .layout = &layout_,
             .range = optimizer_range(),
             .gradients = optimizer_gradients(),
@@ -254,7 +248,8 @@ class ParameterStore final : public StreamedStore {
             .second_moment = second_moment_,
             .own = own_,
             .tensor_rank = context_->tensor_rank(),
-            .tensor_degree = context_->spec.tensor};
+            .tensor_degree = context_->spec.tensor,
+            .counted = counted_};
   }
   /// The elements of the store that optimizer_gradients() stands for.
   [[nodiscard]] Range optimizer_range() const { return zero_ >= 1 ? own_ : Range{0, layout_.elements}; }
@@ -262,7 +257,7 @@ class ParameterStore final : public StreamedStore {
   /// The device's sum of squares grows by this rank's part of the gradient: every parameter of the model is counted on
   /// one rank.
   void add_gradient_squares() {
-    if (empty()) return;
+    if (empty() || !counted_) return;
     const View<float> own = zero_ == 0 ? gradients_.slice(own_.begin, shard_size_) : optimizer_gradients();
     const auto part = [&](Range range) {
       const Range r = intersection(range, own_);
@@ -280,11 +275,10 @@ class ParameterStore final : public StreamedStore {
 
   /// One step of AdamW under the device's gradient scale; parameters of more than one dimension decay. ZeRO-1/2 begin
   /// to gather the working parameters; acquire() ends it.
-  /// @param layer  the layer's number in the model; copies of a store have the same
-  void update(int layer) {
+  void update() {
     if (empty()) return;
     const bool is_table = layout_.find(ParameterName::table) != nullptr;
-    const int number = 2 * layer + (is_table ? 1 : 0);
+    const int number = 2 * layer_ + (is_table ? 1 : 0);
     const auto stream_of = [&](int rank) { return static_cast<std::uint32_t>(number * context_->spec.tensor + rank); };
     const Range range = optimizer_range();
     const View<float> gradients = optimizer_gradients();
@@ -362,6 +356,9 @@ class ParameterStore final : public StreamedStore {
 
   Context<D>* context_;
   ParameterLayout layout_;
+  int layer_;
+  comm::Group* replicas_;
+  bool counted_;
   int zero_;
   std::int64_t shard_size_ = 0;
   Range own_;

@@ -25,7 +25,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/rank/host_rank.hpp>
-#include <galvatron/runtime/learning_rate.hpp>
+#include <galvatron/checkpoint/manifest.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
 #include <galvatron/train/stop.hpp>

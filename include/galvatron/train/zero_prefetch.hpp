@@ -20,7 +20,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
-#include <galvatron/runtime/streamed_store.hpp>
+#include <galvatron/runtime/store_view.hpp>
 
 namespace galvatron::train {
 
