@@ -13,8 +13,8 @@
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/host/host.hpp>
-#include <galvatron/runtime/compiled.hpp>
 #include <galvatron/strategy/layout.hpp>
+#include <galvatron/train/compiled.hpp>
 
 #include "whole_tensors.hpp"
 

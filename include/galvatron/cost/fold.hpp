@@ -123,7 +123,7 @@ class Fold {
       }
       case Code::weight_gradient: {
         op::Work work = product(op::Kind::gemm_tn, m, n, k, step.eight_bit);
-        if (p_.is_split(step.weights[0])) work.writes_one_in = shape_.writes_one_in(p_.graph);
+        if (p_.graph.weight(step.weights[0]).is_split()) work.writes_one_in = shape_.writes_one_in(p_.graph);
         out.push(work);
         break;
       }

@@ -26,10 +26,9 @@ class BackwardPass : protected ForwardPass {
       for (int group = 0; group < groups(); ++group)
         if (is_block()) push_group(Code::acquire, group);
       if (program_.splits) push_group(Code::keep_replicated, 0);
-      const Phase phase = phase_;
       phase_ = weights_phase();
       for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
-      phase_ = phase;
+      phase_ = Phase::backward;
       if (!is_block() && g().has_norm()) push_group(Code::acquire, groups() - 1);
       if (full_) run(true);
     }
@@ -177,13 +176,8 @@ class BackwardPass : protected ForwardPass {
         break;
       }
       case forward::Kind::add_positions:
-        step.code = Code::positions_gradient;
-        step.in[0] = id(dy);
-        push(step);
-        give(x, dy);
-        break;
       case forward::Kind::add_segment:
-        step.code = Code::segment_gradient;
+        step.code = node.operation == forward::Kind::add_segment ? Code::segment_gradient : Code::positions_gradient;
         step.in[0] = id(dy);
         push(step);
         give(x, dy);
@@ -290,8 +284,7 @@ class BackwardPass : protected ForwardPass {
 
     // Gradient of the input.
     const int producer = g().producer(x);
-    const bool fused = producer >= 0 && fuses_backward(producer);
-    if (fused) {
+    if (producer >= 0 && fuses_backward(producer)) {
       const forward::Node& activation = g().node(producer);
       Step input = product(Code::activation_gradient, node, region, width(x), width(y));
       const Id dg = gradient_of(x);
@@ -424,14 +417,13 @@ class BackwardPass : protected ForwardPass {
     step.activation = node.activation;
     if (node.operation == forward::Kind::merge) {
       step.code = Code::merge;
-    } else if (node.operation != forward::Kind::norm) {
-      if (node.operation != forward::Kind::activation)
-        throw std::logic_error("an operation is not kept, nor recomputed");
-    } else {
+    } else if (node.operation == forward::Kind::norm) {
       step.code = Code::norm_recompute;
       step.in[1] = id(statistics_[at(i)]);
       step.weights = weights_of(node);
       step.deferred_norm = program_.splits;
+    } else if (node.operation != forward::Kind::activation) {
+      throw std::logic_error("an operation is not kept, nor recomputed");
     }
     return pushed(step, x, fresh(elements(y), where));
   }
@@ -448,13 +440,8 @@ class BackwardPass : protected ForwardPass {
   /// backward no longer needs or deferred.
   constexpr Id later_gradient(Id dy, int tensor) {
     if (storage(dy) == Storage::slot) return dy;
-    Id out = -1;
-    if (free_slot_ >= 0) {
-      out = value(free_slot_);
-      free_slot_ = -1;
-    } else {
-      out = fresh(elements(tensor), Storage::deferred);
-    }
+    const Id out = free_slot_ >= 0 ? value(free_slot_) : fresh(elements(tensor), Storage::deferred);
+    free_slot_ = -1;
     copy(dy, out, tensor);
     return out;
   }

@@ -236,20 +236,14 @@ class Emitter {
   constexpr Id replicated(Id v, int tensor) {
     const Extent all = region_elements(tensor);
     if (megatron_ && g().rows(tensor) == forward::Rows::first_tokens) {
-      Step step{.code = Code::broadcast, .m = all, .ranks = Ranks::tp};
-      return pushed(step, v, in_place(v));
+      return pushed({.code = Code::broadcast, .m = all, .ranks = Ranks::tp}, v, in_place(v));
     }
     if (!has_sharded_rows(tensor)) return v;
-    Id out = -1;
-    if (storage(v) == Storage::frame) {
-      program_.buffers[at(buffer_of(v))].elements = numbered(all);
-      program_.values[at(v)].part = Part::local;
-      out = value(buffer_of(v));
-    } else {
-      out = fresh(all);
-    }
-    Step step{.code = Code::all_gather, .m = all, .ranks = Ranks::tp};
-    return pushed(step, v, out);
+    const Step step{.code = Code::all_gather, .m = all, .ranks = Ranks::tp};
+    if (storage(v) != Storage::frame) return pushed(step, v, fresh(all));
+    program_.buffers[at(buffer_of(v))].elements = numbered(all);
+    program_.values[at(v)].part = Part::local;
+    return pushed(step, v, value(buffer_of(v)));
   }
   /// Where a partial sum of a tensor goes before it is reduced.
   constexpr Id partial(int tensor, Storage target) {
@@ -258,14 +252,11 @@ class Emitter {
   /// The sum of what all tensor ranks have, in the tensor's own placement.
   constexpr Id reduced(Id v, int tensor, Storage target = Storage::frame) {
     const bool cut = has_sharded_rows(tensor);
-    Id out = -1;
-    if (!cut)
-      out = in_place(v);
-    else if (target == Storage::frame)
-      out = value(buffer_of(v), Part::local);
-    else
-      out = fresh(elements(tensor), target);
-    Step step{.code = cut ? Code::reduce_scatter : Code::all_reduce, .m = region_elements(tensor), .ranks = Ranks::tp};
+    const Id out = !cut                       ? in_place(v)
+                   : target == Storage::frame ? value(buffer_of(v), Part::local)
+                                              : fresh(elements(tensor), target);
+    const Step step{
+        .code = cut ? Code::reduce_scatter : Code::all_reduce, .m = region_elements(tensor), .ranks = Ranks::tp};
     return pushed(step, v, out);
   }
   constexpr void copy(Id from, Id to, int tensor) { pushed({.code = Code::copy, .m = elements(tensor)}, from, to); }

@@ -17,12 +17,8 @@ class ForwardPass : protected Emitter {
       : Emitter(graph, kinds, splits, options),
         ulysses_(kinds.sequence == SequenceKind::ulysses),
         ring_(kinds.uses_ring()) {
-    own_.fill(-1);
-    gradients_.fill(-1);
-    statistics_.fill(-1);
-    core_input_.fill(-1);
-    core_output_.fill(-1);
-    biases_.fill(-1);
+    for (auto* of_tensors : {&own_, &gradients_}) of_tensors->fill(-1);
+    for (auto* of_nodes : {&statistics_, &core_input_, &core_output_, &biases_}) of_nodes->fill(-1);
     const BundlePlace& place = graph.layer.place;
     for (std::size_t k = 0; k < 2; ++k) {
       const int tensor = graph.inputs[k];
@@ -134,7 +130,8 @@ class ForwardPass : protected Emitter {
         run_linear(node);
         break;
       case forward::Kind::activation:
-        step.code = Code::activation_forward;
+      case forward::Kind::merge:
+        step.code = node.operation == forward::Kind::merge ? Code::merge : Code::activation_forward;
         own_[at(y)] = pushed(step, own(x), made(y));
         break;
       case forward::Kind::multiply:
@@ -158,23 +155,15 @@ class ForwardPass : protected Emitter {
       case forward::Kind::experts:
         experts_forward(i, whole);
         break;
-      case forward::Kind::merge:
-        step.code = Code::merge;
-        own_[at(y)] = pushed(step, own(x), made(y));
-        break;
-      case forward::Kind::look_up: {
+      case forward::Kind::look_up:
         step.code = Code::look_up;
         step.m = of(region_rows(y));
         step.rows = g().rows(y);
         own_[at(y)] = reduced(pushed(step, -1, partial(y, home(y))), y, home(y));
         break;
-      }
       case forward::Kind::add_positions:
-        step.code = Code::add_positions;
-        own_[at(y)] = pushed(step, own(x), in_place(own(x)));
-        break;
       case forward::Kind::add_segment:
-        step.code = Code::add_segment;
+        step.code = node.operation == forward::Kind::add_segment ? Code::add_segment : Code::add_positions;
         own_[at(y)] = pushed(step, own(x), in_place(own(x)));
         break;
       case forward::Kind::prepend:
@@ -237,7 +226,7 @@ class ForwardPass : protected Emitter {
                          const Extent& k) const {
     Step step{.code = code, .m = m, .n = n, .k = k};
     step.weights = weights_of(node);
-    step.eight_bit = is_block() && program_.is_split(node.weights[0]);
+    step.eight_bit = is_block() && g().weight(node.weights[0]).is_split();
     return step;
   }
   constexpr Id rotate(Code code, Id x) {
@@ -305,12 +294,8 @@ class ForwardPass : protected Emitter {
   constexpr void attend_forward(int i) {
     const forward::Node& node = g().node(i);
     const Id projection = own(node.inputs[0]);
-    if (!ulysses_) {
-      core_input_[at(i)] = projection;
-    } else {
-      core_input_[at(i)] = core_projection(kept_storage());
-      exchange(Code::projection_to_heads, projection, core_input_[at(i)]);
-    }
+    core_input_[at(i)] = ulysses_ ? core_projection(kept_storage()) : projection;
+    if (ulysses_) exchange(Code::projection_to_heads, projection, core_input_[at(i)]);
     attend(i, results_storage());
   }
   /// Queries, then keys, then values of the heads that a rank has in the core of Ulysses.
@@ -359,11 +344,9 @@ class ForwardPass : protected Emitter {
       step.scratch[4] = id(fresh(output, Storage::frame, Scalar::sum));
     }
     push(step);
-    if (!ulysses_)
-      own_[at(node.output)] = core_output_[at(i)];
-    else
-      own_[at(node.output)] = again ? in_place(own(node.output)) : fresh(q().times(Letter::rows), where);
-    if (ulysses_) exchange(Code::to_tokens, core_output_[at(i)], own(node.output));
+    Id& y = own_[at(node.output)];
+    y = !ulysses_ ? core_output_[at(i)] : again ? in_place(y) : fresh(q().times(Letter::rows), where);
+    if (ulysses_) exchange(Code::to_tokens, core_output_[at(i)], y);
   }
   [[nodiscard]] constexpr Step core_step(Code code, const forward::Node& node) const {
     const LayerSpec& l = g().layer;

@@ -213,10 +213,6 @@ struct LayerProgram {
       if (graph.weight(i).is_table) return 2;
     return 1;
   }
-  /// True for a parameter that is divided over tensor-parallel ranks.
-  [[nodiscard]] constexpr bool is_split(int weight) const {
-    return graph.weight(weight).rows.split || graph.weight(weight).columns.split;
-  }
   [[nodiscard]] constexpr const Steps& steps(Phase p) const { return phase[static_cast<std::size_t>(p)]; }
   [[nodiscard]] constexpr const Value& value(int id) const { return values[static_cast<std::size_t>(id)]; }
   [[nodiscard]] constexpr const Buffer& buffer(int id) const { return buffers[static_cast<std::size_t>(id)]; }

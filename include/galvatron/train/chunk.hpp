@@ -12,7 +12,7 @@
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/make_layer.hpp>
-#include <galvatron/train/border.hpp>
+#include <galvatron/train/exchange.hpp>
 #include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/zero_prefetch.hpp>
 

@@ -1,5 +1,4 @@
-// Trains ranks, however they are started, and brings together what those that are processes report and have recorded:
-// the latter on rank 0's clock.
+// Brings together what ranks that are processes report and have recorded: the latter on rank 0's clock.
 //
 // Processes of one host read the same steady clock. The clock of another host is compared in messages there and back:
 //
@@ -10,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -43,22 +41,6 @@ template <class T>
 void receive(comm::World& world, int peer, T* data, std::size_t count = 1) {
   const comm::Piece piece = piece_of(peer, data, count);
   world.receive({&piece, 1});
-}
-
-/// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
-template <class List, class Start>
-TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
-                        const Start& start) {
-  TrainReport report = begin_report(plan, options);
-  std::mutex mutex;
-  start([&]<class Platform>(comm::World& world, const Platform& platform) {
-    if (plan.precision == Precision::fp32)
-      train_rank<Platform, float, List>(world, platform, plan, model, source, options, report, mutex);
-    else
-      train_rank<Platform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
-  });
-  finish_report(report);
-  return report;
 }
 
 /// Throws Failure (usage) when the job has another number of processes than the plan has ranks.
