@@ -12,7 +12,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -98,10 +97,8 @@ class BackgroundThread {
   Result<void> result(const std::stop_token& stop) const {
     try {
       return task_(stop);
-    } catch (const Failure& failure) {
-      return tl::unexpected<Error>(Error{failure.kind(), failure.what()});
-    } catch (const std::exception& failure) {
-      return tl::unexpected<Error>(Error{ErrorKind::machine, failure.what()});
+    } catch (...) {
+      return tl::unexpected<Error>(error_of_exception());
     }
   }
   void run(const std::stop_token& stop) {

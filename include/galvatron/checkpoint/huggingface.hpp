@@ -20,7 +20,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -29,7 +28,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/checkpoint/safetensors.hpp>
 #include <galvatron/checkpoint/slice.hpp>
 #include <galvatron/core/dtype.hpp>

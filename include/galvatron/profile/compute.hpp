@@ -11,7 +11,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/rng.hpp>
 #include <galvatron/core/units.hpp>

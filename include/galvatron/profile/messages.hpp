@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include <galvatron/cluster/spec.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/op/work.hpp>

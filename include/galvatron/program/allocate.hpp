@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <tuple>
 
 #include <galvatron/program/program.hpp>
 
@@ -171,8 +172,7 @@ class Allocation {
   [[nodiscard]] constexpr bool comes_before(int b, int other) const {
     const Buffer& mine = p_.buffer(b);
     const Buffer& its = p_.buffer(other);
-    if (mine.first != its.first) return mine.first < its.first;
-    return mine.last != its.last ? mine.last > its.last : b < other;
+    return std::tuple(mine.first, its.last, b) < std::tuple(its.first, mine.last, other);
   }
 
   LayerProgram& p_;

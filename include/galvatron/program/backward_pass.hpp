@@ -132,14 +132,11 @@ class BackwardPass : protected ForwardPass {
     step.weights = weights_of(node);
     switch (node.operation) {
       case forward::Kind::norm:
-        norm_backward(i, dy);
-        break;
+        return norm_backward(i, dy);
       case forward::Kind::linear:
-        linear_backward(node, dy);
-        break;
+        return linear_backward(node, dy);
       case forward::Kind::activation:
-        activation_backward(node, dy);
-        break;
+        return activation_backward(node, dy);
       case forward::Kind::multiply: {
         const Id a = operand(x);
         const Id b = operand(node.inputs[1]);
@@ -160,15 +157,12 @@ class BackwardPass : protected ForwardPass {
         }
         break;
       case forward::Kind::rotate:
-        give(x, rotate(Code::rotate_back, readers(dy) == 0 ? dy : copied(dy, y)));
-        break;
+        return give(x, rotate(Code::rotate_back, readers(dy) == 0 ? dy : copied(dy, y)));
       case forward::Kind::attend:
       case forward::Kind::cross_attend:
-        attend_backward(i, dy);
-        break;
+        return attend_backward(i, dy);
       case forward::Kind::experts:
-        experts_backward(i, dy);
-        break;
+        return experts_backward(i, dy);
       case forward::Kind::merge: {
         step.code = Code::merge_back;
         const bool to_border = x == g().inputs[0] && g().uses(x) == 1 && !has_loss_;

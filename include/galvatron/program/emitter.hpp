@@ -134,24 +134,14 @@ class Emitter {
   }
   /// Rows of a tensor on a rank: those of the region where its width is split.
   [[nodiscard]] constexpr Extent rows(int tensor) const {
-    const bool cut = has_sharded_rows(tensor);
-    switch (g().rows(tensor)) {
-      case forward::Rows::tokens:
-        return of(cut ? Letter::local_rows : Letter::rows);
-      case forward::Rows::squares:
-        return {4, cut ? Letter::local_rows : Letter::rows};
-      case forward::Rows::memory:
-        return of(cut ? Letter::local_memory_rows : Letter::memory_rows);
-      case forward::Rows::target:
-        return of(cut ? Letter::local_target_rows : Letter::target_rows);
-      case forward::Rows::patches:
-        return of(Letter::patch_rows);
-      case forward::Rows::first_tokens:
-        return of(Letter::first_rows);
-      case forward::Rows::samples:
-        break;
-    }
-    return of(Letter::samples);
+    const forward::Rows kind = g().rows(tensor);
+    if (kind == forward::Rows::patches) return of(Letter::patch_rows);
+    if (kind == forward::Rows::first_tokens) return of(Letter::first_rows);
+    const Letter all = region_rows(tensor);
+    const Letter local = all == Letter::memory_rows   ? Letter::local_memory_rows
+                         : all == Letter::target_rows ? Letter::local_target_rows
+                                                      : Letter::local_rows;
+    return {kind == forward::Rows::squares ? 4 : 1, has_sharded_rows(tensor) ? local : all};
   }
   /// Rows of a tensor inside the regions.
   [[nodiscard]] constexpr Letter region_rows(int tensor) const {
@@ -177,13 +167,11 @@ class Emitter {
   }
   [[nodiscard]] constexpr Extent region_elements(int tensor) const { return width(tensor).times(region_rows(tensor)); }
   [[nodiscard]] static constexpr Extent of(Letter letter) { return {1, letter}; }
-  [[nodiscard]] constexpr Extent heads() const { return {g().layer.heads, Letter::one, Letter::one, true}; }
-  [[nodiscard]] constexpr Extent q() const {
-    return {g().layer.heads * g().layer.head_dim, Letter::one, Letter::one, true};
-  }
-  [[nodiscard]] constexpr Extent kv() const {
-    return {g().layer.kv_heads * g().layer.head_dim, Letter::one, Letter::one, true};
-  }
+  /// A number that tensor ranks share.
+  [[nodiscard]] static constexpr Extent split(std::int64_t number) { return {number, Letter::one, Letter::one, true}; }
+  [[nodiscard]] constexpr Extent heads() const { return split(g().layer.heads); }
+  [[nodiscard]] constexpr Extent q() const { return split(g().layer.heads * g().layer.head_dim); }
+  [[nodiscard]] constexpr Extent kv() const { return split(g().layer.kv_heads * g().layer.head_dim); }
   [[nodiscard]] constexpr Extent core_q() const { return {g().layer.head_dim, Letter::core_rows, Letter::core_heads}; }
 
   // ---- where tensors lie
@@ -277,8 +265,7 @@ class Emitter {
 
   [[nodiscard]] constexpr int groups() const { return program_.groups(); }
   constexpr void push_group(Code code, int group) {
-    Step step{.code = code};
-    step.group = static_cast<std::int8_t>(group);
+    Step step{.code = code, .group = static_cast<std::int8_t>(group)};
     if (code == Code::acquire || code == Code::close_gradients) step.ranks = Ranks::shards;
     push(step);
   }

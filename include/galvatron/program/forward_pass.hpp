@@ -127,8 +127,7 @@ class ForwardPass : protected Emitter {
         push(step);
         break;
       case forward::Kind::linear:
-        run_linear(node);
-        break;
+        return run_linear(node);
       case forward::Kind::activation:
       case forward::Kind::merge:
         step.code = node.operation == forward::Kind::merge ? Code::merge : Code::activation_forward;
@@ -147,14 +146,11 @@ class ForwardPass : protected Emitter {
         own_[at(y)] = rotate(Code::rotate, own(x));
         break;
       case forward::Kind::attend:
-        attend_forward(i);
-        break;
+        return attend_forward(i);
       case forward::Kind::cross_attend:
-        attend(i, results_storage());
-        break;
+        return attend(i, results_storage());
       case forward::Kind::experts:
-        experts_forward(i, whole);
-        break;
+        return experts_forward(i, whole);
       case forward::Kind::look_up:
         step.code = Code::look_up;
         step.m = of(region_rows(y));
@@ -231,10 +227,8 @@ class ForwardPass : protected Emitter {
   }
   constexpr Id rotate(Code code, Id x) {
     const LayerSpec& l = g().layer;
-    const Step step{.code = code,
-                    .m = of(Letter::rows),
-                    .n = {(l.heads + l.kv_heads) * l.head_dim, Letter::one, Letter::one, true}};
-    return pushed(step, x, in_place(x));
+    return pushed({.code = code, .m = of(Letter::rows), .n = split((l.heads + l.kv_heads) * l.head_dim)}, x,
+                  in_place(x));
   }
   /// True where the gradient of a loss may lie where the layer's input was: nothing else reads that.
   [[nodiscard]] constexpr bool replaces_input() const {
@@ -275,10 +269,10 @@ class ForwardPass : protected Emitter {
     Step step{.code = Code::experts_forward, .m = of(Letter::rows), .n = width(y)};
     step.weights = weights_of(node);
     step.activation = node.activation;
-    const Extent hidden{l.ffn, Letter::routed_rows, Letter::one, true};
+    const Extent hidden = split(l.ffn).times(Letter::routed_rows);
     const bool keeps = kept_.keeps_outputs();
     routed.order = fresh(of(Letter::routed_rows), kept_storage(), Scalar::tokens);
-    routed.u = fresh({l.ffn_inputs(), Letter::routed_rows, Letter::one, true}, kept_storage());
+    routed.u = fresh(split(l.ffn_inputs()).times(Letter::routed_rows), kept_storage());
     routed.g = keeps ? fresh(hidden, kept_storage()) : -1;
     step.in = operands(replicated(own(x), x), routed.weights);
     const Id sum = whole ? partial(y, home(y)) : -1;

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/program/options.hpp>

@@ -116,31 +116,24 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
       backward(fused(in), fused(out), layer.causal, bias);
       break;
     case Code::cross_forward:
-      forward(heads.separate(in, value(step.in[1])), false, {});
-      break;
+      return forward(heads.separate(in, value(step.in[1])), false, {});
     case Code::cross_backward:
-      backward(heads.separate(in, value(step.in[1])), heads.separate(out, value(step.out[1])), false, {});
-      break;
+      return backward(heads.separate(in, value(step.in[1])), heads.separate(out, value(step.out[1])), false, {});
     case Code::ring_forward:
-      RingAttention<D, T>(context, layer).attend(in, made(), {scratch(0), scratch(1), scratch(2), sums(3), sums(4)});
-      break;
+      return RingAttention<D, T>(context, layer)
+          .attend(in, made(), {scratch(0), scratch(1), scratch(2), sums(3), sums(4)});
     case Code::ring_backward:
-      RingAttention<D, T>(context, layer)
+      return RingAttention<D, T>(context, layer)
           .backward(in, kept(), value(step.in[4]), out,
                     {sums(0), scratch(1), scratch(2), sums(3), sums(4), scratch(5), scratch(6), sums(7)});
-      break;
     case Code::to_heads:
-      ulysses.to_heads(in, scratch(0), out);
-      break;
+      return ulysses.to_heads(in, scratch(0), out);
     case Code::projection_to_heads:
-      ulysses.projection_to_heads(in, scratch(0), out);
-      break;
+      return ulysses.projection_to_heads(in, scratch(0), out);
     case Code::to_tokens:
-      ulysses.to_tokens(in, scratch(0), out);
-      break;
+      return ulysses.to_tokens(in, scratch(0), out);
     default:
-      ulysses.projection_to_tokens(in, scratch(0), out);
-      break;
+      return ulysses.projection_to_tokens(in, scratch(0), out);
   }
 }
 

@@ -241,13 +241,12 @@ class Executor {
     if (m == 0 && n > 0) return;  // no rows on this rank
     switch (step.code) {
       case Code::linear:
-        product(step, op::Kind::gemm_nt, m, n, k, View<const T>(in), parameter(weight), out, false, bias(step));
-        break;
+        return product(step, op::Kind::gemm_nt, m, n, k, in, parameter(weight), out, false, bias(step));
       case Code::linear_activation: {
         const std::int64_t width = inputs_of(step.activation) * n;
         const View<T> g = value(step.out[1]);
         if (rounds(step, m, width, k)) {
-          product(step, op::Kind::gemm_nt, m, width, k, View<const T>(in), parameter(weight), out, false, bias(step));
+          product(step, op::Kind::gemm_nt, m, width, k, in, parameter(weight), out, false, bias(step));
           device.activation_forward(step.activation, m, n, out, g);
         } else {
           device.gemm_activation(step.activation, m, n, k, in, parameter(weight), bias(step), out, g);
@@ -255,13 +254,12 @@ class Executor {
         break;
       }
       case Code::input_gradient:
-        product(step, op::Kind::gemm_nn, m, n, k, View<const T>(in), parameter(weight), out);
-        break;
+        return product(step, op::Kind::gemm_nn, m, n, k, in, parameter(weight), out);
       case Code::activation_gradient: {
         const View<T> u = value(step.in[1]);
         const View<T> dg = value(step.scratch[0]);
         if (rounds(step, m, n, k)) {
-          product(step, op::Kind::gemm_nn, m, n, k, View<const T>(in), parameter(weight), dg);
+          product(step, op::Kind::gemm_nn, m, n, k, in, parameter(weight), dg);
           device.activation_backward(step.activation, m, n, u, dg, out);
         } else {
           device.gemm_activation_backward(step.activation, m, n, k, in, parameter(weight), u, dg, out);
@@ -270,55 +268,46 @@ class Executor {
       }
       case Code::weight_gradient:
         if (k > 0)
-          product(step, op::Kind::gemm_tn, m, n, k, View<const T>(in), View<const T>(value(step.in[1])),
-                  gradient(weight), groups_.adds(weight));
+          product(step, op::Kind::gemm_tn, m, n, k, in, View<const T>(value(step.in[1])), gradient(weight),
+                  groups_.adds(weight));
         else if (!groups_.adds(weight))
           device.zero(raw_bytes(gradient(weight)));
         break;
       case Code::bias_gradient:
-        device.bias_gradient(m, n, in, gradient(step.weights[1]));
-        break;
+        return device.bias_gradient(m, n, in, gradient(step.weights[1]));
       case Code::norm_forward:
-        device.norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, norm_parameter(step, 0),
-                            norm_parameter(step, 1), out, value<float>(step.out[1]));
-        break;
+        return device.norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, norm_parameter(step, 0),
+                                   norm_parameter(step, 1), out, value<float>(step.out[1]));
       case Code::add_norm_forward:
-        device.add_norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, value(step.in[1]), norm_parameter(step, 0),
-                                norm_parameter(step, 1), out, value(step.out[1]), value<float>(step.out[2]));
-        break;
+        return device.add_norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, value(step.in[1]),
+                                       norm_parameter(step, 0), norm_parameter(step, 1), out, value(step.out[1]),
+                                       value<float>(step.out[2]));
       case Code::norm_recompute:
-        device.norm_recompute(layer_.norm, m, n, in, norm_parameter(step, 0), norm_parameter(step, 1),
-                              value<float>(step.in[1]), out);
-        break;
+        return device.norm_recompute(layer_.norm, m, n, in, norm_parameter(step, 0), norm_parameter(step, 1),
+                                     value<float>(step.in[1]), out);
       case Code::norm_backward:
-        device.norm_backward(layer_.norm, m, n, in, value(step.in[1]), norm_parameter(step, 0),
-                             value<float>(step.in[2]), value(step.in[3]), out, norm_gradient(step, 0),
-                             norm_gradient(step, 1));
-        break;
+        return device.norm_backward(layer_.norm, m, n, in, value(step.in[1]), norm_parameter(step, 0),
+                                    value<float>(step.in[2]), value(step.in[3]), out, norm_gradient(step, 0),
+                                    norm_gradient(step, 1));
       case Code::activation_forward:
-        device.activation_forward(step.activation, m, n, in, out);
-        break;
+        return device.activation_forward(step.activation, m, n, in, out);
       case Code::activation_backward:
-        device.activation_backward(step.activation, m, n, in, value(step.in[1]), out);
-        break;
+        return device.activation_backward(step.activation, m, n, in, value(step.in[1]), out);
       case Code::add:
-        device.add(m, in, value(step.in[1]), out);
-        break;
+        return device.add(m, in, value(step.in[1]), out);
       case Code::multiply:
-        device.multiply(m, in, value(step.in[1]), out);
-        break;
+        return device.multiply(m, in, value(step.in[1]), out);
       case Code::view:
         break;
       case Code::merge:
-        merge_squares(m, n / 4, in, out, false);
+      case Code::merge_back: {
+        const bool back = step.code == Code::merge_back;
+        merge_squares(m, n / 4, back ? out : in, back ? in : out, back);
         break;
-      case Code::merge_back:
-        merge_squares(m, n / 4, out, in, true);
-        break;
+      }
       case Code::rotate:
       case Code::rotate_back:
-        rotate(out, step.code == Code::rotate_back);
-        break;
+        return rotate(out, step.code == Code::rotate_back);
       case Code::attention_forward:
       case Code::attention_backward:
       case Code::cross_forward:
@@ -329,16 +318,13 @@ class Executor {
       case Code::projection_to_heads:
       case Code::to_tokens:
       case Code::projection_to_tokens:
-        attention_step<T>(
+        return attention_step<T>(
             context_, layer_, step, n, k, [this](int id) { return value(id); },
             [this](int id) { return value<float>(id); }, parameter(weight), gradient(weight));
-        break;
       case Code::spread_biases:
-        device.relative_bias_forward(relative_positions(), m, parameter(weight), value<float>(step.out[0]));
-        break;
+        return device.relative_bias_forward(relative_positions(), m, parameter(weight), value<float>(step.out[0]));
       case Code::gather_biases:
-        device.relative_bias_backward(relative_positions(), m, value<float>(step.in[0]), gradient(weight));
-        break;
+        return device.relative_bias_backward(relative_positions(), m, value<float>(step.in[0]), gradient(weight));
       case Code::route:
       case Code::experts_forward:
       case Code::experts_backward:
@@ -346,82 +332,65 @@ class Executor {
       case Code::dropout_backward:
         throw Failure(ErrorKind::internal, "experts and dropout are planned only");
       case Code::look_up:
-        device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
-                                 parameter(weight), out);
-        break;
+        return device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
+                                        parameter(weight), out);
       case Code::look_up_backward:
-        device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
-                                  gradient(weight));
-        break;
+        return device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
+                                         gradient(weight));
       case Code::add_positions:
-        context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
+        return context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
           device.position_forward(rows, samples, n, position, parameter(weight), out.slice(first * n, rows * n));
         });
-        break;
       case Code::positions_gradient:
-        context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
+        return context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
           device.position_backward(rows, samples, n, position, in.slice(first * n, rows * n), gradient(weight));
         });
-        break;
       case Code::add_segment:
-        device.position_forward(m, m, n, 0, parameter(weight), out);
-        break;
+        return device.position_forward(m, m, n, 0, parameter(weight), out);
       case Code::segment_gradient:
-        device.bias_gradient(m, n, in, gradient(weight).slice(0, n));
-        break;
+        return device.bias_gradient(m, n, in, gradient(weight).slice(0, n));
       case Code::prepend:
         device.zero(raw_bytes(out.slice(0, m * n)));
         device.position_forward(m, m, n, 0, parameter(weight), out.slice(0, m * n));
         break;
       case Code::prepend_backward:
-        device.bias_gradient(m, n, in.slice(0, m * n), gradient(weight));
-        break;
+        return device.bias_gradient(m, n, in.slice(0, m * n), gradient(weight));
       case Code::first_token_gradient:
         if (k > 0) device.zero(raw_bytes(out.slice(out.count - k * n, k * n)));
         break;
       case Code::mean:
-        device.pool_forward(m / context_.samples, context_.samples, n, token_share(), in, out);
-        break;
+        return device.pool_forward(m / context_.samples, context_.samples, n, token_share(), in, out);
       case Code::mean_backward:
-        device.pool_backward(m / context_.samples, context_.samples, n, token_share(), in, out);
-        break;
+        return device.pool_backward(m / context_.samples, context_.samples, n, token_share(), in, out);
       case Code::cross_entropy:
-        cross_entropy<D, T>(context_, layer_, m, parameter(weight), parameter(step.weights[1]), gradient(weight),
-                            gradient(step.weights[1]), slot_->tokens, loss_, out,
-                            {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
-        break;
+        return cross_entropy<D, T>(
+            context_, layer_, m, parameter(weight), parameter(step.weights[1]), gradient(weight),
+            gradient(step.weights[1]), slot_->tokens, loss_, out,
+            {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
       case Code::copy:
-        device.copy(raw_bytes(in), raw_bytes(out));
-        break;
+        return device.copy(raw_bytes(in), raw_bytes(out));
       case Code::all_gather:
-        context_.tensor.all_gather(View<const T>(in), out);
-        break;
+        return context_.tensor.all_gather(View<const T>(in), out);
       case Code::all_reduce:
         if (context_.spec.tensor > 1) context_.tensor.all_reduce(out, comm::ReduceOp::sum);
         break;
       case Code::reduce_scatter:
-        context_.tensor.reduce_scatter(in, out);
-        break;
+        return context_.tensor.reduce_scatter(in, out);
       case Code::broadcast:
-        context_.tensor.broadcast(out, 0);
-        break;
+        return context_.tensor.broadcast(out, 0);
       case Code::acquire:
-        groups_.acquire(step.group);
-        break;
+        return groups_.acquire(step.group);
       case Code::open_gradients:
-        groups_.open_gradients(step.group);
-        break;
+        return groups_.open_gradients(step.group);
       case Code::close_gradients:
-        groups_.close_gradients(step.group);
-        break;
+        return groups_.close_gradients(step.group);
       case Code::keep_replicated:
         device.copy(raw_bytes(groups_.replicated()), raw_bytes(deferred_->replicated));
         device.zero(raw_bytes(deferred_->d_replicated));
         break;
       case Code::add_replicated:
-        device.accumulate(groups_.replicated_count(), View<const float>(deferred_->d_replicated),
-                          groups_.replicated_gradients());
-        break;
+        return device.accumulate(groups_.replicated_count(), View<const float>(deferred_->d_replicated),
+                                 groups_.replicated_gradients());
     }
   }
 

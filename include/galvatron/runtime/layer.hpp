@@ -1,4 +1,4 @@
-// Layer: what a pipeline stage asks of each of its layers, whatever their kind and strategy.
+// Layer: what a pipeline stage asks of each of its layers, whatever their kind and strategy are.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,12 @@
 #include <galvatron/device/device.hpp>
 #include <galvatron/runtime/parameter_store.hpp>
 #include <galvatron/runtime/store_view.hpp>
-#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::runtime {
 
 using StoreVisitor = std::function<void(const StoreView&)>;
 
-/// What a stage asks of each of its layers; T is the element type of activations.
+/// @tparam T  element type of activations
 template <class T>
 class Layer {
  public:
@@ -30,14 +29,11 @@ class Layer {
   virtual View<T> input(int slot) = 0;
   /// Where a part of the bundle lies that the stage keeps once for several layers (LayerSpec::is_pass_through): the
   /// target past T5's encoder, the encoder's output beside its decoder. An embedding writes it, the others read it.
-  virtual void set_pass_through(int slot, int part, View<T> rows) { (void)slot, (void)part, (void)rows; }
+  virtual void set_pass_through(int /*slot*/, int /*part*/, View<T> /*rows*/) {}
   /// Where the tokens of an embedding and the targets of a head go, (rows), of a classifier (b); empty for the others.
   virtual View<std::int32_t> tokens(int slot) = 0;
   /// Where the patches of an embedding of images go, (this rank's patches, P).
-  virtual View<T> patches(int slot) {
-    (void)slot;
-    return {};
-  }
+  virtual View<T> patches(int /*slot*/) { return {}; }
   /// From the input to y (rows_local, H). The head has no y: it adds to the device's sum of losses.
   virtual void forward(int slot, View<T> y) = 0;
   /// d: the gradient of the bundle behind the layer, part by part, becomes that of the bundle before it, for which it
@@ -45,14 +41,8 @@ class Layer {
   virtual void backward(int slot, View<T> d) = 0;
   /// Backward in two parts: first d as in backward(), later the gradients of the weights. `kept` numbers what a
   /// micro-batch keeps in between. Layers whose program does not split do it all in the first part.
-  virtual void backward_input(int slot, int kept, View<T> d) {
-    (void)kept;
-    backward(slot, d);
-  }
-  virtual void backward_weight(int slot, int kept) {
-    (void)slot;
-    (void)kept;
-  }
+  virtual void backward_input(int slot, int /*kept*/, View<T> d) { backward(slot, d); }
+  virtual void backward_weight(int /*slot*/, int /*kept*/) {}
 
   /// Parameters from `source`; the optimizer starts anew.
   virtual void initialise(const ParameterSource& source) = 0;

@@ -24,18 +24,19 @@ namespace galvatron::runtime {
 template <class D, class T>
 class ProgramLayer final : public Layer<T> {
   using Phase = program::Phase;
+  using Store = ParameterStore<D, T>;
 
  public:
   /// @param number, shared, replicas  as for ParameterGroups
-  ProgramLayer(const Context<D>& context, const LayerSpec& layer, int number, ParameterStore<D, T>* shared,
-               comm::Group* replicas, LossTerm loss, device::Region& states)
+  ProgramLayer(const Context<D>& context, const LayerSpec& layer, int number, Store* shared, comm::Group* replicas,
+               LossTerm loss, device::Region& states)
       : context_(with_tokens(context, layer.tokens.of(context.sequence))),
         sequence_(context.sequence),
         groups_(context_, layer, number, shared, replicas, states),
         loss_(loss) {}
 
   /// The vocabulary's table; null where there is none.
-  ParameterStore<D, T>* table() { return groups_.table(); }
+  Store* table() { return groups_.table(); }
   /// True for a strategy of the same kinds: two layers that share a table have it.
   [[nodiscard]] bool has_strategy_of(const StrategySpec& spec) const {
     return context_.spec.sequence == spec.sequence && context_.spec.zero == spec.zero;
@@ -63,24 +64,12 @@ class ProgramLayer final : public Layer<T> {
     if (program_->splits) run(Phase::weights, slot, kept, {});
   }
 
-  void initialise(const ParameterSource& source) override {
-    groups_.for_each_store([&](auto& store) { store.initialise(source); });
-  }
-  void zero_gradients() override {
-    groups_.for_each_store([](auto& store) { store.zero_gradients(); });
-  }
-  void start_synchronise() override {
-    groups_.for_each_store([](auto& store) { store.start_synchronise(); });
-  }
-  void synchronise() override {
-    groups_.for_each_store([](auto& store) { store.synchronise(); });
-  }
-  void add_gradient_squares() override {
-    groups_.for_each_store([](auto& store) { store.add_gradient_squares(); });
-  }
-  void update() override {
-    groups_.for_each_store([](auto& store) { store.update(); });
-  }
+  void initialise(const ParameterSource& source) override { groups_.for_each_store(&Store::initialise, source); }
+  void zero_gradients() override { groups_.for_each_store(&Store::zero_gradients); }
+  void start_synchronise() override { groups_.for_each_store(&Store::start_synchronise); }
+  void synchronise() override { groups_.for_each_store(&Store::synchronise); }
+  void add_gradient_squares() override { groups_.for_each_store(&Store::add_gradient_squares); }
+  void update() override { groups_.for_each_store(&Store::update); }
   void visit(const StoreVisitor& visitor) override {
     groups_.for_each_store([&](auto& store) {
       if (!store.empty()) visitor(store.view());

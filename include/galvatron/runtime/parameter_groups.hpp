@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include <galvatron/comm/communicator.hpp>
@@ -44,11 +45,11 @@ class ParameterGroups {
   /// Null where there is none.
   Store* table() { return table_; }
   Store& rest() { return rest_; }
-  /// Calls f(store) for the stores that are this layer's own.
-  template <class F>
-  void for_each_store(const F& f) {
-    if (own_table_) f(*own_table_);
-    f(rest_);
+  /// Calls f(store, arguments...), or that member, for the stores that are this layer's own.
+  template <class F, class... Arguments>
+  void for_each_store(const F& f, const Arguments&... arguments) {
+    if (own_table_) std::invoke(f, *own_table_, arguments...);
+    std::invoke(f, rest_, arguments...);
   }
 
   // Of a pass, by the number of a group.

@@ -165,24 +165,20 @@ class ParameterStore final : public StreamedStore {
   }
   void start_gather(View<std::byte> room) override {
     gathered_ = typed<T>(room);
-    is_gathered_ = true;
     gathering_ = context_->data.start_all_gather(View<const T>(parameters_), gathered_);
   }
-  void release_parameters() override { is_gathered_ = false; }
-  void set_gradient_buffer(View<std::byte> room) override {
-    gradient_buffer_ = typed<float>(room);
-    has_gradient_buffer_ = true;
-  }
+  void release_parameters() override { gathered_ = {}; }
+  void set_gradient_buffer(View<std::byte> room) override { gradient_buffer_ = typed<float>(room); }
   void finish_gradients() override {
     context_->data.finish(reducing_);
     context_->device.accumulate(shard_size_, gradient_buffer_.slice(own_.begin, shard_size_), gradients_);
-    has_gradient_buffer_ = false;
+    gradient_buffer_ = {};
   }
 
   /// The whole local parameters: gathered under ZeRO-3, into the workspace unless start_gather() was called.
   View<const T> acquire() {
     if (zero_ == 3 && empty()) return {};
-    if (zero_ < 3 || is_gathered_) {
+    if (zero_ < 3 || !gathered_.empty()) {
       context_->data.finish(gathering_);
       return zero_ < 3 ? parameters_ : gathered_;
     }
@@ -199,7 +195,7 @@ class ParameterStore final : public StreamedStore {
   View<float> open_gradients() {
     if (zero_ < 2 || empty()) return gradients_;
     View<float> all =
-        has_gradient_buffer_ ? gradient_buffer_ : context_->workspace.template take<float>(layout_.elements);
+        gradient_buffer_.empty() ? context_->workspace.template take<float>(layout_.elements) : gradient_buffer_;
     context_->device.zero(raw_bytes(added_part(all)));
     return all;
   }
@@ -211,7 +207,7 @@ class ParameterStore final : public StreamedStore {
     if (zero_ < 2 || empty()) return;
     sum_whole(gradients);
     View<float> shard = gradients.slice(own_.begin, shard_size_);
-    if (has_gradient_buffer_) {
+    if (!gradient_buffer_.empty()) {
       reducing_ = context_->data.start_reduce_scatter(gradients, shard);
       return;
     }
@@ -367,14 +363,12 @@ class ParameterStore final : public StreamedStore {
   MomentView first_moment_;
   MomentView second_moment_;
   View<float> master_;
-  View<T> gathered_;             ///< by start_gather()
-  View<float> gradient_buffer_;  ///< by set_gradient_buffer()
+  View<T> gathered_;             ///< by start_gather(), until release_parameters()
+  View<float> gradient_buffer_;  ///< by set_gradient_buffer(), until finish_gradients()
   comm::Pending reducing_;       ///< gradients, to synchronise() (ZeRO-0/1) or finish_gradients()
   comm::Pending gathering_;      ///< parameters, to acquire()
   bool reduction_begun_ = false;
-  bool is_gathered_ = false;
   bool is_first_ = true;  ///< no gradient has been written in this step
-  bool has_gradient_buffer_ = false;
 };
 
 }  // namespace galvatron::runtime

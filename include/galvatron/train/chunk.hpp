@@ -75,25 +75,7 @@ class Chunk {
     const int slot = slot_of(microbatch);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const device::Scope scope(memory_.workspace);
-      const LayerKind kind = plan_.layers[i].layer.kind;
-      if constexpr (!D::counts_only) {
-        if (plan_.layers[i].layer.patch_width > 0)
-          device_.write(layers_[i]->patches(slot), [&](View<T> out) {
-            source->patches(step, first_sample(i, microbatch), samples(i), patches_of(i), out);
-          });
-        else if (kind == LayerKind::embedding)
-          device_.write(layers_[i]->tokens(slot),
-                        [&](View<std::int32_t> out) { read_sides(i, microbatch, step, source, out); });
-        if (kind == LayerKind::head && plan_.layers[i].layer.head == HeadKind::classifier)
-          device_.write(layers_[i]->tokens(slot), [&](View<std::int32_t> out) {
-            source->targets(step, first_sample(i, microbatch), samples(i), {0, 1}, out);
-          });
-        else if (kind == LayerKind::head)
-          device_.write(layers_[i]->tokens(slot), [&](View<std::int32_t> out) {
-            read(i, microbatch, plan_.layers[i].layer.tokens.of(stage_.batch.sequence), out,
-                 [&](auto... part_and_out) { source->targets(step, part_and_out...); });
-          });
-      }
+      if constexpr (!D::counts_only) read_data(i, microbatch, step, *source);
       prefetch_.before(StreamPass::forward, i, true);
       const int made = layer(i).place.outputs[0];
       if (i + 1 == layers_.size()) {
@@ -201,10 +183,7 @@ class Chunk {
   }
   // Frees the end of the workspace where the gradient was; false: it is at the high end now.
   bool leave(bool low) {
-    if (low)
-      memory_.workspace.restore_low(0);
-    else
-      memory_.workspace.restore_high(0);
+    low ? memory_.workspace.restore_low(0) : memory_.workspace.restore_high(0);
     return !low;
   }
   // Parts of a gradient that nothing behind reads.
@@ -310,25 +289,30 @@ class Chunk {
   [[nodiscard]] bool is_last(int microbatch) const { return microbatch + 1 == stage_.batch.microbatches; }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
-  [[nodiscard]] std::int64_t first_sample(std::size_t layer, int microbatch) const {
-    const ActivationLayout& layout = plan_.layouts[layer];
-    return microbatch * layout.batch + layout.region(world_.rank()).batch_begin;
-  }
-  [[nodiscard]] std::int64_t samples(std::size_t layer) const {
-    return plan_.layouts[layer].batch / plan_.layouts[layer].data;
-  }
-  // The tokens of the encoder, and behind them those of the decoder.
-  void read_sides(std::size_t layer, int microbatch, std::int64_t step, BatchSource* source,
-                  View<std::int32_t> out) const {
-    const LayerSpec& embedding = plan_.layers[layer].layer;
-    const std::int64_t tokens = embedding.tokens.of(stage_.batch.sequence);
-    const std::int64_t target = embedding.target.of(stage_.batch.sequence);
-    const std::int64_t end = out.count / (tokens + target) * tokens;
-    read(layer, microbatch, tokens, out.slice(0, end),
-         [&](auto... part_and_out) { source->inputs(step, part_and_out...); });
-    if (target > 0)
-      read(layer, microbatch, target, out.slice(end, out.count - end),
-           [&](auto... part_and_out) { source->decoder_inputs(step, part_and_out...); });
+  // What an end of the model reads of the data: the patches or tokens of an embedding, the targets of a head.
+  void read_data(std::size_t i, int microbatch, std::int64_t step, BatchSource& source) {
+    const LayerSpec& end = layer(i);
+    if (end.kind == LayerKind::block) return;
+    const ActivationLayout& layout = plan_.layouts[i];
+    const std::int64_t first = microbatch * layout.batch + layout.region(world_.rank()).batch_begin;
+    const std::int64_t samples = layout.batch / layout.data;
+    if (end.patch_width > 0)
+      return device_.write(layers_[i]->patches(slot_of(microbatch)),
+                           [&](View<T> out) { source.patches(step, first, samples, patches_of(i), out); });
+    const std::int64_t tokens = end.tokens.of(stage_.batch.sequence);
+    device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
+      if (end.kind == LayerKind::head && end.head == HeadKind::classifier)
+        return source.targets(step, first, samples, {0, 1}, out);
+      if (end.kind == LayerKind::head)
+        return read(i, microbatch, tokens, out, [&](auto... part_and_out) { source.targets(step, part_and_out...); });
+      const std::int64_t target = end.target.of(stage_.batch.sequence);
+      const std::int64_t behind_inputs = out.count / (tokens + target) * tokens;
+      read(i, microbatch, tokens, out.slice(0, behind_inputs),
+           [&](auto... part_and_out) { source.inputs(step, part_and_out...); });
+      if (target > 0)
+        read(i, microbatch, target, out.slice(behind_inputs, out.count - behind_inputs),
+             [&](auto... part_and_out) { source.decoder_inputs(step, part_and_out...); });
+    });
   }
   // The tokens or targets of this rank in sequences of so many, piece by piece; whole sequences unless they are cut
   // over context ranks.
@@ -366,8 +350,8 @@ class Chunk {
   const ChunkPlan& plan_;
   std::vector<std::unique_ptr<runtime::Layer<T>>> layers_;
   ZeroPrefetch prefetch_;
-  std::vector<ActivationBundle<T>>
-      pass_through_;          ///< of each layer, slot by slot: what is not kept by the layer itself
+  /// Of each layer, slot by slot: what is not kept by the layer itself.
+  std::vector<ActivationBundle<T>> pass_through_;
   std::vector<Border> down_;  ///< activations from layer i to i + 1
   std::vector<Border> up_;    ///< gradients from layer i + 1 to i
   Border receive_activation_, send_activation_, receive_gradient_, send_gradient_;

@@ -193,9 +193,8 @@ inline std::string metrics_line(const StepReport& report) {
                               {"learning_rate", report.learning_rate},
                               {"seconds", report.seconds},
                               {"tokens_per_second", report.tokens_per_second},
-                              {"mfu", nullptr},
+                              {"mfu", report.mfu > 0 ? nlohmann::json(report.mfu) : nlohmann::json()},
                               {"peak_bytes", report.peak_memory.count}};
-  if (report.mfu > 0) line["mfu"] = report.mfu;
   if (!report.skipped.empty()) line["skipped"] = report.skipped;
   return line.dump() + "\n";
 }

@@ -155,32 +155,23 @@ class Stage {
     Chunk<D, T>& chunk = *chunks_[static_cast<std::size_t>(instruction.chunk)];
     switch (instruction.op) {
       case schedule::Op::receive_activation:
-        chunk.receive_activation(instruction.microbatch);
-        break;
+        return chunk.receive_activation(instruction.microbatch);
       case schedule::Op::forward:
-        chunk.forward(step_, instruction.microbatch, source_);
-        break;
+        return chunk.forward(step_, instruction.microbatch, source_);
       case schedule::Op::send_activation:
-        chunk.send_activation();
-        break;
+        return chunk.send_activation();
       case schedule::Op::receive_gradient:
-        chunk.receive_gradient();
-        break;
+        return chunk.receive_gradient();
       case schedule::Op::backward:
-        chunk.backward(instruction.microbatch);
-        break;
+        return chunk.backward(instruction.microbatch);
       case schedule::Op::backward_input:
-        chunk.backward_input(instruction.microbatch);
-        break;
+        return chunk.backward_input(instruction.microbatch);
       case schedule::Op::backward_weight:
-        chunk.backward_weight(instruction.microbatch);
-        break;
+        return chunk.backward_weight(instruction.microbatch);
       case schedule::Op::send_gradient:
-        chunk.send_gradient();
-        break;
+        return chunk.send_gradient();
       case schedule::Op::reduce_gradients:
-        reduce_gradients();
-        break;
+        return reduce_gradients();
       case schedule::Op::step:
         break;
     }
