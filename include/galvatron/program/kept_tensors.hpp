@@ -9,7 +9,7 @@
 #include <cstddef>
 
 #include <galvatron/model/forward.hpp>
-#include <galvatron/program/options.hpp>
+#include <galvatron/program/program.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::program::detail {

@@ -143,11 +143,11 @@ class TensorBoardFile {
     if (!file) return tl::unexpected<Error>(std::move(file.error()));
     TensorBoardFile out(std::move(*file));
     const std::string version = detail::fixed_field(1, now()) + detail::text_field(3, "brain.Event:2");
-    if (auto done = out.write(version); !done) return tl::unexpected<Error>(std::move(done.error()));
     constexpr std::uint64_t start = 1;
     const std::string session =
         detail::tensorboard_event(now(), first_step) + detail::text_field(7, detail::number_field(1, start));
-    if (auto done = out.write(session); !done) return tl::unexpected<Error>(std::move(done.error()));
+    for (const std::string& event : {version, session})
+      if (auto done = out.write(event); !done) return tl::unexpected<Error>(std::move(done.error()));
     return out;
   }
 
@@ -215,14 +215,10 @@ inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
 /// lines only.
 class MetricsFile {
  public:
-  /// Begins the metrics of a new run: those of another run in the file go, lines that are not metrics stay. Errors
-  /// (usage): it cannot be written; see check().
-  static Result<MetricsFile> create(const std::filesystem::path& path) { return resume(path, 0); }
-
-  /// Goes on with a file after the first `steps` steps: lines of later ones, which will be done again, go, and so does
-  /// what a crash cut short. Lines that are not metrics stay. Errors (usage): it cannot be read or written; see
-  /// check().
-  static Result<MetricsFile> resume(const std::filesystem::path& path, std::int64_t steps) {
+  /// Goes on with a file after the first `steps` steps, or begins one: lines of later steps, which will be done again,
+  /// go, and so does what a crash cut short. Lines that are not metrics stay. Errors (usage): it cannot be read or
+  /// written; see check().
+  static Result<MetricsFile> resume(const std::filesystem::path& path, std::int64_t steps = 0) {
     const auto kept = read(path, steps);
     if (!kept) return tl::unexpected<Error>(kept.error());
     if (kept->is_changed)

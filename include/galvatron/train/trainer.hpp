@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -21,6 +20,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/rank/host_rank.hpp>
@@ -145,7 +145,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
   StopVote vote(world.control().everybody(), options.stop);
   std::exception_ptr failed_report;  // what on_step threw
   std::int64_t step = first_step(options);
-  auto last = std::chrono::steady_clock::now();
+  double last = steady_seconds();
   for (; step < options.steps && !vote.ends(); ++step) {
     device::AdamW hyper = options.adam;
     hyper.learning_rate = static_cast<float>(options.learning_rate.at(step));
@@ -168,16 +168,16 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
                                  "such steps"));
     }
     if (world.rank() == 0) {
-      const auto now = std::chrono::steady_clock::now();
-      StepReport out{.step = step,
-                     .loss = result.loss,
-                     .gradient_norm = result.gradient_norm,
-                     .learning_rate = options.learning_rate.at(step),
-                     .seconds = std::chrono::duration<double>(now - last).count()};
-      out.peak_memory = memory.measured().total();
-      out.skipped = std::move(wrong);
-      out.tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / out.seconds;
-      out.mfu = plan.predicted.mfu * plan.predicted.iteration.value / out.seconds;
+      const double seconds = steady_seconds() - last;
+      const StepReport out{.step = step,
+                           .loss = result.loss,
+                           .gradient_norm = result.gradient_norm,
+                           .learning_rate = options.learning_rate.at(step),
+                           .seconds = seconds,
+                           .tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / seconds,
+                           .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
+                           .peak_memory = memory.measured().total(),
+                           .skipped = std::move(wrong)};
       report.steps.push_back(out);
       if (options.on_step && failed_report == nullptr) {
         try {
@@ -189,7 +189,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
     }
     vote.after_step(failed_report != nullptr);
     if (checkpointer) checkpointer->after_step(step + 1, step + 1 == options.steps || vote.ends());
-    last = std::chrono::steady_clock::now();
+    last = steady_seconds();
   }
   if (failed_report != nullptr) std::rethrow_exception(failed_report);
   const std::lock_guard lock(report_mutex);
