@@ -45,7 +45,7 @@ class BackwardPass : protected ForwardPass {
       const Id d = gradient_border(x);
       if (goes_on(0)) {
         program_.output_gradients[0] = id(d);
-        gradients_[at(x)] = add(d, gradients_[at(x)], in_place(d), x);
+        gradients_[at(x)] = combined(Code::add, d, gradients_[at(x)], in_place(d), x);
       } else {
         copy(gradients_[at(x)], d, x);
         gradients_[at(x)] = d;
@@ -112,12 +112,7 @@ class BackwardPass : protected ForwardPass {
       have = d;
       return;
     }
-    have = add(have, d, readers(have) == 1 ? in_place(have) : fresh(elements(tensor)), tensor);
-  }
-  constexpr Id add(Id a, Id b, Id sum, int tensor) {
-    Step step{.code = Code::add, .m = elements(tensor)};
-    step.in[1] = id(b);
-    return pushed(step, a, sum);
+    have = combined(Code::add, have, d, readers(have) == 1 ? in_place(have) : fresh(elements(tensor)), tensor);
   }
 
   constexpr void back(int i) {
@@ -140,8 +135,8 @@ class BackwardPass : protected ForwardPass {
       case forward::Kind::multiply: {
         const Id a = operand(x);
         const Id b = operand(node.inputs[1]);
-        const Id da = multiply(dy, b, fresh(elements(y)), y);
-        const Id db = multiply(dy, a, fresh(elements(y)), y);
+        const Id da = combined(Code::multiply, dy, b, fresh(elements(y)), y);
+        const Id db = combined(Code::multiply, dy, a, fresh(elements(y)), y);
         give(x, da);
         give(node.inputs[1], db);
         break;
@@ -172,8 +167,7 @@ class BackwardPass : protected ForwardPass {
       case forward::Kind::add_positions:
       case forward::Kind::add_segment:
         step.code = node.operation == forward::Kind::add_segment ? Code::segment_gradient : Code::positions_gradient;
-        step.in[0] = id(dy);
-        push(step);
+        pushed(step, dy, -1);
         give(x, dy);
         break;
       case forward::Kind::prepend:
@@ -198,17 +192,11 @@ class BackwardPass : protected ForwardPass {
         step.code = Code::look_up_backward;
         step.m = of(region_rows(y));
         step.rows = g().rows(y);
-        step.in[0] = id(replicated(dy, y));
-        push(step);
+        pushed(step, replicated(dy, y), -1);
         break;
       case forward::Kind::cross_entropy:
         break;
     }
-  }
-  constexpr Id multiply(Id a, Id b, Id out, int tensor) {
-    Step step{.code = Code::multiply, .m = elements(tensor)};
-    step.in[1] = id(b);
-    return pushed(step, a, out);
   }
 
   constexpr void norm_backward(int i, Id dy) {
@@ -267,12 +255,8 @@ class BackwardPass : protected ForwardPass {
     const Id x_now = program_.splits ? now(x_value, x) : x_value;
     step.in[1] = id(splits_out ? replicated(x_now, x) : x_now);
     push(step);
-    if (node.weights[1] >= 0) {
-      Step bias{.code = Code::bias_gradient, .m = rows(y), .n = width(y)};
-      bias.in[0] = id(later);
-      bias.weights = weights_of(node);
-      push(bias);
-    }
+    if (node.weights[1] >= 0)
+      pushed({.code = Code::bias_gradient, .m = rows(y), .n = width(y), .weights = weights_of(node)}, later, -1);
     phase_ = phase;
     if (g().takes_data && x == g().inputs[0]) return;
 
@@ -378,10 +362,8 @@ class BackwardPass : protected ForwardPass {
     give(node.inputs[0], d_input);
     if (crosses) give(node.inputs[1], d_more);
     if (!has_biases(node)) return;
-    Step gather{.code = Code::gather_biases, .m = heads(), .n = of(Letter::distances)};
-    gather.weights = weights_of(node);
-    gather.in[0] = id(d_more);
-    push(gather);
+    pushed({.code = Code::gather_biases, .m = heads(), .n = of(Letter::distances), .weights = weights_of(node)}, d_more,
+           -1);
   }
 
   // ---- operands of backward
@@ -405,7 +387,7 @@ class BackwardPass : protected ForwardPass {
     const Id x = operand(node.inputs[0]);
     if (node.operation == forward::Kind::multiply) {
       const Id b = operand(node.inputs[1]);
-      return multiply(x, b, fresh(elements(y), where), y);
+      return combined(Code::multiply, x, b, fresh(elements(y), where), y);
     }
     Step step{.code = Code::activation_forward, .m = rows(y), .n = width(y)};
     step.activation = node.activation;

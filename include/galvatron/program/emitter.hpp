@@ -247,15 +247,21 @@ class Emitter {
         .code = cut ? Code::reduce_scatter : Code::all_reduce, .m = region_elements(tensor), .ranks = Ranks::tp};
     return pushed(step, v, out);
   }
+  /// The sum or the product of two values of a tensor.
+  constexpr Id combined(Code code, Id a, Id b, Id out, int tensor) {
+    Step step{.code = code, .m = elements(tensor)};
+    step.in[1] = id(b);
+    return pushed(step, a, out);
+  }
   constexpr void copy(Id from, Id to, int tensor) { pushed({.code = Code::copy, .m = elements(tensor)}, from, to); }
   constexpr Id copied(Id from, int tensor) {
     const Id to = fresh(elements(tensor));
     copy(from, to, tensor);
     return to;
   }
-  /// Pushes a step from one value to another.
+  /// Pushes a step from one value to another; -1: from or to none.
   constexpr Id pushed(Step step, Id from, Id to) {
-    if (from >= 0) step.in[0] = id(from);
+    step.in[0] = id(from);
     step.out[0] = id(to);
     push(step);
     return to;

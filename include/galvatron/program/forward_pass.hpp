@@ -120,11 +120,10 @@ class ForwardPass : protected Emitter {
     switch (node.operation) {
       case forward::Kind::norm:
         step.code = Code::norm_forward;
-        step.in[0] = id(own(x));
         own_[at(y)] = made(y);
         statistics_[at(i)] = norm_statistics(y);
-        step.out = results(own(y), statistics_[at(i)]);
-        push(step);
+        step.out[1] = id(statistics_[at(i)]);
+        pushed(step, own(x), own(y));
         break;
       case forward::Kind::linear:
         return run_linear(node);
@@ -135,12 +134,9 @@ class ForwardPass : protected Emitter {
         break;
       case forward::Kind::multiply:
       case forward::Kind::add:
-        step.code = node.operation == forward::Kind::add ? Code::add : Code::multiply;
-        step.m = elements(y);
-        step.n = {};
         if (drops_out(node)) drop_out(i);
-        step.in[1] = id(own(node.inputs[1]));
-        own_[at(y)] = pushed(step, own(x), made(y));
+        own_[at(y)] = combined(node.operation == forward::Kind::add ? Code::add : Code::multiply, own(x),
+                               own(node.inputs[1]), made(y), y);
         break;
       case forward::Kind::rotate:
         own_[at(y)] = rotate(Code::rotate, own(x));
@@ -262,8 +258,7 @@ class ForwardPass : protected Emitter {
     const LayerSpec& l = g().layer;
     const int x = node.inputs[0];
     const int y = node.output;
-    Step route{.code = Code::route, .m = rows(x), .n = {l.experts}, .k = width(x)};
-    route.weights = weights_of(node);
+    const Step route{.code = Code::route, .m = rows(x), .n = {l.experts}, .k = width(x), .weights = weights_of(node)};
     Routed& routed = routed_[at(i)];
     routed.weights = pushed(route, own(x), fresh({l.experts, Letter::rows}, kept_storage(), Scalar::fp32));
     Step step{.code = Code::experts_forward, .m = of(Letter::rows), .n = width(y)};
@@ -298,12 +293,10 @@ class ForwardPass : protected Emitter {
   }
   constexpr void exchange(Code code, Id from, Id to) {
     Step step{.code = code, .ranks = Ranks::cp};
-    step.in[0] = id(from);
-    step.out[0] = id(to);
     const bool projection = code == Code::projection_to_heads || code == Code::projection_to_tokens;
     step.scratch[0] = id(projection ? fresh({g().layer.head_dim, Letter::rows, Letter::exchanged_heads})
                                     : fresh(q().times(Letter::rows)));
-    push(step);
+    pushed(step, from, to);
   }
   /// The results of the core from its input: output and statistics, for Ulysses the output by tokens too.
   constexpr void attend(int i, Storage where) {
@@ -365,9 +358,8 @@ class ForwardPass : protected Emitter {
   }
   [[nodiscard]] constexpr Extent bias_elements() const { return heads().times(Letter::distances); }
   constexpr Id spread_biases(const forward::Node& node) {
-    Step step{.code = Code::spread_biases, .m = heads(), .n = of(Letter::distances)};
-    step.weights = weights_of(node);
-    return pushed(step, -1, fresh(bias_elements(), Storage::frame, Scalar::fp32));
+    return pushed({.code = Code::spread_biases, .m = heads(), .n = of(Letter::distances), .weights = weights_of(node)},
+                  -1, fresh(bias_elements(), Storage::frame, Scalar::fp32));
   }
 
   /// What experts keep.

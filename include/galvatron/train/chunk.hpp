@@ -40,20 +40,20 @@ class Chunk {
     keep_pass_through();
     for (std::size_t i = 0; i + 1 < plan_.layers.size(); ++i) {
       const bool changes = changes_after(i);
-      down_.push_back(changes ? border(i + 1, plan_.layouts[i], plan_.layouts[i + 1], inner_lane) : Border{});
-      up_.push_back(changes ? border(i + 1, plan_.layouts[i + 1], plan_.layouts[i], inner_lane) : Border{});
+      down_.push_back(changes ? exchange(i + 1, plan_.layouts[i], plan_.layouts[i + 1], inner_lane) : Exchange{});
+      up_.push_back(changes ? exchange(i + 1, plan_.layouts[i + 1], plan_.layouts[i], inner_lane) : Exchange{});
     }
     if (plan_.has_previous) {
       const int sender = stage_.index > 0 ? plan_.index : plan_.index - 1;  // the chunk that sends, in its stage
-      receive_activation_ = border(0, plan_.previous, plan_.layouts.front(), activation_lane(sender));
-      send_gradient_ = border(0, plan_.layouts.front(), plan_.previous, gradient_lane(plan_.index));
+      receive_activation_ = exchange(0, plan_.previous, plan_.layouts.front(), activation_lane(sender));
+      send_gradient_ = exchange(0, plan_.layouts.front(), plan_.previous, gradient_lane(plan_.index));
       gradient_out_ = memory.boundary.template take<T>(elements(0, before));
     }
     if (plan_.has_next) {
       const int after = stage_.index + 1 < stage_.stages ? plan_.index : plan_.index + 1;
       const std::size_t end = layers_.size();
-      send_activation_ = border(end, plan_.layouts.back(), plan_.next, activation_lane(plan_.index));
-      receive_gradient_ = border(end, plan_.next, plan_.layouts.back(), gradient_lane(after));
+      send_activation_ = exchange(end, plan_.layouts.back(), plan_.next, activation_lane(plan_.index));
+      receive_gradient_ = exchange(end, plan_.next, plan_.layouts.back(), gradient_lane(after));
       activation_out_ = memory.boundary.template take<T>(elements(layers_.size() - 1, behind));
     }
   }
@@ -218,12 +218,12 @@ class Chunk {
   }
 
   // A change of layout before the chunk's layer `crossing`, or behind the last.
-  [[nodiscard]] Border border(std::size_t crossing, const ActivationLayout& from, const ActivationLayout& to,
-                              int lane) const {
+  [[nodiscard]] Exchange exchange(std::size_t crossing, const ActivationLayout& from, const ActivationLayout& to,
+                                  int lane) const {
     const bool end = crossing == layers_.size();
     Bundle bundle;
     for (int p = 0; p < most_parts; ++p) bundle[at(p)] = end ? layer(crossing - 1).after(p) : layer(crossing).before(p);
-    return Border(from, to, bundle, world_.rank(), static_cast<std::int64_t>(sizeof(T)), lane);
+    return Exchange(from, to, bundle, world_.rank(), static_cast<std::int64_t>(sizeof(T)), lane);
   }
   // What layers share is kept from the chunk's first layer on, and once more in every other layout; what a layer keeps
   // for others without reading it, by itself.
@@ -337,10 +337,10 @@ class Chunk {
     return {first, part.sequence_end - others - first};
   }
 
-  void move(Border& border, const ActivationBundle<T>& from, const ActivationBundle<T>& to) {
-    border.post(world_, from);
-    border.receive(world_, to);
-    border.wait_sent(world_);
+  void move(Exchange& change, const ActivationBundle<T>& from, const ActivationBundle<T>& to) {
+    change.post(world_, from);
+    change.receive(world_, to);
+    change.wait_sent(world_);
   }
 
   D& device_;
@@ -352,9 +352,9 @@ class Chunk {
   ZeroPrefetch prefetch_;
   /// Of each layer, slot by slot: what is not kept by the layer itself.
   std::vector<ActivationBundle<T>> pass_through_;
-  std::vector<Border> down_;  ///< activations from layer i to i + 1
-  std::vector<Border> up_;    ///< gradients from layer i + 1 to i
-  Border receive_activation_, send_activation_, receive_gradient_, send_gradient_;
+  std::vector<Exchange> down_;  ///< activations from layer i to i + 1
+  std::vector<Exchange> up_;    ///< gradients from layer i + 1 to i
+  Exchange receive_activation_, send_activation_, receive_gradient_, send_gradient_;
   View<T> activation_out_;
   View<T> gradient_out_;
   View<T> gradient_;  ///< of the bundle behind the layer that is next in backward

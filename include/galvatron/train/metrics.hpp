@@ -85,25 +85,22 @@ struct KeptLines {
 };
 inline KeptLines lines_up_to(std::string_view text, std::int64_t steps) {
   KeptLines out;
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('\n');
     const bool is_whole = end != std::string_view::npos;
-    const std::string_view line = text.substr(0, is_whole ? end + 1 : text.size());
-    text.remove_prefix(line.size());
+    const std::string_view line = rest.substr(0, is_whole ? end + 1 : rest.size());
+    rest.remove_prefix(line.size());
     constexpr std::string_view begin = "{\"step\":";  // a crash may have cut the last line short anywhere
     const bool is_cut = !is_whole && (line.starts_with(begin) || begin.starts_with(line));
     const std::int64_t step = is_cut ? 0 : step_of(line);
     out.has_metrics = out.has_metrics || is_cut || step > 0;
-    if (is_cut || step > steps) {
-      out.is_changed = true;
-      continue;
-    }
+    if (is_cut || step > steps) continue;
     out.foreign += step == 0 ? 1 : 0;
     out.text += line;
-    if (is_whole) continue;
-    out.text += '\n';
-    out.is_changed = true;
+    if (!is_whole) out.text += '\n';
   }
+  out.is_changed = out.text != text;
   return out;
 }
 
