@@ -198,9 +198,9 @@ class CountedLayer {
     const auto backward = [&] {
       workspace_.take<std::byte>((counts.input - counts.activation).count);  // by which the gradient grows
       if (batch_.splits_backward)
-        layer_->backward_input(0, 0, gradient_);
+        layer_->backward(0, 0, gradient_);
       else
-        layer_->backward(0, gradient_);
+        layer_->backward(0, -1, gradient_);
     };
     pass("backward", counts.backward, out, backward, turn);
     out += difference("backward workspace", workspace_.peak(), counts.backward_workspace);

@@ -211,10 +211,10 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
         take_part(pieces, in.shape.samples, h, in.dy, d.slice(here * h, d.count - here * h), all);
       });
     if (splits_backward) {
-      made->backward_input(0, 0, d);
+      made->backward(0, 0, d);
       made->backward_weight(0, 0);
     } else {
-      made->backward(0, d);
+      made->backward(0, -1, d);
     }
     made->synchronise();
 

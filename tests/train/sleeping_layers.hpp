@@ -41,13 +41,9 @@ class PaddedLayer final : public runtime::Layer<T> {
     inner_->forward(slot, y);
     sleep_for(times_, times_.forward);
   }
-  void backward(int slot, View<T> d) override {
-    inner_->backward(slot, d);
-    sleep_for(times_, times_.backward_input + times_.backward_weight);
-  }
-  void backward_input(int slot, int deferred, View<T> d) override {
-    inner_->backward_input(slot, deferred, d);
-    sleep_for(times_, times_.backward_input);
+  void backward(int slot, int deferred, View<T> d) override {
+    inner_->backward(slot, deferred, d);
+    sleep_for(times_, deferred < 0 ? times_.backward_input + times_.backward_weight : times_.backward_input);
   }
   void backward_weight(int slot, int deferred) override {
     inner_->backward_weight(slot, deferred);
@@ -83,8 +79,9 @@ class SleepingLayer final : public runtime::Layer<T> {
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
   View<std::int32_t> tokens(int slot) override { return tokens_[static_cast<std::size_t>(slot)]; }
   void forward(int, View<T>) override { sleep_for(times_, times_.forward); }
-  void backward(int, View<T>) override { sleep_for(times_, times_.backward_input + times_.backward_weight); }
-  void backward_input(int, int, View<T>) override { sleep_for(times_, times_.backward_input); }
+  void backward(int, int deferred, View<T>) override {
+    sleep_for(times_, deferred < 0 ? times_.backward_input + times_.backward_weight : times_.backward_input);
+  }
   void backward_weight(int, int) override { sleep_for(times_, times_.backward_weight); }
   void initialise(const runtime::ParameterSource&) override {}
   void zero_gradients() override {}

@@ -38,10 +38,10 @@ class Layer {
   virtual void forward(int slot, View<T> y) = 0;
   /// d: the gradient of the bundle behind the layer, part by part, becomes that of the bundle before it, for which it
   /// has room. Of a chain that is y (rows_local, H).
-  virtual void backward(int slot, View<T> d) = 0;
-  /// Backward in two parts: first d as in backward(), later the gradients of the weights. `kept` numbers what a
-  /// micro-batch keeps in between. Layers whose program does not split do it all in the first part.
-  virtual void backward_input(int slot, int /*kept*/, View<T> d) { backward(slot, d); }
+  /// @param kept  -1, or where backward comes in two parts what a micro-batch keeps until the second, by number. Layers
+  ///              whose program does not split do it all in the first part.
+  virtual void backward(int slot, int kept, View<T> d) = 0;
+  /// The second part of backward: the gradients of the weights.
   virtual void backward_weight(int /*slot*/, int /*kept*/) {}
 
   /// Parameters from `source`; the optimizer starts anew.

@@ -58,8 +58,7 @@ class ProgramLayer final : public Layer<T> {
   }
 
   void forward(int slot, View<T> y) override { run(Phase::forward, slot, -1, y); }
-  void backward(int slot, View<T> d) override { run(Phase::backward, slot, -1, d); }
-  void backward_input(int slot, int kept, View<T> d) override { run(Phase::backward, slot, kept, d); }
+  void backward(int slot, int kept, View<T> d) override { run(Phase::backward, slot, kept, d); }
   void backward_weight(int slot, int kept) override {
     if (program_->splits) run(Phase::weights, slot, kept, {});
   }

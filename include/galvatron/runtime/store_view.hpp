@@ -90,7 +90,7 @@ class StreamedStore {
 /// How the traffic of a layer can run beside the work of its neighbours.
 struct Streaming {
   StreamedStore* store = nullptr;  ///< null: it cannot
-  bool splits = false;             ///< gradients of weights come in backward_weight, not in backward_input
+  bool splits = false;             ///< gradients of weights come in the second part of a backward that is split
 };
 
 }  // namespace galvatron::runtime

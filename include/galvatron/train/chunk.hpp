@@ -27,11 +27,18 @@ using LayerMaker =
 /// @tparam D  the device  @tparam T  element type of activations and working parameters
 template <class D, class T>
 class Chunk {
+  using Phase = program::Phase;
+
  public:
   /// Takes all memory that the chunk will ever use but transient tensors.
   Chunk(D& device, comm::World& world, const StagePlan& stage, const ChunkPlan& plan, RankMemory& memory,
         const LayerMaker<D, T>& make)
-      : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan), prefetch_(memory.workspace) {
+      : device_(device),
+        world_(world),
+        memory_(memory),
+        stage_(stage),
+        plan_(plan),
+        prefetch_(memory.workspace, plan.deferred > 0) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
       add_layer(i, make);
       prefetch_.add(layers_.back()->streaming(), i > 0 && changes_after(i - 1));
@@ -76,7 +83,7 @@ class Chunk {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const device::Scope scope(memory_.workspace);
       if constexpr (!D::counts_only) read_data(i, microbatch, step, *source);
-      prefetch_.before(StreamPass::forward, i, true);
+      prefetch_.before(Phase::forward, i, true);
       const int made = layer(i).place.outputs[0];
       if (i + 1 == layers_.size()) {
         send_activation_.wait_sent(world_);  // the last micro-batch has left the buffer
@@ -94,31 +101,25 @@ class Chunk {
         layers_[i]->forward(slot, part(out, made));
         move(down_[i], out, inputs(i + 1, slot));
       }
-      prefetch_.after(StreamPass::forward, i);
+      prefetch_.after(Phase::forward, i);
     }
   }
 
-  /// All layers backward.
+  /// All layers backward; where the schedule splits that, without the gradients of weights.
   void backward(int microbatch) {
     const int slot = slot_of(microbatch);
-    pass_back(StreamPass::backward, [&](runtime::Layer<T>& layer) {
-      layer.backward(slot, gradient_);
-      if (is_last(microbatch)) layer.start_synchronise();
+    const int kept = plan_.deferred > 0 ? microbatch % plan_.deferred : -1;
+    pass_back([&](runtime::Layer<T>& layer) {
+      layer.backward(slot, kept, gradient_);
+      if (kept < 0 && is_last(microbatch)) layer.start_synchronise();
     });
   }
-  /// The first part of backward: without the gradients of weights.
-  void backward_input(int microbatch) {
-    const int slot = slot_of(microbatch);
-    const int kept = microbatch % plan_.deferred;
-    pass_back(StreamPass::backward_input,
-              [&](runtime::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
-  }
-  /// The second part.
+  /// The gradients of weights.
   void backward_weight(int microbatch) {
     for (std::size_t i = layers_.size(); i-- > 0;) {
-      prefetch_.before(StreamPass::backward_weight, i, true);
+      prefetch_.before(Phase::weights, i, true);
       layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.deferred);
-      prefetch_.after(StreamPass::backward_weight, i);
+      prefetch_.after(Phase::weights, i);
       if (is_last(microbatch)) layers_[i]->start_synchronise();
     }
   }
@@ -131,7 +132,7 @@ class Chunk {
  private:
   // The gradient of a bundle lies at one end of the workspace; a change of layout moves it to the other.
   template <class F>
-  void pass_back(StreamPass pass, F&& through) {
+  void pass_back(F&& through) {
     device::Region& ws = memory_.workspace;
     bool low = true;
     const std::size_t last = layers_.size() - 1;
@@ -150,9 +151,9 @@ class Chunk {
         ws.restore_high(0);
         low = true;
       }
-      prefetch_.before(pass, i, low);
+      prefetch_.before(Phase::backward, i, low);
       through(*layers_[i]);
-      prefetch_.after(pass, i);
+      prefetch_.after(Phase::backward, i);
       zero_where(parts(i, before, gradient_), [&](int p) { return layer(i).ends(p); });
       if (const std::int64_t count = elements(i, before); count < gradient_.count) {  // shrinks at the other end
         const View<T> larger = gradient_;

@@ -163,9 +163,8 @@ class Stage {
       case schedule::Op::receive_gradient:
         return chunk.receive_gradient();
       case schedule::Op::backward:
-        return chunk.backward(instruction.microbatch);
       case schedule::Op::backward_input:
-        return chunk.backward_input(instruction.microbatch);
+        return chunk.backward(instruction.microbatch);
       case schedule::Op::backward_weight:
         return chunk.backward_weight(instruction.microbatch);
       case schedule::Op::send_gradient:
