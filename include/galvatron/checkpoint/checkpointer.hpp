@@ -149,8 +149,6 @@ class Checkpointer {
     everybody_.barrier();
     report_.bytes = static_cast<std::int64_t>(snapshot_.bytes().size());
   }
-  Checkpointer(const Checkpointer&) = delete;
-  Checkpointer& operator=(const Checkpointer&) = delete;
   /// Removes what this rank has written of a checkpoint that will not be completed.
   ~Checkpointer() {
     thread_.end();

@@ -235,8 +235,6 @@ class FolderLock {
     return usage_error("cannot lock " + folder.string() + ": other runs begin and end there all the time");
   }
 
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
   ~FolderLock() {
     if (file_.is_open()) ::unlink(path_.c_str());
     if (made_folder_) ::rmdir(folder_.c_str());

@@ -219,17 +219,10 @@ class Bench {
     Walk& kept = kept_.within(pass_bytes(n * 4));
     Walk near = near_inputs(n * each);
     Walk near_result = near_outputs(n * each);
-    switch (kind) {  // those that need more than one call
-      case K::adamw:
-        return adamw<float, T>(n, far, kept, least);
-      case K::adamw_bf16:
-        return adamw<bfloat16, T>(n, far, kept, least);
-      case K::gelu_in_product:
-      case K::gelu_gradient_in_product:
-        return gelu_in_product<T>(kind, rows, columns, least);
-      default:
-        break;
-    }
+    // Those that need more than one call.
+    if (kind == K::adamw) return adamw<float, T>(n, far, kept, least);
+    if (kind == K::adamw_bf16) return adamw<bfloat16, T>(n, far, kept, least);
+    if (op::is_in_product(kind)) return gelu_in_product<T>(kind, rows, columns, least);
     return time(least, [&] {
       switch (kind) {
         case K::norm_forward:

@@ -14,10 +14,17 @@
 
 namespace galvatron::program::detail {
 
-class BackwardPass : protected ForwardPass {
- protected:
-  using ForwardPass::ForwardPass;
+class BackwardPass : ForwardPass {
+ public:
+  /// Makes both passes.
+  constexpr BackwardPass(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
+      : ForwardPass(graph, kinds, splits, options) {
+    forward();
+    backward();
+  }
+  [[nodiscard]] constexpr const LayerProgram& program() const { return program_; }
 
+ private:
   [[nodiscard]] constexpr Phase weights_phase() const { return program_.splits ? Phase::weights : phase_; }
   constexpr void backward() {
     if (!has_loss_) {

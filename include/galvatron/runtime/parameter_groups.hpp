@@ -38,8 +38,6 @@ class ParameterGroups {
                                                  layer.kind == LayerKind::embedding || replicas == nullptr)),
         table_(shared != nullptr ? shared : own_table_.get()),
         rest_(context, states, layout_in(ParameterPart::rest, context.spec), number) {}
-  ParameterGroups(const ParameterGroups&) = delete;
-  ParameterGroups& operator=(const ParameterGroups&) = delete;
 
   [[nodiscard]] const forward::Graph& graph() const { return graph_; }
   /// Null where there is none.

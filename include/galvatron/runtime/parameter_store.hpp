@@ -32,30 +32,22 @@
 
 namespace galvatron::runtime {
 
-/// The place of local row `row` of a tensor in the whole tensor that is cut over `degree` tensor ranks: the number of
-/// its first element, counted row by row.
-constexpr std::int64_t whole_index(const ParameterTensor& tensor, int rank, int degree, std::int64_t row) {
-  if (tensor.cut == ParameterCut::whole) return row * tensor.columns;
-  if (tensor.cut == ParameterCut::columns) return (row * degree + rank) * tensor.columns;
-  std::int64_t section_start = 0;
+/// A run of rows of a tensor that is cut over tensor ranks.
+struct WholeRun {
+  std::int64_t index = 0;  ///< in the whole tensor, counted row by row: the number of its first element
+  std::int64_t rows = 1;   ///< that follow each other in the whole tensor as well
+};
+/// The longest run that begins with local row `row`.
+constexpr WholeRun whole_run(const ParameterTensor& tensor, int rank, int degree, std::int64_t row) {
+  if (tensor.cut == ParameterCut::whole) return {row * tensor.columns, tensor.rows - row};
+  if (tensor.cut == ParameterCut::columns) return {(row * degree + rank) * tensor.columns, 1};
+  std::int64_t section = 0;  // its first local row
   for (const std::int64_t rows : tensor.sections) {
-    if (row < rows) return (section_start * degree + rank * rows + row) * tensor.columns;
-    row -= rows;
-    section_start += rows;
+    if (row < section + rows)
+      return {(section * degree + rank * rows + row - section) * tensor.columns, section + rows - row};
+    section += rows;
   }
-  return 0;
-}
-
-/// How many rows from local row `row` on follow each other in the whole tensor as well.
-constexpr std::int64_t rows_together(const ParameterTensor& tensor, std::int64_t row) {
-  if (tensor.cut == ParameterCut::whole) return tensor.rows - row;
-  if (tensor.cut == ParameterCut::columns) return 1;
-  std::int64_t section_end = 0;
-  for (const std::int64_t rows : tensor.sections) {
-    section_end += rows;
-    if (row < section_end) return section_end - row;
-  }
-  return 1;
+  return {};
 }
 
 /// The tensor of that name in a store with this layout; empty where there is none.
@@ -138,18 +130,18 @@ class ParameterStore final : public StreamedStore {
         const std::int64_t end = divide_up(part.end - tensor.offset, c);
         std::int64_t rows = 0;
         for (std::int64_t row = (part.begin - tensor.offset) / c; row < end; row += rows) {
-          rows = std::min({rows_together(tensor, row), end - row, std::max<std::int64_t>(most / c, 1)});
+          const WholeRun run = whole_run(tensor, context_->tensor_rank(), context_->spec.tensor, row);
+          rows = std::min({run.rows, end - row, std::max<std::int64_t>(most / c, 1)});
           const Range range{tensor.offset + row * c, tensor.offset + (row + rows) * c};
-          const std::int64_t index = whole_index(tensor, context_->tensor_rank(), context_->spec.tensor, row);
           if constexpr (!has_master) {
             if (kept.begin <= range.begin && range.end <= kept.end) {
               context_->device.write(parameters_.slice(range.begin - kept.begin, range.count()),
-                                     [&](View<float> to) { source(layer_, tensor, index, to); });
+                                     [&](View<float> to) { source(layer_, tensor, run.index, to); });
               continue;
             }
           }
           values.resize(static_cast<std::size_t>(range.count()));
-          source(layer_, tensor, index, {values.data(), range.count()});
+          source(layer_, tensor, run.index, {values.data(), range.count()});
           if constexpr (has_master) place(values, range, optimizer_range(), master_);
           place(values, range, kept, parameters_);
         }
