@@ -169,14 +169,12 @@ class HuggingFaceWeights {
   /// it comes upon a weight that is infinite or not a number.
   [[nodiscard]] runtime::ParameterSource weights() const {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
-      const auto found = parts_.find({layer, tensor.name});
-      if (found == parts_.end())
-        throw Failure(ErrorKind::internal, "a parameter of this model has no name in Hugging Face's checkpoints");
-      const std::int64_t columns = found->second.front().tensor.shape.columns;
+      const std::vector<Part>& parts = parts_.at({layer, tensor.name});
+      const std::int64_t columns = parts.front().tensor.shape.columns;
       for (std::int64_t done = 0; done < values.count;) {
         const std::int64_t column = (index + done) % columns;
         const std::int64_t width = std::min(columns - column, values.count - done);
-        copy_row(found->second, (index + done) / columns, column, values.slice(done, width));
+        copy_row(parts, (index + done) / columns, column, values.slice(done, width));
         done += width;
       }
     };

@@ -94,7 +94,6 @@ inline constexpr auto communications = kinds_between<Kind::all_reduce, Kind::all
 
 constexpr bool is_gemm(Kind kind) { return kind <= gemms.back(); }
 constexpr bool is_attention(Kind kind) { return kind == Kind::attention_forward || kind == Kind::attention_backward; }
-constexpr bool is_memory_bound(Kind kind) { return kind >= memory_bound.front() && kind <= memory_bound.back(); }
 constexpr bool is_communication(Kind kind) { return kind >= communications.front(); }
 constexpr bool is_in_product(Kind kind) {
   return kind == Kind::gelu_in_product || kind == Kind::gelu_gradient_in_product;

@@ -82,9 +82,8 @@ struct MeasuredGrid {
       for (int d = 0; d < D; ++d)
         for (std::size_t point = 0; point < logs.size(); ++point)
           if (index(point, d) == 0) make_rise(&logs[point], axes[static_cast<std::size_t>(d)].size(), stride(d));
-    std::vector<double> out(logs.size());
-    for (std::size_t i = 0; i < logs.size(); ++i) out[i] = std::exp(logs[i]);
-    return LogGrid<D>(axes, std::move(out));
+    for (double& value : logs) value = std::exp(value);
+    return LogGrid<D>(axes, std::move(logs));
   }
 };
 

@@ -8,6 +8,7 @@
 // A step that may write in place of an operand that nothing reads later does so.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -213,10 +214,7 @@ constexpr std::int64_t frame_bytes(const LayerProgram& program, Phase phase, con
     const std::int64_t size = bytes(buffer);
     for (int i = buffer.first; i <= buffer.last; ++i) sums[static_cast<std::size_t>(i)] += size;
   }
-  std::int64_t most = 0;
-  for (int i = 0; i < steps.size; ++i)
-    if (most < sums[static_cast<std::size_t>(i)]) most = sums[static_cast<std::size_t>(i)];
-  return most;
+  return *std::max_element(sums.begin(), sums.end());
 }
 
 /// Where a buffer of a frame begins, in bytes from the frame's start.

@@ -30,7 +30,7 @@ class KeptTensors {
   /// True for tensors that forward leaves to backward, or that full recomputation makes for it.
   [[nodiscard]] constexpr bool keeps(int tensor) const {
     if (!needs_[at(tensor)] || graph_.is_input(tensor) || is_recomputed(tensor)) return false;
-    return !(drops_results() && is_attention_result(tensor));
+    return !drops_results() || !forward::is_attention(graph_.node(graph_.producer(tensor)).operation);
   }
 
  private:
@@ -77,10 +77,6 @@ class KeptTensors {
       default:
         return 0;
     }
-  }
-  [[nodiscard]] constexpr bool is_attention_result(int tensor) const {
-    const int producer = graph_.producer(tensor);
-    return producer >= 0 && forward::is_attention(graph_.node(producer).operation);
   }
   const forward::Graph& graph_;
   const StrategySpec& kinds_;

@@ -25,9 +25,7 @@ class ParameterGroups {
   /// The context must outlive them.
   /// @param number    of the layer in the model; the embedding is 0
   /// @param shared    of a head: the embedding's table where a tied model has both on one stage; else null
-  /// @param replicas  for tied models over several stages, whose ends have a table each: this rank and the rank that
-  /// has
-  ///                  the same shard of the other one; else null
+  /// @param replicas  for tied models over several stages, whose ends have a table each: see ParameterStore
   ParameterGroups(Context<D>& context, const LayerSpec& layer, int number, Store* shared, comm::Group* replicas,
                   device::Region& states)
       : graph_(forward_of(layer)),

@@ -93,20 +93,19 @@ class ParameterStore final : public StreamedStore {
         counted_(counted),
         zero_(context.spec.zero) {
     const std::int64_t n = layout_.elements;
-    const Sharding sharding = Sharding::even(n, context.spec.shards());  // of equal shards: layouts are padded to them
-    shard_size_ = sharding.largest();
-    const Sharding::Range own = sharding.range(context.data.rank());
+    const Sharding::Range own = Sharding::even(n, context.spec.shards()).range(context.data.rank());
     own_ = {own.begin, own.end};
+    const std::int64_t shard = own_.count();  // equal on all ranks: layouts are padded to that
     if (n == 0) return;
-    parameters_ = states.take<T>(zero_ == 3 ? shard_size_ : n);
-    gradients_ = states.take<float>(zero_ >= 2 ? shard_size_ : n);
-    const std::int64_t optimizer = zero_ >= 1 ? shard_size_ : n;
+    parameters_ = states.take<T>(zero_ == 3 ? shard : n);
+    gradients_ = states.take<float>(zero_ >= 2 ? shard : n);
+    const std::int64_t optimizer = zero_ >= 1 ? shard : n;
     first_moment_ = MomentView(states, optimizer, context.moments);
     second_moment_ = MomentView(states, optimizer, context.moments);
     if constexpr (has_master)
       master_ = states.take<float>(optimizer);
     else
-      master_ = zero_ == 1 || zero_ == 2 ? parameters_.slice(own_.begin, shard_size_) : parameters_;
+      master_ = zero_ == 1 || zero_ == 2 ? parameters_.slice(own_.begin, shard) : parameters_;
   }
 
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
@@ -163,7 +162,7 @@ class ParameterStore final : public StreamedStore {
   void set_gradient_buffer(View<std::byte> room) override { gradient_buffer_ = typed<float>(room); }
   void finish_gradients() override {
     context_->data.finish(reducing_);
-    context_->device.accumulate(shard_size_, gradient_buffer_.slice(own_.begin, shard_size_), gradients_);
+    context_->device.accumulate(own_.count(), gradient_buffer_.slice(own_.begin, own_.count()), gradients_);
     gradient_buffer_ = {};
   }
 
@@ -198,13 +197,13 @@ class ParameterStore final : public StreamedStore {
     if (zero_ < 2) is_first_ = false;
     if (zero_ < 2 || empty()) return;
     sum_whole(gradients);
-    View<float> shard = gradients.slice(own_.begin, shard_size_);
+    View<float> shard = gradients.slice(own_.begin, own_.count());
     if (!gradient_buffer_.empty()) {
       reducing_ = context_->data.start_reduce_scatter(gradients, shard);
       return;
     }
     context_->data.reduce_scatter(gradients, shard);
-    context_->device.accumulate(shard_size_, shard, gradients_);
+    context_->device.accumulate(own_.count(), shard, gradients_);
   }
 
   /// After the last micro-batch: begins to make the gradient that of the whole batch, which it is after synchronise().
@@ -223,7 +222,7 @@ class ParameterStore final : public StreamedStore {
 
   /// The synchronised gradients that this rank's optimizer works on: all (ZeRO-0) or this rank's shard.
   [[nodiscard]] View<float> optimizer_gradients() {
-    return zero_ == 1 ? gradients_.slice(own_.begin, shard_size_) : gradients_;
+    return zero_ == 1 ? gradients_.slice(own_.begin, own_.count()) : gradients_;
   }
   /// The store from outside.
   [[nodiscard]] StoreView view() {
@@ -246,7 +245,7 @@ class ParameterStore final : public StreamedStore {
   /// one rank.
   void add_gradient_squares() {
     if (empty() || !counted_) return;
-    const View<float> own = zero_ == 0 ? gradients_.slice(own_.begin, shard_size_) : optimizer_gradients();
+    const View<float> own = zero_ == 0 ? gradients_.slice(own_.begin, own_.count()) : optimizer_gradients();
     const auto part = [&](Range range) {
       const Range r = intersection(range, own_);
       if (r.count() > 0)
@@ -297,7 +296,7 @@ class ParameterStore final : public StreamedStore {
     run({replicated.end, layout_.elements}, false, own);
     if (zero_ == 1 || zero_ == 2) {
       gathering_ =
-          context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);
+          context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, own_.count())), parameters_);
       if (!context_->overlap) context_->data.finish(gathering_);
     }
   }
@@ -333,7 +332,7 @@ class ParameterStore final : public StreamedStore {
     if (zero_ == 0)
       reducing_ = context_->data.start_all_reduce(gradients_, comm::ReduceOp::sum);
     else if (zero_ == 1)
-      reducing_ = context_->data.start_reduce_scatter(gradients_, gradients_.slice(own_.begin, shard_size_));
+      reducing_ = context_->data.start_reduce_scatter(gradients_, gradients_.slice(own_.begin, own_.count()));
   }
   // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
   void sum_whole(View<float> gradients) {
@@ -348,7 +347,6 @@ class ParameterStore final : public StreamedStore {
   comm::Group* replicas_;
   bool counted_;
   int zero_;
-  std::int64_t shard_size_ = 0;
   Range own_;
   View<T> parameters_;
   View<float> gradients_;

@@ -30,7 +30,7 @@ class RingAttention {
 
  public:
   RingAttention(Context<D>& context, const LayerSpec& layer)
-      : c_(context), heads_(layer, context.spec.tensor), ranks_(context.spec.context), rank_(context.context.rank()) {}
+      : c_(context), heads_(layer, context.spec.tensor), ranks_(context.spec.context) {}
 
   struct ForwardScratch {
     View<T> here, next;    ///< (rows, k | v)
@@ -140,7 +140,7 @@ class RingAttention {
                .lse_stride = tokens},
               0};
     if (!heads_.causal || step == 0) return part;
-    if (step <= rank_) {
+    if (step <= c_.context.rank()) {
       part.shape.keys = tokens / 2;
     } else {
       part.shape.queries = tokens / 2;
@@ -164,7 +164,6 @@ class RingAttention {
   Context<D>& c_;
   AttentionHeads heads_;
   int ranks_;  ///< c
-  int rank_;   ///< of them
 };
 
 }  // namespace galvatron::runtime
