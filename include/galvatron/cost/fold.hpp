@@ -51,8 +51,7 @@ class Fold {
     if (const auto [entry, exit] = bundles(); entry != exit)
       out.backward_workspace = max(out.backward_workspace + max(entry, exit) - exit, entry);
     out.overlaps_tensor = shape_.traits.overlaps_tensor && shape_.cut && !is_end();
-    for (int i = 0; i < p_.buffer_count; ++i) {
-      const program::Buffer& buffer = p_.buffer(i);
+    for (const program::Buffer& buffer : p_.buffers) {
       if (buffer.storage == program::Storage::slot || buffer.storage == program::Storage::input)
         out.stash += bytes(buffer);
       else if (buffer.storage == program::Storage::deferred)

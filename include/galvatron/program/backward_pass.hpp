@@ -84,12 +84,12 @@ class BackwardPass : ForwardPass {
     for (std::size_t k = 0; k < 2; ++k)
       if (tensor == g().outputs[k]) part = place.outputs[k];
     const ExtentId count = numbered(elements(tensor));
-    for (int b = 0; b < program_.buffer_count; ++b)
+    for (int b = 0; b < program_.buffers.size; ++b)
       if (const Buffer& made = program_.buffer(b);
           made.storage == Storage::gradient && made.part == part && made.elements == count)
         return value(b);
     const int b = buffer(Storage::gradient, elements(tensor));
-    program_.buffers[at(b)].part = part;
+    program_.buffers[b].part = part;
     return value(b);
   }
   /// The gradient of an input lies in the border; where the layer has a loss in place of the input or, where others

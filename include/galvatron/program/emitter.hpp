@@ -13,7 +13,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/program/kept_tensors.hpp>
@@ -44,23 +43,11 @@ class Emitter {
 
   // ---- values, buffers, steps
 
-  /// Throws std::length_error: the layer needs more than a program holds.
-  static constexpr void check_count(int count, int most) {
-    if (count >= most) throw std::length_error("a layer of so many operations does not fit a program");
-  }
   constexpr Id value(int buffer, Part part = Part::all) {
-    check_count(program_.value_count, LayerProgram::most_values);
-    program_.values[at(program_.value_count)] = {static_cast<std::int16_t>(buffer), part};
-    return program_.value_count++;
+    return program_.values.push({static_cast<std::int16_t>(buffer), part});
   }
   constexpr int buffer(Storage storage, const Extent& elements, Scalar scalar = Scalar::activation) {
-    check_count(program_.buffer_count, LayerProgram::most_buffers);
-    Buffer made;
-    made.storage = storage;
-    made.elements = numbered(elements);
-    made.scalar = scalar;
-    program_.buffers[at(program_.buffer_count)] = made;
-    return program_.buffer_count++;
+    return program_.buffers.push({.storage = storage, .elements = numbered(elements), .scalar = scalar});
   }
   constexpr Id fresh(const Extent& elements, Storage storage = Storage::frame, Scalar scalar = Scalar::activation) {
     return value(buffer(storage, elements, scalar));
@@ -69,36 +56,32 @@ class Emitter {
   constexpr Id in_place(Id of) { return value(buffer_of(of), program_.value(of).part); }
   [[nodiscard]] constexpr int buffer_of(Id v) const { return program_.value(v).buffer; }
   [[nodiscard]] constexpr const Extent& extent_of(Id v) const {
-    return program_.extents[static_cast<std::size_t>(program_.buffer_of(v).elements)];
+    return program_.extents[static_cast<int>(program_.buffer_of(v).elements)];
   }
   [[nodiscard]] constexpr Storage storage(Id v) const { return program_.buffer_of(v).storage; }
   /// The number of an extent in the program's table.
   constexpr ExtentId numbered(const Extent& extent) {
-    for (int i = 0; i < program_.extent_count; ++i)
-      if (program_.extents[at(i)] == extent) return static_cast<ExtentId>(i);
-    check_count(program_.extent_count, LayerProgram::most_extents);
-    program_.extents[at(program_.extent_count)] = extent;
-    return static_cast<ExtentId>(program_.extent_count++);
+    for (int i = 0; i < program_.extents.size; ++i)
+      if (program_.extents[i] == extent) return static_cast<ExtentId>(i);
+    return static_cast<ExtentId>(program_.extents.push(extent));
   }
   constexpr void push(const Step& step) {
-    auto& list = program_.phase[at(static_cast<int>(phase_))];
-    check_count(list.size, LayerProgram::most_steps);
-    list.steps[at(list.size++)] = {.code = step.code,
-                                   .m = numbered(step.m),
-                                   .n = numbered(step.n),
-                                   .k = numbered(step.k),
-                                   .l = numbered(step.l),
-                                   .in = step.in,
-                                   .out = step.out,
-                                   .scratch = step.scratch,
-                                   .weights = step.weights,
-                                   .rows = step.rows,
-                                   .ranks = step.ranks,
-                                   .activation = step.activation,
-                                   .group = step.group,
-                                   .eight_bit = step.eight_bit,
-                                   .bias_once = step.bias_once,
-                                   .deferred_norm = step.deferred_norm};
+    program_.phase[at(static_cast<int>(phase_))].push({.code = step.code,
+                                                       .m = numbered(step.m),
+                                                       .n = numbered(step.n),
+                                                       .k = numbered(step.k),
+                                                       .l = numbered(step.l),
+                                                       .in = step.in,
+                                                       .out = step.out,
+                                                       .scratch = step.scratch,
+                                                       .weights = step.weights,
+                                                       .rows = step.rows,
+                                                       .ranks = step.ranks,
+                                                       .activation = step.activation,
+                                                       .group = step.group,
+                                                       .eight_bit = step.eight_bit,
+                                                       .bias_once = step.bias_once,
+                                                       .deferred_norm = step.deferred_norm});
   }
   /// The operands, or the results, of a step.
   template <class... Ids>
@@ -229,8 +212,8 @@ class Emitter {
     if (!has_sharded_rows(tensor)) return v;
     const Step step{.code = Code::all_gather, .m = all, .ranks = Ranks::tp};
     if (storage(v) != Storage::frame) return pushed(step, v, fresh(all));
-    program_.buffers[at(buffer_of(v))].elements = numbered(all);
-    program_.values[at(v)].part = Part::local;
+    program_.buffers[buffer_of(v)].elements = numbered(all);
+    program_.values[v].part = Part::local;
     return pushed(step, v, value(buffer_of(v)));
   }
   /// Where a partial sum of a tensor goes before it is reduced.

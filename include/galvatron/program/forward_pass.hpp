@@ -31,7 +31,7 @@ class ForwardPass : protected Emitter {
   /// The value of an input or output, which is a part of the bundle at the layer's border.
   constexpr std::int16_t border_value(int tensor, std::int16_t part) {
     if (tensor < 0) return -1;
-    program_.buffers[at(buffer_of(own(tensor)))].part = part;
+    program_.buffers[buffer_of(own(tensor))].part = part;
     return id(own(tensor));
   }
   constexpr void forward() {

@@ -56,7 +56,7 @@ class Executor {
     for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
       frame_bytes_[at(static_cast<int>(phase))] =
           program::frame_bytes(program, phase, size, [this](const Step& step) { return rounded_operands(step); });
-    for (int b = 0; b < program.buffer_count; ++b)
+    for (int b = 0; b < program.buffers.size; ++b)
       if (const int phase = program.buffer(b).phase; phase >= 0)
         frame_offsets_[at(b)] = program::frame_offset(program, b, frame_bytes_[at(phase)], size);
     const auto local = [&](const BundlePart& part) {
@@ -94,7 +94,7 @@ class Executor {
   }
   /// Where the layer's input goes, or the patches of an embedding; empty where tokens come in.
   View<T> input(const KeptBuffers<T>& slot) const {
-    for (int b = 0; b < program_.buffer_count; ++b)
+    for (int b = 0; b < program_.buffers.size; ++b)
       if (program_.buffer(b).storage == Storage::input)
         return {reinterpret_cast<T*>(slot.buffers[at(b)]), of(program_.buffer(b).elements)};
     return {};
@@ -113,7 +113,7 @@ class Executor {
     const Program::Steps& steps = program_.steps(phase);
     bool framed = false;
     for (step_ = 0; step_ < steps.size; ++step_) {
-      const Step& step = steps.steps[at(step_)];
+      const Step& step = steps[step_];
       const bool parameters = step.code == Code::acquire || step.code == Code::open_gradients;
       if (!framed && !parameters) {  // what ZeRO gathers lies before the frame
         frame_ = context_.workspace.template take<std::byte>(frame_bytes_[at(static_cast<int>(phase))]).data;
@@ -134,7 +134,7 @@ class Executor {
   [[nodiscard]] std::int64_t of(program::ExtentId extent) const { return values_(extent); }
   [[nodiscard]] std::int64_t of(program::Letter letter) const { return numbers_(letter); }
   void take(device::Region& stash, Storage storage, KeptBuffers<T>& kept) const {
-    for (int b = 0; b < program_.buffer_count; ++b)
+    for (int b = 0; b < program_.buffers.size; ++b)
       if (program_.buffer(b).storage == storage)
         kept.buffers[at(b)] = stash.take<std::byte>(bytes(program_.buffer(b))).data;
   }
@@ -209,7 +209,7 @@ class Executor {
   // Rounded operands lie between the two ends of the frame's stack.
   [[nodiscard]] View<std::byte> rounding_scratch(std::int64_t count) const {
     std::int64_t low = 0;
-    for (int b = 0; b < program_.buffer_count; ++b) {
+    for (int b = 0; b < program_.buffers.size; ++b) {
       const program::Buffer& buffer = program_.buffer(b);
       const bool lives = buffer.phase == static_cast<int>(phase_) && buffer.first <= step_ && step_ <= buffer.last;
       if (lives && !buffer.high) low = std::max(low, frame_offsets_[at(b)] + bytes(buffer));
