@@ -21,19 +21,28 @@
 
 namespace galvatron::runtime {
 
+/// What a layer is made with besides its spec and its context.
+template <class T>
+struct LayerArguments {
+  int number = 0;                   ///< in the model; the embedding is 0
+  LossTerm loss;                    ///< of a head: a prediction weighs 1 / (global batch * predictions of a sample)
+  Layer<T>* embedding = nullptr;    ///< for the head of a tied model whose embedding is on the same stage
+  comm::Group* replicas = nullptr;  ///< for tied models over several stages: see ParameterGroups
+};
+
 template <class D, class T>
 class ProgramLayer final : public Layer<T> {
   using Phase = program::Phase;
   using Store = ParameterStore<D, T>;
 
  public:
-  /// @param number, shared, replicas  as for ParameterGroups
-  ProgramLayer(const Context<D>& context, const LayerSpec& layer, int number, Store* shared, comm::Group* replicas,
-               LossTerm loss, device::Region& states)
+  /// @param shared  as for ParameterGroups
+  ProgramLayer(const Context<D>& context, const LayerSpec& layer, const LayerArguments<T>& around, Store* shared,
+               device::Region& states)
       : context_(with_tokens(context, layer.tokens.of(context.sequence))),
         sequence_(context.sequence),
-        groups_(context_, layer, number, shared, replicas, states),
-        loss_(loss) {}
+        groups_(context_, layer, around.number, shared, around.replicas, states),
+        loss_(around.loss) {}
 
   /// The vocabulary's table; null where there is none.
   Store* table() { return groups_.table(); }
@@ -99,15 +108,6 @@ class ProgramLayer final : public Layer<T> {
   std::vector<KeptBuffers<T>> deferred_;
 };
 
-/// What a layer is made with besides its spec and its context.
-template <class T>
-struct LayerArguments {
-  int number = 0;                   ///< in the model; the embedding is 0
-  LossTerm loss;                    ///< of a head: a prediction weighs 1 / (global batch * predictions of a sample)
-  Layer<T>* embedding = nullptr;    ///< for the head of a tied model whose embedding is on the same stage
-  comm::Group* replicas = nullptr;  ///< for tied models over several stages: see ParameterGroups
-};
-
 /// The layer of `layer`'s kind as the context's spec says; the context's sequence is the model's. List is the TypeList
 /// of the strategies that are instantiated; a spec that is not among them is an error (usage) that names them. Errors
 /// (usage) also: a kind of layer that is planned only (implemented.hpp).
@@ -116,15 +116,11 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& context, const La
                                              const LayerArguments<T>& around, device::Region& states) {
   if (!is_implemented(layer)) return usage_error("this layer " + std::string(not_implemented));
   if (!is_instantiated(List{}, context.spec)) return tl::unexpected<Error>(not_instantiated<List>(context.spec));
-  ParameterStore<D, T>* table = nullptr;
-  if (layer.kind == LayerKind::head && around.embedding != nullptr) {
-    auto* embedding = dynamic_cast<ProgramLayer<D, T>*>(around.embedding);
-    if (embedding == nullptr || !embedding->has_strategy_of(context.spec))
-      throw Failure(ErrorKind::usage, "the head of a tied model has the embedding's table and so its strategy too");
-    table = embedding->table();
-  }
-  return std::make_unique<ProgramLayer<D, T>>(context, layer, around.number, table, around.replicas, around.loss,
-                                              states);
+  auto* embedding = dynamic_cast<ProgramLayer<D, T>*>(around.embedding);
+  if (around.embedding != nullptr && (embedding == nullptr || !embedding->has_strategy_of(context.spec)))
+    throw Failure(ErrorKind::usage, "the head of a tied model has the embedding's table and so its strategy too");
+  ParameterStore<D, T>* table = embedding != nullptr ? embedding->table() : nullptr;
+  return std::make_unique<ProgramLayer<D, T>>(context, layer, around, table, states);
 }
 
 }  // namespace galvatron::runtime

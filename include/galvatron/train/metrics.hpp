@@ -78,13 +78,14 @@ inline std::int64_t step_of(std::string_view line) {
 
 /// A metrics file without what a run that goes on after `steps` steps will write again.
 struct KeptLines {
-  std::string text;          ///< lines of the first `steps` steps, and all that are not metrics
-  bool has_metrics = false;  ///< the file had lines of metrics, or the beginning of one
-  bool is_changed = false;   ///< something went
-  std::int64_t foreign = 0;  ///< lines that are not metrics; they stay
+  std::string text;         ///< lines of the first `steps` steps, and all that are not metrics
+  bool is_changed = false;  ///< something went
 };
-inline KeptLines lines_up_to(std::string_view text, std::int64_t steps) {
+/// Errors (usage): nothing in the file `name` is a line of metrics, or the beginning of one.
+inline Result<KeptLines> lines_up_to(std::string_view text, std::int64_t steps, const std::string& name) {
   KeptLines out;
+  bool has_metrics = false;
+  std::int64_t foreign = 0;  // lines that are not metrics; they stay
   std::string_view rest = text;
   while (!rest.empty()) {
     const std::size_t end = rest.find('\n');
@@ -94,12 +95,16 @@ inline KeptLines lines_up_to(std::string_view text, std::int64_t steps) {
     constexpr std::string_view begin = "{\"step\":";  // a crash may have cut the last line short anywhere
     const bool is_cut = !is_whole && (line.starts_with(begin) || begin.starts_with(line));
     const std::int64_t step = is_cut ? 0 : step_of(line);
-    out.has_metrics = out.has_metrics || is_cut || step > 0;
+    has_metrics = has_metrics || is_cut || step > 0;
     if (is_cut || step > steps) continue;
-    out.foreign += step == 0 ? 1 : 0;
+    foreign += step == 0 ? 1 : 0;
     out.text += line;
     if (!is_whole) out.text += '\n';
   }
+  if (!has_metrics && foreign > 0)
+    return usage_error(name + " has " + std::to_string(foreign) +
+                       (foreign == 1 ? " line, which is" : " lines, which are") +
+                       " not metrics of a run; name another file");
   out.is_changed = out.text != text;
   return out;
 }
@@ -236,14 +241,9 @@ class MetricsFile {
   static Result<detail::KeptLines> read(const std::filesystem::path& path, std::int64_t steps) {
     std::error_code ignored;
     if (!std::filesystem::is_regular_file(path, ignored)) return detail::KeptLines{};
-    const auto text = read_text_file(path, std::int64_t{1} << 34);
-    if (!text) return tl::unexpected<Error>(text.error());
-    auto kept = detail::lines_up_to(*text, steps);
-    if (!kept.has_metrics && !kept.text.empty())
-      return usage_error(path.string() + " has " + std::to_string(kept.foreign) +
-                         (kept.foreign == 1 ? " line, which is" : " lines, which are") +
-                         " not metrics of a run; name another file");
-    return kept;
+    return read_text_file(path, std::int64_t{1} << 34).and_then([&](const std::string& text) {
+      return detail::lines_up_to(text, steps, path.string());
+    });
   }
 
   explicit MetricsFile(AppendedFile file) : file_(std::move(file)) {}
