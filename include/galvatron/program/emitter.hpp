@@ -66,22 +66,8 @@ class Emitter {
     return static_cast<ExtentId>(program_.extents.push(extent));
   }
   constexpr void push(const Step& step) {
-    program_.phase[at(static_cast<int>(phase_))].push({.code = step.code,
-                                                       .m = numbered(step.m),
-                                                       .n = numbered(step.n),
-                                                       .k = numbered(step.k),
-                                                       .l = numbered(step.l),
-                                                       .in = step.in,
-                                                       .out = step.out,
-                                                       .scratch = step.scratch,
-                                                       .weights = step.weights,
-                                                       .rows = step.rows,
-                                                       .ranks = step.ranks,
-                                                       .activation = step.activation,
-                                                       .group = step.group,
-                                                       .eight_bit = step.eight_bit,
-                                                       .bias_once = step.bias_once,
-                                                       .deferred_norm = step.deferred_norm});
+    program_.phase[at(static_cast<int>(phase_))].push(
+        step.with_extents([this](const Extent& extent) { return numbered(extent); }));
   }
   /// The operands, or the results, of a step.
   template <class... Ids>

@@ -179,6 +179,13 @@ struct BasicStep {
   bool eight_bit = false;      ///< a product that may have 8-bit operands
   bool bias_once = false;      ///< the bias enters a sum over tensor ranks: the first of them adds it
   bool deferred_norm = false;  ///< parameters are read from the deferred copy
+
+  /// The same with the extents that f makes of these.
+  template <class F>
+  constexpr auto with_extents(const F& f) const -> BasicStep<decltype(f(m))> {
+    return {code,    f(m), f(n),  f(k),       f(l),  in,        out,       scratch,
+            weights, rows, ranks, activation, group, eight_bit, bias_once, deferred_norm};
+  }
 };
 
 using Step = BasicStep<ExtentId>;

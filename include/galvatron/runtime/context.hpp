@@ -88,17 +88,8 @@ Context<D> make_context(D& device, device::Region& workspace, comm::World& world
   const auto group = [&](RankModes modes) -> comm::Group& {
     return world.group(RankGroup(layout, modes).ranks(world.rank()));
   };
-  return {device,
-          workspace,
-          group(RankMode::tp),
-          group(RankMode::cp),
-          group(shard_modes),
-          spec,
-          samples,
-          sequence,
-          overlap,
-          eight_bit,
-          moments};
+  return Context<D>(device, workspace, group(RankMode::tp), group(RankMode::cp), group(shard_modes), spec, samples,
+                    sequence, overlap, eight_bit, moments);
 }
 
 }  // namespace galvatron::runtime

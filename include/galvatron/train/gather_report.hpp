@@ -114,7 +114,7 @@ void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares
 }
 
 /// Collective, when no rank is at work: afterwards every rank's report has memory and checkpoints of all, and rank 0's
-/// recorder what all have recorded.
+/// recorder what all have recorded. Steps and iteration_seconds are on rank 0 only.
 /// @param world  for memory of the program  @param recorder  may be null  @param shares_clock  see gather_records()
 template <class SharesClock>
 void gather_report(comm::World& world, TrainReport& report, Recorder* recorder, SharesClock&& shares_clock) {
