@@ -171,11 +171,16 @@ class HuggingFaceWeights {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
       const std::vector<Part>& parts = parts_.at({layer, tensor.name});
       const std::int64_t columns = parts.front().tensor.shape.columns;
-      for (std::int64_t done = 0; done < values.count;) {
+      for (std::int64_t done = 0, width = 0; done < values.count; done += width) {
+        const std::int64_t row = (index + done) / columns;
         const std::int64_t column = (index + done) % columns;
-        const std::int64_t width = std::min(columns - column, values.count - done);
-        copy_row(parts, (index + done) / columns, column, values.slice(done, width));
-        done += width;
+        width = std::min(columns - column, values.count - done);
+        const View<float> to = values.slice(done, width);
+        const auto part = std::ranges::find_if(parts, [&](const Part& p) { return p.has(row); });
+        if (part != parts.end())
+          part->copy(row, column, to);
+        else
+          std::fill(to.begin(), to.end(), 0.0F);  // padding of the vocabulary
       }
     };
   }
@@ -191,8 +196,13 @@ class HuggingFaceWeights {
     const Source* source = nullptr;
     char type = 'f';  ///< f: F32, b: BF16, h: F16, which is IEEE binary16
 
-    /// Elements first, first + stride, ... of the file's tensor.
-    void copy(std::int64_t first, std::int64_t stride, View<float> to) const {
+    [[nodiscard]] bool has(std::int64_t row) const { return row >= tensor.row && row < tensor.row + tensor.shape.rows; }
+    /// A run within a row of the parameter, from a column on.
+    void copy(std::int64_t row, std::int64_t column, View<float> to) const {
+      const auto [rows, columns] = tensor.shape;
+      const std::int64_t local = row - tensor.row;
+      const std::int64_t first = tensor.transposed ? column * rows + local : local * columns + column;
+      const std::int64_t stride = tensor.transposed ? rows : 1;
       read(first, stride, to);
       const auto* const bad = std::find_if(to.begin(), to.end(), [](float x) { return !std::isfinite(x); });
       if (bad == to.end()) return;
@@ -204,6 +214,7 @@ class HuggingFaceWeights {
     }
 
    private:
+    /// Elements first, first + stride, ... of the file's tensor.
     void read(std::int64_t first, std::int64_t stride, View<float> to) const {
       const std::byte* const data = source->data;
       if (type == 'f' && stride == 1) {
@@ -218,20 +229,6 @@ class HuggingFaceWeights {
       }
     }
   };
-
-  // A run within a row of a parameter that these parts are.
-  static void copy_row(const std::vector<Part>& parts, std::int64_t row, std::int64_t column, View<float> values) {
-    for (const Part& part : parts) {
-      const std::int64_t local = row - part.tensor.row;
-      if (local < 0 || local >= part.tensor.shape.rows) continue;
-      if (part.tensor.transposed)
-        part.copy(column * part.tensor.shape.rows + local, part.tensor.shape.rows, values);
-      else
-        part.copy(local * part.tensor.shape.columns + column, 1, values);
-      return;
-    }
-    std::fill(values.begin(), values.end(), 0.0F);  // padding of the vocabulary
-  }
 
   HuggingFaceWeights() = default;
 

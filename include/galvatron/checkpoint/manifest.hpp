@@ -101,10 +101,10 @@ inline nlohmann::json model_architecture(const ModelSpec& model) {
 inline std::string why_other_model(const TrainingState& training, const ModelSpec& model) {
   const nlohmann::json here = model_architecture(model);
   for (const auto& [key, value] : here.items()) {
-    const auto there = training.architecture.find(key);
-    if (there == training.architecture.end() || *there != value)
+    const bool known = training.architecture.contains(key);
+    if (!known || training.architecture.at(key) != value)
       return "it is of the model " + training.model + " with " + key + " " +
-             (there == training.architecture.end() ? "unknown" : there->dump()) + ", and " + model.name + " has " +
+             (known ? training.architecture.at(key).dump() : "unknown") + ", and " + model.name + " has " +
              value.dump();
   }
   return "";

@@ -281,19 +281,17 @@ class Checkpoint {
     const auto parsed = parse_safetensors(files_[number].mapped(), path.string());
     if (!parsed) return tl::unexpected<Error>(parsed.error());
     for (const SafetensorsEntry& entry : parsed->entries) {
+      const std::string where = path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) + "\"";
       const auto name = parse_slice_name(entry.name);
       const auto found = name ? tensors_.find({name->layer, name->parameter, name->state}) : tensors_.end();
-      if (found == tensors_.end())
-        return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
-                           "\" is not a part of a parameter of this model");
+      if (found == tensors_.end()) return usage_error(where + " is not a part of a parameter of this model");
       const TensorSlice& slice = name->slice;
       const TensorShape& whole = found->second.shape;
       // Bounds without sums that could overflow.
       const bool inside = slice.row <= whole.rows && slice.rows <= whole.rows - slice.row &&
                           slice.column <= whole.columns && slice.columns <= whole.columns - slice.column;
       if (!inside || entry.type != "F32" || entry.count() != slice.count())
-        return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
-                           "\" does not fit its parameter of " + std::to_string(whole.rows) + " rows and " +
+        return usage_error(where + " does not fit its parameter of " + std::to_string(whole.rows) + " rows and " +
                            std::to_string(whole.columns) + " columns in F32");
       found->second.pieces.push_back({slice, number, parsed->data_begin + entry.begin});
     }

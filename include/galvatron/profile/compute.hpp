@@ -89,12 +89,7 @@ class Bench {
 
   /// From now on, and until the call with false, devices that can choose among algorithms look for the fastest.
   void search(bool searches) {
-    if constexpr (requires { rank_.begin_search(); }) {
-      if (searches)
-        rank_.begin_search();
-      else
-        rank_.end_search();
-    }
+    if constexpr (requires { rank_.begin_search(); }) searches ? rank_.begin_search() : rank_.end_search();
   }
 
   [[nodiscard]] const Stopwatch& watch() const { return watch_; }

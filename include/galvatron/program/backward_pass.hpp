@@ -5,6 +5,7 @@
 // would destroy is deferred: written to the slot of an activation that backward no longer needs, or copied.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -106,11 +107,7 @@ class BackwardPass : ForwardPass {
   }
 
   /// Gradients of tensors that still wait to be read and are this value.
-  [[nodiscard]] constexpr int readers(Id v) const {
-    int count = 0;
-    for (const Id d : gradients_) count += d == v ? 1 : 0;
-    return count;
-  }
+  [[nodiscard]] constexpr int readers(Id v) const { return static_cast<int>(std::ranges::count(gradients_, v)); }
   /// Adds a gradient to what a tensor has.
   constexpr void give(int tensor, Id d) {
     if (tensor < 0) return;
@@ -211,7 +208,7 @@ class BackwardPass : ForwardPass {
     const int x = node.inputs[0];
     const Id residual = gradients_[at(x)];
     Step step{.code = Code::norm_backward, .m = rows(node.output), .n = width(node.output)};
-    step.in = operands(dy, operand(x), statistics_[at(i)], residual);
+    step.in = listed<Operands>(dy, operand(x), statistics_[at(i)], residual);
     step.weights = weights_of(node);
     step.deferred_norm = program_.splits;
     Id out = -1;
@@ -310,7 +307,7 @@ class BackwardPass : ForwardPass {
     Step step{.code = Code::experts_backward, .m = of(Letter::rows), .n = width(x)};
     step.weights = weights_of(node);
     step.activation = node.activation;
-    step.in = operands(n, routed.weights, routed.order, routed.u, d, routed.g);
+    step.in = listed<Operands>(n, routed.weights, routed.order, routed.u, d, routed.g);
     const Id dx = partial(x, Storage::frame);
     const Extent tokens = width(x).times(Letter::routed_rows);
     step.scratch[0] = id(fresh(tokens));
@@ -340,9 +337,9 @@ class BackwardPass : ForwardPass {
                           : crosses ? Code::cross_backward
                                     : Code::attention_backward,
                           node);
-    step.in = operands(core_input_[at(i)], crosses ? own(node.inputs[1]) : biases_[at(i)], core_output_[at(i)],
-                       statistics_[at(i)], d_output);
-    step.out = results(d_input, d_more);
+    step.in = listed<Operands>(core_input_[at(i)], crosses ? own(node.inputs[1]) : biases_[at(i)], core_output_[at(i)],
+                               statistics_[at(i)], d_output);
+    step.out = listed<Results>(d_input, d_more);
     if (!options().fused_attention) {
       for (std::size_t k = 0; k < 3; ++k) step.in[5 + k] = id(scores_[at(i)][k]);
       step.out[2] = id(fresh(of(Letter::scores)));

@@ -69,15 +69,9 @@ class Emitter {
     program_.phase[at(static_cast<int>(phase_))].push(
         step.with_extents([this](const Extent& extent) { return numbered(extent); }));
   }
-  /// The operands, or the results, of a step.
-  template <class... Ids>
-  static constexpr auto operands(Ids... values) {
-    return listed<decltype(Step::in)>(values...);
-  }
-  template <class... Ids>
-  static constexpr auto results(Ids... values) {
-    return listed<decltype(Step::out)>(values...);
-  }
+  /// The operands, or the results, of a step; -1: none.
+  using Operands = decltype(Step::in);
+  using Results = decltype(Step::out);
   template <class List, class... Ids>
   static constexpr List listed(Ids... values) {
     List out{};
@@ -87,7 +81,6 @@ class Emitter {
     return out;
   }
   static constexpr std::int16_t id(Id v) { return static_cast<std::int16_t>(v); }
-  static constexpr std::int8_t wid(int w) { return static_cast<std::int8_t>(w); }
 
   // ---- extents
 

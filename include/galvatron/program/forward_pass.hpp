@@ -2,6 +2,7 @@
 // fused. Also run again, in part, where backward recomputes a layer.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -88,11 +89,11 @@ class ForwardPass : protected Emitter {
     const int y = second.output;
     if (first.operation == forward::Kind::add) {
       Step step{.code = Code::add_norm_forward, .m = rows(y), .n = width(y)};
-      step.in = operands(own(first.inputs[0]), own(first.inputs[1]));
+      step.in = listed<Operands>(own(first.inputs[0]), own(first.inputs[1]));
       own_[at(first.output)] = made(first.output);
       own_[at(y)] = made(y);
       statistics_[at(next)] = norm_statistics(y);
-      step.out = results(own(first.output), own(y), statistics_[at(next)]);
+      step.out = listed<Results>(own(first.output), own(y), statistics_[at(next)]);
       step.weights = weights_of(second);
       push(step);
       return;
@@ -101,7 +102,7 @@ class ForwardPass : protected Emitter {
     step.in[0] = id(product_operand(first));
     own_[at(first.output)] = made(first.output);
     own_[at(y)] = made(y);
-    step.out = results(own(first.output), own(y));
+    step.out = listed<Results>(own(first.output), own(y));
     step.activation = second.activation;
     push(step);
   }
@@ -194,7 +195,9 @@ class ForwardPass : protected Emitter {
     }
   }
   [[nodiscard]] static constexpr std::array<std::int8_t, 3> weights_of(const forward::Node& node) {
-    return {wid(node.weights[0]), wid(node.weights[1]), wid(node.weights[2])};
+    std::array<std::int8_t, 3> out{};
+    std::ranges::transform(node.weights, out.begin(), [](int weight) { return static_cast<std::int8_t>(weight); });
+    return out;
   }
   constexpr Id norm_statistics(int y) {
     return fresh(capacity(y).times(std::int64_t{2}), kept_storage(), Scalar::fp32);
@@ -269,9 +272,9 @@ class ForwardPass : protected Emitter {
     routed.order = fresh(of(Letter::routed_rows), kept_storage(), Scalar::tokens);
     routed.u = fresh(split(l.ffn_inputs()).times(Letter::routed_rows), kept_storage());
     routed.g = keeps ? fresh(hidden, kept_storage()) : -1;
-    step.in = operands(replicated(own(x), x), routed.weights);
+    step.in = listed<Operands>(replicated(own(x), x), routed.weights);
     const Id sum = whole ? partial(y, home(y)) : -1;
-    step.out = results(sum, routed.order, routed.u, routed.g);
+    step.out = listed<Results>(sum, routed.order, routed.u, routed.g);
     step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
     if (!keeps) step.scratch[1] = id(fresh(hidden));
     push(step);
@@ -312,7 +315,7 @@ class ForwardPass : protected Emitter {
     Step step = core_step(ring_ ? Code::ring_forward : crosses ? Code::cross_forward : Code::attention_forward, node);
     step.in[0] = id(core_input_[at(i)]);
     step.in[1] = id(crosses ? own(node.inputs[1]) : biases_[at(i)]);
-    step.out = results(core_output_[at(i)], statistics_[at(i)]);
+    step.out = listed<Results>(core_output_[at(i)], statistics_[at(i)]);
     if (!options().fused_attention && !ring_) step.scratch[5] = id(fresh(of(Letter::scores)));
     if (!options().fused_attention && (!full_ || phase_ != Phase::forward)) {
       const Storage scores = kept_.recomputes_core() ? Storage::frame : kept_storage();
