@@ -171,15 +171,16 @@ class CountedLayer {
   std::string differences(const cost::LayerCounts& counts, bool counts_norm) {
     std::string out;
     for (const Turn turn : {Turn::first, Turn::later}) microbatch(counts, turn, out);
-    pass("synchronise", counts.synchronise, out, [&] { layer_->synchronise(); });
+    pass("synchronise", counts.synchronise, out,
+         [&] { layer_->for_each_store([](runtime::Store& store) { store.synchronise(); }); });
     out += difference("workspace of synchronise", workspace_.peak(), {0});
     op::WorkList update;
     for (const Work& work : counts.update)
       if (counts_norm || work.kind != op::Kind::norm_squared) update.push(work);
     pass("update", update, out, [&] {
-      layer_->zero_gradients();
-      if (counts_norm) layer_->add_gradient_squares();
-      layer_->update();
+      layer_->for_each_store([](runtime::Store& store) { store.zero_gradients(); });
+      if (counts_norm) layer_->for_each_store([](runtime::Store& store) { store.add_gradient_squares(); });
+      layer_->for_each_store([](runtime::Store& store) { store.update(); });
     });
     out += difference("workspace of update", workspace_.peak(), {0});
     out += difference("states", states_.peak(), counts.states);

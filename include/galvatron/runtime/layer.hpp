@@ -5,12 +5,9 @@
 #include <functional>
 
 #include <galvatron/device/device.hpp>
-#include <galvatron/runtime/parameter_store.hpp>
 #include <galvatron/runtime/store_view.hpp>
 
 namespace galvatron::runtime {
-
-using StoreVisitor = std::function<void(const StoreView&)>;
 
 /// @tparam T  element type of activations
 template <class T>
@@ -44,21 +41,10 @@ class Layer {
   /// The second part of backward: the gradients of the weights.
   virtual void backward_weight(int /*slot*/, int /*kept*/) {}
 
-  /// Parameters from `source`; the optimizer starts anew.
-  virtual void initialise(const ParameterSource& source) = 0;
-  virtual void zero_gradients() = 0;
-  /// Gradients of ZeRO-0/1 stores over the data ranks: begins after the layer's last backward pass of a step, while
-  /// layers before it run theirs, and ends here. Without a start it does both.
-  virtual void start_synchronise() = 0;
-  virtual void synchronise() = 0;
+  /// Calls f(store) for every parameter store of the layer.
+  virtual void for_each_store(const std::function<void(Store&)>& f) = 0;
   /// How its ZeRO-2/3 traffic may run beside other layers' work; else it is waited for within the layer's passes.
   virtual Streaming streaming() { return {}; }
-  /// The device's sum of squares grows by this rank's part of the gradient: every parameter counts on one rank.
-  virtual void add_gradient_squares() = 0;
-  /// By the constants that the device has.
-  virtual void update() = 0;
-  /// Calls `visit` for every store of the layer; for tests and checkpoints, between steps.
-  virtual void visit(const StoreVisitor& visitor) = 0;
 };
 
 }  // namespace galvatron::runtime

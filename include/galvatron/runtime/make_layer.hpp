@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,19 +34,18 @@ struct LayerArguments {
 template <class D, class T>
 class ProgramLayer final : public Layer<T> {
   using Phase = program::Phase;
-  using Store = ParameterStore<D, T>;
 
  public:
   /// @param shared  as for ParameterGroups
-  ProgramLayer(const Context<D>& context, const LayerSpec& layer, const LayerArguments<T>& around, Store* shared,
-               device::Region& states)
+  ProgramLayer(const Context<D>& context, const LayerSpec& layer, const LayerArguments<T>& around,
+               ParameterStore<D, T>* shared, device::Region& states)
       : context_(with_tokens(context, layer.tokens.of(context.sequence))),
         sequence_(context.sequence),
         groups_(context_, layer, around.number, shared, around.replicas, states),
         loss_(around.loss) {}
 
   /// The vocabulary's table; null where there is none.
-  Store* table() { return groups_.table(); }
+  ParameterStore<D, T>* table() { return groups_.table(); }
   /// True for a strategy of the same kinds: two layers that share a table have it.
   [[nodiscard]] bool has_strategy_of(const StrategySpec& spec) const {
     return context_.spec.sequence == spec.sequence && context_.spec.zero == spec.zero;
@@ -72,18 +72,7 @@ class ProgramLayer final : public Layer<T> {
     if (program_->splits) run(Phase::weights, slot, kept, {});
   }
 
-  void initialise(const ParameterSource& source) override { groups_.for_each_store(&Store::initialise, source); }
-  void zero_gradients() override { groups_.for_each_store(&Store::zero_gradients); }
-  void start_synchronise() override { groups_.for_each_store(&Store::start_synchronise); }
-  void synchronise() override { groups_.for_each_store(&Store::synchronise); }
-  void add_gradient_squares() override { groups_.for_each_store(&Store::add_gradient_squares); }
-  void update() override { groups_.for_each_store(&Store::update); }
-  void visit(const StoreVisitor& visitor) override {
-    groups_.for_each_store([&](auto& store) {
-      if (!store.empty()) visitor(store.view());
-    });
-  }
-
+  void for_each_store(const std::function<void(Store&)>& f) override { groups_.for_each_store(f); }
   Streaming streaming() override {
     const bool block = graph().layer.kind == LayerKind::block;
     if (!block || context_.spec.zero < 2 || !context_.overlap) return {};

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include <galvatron/comm/communicator.hpp>
@@ -19,33 +18,33 @@ namespace galvatron::runtime {
 /// Blocks and embeddings of images have no table.
 template <class D, class T>
 class ParameterGroups {
-  using Store = ParameterStore<D, T>;
+  using OwnStore = ParameterStore<D, T>;
 
  public:
   /// The context must outlive them.
   /// @param number    of the layer in the model; the embedding is 0
   /// @param shared    of a head: the embedding's table where a tied model has both on one stage; else null
   /// @param replicas  for tied models over several stages, whose ends have a table each: see ParameterStore
-  ParameterGroups(Context<D>& context, const LayerSpec& layer, int number, Store* shared, comm::Group* replicas,
+  ParameterGroups(Context<D>& context, const LayerSpec& layer, int number, OwnStore* shared, comm::Group* replicas,
                   device::Region& states)
       : graph_(forward_of(layer)),
         own_table_(layer.kind == LayerKind::block || layer.patch_width > 0 || shared != nullptr
                        ? nullptr
-                       : std::make_unique<Store>(context, states, layout_in(ParameterPart::table, context.spec),
-                                                 layer.tied ? 0 : number, replicas,
-                                                 layer.kind == LayerKind::embedding || replicas == nullptr)),
+                       : std::make_unique<OwnStore>(context, states, layout_in(ParameterPart::table, context.spec),
+                                                    layer.tied ? 0 : number, replicas,
+                                                    layer.kind == LayerKind::embedding || replicas == nullptr)),
         table_(shared != nullptr ? shared : own_table_.get()),
         rest_(context, states, layout_in(ParameterPart::rest, context.spec), number) {}
 
   [[nodiscard]] const forward::Graph& graph() const { return graph_; }
   /// Null where there is none.
-  Store* table() { return table_; }
-  Store& rest() { return rest_; }
-  /// Calls f(store, arguments...), or that member, for the stores that are this layer's own.
-  template <class F, class... Arguments>
-  void for_each_store(const F& f, const Arguments&... arguments) {
-    if (own_table_) std::invoke(f, *own_table_, arguments...);
-    std::invoke(f, rest_, arguments...);
+  OwnStore* table() { return table_; }
+  OwnStore& rest() { return rest_; }
+  /// Calls f(store) for the stores that are this layer's own.
+  template <class F>
+  void for_each_store(const F& f) {
+    if (own_table_) f(*own_table_);
+    if (!rest_.empty()) f(rest_);
   }
 
   // Of a pass, by the number of a group.
@@ -93,7 +92,7 @@ class ParameterGroups {
   [[nodiscard]] ParameterLayout layout_in(ParameterPart part, const StrategySpec& spec) const {
     return parameter_layout(graph_, part, spec.tensor, spec.shards());
   }
-  Store& store(int group) { return table_ != nullptr && group == 0 ? *table_ : rest_; }
+  OwnStore& store(int group) { return table_ != nullptr && group == 0 ? *table_ : rest_; }
   [[nodiscard]] const Open& group_of(int weight) const {
     return open_[table_ != nullptr && !graph_.weight(weight).is_table ? 1 : 0];
   }
@@ -103,9 +102,9 @@ class ParameterGroups {
   }
 
   forward::Graph graph_;
-  std::unique_ptr<Store> own_table_;
-  Store* table_;
-  Store rest_;
+  std::unique_ptr<OwnStore> own_table_;
+  OwnStore* table_;
+  OwnStore rest_;
   std::array<Open, 2> open_{};  ///< by group
 };
 

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <type_traits>
 #include <vector>
 
@@ -57,12 +56,6 @@ View<U> tensor_of(const ParameterLayout& layout, View<U> store, ParameterName na
   return tensor == nullptr ? View<U>{} : store.slice(tensor->offset, tensor->count());
 }
 
-/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row, or
-/// whole rows. `layer` is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not
-/// matter.
-using ParameterSource =
-    std::function<void(int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values)>;
-
 /// The values that training starts from: as the tensor's `init` says, by seed, layer number and place.
 inline ParameterSource initial_values(std::uint64_t seed) {
   return [seed](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
@@ -75,7 +68,7 @@ inline ParameterSource initial_values(std::uint64_t seed) {
 }
 
 template <class D, class T>
-class ParameterStore final : public StreamedStore {
+class ParameterStore final : public Store {
   static constexpr bool has_master = !std::is_same_v<T, float>;
 
  public:
@@ -112,7 +105,7 @@ class ParameterStore final : public StreamedStore {
   [[nodiscard]] bool empty() const { return layout_.elements == 0; }
 
   /// Parameters from `source`; the moments are 0.
-  void initialise(const ParameterSource& source) {
+  void initialise(const ParameterSource& source) override {
     if constexpr (!D::counts_only) {
       if (empty()) return;
       const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
@@ -207,11 +200,11 @@ class ParameterStore final : public StreamedStore {
   }
 
   /// After the last micro-batch: begins to make the gradient that of the whole batch, which it is after synchronise().
-  void start_synchronise() {
+  void start_synchronise() override {
     if (zero_ < 2 && context_->overlap && !empty()) begin_reduction();
   }
   /// The gradient of the whole batch, whole (ZeRO-0) or in this rank's shard.
-  void synchronise() {
+  void synchronise() override {
     if (zero_ < 2 && !empty()) {
       if (!reduction_begun_) begin_reduction();
       reduction_begun_ = false;
@@ -225,7 +218,7 @@ class ParameterStore final : public StreamedStore {
     return zero_ == 1 ? gradients_.slice(own_.begin, own_.count()) : gradients_;
   }
   /// The store from outside.
-  [[nodiscard]] StoreView view() {
+  [[nodiscard]] StoreView view() override {
     return {.layer = layer_,
             .layout = &layout_,
             .range = optimizer_range(),
@@ -243,7 +236,7 @@ class ParameterStore final : public StreamedStore {
 
   /// The device's sum of squares grows by this rank's part of the gradient: every parameter of the model is counted on
   /// one rank.
-  void add_gradient_squares() {
+  void add_gradient_squares() override {
     if (empty() || !counted_) return;
     const View<float> own = zero_ == 0 ? gradients_.slice(own_.begin, own_.count()) : optimizer_gradients();
     const auto part = [&](Range range) {
@@ -262,7 +255,7 @@ class ParameterStore final : public StreamedStore {
 
   /// One step of AdamW under the device's gradient scale; parameters of more than one dimension decay. ZeRO-1/2 begin
   /// to gather the working parameters; acquire() ends it.
-  void update() {
+  void update() override {
     if (empty()) return;
     const bool is_table = layout_.find(ParameterName::table) != nullptr;
     const int number = 2 * layer_ + (is_table ? 1 : 0);
@@ -302,7 +295,7 @@ class ParameterStore final : public StreamedStore {
   }
 
   /// Before the first micro-batch of a step.
-  void zero_gradients() {
+  void zero_gradients() override {
     is_first_ = true;
     if (!empty()) context_->device.zero(raw_bytes(zero_ >= 2 ? gradients_ : added_part(gradients_)));
   }

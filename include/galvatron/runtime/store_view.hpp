@@ -1,9 +1,9 @@
-// A parameter store from outside: StoreView as checkpoints and tests see it; StreamedStore as what runs its ZeRO-2/3
-// traffic beside the work of other layers does.
+// A parameter store from outside: StoreView as checkpoints and tests see it, Store as a stage works with it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
@@ -62,14 +62,34 @@ struct StoreView {
   bool counted = true;  ///< false for the second copy of a tied table
 };
 
-/// What a run of layers asks of the store of each (train/zero_prefetch.hpp), in this order: start_gather, then the
-/// layer's pass, in which it finds its parameters gathered; set_gradient_buffer before a pass that makes gradients, and
-/// finish_gradients some time after it.
-class StreamedStore {
+using StoreVisitor = std::function<void(const StoreView&)>;
+
+/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row, or
+/// whole rows. `layer` is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not
+/// matter.
+using ParameterSource =
+    std::function<void(int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values)>;
+
+/// What a stage asks of every store of its layers; ParameterStore says more of it.
+class Store {
  public:
-  StreamedStore() = default;
-  StreamedStore(const StreamedStore&) = delete;
-  StreamedStore& operator=(const StreamedStore&) = delete;
+  Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  virtual void initialise(const ParameterSource& source) = 0;
+  virtual void zero_gradients() = 0;
+  /// Gradients of ZeRO-0/1 over the data ranks: begins after the layer's last backward pass of a step, while layers
+  /// before it run theirs, and ends in synchronise(), which without a start does both.
+  virtual void start_synchronise() = 0;
+  virtual void synchronise() = 0;
+  virtual void add_gradient_squares() = 0;
+  virtual void update() = 0;
+  [[nodiscard]] virtual StoreView view() = 0;
+
+  // ZeRO-2/3 traffic beside the work of other layers (train/zero_prefetch.hpp), in this order: start_gather, then the
+  // layer's pass, in which it finds its parameters gathered; set_gradient_buffer before a pass that makes gradients,
+  // and finish_gradients some time after it.
 
   /// Bytes of the whole parameters; 0 where they are whole anyway.
   [[nodiscard]] virtual Bytes parameter_room() const = 0;
@@ -84,13 +104,13 @@ class StreamedStore {
   virtual void finish_gradients() = 0;
 
  protected:
-  ~StreamedStore() = default;
+  ~Store() = default;
 };
 
 /// How the traffic of a layer can run beside the work of its neighbours.
 struct Streaming {
-  StreamedStore* store = nullptr;  ///< null: it cannot
-  bool splits = false;             ///< gradients of weights come in the second part of a backward that is split
+  Store* store = nullptr;  ///< null: it cannot
+  bool splits = false;     ///< gradients of weights come in the second part of a backward that is split
 };
 
 }  // namespace galvatron::runtime

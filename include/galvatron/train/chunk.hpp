@@ -111,7 +111,7 @@ class Chunk {
     const int kept = plan_.deferred > 0 ? microbatch % plan_.deferred : -1;
     pass_back([&](runtime::Layer<T>& layer) {
       layer.backward(slot, kept, gradient_);
-      if (kept < 0 && is_last(microbatch)) layer.start_synchronise();
+      if (kept < 0 && is_last(microbatch)) start_synchronise(layer);
     });
   }
   /// The gradients of weights.
@@ -120,7 +120,7 @@ class Chunk {
       prefetch_.before(Phase::weights, i, true);
       layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.deferred);
       prefetch_.after(Phase::weights, i);
-      if (is_last(microbatch)) layers_[i]->start_synchronise();
+      if (is_last(microbatch)) start_synchronise(*layers_[i]);
     }
   }
 
@@ -287,6 +287,9 @@ class Chunk {
     return false;
   }
 
+  static void start_synchronise(runtime::Layer<T>& layer) {
+    layer.for_each_store([](runtime::Store& store) { store.start_synchronise(); });
+  }
   [[nodiscard]] bool is_last(int microbatch) const { return microbatch + 1 == stage_.batch.microbatches; }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }

@@ -92,7 +92,7 @@ class NonFiniteSearch {
           if (!detail::all_finite(device, workspace, View<const T>(layers[i]->input(slot))))
             found_input_of(entry.number);
       device.clear_sums();
-      layers[i]->add_gradient_squares();
+      layers[i]->for_each_store([](runtime::Store& store) { store.add_gradient_squares(); });
       if (!detail::finite_sums(device))
         gradient_ = std::max(gradient_, static_cast<double>(entry.number) * ranks_ + ranks_ - 1 - rank_);
     }

@@ -44,7 +44,7 @@ class ZeroPrefetch {
   void before(Phase phase, std::size_t i, bool high) {
     const Room room = room_of(phase, i);
     if (room.empty()) return;
-    runtime::StreamedStore& store = *layers_[i].streaming.store;
+    runtime::Store& store = *layers_[i].streaming.store;
     const bool gathers = room.parameters.count > 0;
     if (!running_) {
       begin(room, high);
@@ -130,7 +130,7 @@ class ZeroPrefetch {
   std::size_t turn_ = 0;   ///< the places of the layer that works now
   std::array<View<std::byte>, 2> parameters_;
   std::array<View<std::byte>, 2> gradients_;
-  std::array<runtime::StreamedStore*, 2> reducing_{};  ///< by place
+  std::array<runtime::Store*, 2> reducing_{};  ///< by place
 };
 
 }  // namespace galvatron::train
