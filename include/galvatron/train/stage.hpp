@@ -101,7 +101,7 @@ class Stage {
 
   /// Collective, after a step whose result is not finite: where that began.
   NonFinite find_non_finite() {
-    NonFiniteSearch search(world_.rank(), world_.size());
+    NonFiniteSearch search;
     for (auto& chunk : chunks_) chunk->look_for_non_finite(search);
     return search.agree(world_.control().everybody());
   }
