@@ -145,8 +145,7 @@ class Executor {
     if (id < 0) return {};
     const program::Value& v = program_.value(id);
     const std::int64_t count = of(program_.buffer(v.buffer).elements);
-    std::byte* const data = address(v.buffer);
-    const View<U> all{reinterpret_cast<U*>(data), count};
+    const View<U> all{reinterpret_cast<U*>(address(v.buffer)), count};
     const std::int64_t own = count / context_.spec.tensor;
     const std::int64_t first = of(program::Letter::first_rows) * layer_.hidden;
     switch (v.part) {
@@ -185,9 +184,8 @@ class Executor {
   View<float> gradient(int weight) const { return groups_.gradient(weight); }
   View<const T> norm_parameter(const Step& step, int i) {
     const int weight = step.weights[at(i)];
-    if (step.deferred_norm && phase_ == Phase::weights)
-      return groups_.replicated_part(View<const T>(deferred_->replicated), weight);
-    return parameter(weight);
+    const bool deferred = step.deferred_norm && phase_ == Phase::weights;
+    return deferred ? groups_.replicated_part(View<const T>(deferred_->replicated), weight) : parameter(weight);
   }
   View<float> norm_gradient(const Step& step, int i) {
     const int weight = step.weights[at(i)];
@@ -196,35 +194,36 @@ class Executor {
 
   // ---- products of 8-bit operands
 
-  [[nodiscard]] bool rounds(const Step& step, std::int64_t m, std::int64_t n, std::int64_t k) const {
-    return std::is_same_v<T, bfloat16> && step.eight_bit && context_.eight_bit && cost::fits_8bit(m, n, k);
+  // Columns of a product: those of all inputs of the activation behind it.
+  [[nodiscard]] std::int64_t columns(const Step& step) const {
+    return (step.code == Code::linear_activation ? inputs_of(step.activation) : 1) * of(step.n);
+  }
+  [[nodiscard]] bool rounds(const Step& step) const {
+    return std::is_same_v<T, bfloat16> && step.eight_bit && context_.eight_bit &&
+           cost::fits_8bit(of(step.m), columns(step), of(step.k));
   }
   [[nodiscard]] std::int64_t rounded_operands(const Step& step) const {
-    const std::int64_t widths = step.code == Code::linear_activation ? inputs_of(step.activation) : 1;
-    const std::int64_t m = of(step.m);
-    const std::int64_t n = widths * of(step.n);
-    const std::int64_t k = of(step.k);
-    return rounds(step, m, n, k) ? cost::room_8bit(m, n, k) : 0;
+    return rounds(step) ? cost::room_8bit(of(step.m), columns(step), of(step.k)) : 0;
   }
   // Rounded operands lie between the two ends of the frame's stack.
-  [[nodiscard]] View<std::byte> rounding_scratch(std::int64_t count) const {
+  [[nodiscard]] View<std::byte> rounding_scratch(const Step& step) const {
     std::int64_t low = 0;
     for (int b = 0; b < program_.buffers.size; ++b) {
       const program::Buffer& buffer = program_.buffer(b);
       const bool lives = buffer.phase == static_cast<int>(phase_) && buffer.first <= step_ && step_ <= buffer.last;
       if (lives && !buffer.high) low = std::max(low, frame_offsets_[at(b)] + bytes(buffer));
     }
-    return {D::counts_only ? nullptr : frame_ + low, count};
+    return {D::counts_only ? nullptr : frame_ + low, rounded_operands(step)};
   }
   template <class C>
-  void product(const Step& step, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const T> a,
-               View<const T> b, View<C> c, bool accumulate = false, View<const T> bias = {}) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      if (rounds(step, m, n, k)) {
-        context_.device.gemm_8bit(kind, m, n, k, a, b, c, accumulate, bias, rounding_scratch(cost::room_8bit(m, n, k)));
-        return;
-      }
-    }
+  void product(const Step& step, op::Kind kind, View<const T> a, View<const T> b, View<C> c, bool accumulate = false,
+               View<const T> bias = {}) {
+    const std::int64_t m = of(step.m);
+    const std::int64_t n = columns(step);
+    const std::int64_t k = of(step.k);
+    if constexpr (std::is_same_v<T, bfloat16>)
+      if (rounds(step))
+        return context_.device.gemm_8bit(kind, m, n, k, a, b, c, accumulate, bias, rounding_scratch(step));
     context_.device.gemm(kind, m, n, k, a, b, c, accumulate, bias);
   }
 
@@ -241,12 +240,11 @@ class Executor {
     if (m == 0 && n > 0) return;  // no rows on this rank
     switch (step.code) {
       case Code::linear:
-        return product(step, op::Kind::gemm_nt, m, n, k, in, parameter(weight), out, false, bias(step));
+        return product(step, op::Kind::gemm_nt, in, parameter(weight), out, false, bias(step));
       case Code::linear_activation: {
-        const std::int64_t width = inputs_of(step.activation) * n;
         const View<T> g = value(step.out[1]);
-        if (rounds(step, m, width, k)) {
-          product(step, op::Kind::gemm_nt, m, width, k, in, parameter(weight), out, false, bias(step));
+        if (rounds(step)) {
+          product(step, op::Kind::gemm_nt, in, parameter(weight), out, false, bias(step));
           device.activation_forward(step.activation, m, n, out, g);
         } else {
           device.gemm_activation(step.activation, m, n, k, in, parameter(weight), bias(step), out, g);
@@ -254,12 +252,12 @@ class Executor {
         break;
       }
       case Code::input_gradient:
-        return product(step, op::Kind::gemm_nn, m, n, k, in, parameter(weight), out);
+        return product(step, op::Kind::gemm_nn, in, parameter(weight), out);
       case Code::activation_gradient: {
         const View<T> u = value(step.in[1]);
         const View<T> dg = value(step.scratch[0]);
-        if (rounds(step, m, n, k)) {
-          product(step, op::Kind::gemm_nn, m, n, k, in, parameter(weight), dg);
+        if (rounds(step)) {
+          product(step, op::Kind::gemm_nn, in, parameter(weight), dg);
           device.activation_backward(step.activation, m, n, u, dg, out);
         } else {
           device.gemm_activation_backward(step.activation, m, n, k, in, parameter(weight), u, dg, out);
@@ -268,8 +266,7 @@ class Executor {
       }
       case Code::weight_gradient:
         if (k > 0)
-          product(step, op::Kind::gemm_tn, m, n, k, in, View<const T>(value(step.in[1])), gradient(weight),
-                  groups_.adds(weight));
+          product(step, op::Kind::gemm_tn, in, value(step.in[1]), gradient(weight), groups_.adds(weight));
         else if (!groups_.adds(weight))
           device.zero(raw_bytes(gradient(weight)));
         break;

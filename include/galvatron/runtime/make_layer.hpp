@@ -10,9 +10,6 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/core/error.hpp>
-#include <galvatron/device/arena.hpp>
-#include <galvatron/model/spec.hpp>
 #include <galvatron/program/lower.hpp>
 #include <galvatron/runtime/executor.hpp>
 #include <galvatron/runtime/implemented.hpp>
