@@ -53,7 +53,7 @@ Rows alone(const std::vector<Document>& documents, std::vector<float>& gradients
     groups.rest().zero_gradients();
     const auto program = program::lower(forward_of(block), {});
     for (const Document& document : documents) {
-      auto own = runtime::with_tokens(context, document.tokens);
+      auto own = context.with_tokens(document.tokens);
       HostExecutor executor(own, program, groups, document.tokens);
       const Rows rows = run(rank, executor, document.first, document.tokens);
       out.y.insert(out.y.end(), rows.y.begin(), rows.y.end());

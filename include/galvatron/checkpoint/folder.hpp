@@ -130,13 +130,12 @@ inline Result<void> complete_checkpoint(const std::filesystem::path& folder, con
   galvatron::detail::sync_folder(folder);
   auto all = list_checkpoints(folder);
   std::erase_if(all, [&](const CheckpointPlace& place) { return place.step > manifest.training.step; });
-  const auto old = static_cast<std::ptrdiff_t>(all.size()) - std::max(keep, 1);
-  for (std::ptrdiff_t i = 0; i < old; ++i) {
+  all.resize(all.size() - std::min(all.size(), static_cast<std::size_t>(std::max(keep, 1))));
+  for (const CheckpointPlace& old : all) {
     // Under another name first: what is half removed must not look complete.
-    const auto& place = all[static_cast<std::size_t>(i)].path;
     std::error_code ignored;
-    if (::rename(place.c_str(), unfinished(place).c_str()) == 0)
-      std::filesystem::remove_all(unfinished(place), ignored);
+    if (::rename(old.path.c_str(), unfinished(old.path).c_str()) == 0)
+      std::filesystem::remove_all(unfinished(old.path), ignored);
   }
   return {};
 }

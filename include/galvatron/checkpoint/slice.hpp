@@ -194,11 +194,10 @@ inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int 
         for_each_part(entry.layer, [&](ParameterPart part) {
           const int copies = entry.spec.shards();
           const ParameterLayout layout = parameter_layout(entry.layer, part, entry.spec.tensor, copies);
-          const Sharding::Range own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
           runtime::StoreView view;
           view.layer = entry.number;
           view.layout = &layout;
-          view.own = {own.begin, own.end};
+          view.own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
           view.tensor_rank = entry.spec.tensor_rank(local);
           view.tensor_degree = entry.spec.tensor;
           visitor(view);

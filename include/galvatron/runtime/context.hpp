@@ -44,6 +44,12 @@ struct Context {
     return spec.sequence == SequenceKind::megatron ? rows() / spec.tensor : rows();
   }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
+  /// The same place, where samples have so many tokens.
+  [[nodiscard]] Context with_tokens(std::int64_t count) const {
+    Context out = *this;
+    out.sequence = count;
+    return out;
+  }
   /// Calls f(first row, rows, samples, position of the first row) for runs of this rank's rows whose positions follow
   /// each other: two under zigzag, one for each document, else one.
   /// @param all  rows inside tensor-parallel regions, or where `local` this rank's own between the regions
@@ -70,13 +76,6 @@ struct Context {
     }
   }
 };
-
-/// The same place, where samples have so many tokens.
-template <class D>
-Context<D> with_tokens(Context<D> context, std::int64_t tokens) {
-  context.sequence = tokens;
-  return context;
-}
 
 /// The place of this rank of `world` in a layer of a stage whose first rank is `first_rank`.
 /// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments  see Context

@@ -237,6 +237,8 @@ class Executor {
     const View<T> in = value(step.in[0]);
     const View<T> out = value(step.out[0]);
     const int weight = step.weights[0];
+    const auto gamma = [&] { return norm_parameter(step, 0); };
+    const auto beta = [&] { return norm_parameter(step, 1); };
     if (m == 0 && n > 0) return;  // no rows on this rank
     switch (step.code) {
       case Code::linear:
@@ -273,19 +275,16 @@ class Executor {
       case Code::bias_gradient:
         return device.bias_gradient(m, n, in, gradient(step.weights[1]));
       case Code::norm_forward:
-        return device.norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, norm_parameter(step, 0),
-                                   norm_parameter(step, 1), out, value<float>(step.out[1]));
+        return device.norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, gamma(), beta(), out,
+                                   value<float>(step.out[1]));
       case Code::add_norm_forward:
-        return device.add_norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, value(step.in[1]),
-                                       norm_parameter(step, 0), norm_parameter(step, 1), out, value(step.out[1]),
-                                       value<float>(step.out[2]));
+        return device.add_norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, value(step.in[1]), gamma(), beta(),
+                                       out, value(step.out[1]), value<float>(step.out[2]));
       case Code::norm_recompute:
-        return device.norm_recompute(layer_.norm, m, n, in, norm_parameter(step, 0), norm_parameter(step, 1),
-                                     value<float>(step.in[1]), out);
+        return device.norm_recompute(layer_.norm, m, n, in, gamma(), beta(), value<float>(step.in[1]), out);
       case Code::norm_backward:
-        return device.norm_backward(layer_.norm, m, n, in, value(step.in[1]), norm_parameter(step, 0),
-                                    value<float>(step.in[2]), value(step.in[3]), out, norm_gradient(step, 0),
-                                    norm_gradient(step, 1));
+        return device.norm_backward(layer_.norm, m, n, in, value(step.in[1]), gamma(), value<float>(step.in[2]),
+                                    value(step.in[3]), out, norm_gradient(step, 0), norm_gradient(step, 1));
       case Code::activation_forward:
         return device.activation_forward(step.activation, m, n, in, out);
       case Code::activation_backward:

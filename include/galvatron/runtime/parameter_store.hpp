@@ -86,8 +86,7 @@ class ParameterStore final : public Store {
         counted_(counted),
         zero_(context.spec.zero) {
     const std::int64_t n = layout_.elements;
-    const Sharding::Range own = Sharding::even(n, context.spec.shards()).range(context.data.rank());
-    own_ = {own.begin, own.end};
+    own_ = Sharding::even(n, context.spec.shards()).range(context.data.rank());
     const std::int64_t shard = own_.count();  // equal on all ranks: layouts are padded to that
     if (n == 0) return;
     parameters_ = states.take<T>(zero_ == 3 ? shard : n);

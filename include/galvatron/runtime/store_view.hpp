@@ -1,11 +1,13 @@
 // A parameter store from outside: StoreView as checkpoints and tests see it, Store as a stage works with it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
@@ -14,13 +16,10 @@
 namespace galvatron::runtime {
 
 /// Elements [begin, end) of a store.
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  [[nodiscard]] std::int64_t count() const { return end > begin ? end - begin : 0; }
-};
-inline Range intersection(Range a, Range b) {
-  return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+using Range = Sharding::Range;
+constexpr Range intersection(Range a, Range b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
 /// One of the moments that the optimizer keeps: the view of the format that it has, the other is empty.
