@@ -1,6 +1,7 @@
 // The manifest of a checkpoint: what was trained, how far, with what, and the files with their checksums.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -45,9 +46,8 @@ struct LearningRate {
   [[nodiscard]] double at(std::int64_t step) const {
     if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
     if (steps <= warmup_steps + 1) return peak;
-    double progress = static_cast<double>(step - warmup_steps) / static_cast<double>(steps - warmup_steps - 1);
-    if (progress > 1) progress = 1;
-    return floor + 0.5 * (peak - floor) * (1 + std::cos(std::numbers::pi * progress));
+    const double progress = static_cast<double>(step - warmup_steps) / static_cast<double>(steps - warmup_steps - 1);
+    return floor + 0.5 * (peak - floor) * (1 + std::cos(std::numbers::pi * std::min(progress, 1.0)));
   }
 };
 

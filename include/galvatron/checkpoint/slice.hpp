@@ -33,7 +33,6 @@
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/runtime/layer.hpp>
 #include <galvatron/runtime/parameter_store.hpp>
-#include <galvatron/runtime/store_view.hpp>
 #include <galvatron/strategy/parameter_names.hpp>
 #include <galvatron/strategy/parameters.hpp>
 

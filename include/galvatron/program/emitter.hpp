@@ -27,11 +27,7 @@ class Emitter {
   using Step = BasicStep<Extent>;
 
   constexpr Emitter(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
-      : program_{.graph = graph, .kinds = kinds, .options = options, .splits = splits},
-        kept_(program_.graph, program_.kinds, program_.options),
-        megatron_(kinds.sequence == SequenceKind::megatron),
-        full_(kinds.recompute == RecomputeKind::full),
-        has_loss_(graph.has_loss()) {
+      : program_{.graph = graph, .kinds = kinds, .options = options, .splits = splits} {
     reserved_.fill(-1);
   }
   Emitter(const Emitter&) = delete;
@@ -239,10 +235,10 @@ class Emitter {
   }
 
   LayerProgram program_;
-  KeptTensors kept_;
-  bool megatron_;
-  bool full_;
-  bool has_loss_;
+  KeptTensors kept_{program_.graph, program_.kinds, program_.options};
+  bool megatron_ = program_.kinds.sequence == SequenceKind::megatron;
+  bool full_ = program_.kinds.recompute == RecomputeKind::full;
+  bool has_loss_ = program_.graph.has_loss();
   Phase phase_ = Phase::forward;
   std::array<int, forward::Graph::most_tensors> reserved_{};  ///< buffers of tensors that are not made yet
 };

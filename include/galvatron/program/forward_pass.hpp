@@ -14,34 +14,30 @@ namespace galvatron::program::detail {
 
 class ForwardPass : protected Emitter {
  protected:
-  constexpr ForwardPass(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
-      : Emitter(graph, kinds, splits, options),
-        ulysses_(kinds.sequence == SequenceKind::ulysses),
-        ring_(kinds.uses_ring()) {
+  using Emitter::Emitter;
+
+  constexpr void forward() {
     for (auto* of_tensors : {&own_, &gradients_}) of_tensors->fill(-1);
     for (auto* of_nodes : {&statistics_, &core_input_, &core_output_, &biases_}) of_nodes->fill(-1);
-    const BundlePlace& place = graph.layer.place;
+    const BundlePlace& place = g().layer.place;
     for (std::size_t k = 0; k < 2; ++k) {
-      const int tensor = graph.inputs[k];
-      const bool arrives = place.inputs[k] == place.arrives || graph.takes_data;
+      const int tensor = g().inputs[k];
+      const bool arrives = place.inputs[k] == place.arrives || g().takes_data;
       if (tensor >= 0) own_[at(tensor)] = fresh(elements(tensor), arrives ? Storage::input : Storage::pass_through);
       program_.inputs[k] = border_value(tensor, place.inputs[k]);
     }
-  }
-
-  /// The value of an input or output, which is a part of the bundle at the layer's border.
-  constexpr std::int16_t border_value(int tensor, std::int16_t part) {
-    if (tensor < 0) return -1;
-    program_.buffers[buffer_of(own(tensor))].part = part;
-    return id(own(tensor));
-  }
-  constexpr void forward() {
     phase_ = Phase::forward;
     for (int group = 0; group < groups(); ++group) push_group(Code::acquire, group);
     if (has_loss_)
       for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
     run(false);
-    for (std::size_t k = 0; k < 2; ++k) program_.outputs[k] = border_value(g().outputs[k], g().layer.place.outputs[k]);
+    for (std::size_t k = 0; k < 2; ++k) program_.outputs[k] = border_value(g().outputs[k], place.outputs[k]);
+  }
+  /// The value of an input or output, which is a part of the bundle at the layer's border.
+  constexpr std::int16_t border_value(int tensor, std::int16_t part) {
+    if (tensor < 0) return -1;
+    program_.buffers[buffer_of(own(tensor))].part = part;
+    return id(own(tensor));
   }
   /// The forward pass; where `again`, only what leads to what is kept.
   constexpr void run(bool again) {
@@ -373,8 +369,8 @@ class ForwardPass : protected Emitter {
     Id g = -1;
   };
 
-  bool ulysses_;
-  bool ring_;
+  bool ulysses_ = program_.kinds.sequence == SequenceKind::ulysses;
+  bool ring_ = program_.kinds.uses_ring();
   std::array<Id, forward::Graph::most_tensors> own_{};        ///< values of tensors, in their own placement
   std::array<Id, forward::Graph::most_tensors> gradients_{};  ///< of tensors, as far as they are made and not yet read
   std::array<Id, forward::Graph::most_nodes> statistics_{};   ///< of norms and attention; masks of dropout

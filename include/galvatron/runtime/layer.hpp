@@ -1,13 +1,117 @@
-// Layer: what a pipeline stage asks of each of its layers, whatever their kind and strategy are.
+// What a pipeline stage asks of each of its layers and their parameter stores, whatever their kind and strategy are;
+// and how checkpoints and tests see a store.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
-#include <galvatron/device/device.hpp>
-#include <galvatron/runtime/store_view.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/sharding.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::runtime {
+
+/// Elements [begin, end) of a store.
+using Range = Sharding::Range;
+constexpr Range intersection(Range a, Range b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+/// One of the moments that the optimizer keeps: the view of the format that it has, the other is empty.
+struct MomentView {
+  View<float> full;
+  View<bfloat16> half;
+
+  MomentView() = default;
+  /// Takes n elements from `region`. @param format  fp32 or bf16
+  MomentView(device::Region& region, std::int64_t n, Precision format) {
+    if (format == Precision::fp32)
+      full = region.take<float>(n);
+    else
+      half = region.take<bfloat16>(n);
+  }
+  /// Calls f(view) with elements [first, first + n).
+  template <class F>
+  void visit(std::int64_t first, std::int64_t n, const F& f) const {
+    if (half.empty())
+      f(full.slice(first, n));
+    else
+      f(half.slice(first, n));
+  }
+  [[nodiscard]] std::int64_t count() const { return full.count + half.count; }
+};
+
+/// A store that is seen from outside: the optimizer's range of it, with the synchronised gradients of that range.
+struct StoreView {
+  int layer = 0;  ///< the layer's number in the model
+  const ParameterLayout* layout = nullptr;
+  Range range;
+  View<const float> gradients;
+  View<const float> master;
+  MomentView first_moment;
+  MomentView second_moment;
+  Range own;            ///< the part of `range` that no other data rank has as its own
+  int tensor_rank = 0;  ///< of
+  int tensor_degree = 1;
+  bool counted = true;  ///< false for the second copy of a tied table
+};
+
+using StoreVisitor = std::function<void(const StoreView&)>;
+
+/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row, or
+/// whole rows. `layer` is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not
+/// matter.
+using ParameterSource =
+    std::function<void(int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values)>;
+
+/// What a stage asks of every store of its layers; ParameterStore says more of it.
+class Store {
+ public:
+  Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  virtual void initialise(const ParameterSource& source) = 0;
+  virtual void zero_gradients() = 0;
+  /// Gradients of ZeRO-0/1 over the data ranks: begins after the layer's last backward pass of a step, while layers
+  /// before it run theirs, and ends in synchronise(), which without a start does both.
+  virtual void start_synchronise() = 0;
+  virtual void synchronise() = 0;
+  virtual void add_gradient_squares() = 0;
+  virtual void update() = 0;
+  [[nodiscard]] virtual StoreView view() = 0;
+
+  // ZeRO-2/3 traffic beside the work of other layers (train/zero_prefetch.hpp), in this order: start_gather, then the
+  // layer's pass, in which it finds its parameters gathered; set_gradient_buffer before a pass that makes gradients,
+  // and finish_gradients some time after it.
+
+  /// Bytes of the whole parameters; 0 where they are whole anyway.
+  [[nodiscard]] virtual Bytes parameter_room() const = 0;
+  /// Bytes of the whole gradient.
+  [[nodiscard]] virtual Bytes gradient_room() const = 0;
+
+  /// Begins to gather the parameters into `room`, which is the layer's until release_parameters().
+  virtual void start_gather(View<std::byte> room) = 0;
+  virtual void release_parameters() = 0;
+  /// The layer's next gradient goes to `room`, and from there over the data ranks until finish_gradients().
+  virtual void set_gradient_buffer(View<std::byte> room) = 0;
+  virtual void finish_gradients() = 0;
+
+ protected:
+  ~Store() = default;
+};
+
+/// How the traffic of a layer can run beside the work of its neighbours.
+struct Streaming {
+  Store* store = nullptr;  ///< null: it cannot
+  bool splits = false;     ///< gradients of weights come in the second part of a backward that is split
+};
 
 /// @tparam T  element type of activations
 template <class T>

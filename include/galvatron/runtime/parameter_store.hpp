@@ -26,7 +26,7 @@
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/runtime/context.hpp>
-#include <galvatron/runtime/store_view.hpp>
+#include <galvatron/runtime/layer.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::runtime {

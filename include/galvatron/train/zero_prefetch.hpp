@@ -21,7 +21,7 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/program/program.hpp>
-#include <galvatron/runtime/store_view.hpp>
+#include <galvatron/runtime/layer.hpp>
 
 namespace galvatron::train {
 
