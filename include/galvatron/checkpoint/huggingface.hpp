@@ -38,7 +38,7 @@
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/runtime/parameter_store.hpp>
+#include <galvatron/runtime/layer.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::train {

@@ -1,6 +1,7 @@
 // The attention core: from projected queries, keys and values to the input of the output projection.
 //
-// Shapes: rows = tokens * b of this rank; q = A / t * head_dim, kv = kv_heads / t * head_dim, qkv = q + 2 kv.
+// Shapes: rows = tokens * b of this rank; q = A / t * head_dim, kv = kv_heads / t * head_dim, qkv = q + 2 kv. It gives
+// o (rows, q) and lse (b, heads, queries).
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,6 @@ template <class T>
 View<T> behind(View<T> all, std::int64_t first) {
   return all.slice(first, all.count - first);
 }
-
-/// What the core gives.
-template <class T>
-struct AttentionResults {
-  View<T> o;        ///< (rows, q)
-  View<float> lse;  ///< (b, heads, queries)
-};
 
 /// Queries, keys and values of rows, or their gradients.
 template <class T>

@@ -39,8 +39,6 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
   const View<T> out = value(step.out[0]);
   const auto scratch = [&](int i) { return value(step.scratch[static_cast<std::size_t>(i)]); };
   const auto sums = [&](int i) { return statistics(step.scratch[static_cast<std::size_t>(i)]); };
-  const auto made = [&] { return AttentionResults<T>{out, statistics(step.out[1])}; };
-  const auto kept = [&] { return AttentionResults<T>{value(step.in[2]), statistics(step.in[3])}; };
   const bool by_heads = context.spec.sequence == SequenceKind::ulysses;
   // Of whole sequences, from a fused projection.
   const auto fused = [&](View<T> all) { return by_heads ? ulysses.core(all) : heads.fused(all); };
@@ -72,8 +70,8 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
     for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
       const Projections<T> in_document = from.behind(first);
       context.device.attention_forward(s, in_document.q, in_document.k, in_document.v,
-                                       behind(made().o, first * s.out_stride), behind(made().lse, first * s.heads),
-                                       bias);
+                                       behind(out, first * s.out_stride),
+                                       behind(statistics(step.out[1]), first * s.heads), bias);
     });
   };
   const auto backward = [&](const Projections<T>& from, const Projections<T>& d, bool causal,
@@ -81,10 +79,10 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
     for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
       const Projections<T> in_document = from.behind(first);
       const Projections<T> to = d.behind(first);
-      context.device.attention_backward(s, in_document.q, in_document.k, in_document.v,
-                                        behind(kept().o, first * s.out_stride), behind(kept().lse, first * s.heads),
-                                        behind(value(step.in[4]), first * s.out_stride), to.q, to.k, to.v,
-                                        behind(sums(0), first * s.heads), bias);
+      context.device.attention_backward(
+          s, in_document.q, in_document.k, in_document.v, behind(value(step.in[2]), first * s.out_stride),
+          behind(statistics(step.in[3]), first * s.heads), behind(value(step.in[4]), first * s.out_stride), to.q, to.k,
+          to.v, behind(sums(0), first * s.heads), bias);
     });
   };
   device::AttentionBias bias;
@@ -96,7 +94,7 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
     case Code::attention_forward:
       if (layer.window > 0) {
         const Projections<T> from = heads.fused(in);
-        context.device.window_attention_forward(windows(), from.q, from.k, from.v, table, made().o, made().lse);
+        context.device.window_attention_forward(windows(), from.q, from.k, from.v, table, out, statistics(step.out[1]));
       } else {
         forward(fused(in), layer.causal, bias);
       }
@@ -105,7 +103,7 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
       if (layer.window > 0) {
         const Projections<T> from = heads.fused(in);
         const Projections<T> d = heads.fused(out);
-        context.device.window_attention_backward(windows(), from.q, from.k, from.v, table, kept().lse,
+        context.device.window_attention_backward(windows(), from.q, from.k, from.v, table, statistics(step.in[3]),
                                                  value(step.in[4]), d.q, d.k, d.v, d_table);
         break;
       }
@@ -121,10 +119,10 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
       return backward(heads.separate(in, value(step.in[1])), heads.separate(out, value(step.out[1])), false, {});
     case Code::ring_forward:
       return RingAttention<D, T>(context, layer)
-          .attend(in, made(), {scratch(0), scratch(1), scratch(2), sums(3), sums(4)});
+          .attend(in, out, statistics(step.out[1]), {scratch(0), scratch(1), scratch(2), sums(3), sums(4)});
     case Code::ring_backward:
       return RingAttention<D, T>(context, layer)
-          .backward(in, kept(), value(step.in[4]), out,
+          .backward(in, value(step.in[2]), statistics(step.in[3]), value(step.in[4]), out,
                     {sums(0), scratch(1), scratch(2), sums(3), sums(4), scratch(5), scratch(6), sums(7)});
     case Code::to_heads:
       return ulysses.to_heads(in, scratch(0), out);

@@ -65,8 +65,6 @@ class Executor {
     for (int part = 0; part + 1 < most_parts; ++part)
       begins_[at(part + 1)] = begins_[at(part)] + std::max(local(layer_.before(part)), local(layer_.after(part)));
   }
-  Executor(const Executor&) = delete;
-  Executor& operator=(const Executor&) = delete;
 
   /// Sets the numbers of the next passes, at most those that the buffers were made for; ranks of a group may differ.
   void bind(const program::Numbers& numbers) {

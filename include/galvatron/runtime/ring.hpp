@@ -47,27 +47,29 @@ class RingAttention {
     View<float> dq;              ///< (rows, q), where T is rounded
   };
 
-  void attend(View<T> input, const AttentionResults<T>& r, ForwardScratch scratch) {
+  void attend(View<T> input, View<T> o, View<float> lse, ForwardScratch scratch) {
     auto& [here, next, o_part, lse_part, sum] = scratch;
-    if constexpr (!rounds) sum = r.o;
+    if constexpr (!rounds) sum = o;
     copy_keys(input, here);
     for (int step = 0; step < ranks_; ++step) {
       const Part part = part_of(step);
       if (step + 1 < ranks_) c_.context.start_shift(here, next);
-      const View<T> o = step == 0 ? r.o : part.queries_of(o_part, heads_.q());
-      const View<float> lse = step == 0 ? r.lse : part.statistics_of(lse_part);
-      c_.device.attention_forward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here), o, lse);
+      const View<T> own_o = step == 0 ? o : part.queries_of(o_part, heads_.q());
+      const View<float> own_lse = step == 0 ? lse : part.statistics_of(lse_part);
+      c_.device.attention_forward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here), own_o,
+                                  own_lse);
       if (step > 0)
-        c_.device.attention_merge(part.shape, o, lse, part.queries_of(sum, heads_.q()), part.statistics_of(r.lse));
+        c_.device.attention_merge(part.shape, own_o, own_lse, part.queries_of(sum, heads_.q()),
+                                  part.statistics_of(lse));
       else
-        widen(r.o, sum);
+        widen(o, sum);
       if (step + 1 < ranks_) c_.context.finish_shifts();
       std::swap(here, next);
     }
-    if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = r.o.count}, sum, r.o);
+    if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = o.count}, sum, o);
   }
 
-  void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv, BackwardScratch scratch) {
+  void backward(View<T> input, View<T> o, View<float> lse, View<T> d_o, View<T> d_qkv, BackwardScratch scratch) {
     auto& [delta, here, next, d_here, d_next, dq_part, dkv_part, dq] = scratch;  // dq: rows of dq_stride
     const std::int64_t dq_stride = rounds ? heads_.q() : heads_.qkv();
     if constexpr (!rounds) dq = d_qkv;
@@ -88,7 +90,7 @@ class RingAttention {
           to_dkv = d_here;
         }
       c_.device.attention_backward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here),
-                                   part.queries_of(r.o, heads_.q()), part.statistics_of(r.lse),
+                                   part.queries_of(o, heads_.q()), part.statistics_of(lse),
                                    part.queries_of(d_o, heads_.q()), to_dq, to_dkv, values_of(to_dkv),
                                    part.statistics_of(delta));
       if (moves || step > 0) c_.context.finish_shifts();

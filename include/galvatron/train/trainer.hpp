@@ -90,22 +90,6 @@ inline std::int64_t first_step(const TrainOptions& options) {
   return options.resume == nullptr ? 0 : options.resume->training().step;
 }
 
-/// What a run's checkpoints say about it.
-inline TrainingState training_state(const Plan& plan, const ModelSpec& model, const TrainOptions& options) {
-  return {.model = model.name,
-          .architecture = model_architecture(model),
-          .step = first_step(options),
-          .seed = options.seed,
-          .global_batch = plan.global_batch,
-          .sequence_length = plan.sequence_length,
-          .data_tokens = options.data_tokens,
-          .data_crc32c = options.data_crc32c,
-          .precision = plan.precision,
-          .learning_rate = options.learning_rate,
-          .adam = options.adam,
-          .clip = options.clip};
-}
-
 /// Threads that each of `ranks` rank threads computes with on this machine.
 inline int threads_per_rank(int ranks) { return std::max(1, usable_cores() / ranks); }
 
@@ -136,8 +120,20 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
   }
   std::optional<Checkpointer<Device, decltype(stage)>> checkpointer;
   if (!options.checkpoint.folder.empty()) {
-    checkpointer.emplace(options.checkpoint, training_state(plan, model, options), rank.device(), world, stage,
-                         model.vocabulary(), [&platform] { platform.enter_beside(); });
+    const TrainingState training{.model = model.name,
+                                 .architecture = model_architecture(model),
+                                 .step = first_step(options),
+                                 .seed = options.seed,
+                                 .global_batch = plan.global_batch,
+                                 .sequence_length = plan.sequence_length,
+                                 .data_tokens = options.data_tokens,
+                                 .data_crc32c = options.data_crc32c,
+                                 .precision = plan.precision,
+                                 .learning_rate = options.learning_rate,
+                                 .adam = options.adam,
+                                 .clip = options.clip};
+    checkpointer.emplace(options.checkpoint, training, rank.device(), world, stage, model.vocabulary(),
+                         [&platform] { platform.enter_beside(); });
     stage.before_update([&checkpointer] { checkpointer->before_update(); });
   }
   stage.repeat(options.repeats);
