@@ -99,12 +99,6 @@ class Checkpoint {
   [[nodiscard]] const CheckpointManifest& manifest() const { return manifest_; }
   [[nodiscard]] const TrainingState& training() const { return manifest_.training; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Of all its files but the manifest.
-  [[nodiscard]] std::int64_t bytes() const {
-    std::int64_t sum = 0;
-    for (const CheckpointFile& file : manifest_.files) sum += file.bytes;
-    return sum;
-  }
   /// The shape of a whole parameter. The model has it.
   [[nodiscard]] TensorShape shape(int layer, ParameterName parameter) const {
     return tensors_.at({layer, parameter, StateKind::master}).shape;

@@ -266,7 +266,8 @@ class BackwardPass : ForwardPass {
 
     // Gradient of the input.
     const int producer = g().producer(x);
-    if (producer >= 0 && fuses_backward(producer)) {
+    if (options().fuses && is_block() && producer >= 0 && g().uses(x) == 1 &&
+        g().node(producer).operation == forward::Kind::activation) {
       const forward::Node& activation = g().node(producer);
       Step input = product(Code::activation_gradient, node, region, width(x), width(y));
       const Id dg = gradient_of(x);
@@ -290,10 +291,6 @@ class BackwardPass : ForwardPass {
                                           g().node(producer).operation == forward::Kind::multiply);
     if (unread && !program_.splits && kept_.keeps(x) && g().uses(x) == 1) return in_place(own(x));
     return fresh(elements(x));
-  }
-  [[nodiscard]] constexpr bool fuses_backward(int producer) const {
-    const forward::Node& node = g().node(producer);
-    return options().fuses && node.operation == forward::Kind::activation && is_block() && g().uses(node.output) == 1;
   }
 
   // ---- experts
