@@ -95,18 +95,16 @@ class BackgroundThread {
   }
 
  private:
-  Result<void> result(const std::stop_token& stop) const {
-    try {
-      return task_(stop);
-    } catch (...) {
-      return tl::unexpected<Error>(error_of_exception());
-    }
-  }
   void run(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (changed_.wait(lock, stop, [&] { return task_ && !error_; })) {
       lock.unlock();
-      auto done = result(stop);
+      Result<void> done;
+      try {
+        done = task_(stop);
+      } catch (...) {
+        done = tl::unexpected<Error>(error_of_exception());
+      }
       lock.lock();
       task_ = nullptr;
       if (!done) error_ = std::move(done.error());

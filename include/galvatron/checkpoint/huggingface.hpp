@@ -149,9 +149,8 @@ class HuggingFaceWeights {
  public:
   /// Opens model.safetensors, or the files that model.safetensors.index.json lists, of a folder; or one such file. The
   /// config.json beside it, if any, has to describe `model`: shapes alone do not tell heads, rotary positions, epsilon
-  /// or activation. Errors (usage): a missing or damaged file; a config.json of another model, or of one that
-  /// load_model() refuses; a tensor that is missing, has another shape or number format than the model needs, or has no
-  /// place in the model.
+  /// or activation. Errors (usage): a missing or damaged file; a config.json of another model, or one that load_model()
+  /// refuses; a tensor that is missing, that does not fit, or that has no place in the model.
   static Result<HuggingFaceWeights> open(const std::filesystem::path& path, const ModelSpec& model) {
     const auto family = huggingface_family(model);
     if (!family) return tl::unexpected<Error>(family.error());
@@ -262,17 +261,15 @@ class HuggingFaceWeights {
     if (map == nullptr || !map->is_object())
       fields.fail(path.string() + ": the key \"weight_map\" with the files of the tensors is missing");
     if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
-    std::set<std::string> names;
+    std::set<std::filesystem::path> files;
     for (const auto& [tensor, file] : map->items()) {
       const std::string name = file.is_string() ? file.get<std::string>() : "";
       if (name.empty() || name.find('/') != std::string::npos)
         return usage_error(path.string() + ": the tensor \"" + galvatron::detail::one_line(tensor, 80) +
                            "\" is in no file beside it");
-      names.insert(name);
+      files.insert(path.parent_path() / name);
     }
-    std::vector<std::filesystem::path> out;
-    for (const std::string& name : names) out.push_back(path.parent_path() / name);
-    return out;
+    return std::vector(files.begin(), files.end());
   }
 
   Result<void> add(const std::filesystem::path& path) {

@@ -65,8 +65,7 @@ struct ImageView {
 };
 
 /// The images of an .images file in memory, which `name` stands for in messages. Errors (usage): not such a file,
-/// another version, sizes out of range, a body that is shorter or longer than the header says, a label that is no
-/// class.
+/// another version, sizes out of range, a body that is not as the header says, a label that is no class.
 inline Result<ImageView> parse_image_file(std::span<const std::byte> bytes, std::string_view name) {
   const std::string file(name);
   const auto size = static_cast<std::int64_t>(bytes.size());

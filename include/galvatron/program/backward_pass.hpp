@@ -31,13 +31,13 @@ class BackwardPass : ForwardPass {
     if (!has_loss_) {
       phase_ = Phase::backward;
       enter_gradients();
-      for (int group = 0; group < groups(); ++group)
+      for (int group = 0; group < program_.groups(); ++group)
         if (is_block()) push_group(Code::acquire, group);
       if (program_.splits) push_group(Code::keep_replicated, 0);
       phase_ = weights_phase();
-      for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
+      for (int group = 0; group < program_.groups(); ++group) push_group(Code::open_gradients, group);
       phase_ = Phase::backward;
-      if (!is_block() && g().has_norm()) push_group(Code::acquire, groups() - 1);
+      if (!is_block() && g().has_norm()) push_group(Code::acquire, program_.groups() - 1);
       if (full_) run(true);
     }
     for (int i = g().node_count; i-- > 0;) back(i);
@@ -46,7 +46,7 @@ class BackwardPass : ForwardPass {
       phase_ = Phase::weights;
       push_group(Code::add_replicated, 0);
     }
-    for (int group = 0; group < groups(); ++group) push_group(Code::close_gradients, group);
+    for (int group = 0; group < program_.groups(); ++group) push_group(Code::close_gradients, group);
     if (has_loss_) {
       phase_ = Phase::backward;
       const int x = g().inputs[0];

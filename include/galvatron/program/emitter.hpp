@@ -227,7 +227,6 @@ class Emitter {
 
   // ---- parameter groups
 
-  [[nodiscard]] constexpr int groups() const { return program_.groups(); }
   constexpr void push_group(Code code, int group) {
     Step step{.code = code, .group = static_cast<std::int8_t>(group)};
     if (code == Code::acquire || code == Code::close_gradients) step.ranks = Ranks::shards;

@@ -27,9 +27,9 @@ class ForwardPass : protected Emitter {
       program_.inputs[k] = border_value(tensor, place.inputs[k]);
     }
     phase_ = Phase::forward;
-    for (int group = 0; group < groups(); ++group) push_group(Code::acquire, group);
+    for (int group = 0; group < program_.groups(); ++group) push_group(Code::acquire, group);
     if (has_loss_)
-      for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
+      for (int group = 0; group < program_.groups(); ++group) push_group(Code::open_gradients, group);
     run(false);
     for (std::size_t k = 0; k < 2; ++k) program_.outputs[k] = border_value(g().outputs[k], place.outputs[k]);
   }

@@ -110,8 +110,7 @@ class Verification {
       const auto index = &b - p_.buffers.begin();
       return std::int64_t{64} * (1 + (index * 37) % 101);
     };
-    const std::int64_t frame =
-        frame_bytes(p_, static_cast<Phase>(phase_), bytes, [](const Step&) { return std::int64_t{0}; });
+    const std::int64_t frame = frame_bytes(p_, static_cast<Phase>(phase_), bytes);
     std::vector<std::pair<std::int64_t, std::int64_t>> taken;
     for (int b = 0; b < p_.buffers.size; ++b) {
       const Buffer& buffer = p_.buffer(b);

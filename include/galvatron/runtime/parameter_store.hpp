@@ -105,37 +105,35 @@ class ParameterStore final : public Store {
 
   /// Parameters from `source`; the moments are 0.
   void initialise(const ParameterSource& source) override {
-    if constexpr (!D::counts_only) {
-      if (empty()) return;
-      const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
-      for (const MomentView& moment : {first_moment_, second_moment_})
-        moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(raw_bytes(values)); });
-      context_->device.zero(raw_bytes(master_));
-      context_->device.zero(raw_bytes(parameters_));
-      constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
-      std::vector<float> values;
-      for (const ParameterTensor& tensor : layout_) {
-        const std::int64_t c = tensor.columns;
-        const Range part = intersection(kept, {tensor.offset, tensor.offset + tensor.count()});
-        if (part.count() == 0) continue;
-        const std::int64_t end = divide_up(part.end - tensor.offset, c);
-        std::int64_t rows = 0;
-        for (std::int64_t row = (part.begin - tensor.offset) / c; row < end; row += rows) {
-          const WholeRun run = whole_run(tensor, context_->tensor_rank(), context_->spec.tensor, row);
-          rows = std::min({run.rows, end - row, std::max<std::int64_t>(most / c, 1)});
-          const Range range{tensor.offset + row * c, tensor.offset + (row + rows) * c};
-          if constexpr (!has_master) {
-            if (kept.begin <= range.begin && range.end <= kept.end) {
-              context_->device.write(parameters_.slice(range.begin - kept.begin, range.count()),
-                                     [&](View<float> to) { source(layer_, tensor, run.index, to); });
-              continue;
-            }
+    if (D::counts_only || empty()) return;
+    const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
+    for (const MomentView& moment : {first_moment_, second_moment_})
+      moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(raw_bytes(values)); });
+    context_->device.zero(raw_bytes(master_));
+    context_->device.zero(raw_bytes(parameters_));
+    constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
+    std::vector<float> values;
+    for (const ParameterTensor& tensor : layout_) {
+      const std::int64_t c = tensor.columns;
+      const Range part = intersection(kept, {tensor.offset, tensor.offset + tensor.count()});
+      if (part.count() == 0) continue;
+      const std::int64_t end = divide_up(part.end - tensor.offset, c);
+      std::int64_t rows = 0;
+      for (std::int64_t row = (part.begin - tensor.offset) / c; row < end; row += rows) {
+        const WholeRun run = whole_run(tensor, context_->tensor_rank(), context_->spec.tensor, row);
+        rows = std::min({run.rows, end - row, std::max<std::int64_t>(most / c, 1)});
+        const Range range{tensor.offset + row * c, tensor.offset + (row + rows) * c};
+        if constexpr (!has_master) {
+          if (kept.begin <= range.begin && range.end <= kept.end) {
+            context_->device.write(parameters_.slice(range.begin - kept.begin, range.count()),
+                                   [&](View<float> to) { source(layer_, tensor, run.index, to); });
+            continue;
           }
-          values.resize(static_cast<std::size_t>(range.count()));
-          source(layer_, tensor, run.index, {values.data(), range.count()});
-          if constexpr (has_master) place(values, range, optimizer_range(), master_);
-          place(values, range, kept, parameters_);
         }
+        values.resize(static_cast<std::size_t>(range.count()));
+        source(layer_, tensor, run.index, {values.data(), range.count()});
+        if constexpr (has_master) place(values, range, optimizer_range(), master_);
+        place(values, range, kept, parameters_);
       }
     }
   }

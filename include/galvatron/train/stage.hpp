@@ -136,9 +136,9 @@ class Stage {
   }
   template <class F>
   void observed(const schedule::Instruction& instruction, const F& body) {
-    if (observer_ != nullptr) observer_->begins();
+    const double began = observer_ != nullptr ? steady_seconds() : 0;
     body();
-    if (observer_ != nullptr) observer_->ended(instruction);
+    if (observer_ != nullptr) observer_->ended(instruction, began);
   }
 
   // Forward and backward of all micro-batches, with the reduction of gradients.
