@@ -186,7 +186,7 @@ class SpanBatches final : public BatchSource {
     std::vector<std::int64_t> ends{whole};
     for (std::int64_t i = 0; i + 1 < parts; ++i)
       ends.push_back(1 + shuffled(options_.seed ^ stream, number, i, whole - 1));
-    std::sort(ends.begin(), ends.end());
+    std::ranges::sort(ends);
     for (std::size_t i = ends.size(); i-- > 1;) ends[i] -= ends[i - 1];
     return ends;
   }

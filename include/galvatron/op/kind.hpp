@@ -111,9 +111,8 @@ constexpr Kind in_product(Kind activation) {
 }
 /// The operation of its own that replaces a part of a GEMM; other kinds are that already.
 constexpr Kind unfused(Kind kind) {
-  if (kind == Kind::gelu_in_product) return Kind::activation_forward;
-  if (kind == Kind::gelu_gradient_in_product) return Kind::activation_backward;
-  return kind;
+  if (!is_in_product(kind)) return kind;
+  return kind == Kind::gelu_in_product ? Kind::activation_forward : Kind::activation_backward;
 }
 
 /// The word for the operands of a GEMM: nt, nn or tn.

@@ -38,11 +38,9 @@ struct MeasuredGrid {
   typename LogGrid<D>::Axes axes;
   std::vector<double> seconds;
 
-  explicit MeasuredGrid(typename LogGrid<D>::Axes grid_axes) : axes(std::move(grid_axes)) {
-    std::size_t points = 1;
-    for (const auto& axis : axes) points *= axis.size();
-    seconds.assign(points, std::numeric_limits<double>::quiet_NaN());
-  }
+  explicit MeasuredGrid(typename LogGrid<D>::Axes grid_axes)
+      : axes(std::move(grid_axes)), seconds(stride(-1), std::numeric_limits<double>::quiet_NaN()) {}
+  /// Points from one extent of axis d to the next; of -1: all.
   [[nodiscard]] std::size_t stride(int d) const {
     std::size_t stride = 1;
     for (int i = D - 1; i > d; --i) stride *= axes[static_cast<std::size_t>(i)].size();

@@ -73,10 +73,6 @@ using ParameterSource =
 /// What a stage asks of every store of its layers; ParameterStore says more of it.
 class Store {
  public:
-  Store() = default;
-  Store(const Store&) = delete;
-  Store& operator=(const Store&) = delete;
-
   virtual void initialise(const ParameterSource& source) = 0;
   virtual void zero_gradients() = 0;
   /// Gradients of ZeRO-0/1 over the data ranks: begins after the layer's last backward pass of a step, while layers

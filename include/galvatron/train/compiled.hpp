@@ -1,6 +1,5 @@
 // The layers and the trainer on this machine's cores with every strategy, compiled elsewhere: what includes this and
-// links galvatron::trainer instantiates no layers, which are most of what a program that trains takes to compile. Ranks
-// may be threads or processes.
+// links galvatron::trainer instantiates no layers, most of what it takes to compile. Ranks are threads or processes.
 #pragma once
 
 #include <memory>

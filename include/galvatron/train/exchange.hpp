@@ -67,8 +67,8 @@ class Exchange {
     std::vector<PlacedPiece> receives;
   };
 
-  /// @param token  bytes of one
-  void add(Part& part, const ActivationLayout& from, const ActivationLayout& to, int rank, std::int64_t token) const {
+  void add(Part& part, const ActivationLayout& from, const ActivationLayout& to, int rank,
+           std::int64_t token_bytes) const {
     // Sender and receiver go through the pieces in the same order.
     const auto each_piece = [&](const ActivationLayout& peers, const auto& f) {
       for (int peer = peers.first_rank; peer < peers.first_rank + peers.ranks(); ++peer)
@@ -77,11 +77,11 @@ class Exchange {
     };
     if (from.holds(rank))
       each_piece(to, [&](int peer, int i, int j) {
-        add(part.sends, peer, transfer(from, to, rank, peer, i, j), from, rank, i, token);
+        add(part.sends, peer, transfer(from, to, rank, peer, i, j), from, rank, i, token_bytes);
       });
     if (to.holds(rank))
       each_piece(from, [&](int peer, int i, int j) {
-        add(part.receives, peer, transfer(from, to, peer, rank, i, j), to, rank, j, token);
+        add(part.receives, peer, transfer(from, to, peer, rank, i, j), to, rank, j, token_bytes);
       });
   }
   // `moved` lies in piece `piece` of what `rank` holds; pieces lie one after the other.

@@ -45,11 +45,11 @@ void receive(comm::World& world, int peer, T* data, std::size_t count = 1) {
 
 /// Throws Failure (usage) when the job has another number of processes than the plan has ranks.
 inline void require_ranks(const Plan& plan, int processes, const std::string& found, const std::string& way = {}) {
+  if (plan.ranks() == processes) return;
   const std::string ranks = std::to_string(plan.ranks());
   const std::string there = std::to_string(processes);
-  if (plan.ranks() != processes)
-    throw Failure(ErrorKind::usage, "the plan has " + ranks + " ranks, but " + found + " " + there +
-                                        " processes: start " + ranks + way + ", or make a plan for " + there);
+  throw Failure(ErrorKind::usage, "the plan has " + ranks + " ranks, but " + found + " " + there +
+                                      " processes: start " + ranks + way + ", or make a plan for " + there);
 }
 
 }  // namespace detail

@@ -50,7 +50,8 @@ class ZeroPrefetch {
       begin(room, high);
       if (gathers) store.start_gather(parameters_[turn_]);
     }
-    if (gathers && goes_on(phase, i)) layers_[next(phase, i)].streaming.store->start_gather(parameters_[1 - turn_]);
+    if (gathers && goes_on(phase, i))
+      layers_[phase == Phase::forward ? i + 1 : i - 1].streaming.store->start_gather(parameters_[1 - turn_]);
     if (room.gradients.count > 0) {
       finish(turn_);
       store.set_gradient_buffer(gradients_[turn_]);
@@ -91,7 +92,6 @@ class ZeroPrefetch {
     return {phase != Phase::weights ? layer.store->parameter_room() : Bytes{},
             reduces ? layer.store->gradient_room() : Bytes{}};
   }
-  static std::size_t next(Phase phase, std::size_t i) { return phase == Phase::forward ? i + 1 : i - 1; }
   [[nodiscard]] bool goes_on(Phase phase, std::size_t i) const {
     return phase == Phase::forward ? i + 1 < layers_.size() && layers_[i + 1].follows : layers_[i].follows;
   }
