@@ -152,8 +152,8 @@ void print_budgets(const std::vector<Candidate>& all, const std::vector<Bytes>& 
     }
     const Candidate& c = all[chosen[b]];
     std::printf("%-12.1f %6zu %9.3f %8.1f%% %9.2f %9.2f %7.1f%%  %s\n", static_cast<double>(budgets[b].count) / 1e6,
-                predicted.size(), spearman(predicted, measured), 100 * train::detail::median_of(errors), c.measured * 1e3,
-                best * 1e3, 100 * (c.measured / best - 1), plan_words(c.plan).c_str());
+                predicted.size(), spearman(predicted, measured), 100 * train::detail::median_of(errors),
+                c.measured * 1e3, best * 1e3, 100 * (c.measured / best - 1), plan_words(c.plan).c_str());
   }
 }
 

@@ -63,8 +63,7 @@ class Exchange {
     std::int64_t offset;  ///< bytes from the start of the local tensor
   };
   struct Part {
-    std::vector<PlacedPiece> sends;
-    std::vector<PlacedPiece> receives;
+    std::vector<PlacedPiece> sends, receives;
   };
 
   void add(Part& part, const ActivationLayout& from, const ActivationLayout& to, int rank,

@@ -75,8 +75,7 @@ class ZeroPrefetch {
   };
   /// What one layer takes in a pass.
   struct Room {
-    Bytes parameters;
-    Bytes gradients;
+    Bytes parameters, gradients;
     [[nodiscard]] bool empty() const { return parameters.count == 0 && gradients.count == 0; }
   };
 
