@@ -178,7 +178,7 @@ int benchmark(const Arguments& a) {
   const auto median_of = [&](double Round::* member) {
     std::vector<double> values;
     for (const Round& round : rounds) values.push_back(round.*member);
-    return train::median(values);
+    return train::detail::median_of(values);
   };
   const double save = median_of(&Round::save);
   const double pause = median_of(&Round::pause);

@@ -105,7 +105,7 @@ double seconds_of(const Candidate& candidate, const ModelSpec& model, int steps)
       throw Failure(ErrorKind::internal, "a rank used more memory than predicted: " + plan_words(candidate.plan));
   std::vector<double> seconds;
   for (std::size_t i = 1; i < report.steps.size(); ++i) seconds.push_back(report.steps[i].seconds);
-  return train::median(seconds);
+  return train::detail::median_of(seconds);
 }
 
 std::vector<double> ranks_of(const std::vector<double>& values) {
@@ -152,8 +152,8 @@ void print_budgets(const std::vector<Candidate>& all, const std::vector<Bytes>& 
     }
     const Candidate& c = all[chosen[b]];
     std::printf("%-12.1f %6zu %9.3f %8.1f%% %9.2f %9.2f %7.1f%%  %s\n", static_cast<double>(budgets[b].count) / 1e6,
-                predicted.size(), spearman(predicted, measured), 100 * train::median(errors), c.measured * 1e3,
-                best * 1e3, 100 * (c.measured / best - 1), plan_words(c.plan).c_str());
+                predicted.size(), spearman(predicted, measured), 100 * train::detail::median_of(errors),
+                c.measured * 1e3, best * 1e3, 100 * (c.measured / best - 1), plan_words(c.plan).c_str());
   }
 }
 

@@ -1,5 +1,4 @@
-// Every strategy's layers and rank in fp32: a unit of its own, because it is most of what a program that trains takes
-// to compile.
+// Every strategy's layers and rank in fp32.
 #include <galvatron/train/compiled.hpp>
 
 namespace galvatron {

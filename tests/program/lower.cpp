@@ -116,7 +116,7 @@ TEST_CASE("the peaks of a frame give its size, whatever the buffers' sizes are")
         std::array<std::int64_t, LayerProgram::most_buffers> sizes{};
         for (std::int64_t& size : sizes) size = 64 * any(random);
         const auto bytes = [&](const program::Buffer& buffer) {
-          return sizes[static_cast<std::size_t>(&buffer - made.buffers.data())];
+          return sizes[static_cast<std::size_t>(&buffer - made.buffers.begin())];
         };
         for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
           CHECK(program::frame_bytes(made, phase, bytes) ==
@@ -134,7 +134,7 @@ TEST_CASE("the verifier finds a step that is missing, out of order, or that writ
   for (int phase = 0; phase < 2; ++phase)
     for (int i = 0; i < right.phase[static_cast<std::size_t>(phase)].size; ++i) {
       LayerProgram wrong = right;
-      Step& step = wrong.phase[static_cast<std::size_t>(phase)].steps[static_cast<std::size_t>(i)];
+      Step& step = wrong.phase[static_cast<std::size_t>(phase)][i];
       if (step.out[0] < 0 || step.code == Code::copy) continue;
       ++tried;
       step = Step{.code = Code::acquire};
@@ -146,16 +146,16 @@ TEST_CASE("the verifier finds a step that is missing, out of order, or that writ
   LayerProgram early = right;  // the norm's gradient before the product that it reads
   auto& backward = early.phase[1];
   for (int i = 1; i < backward.size; ++i)
-    if (backward.steps[static_cast<std::size_t>(i)].code == Code::norm_backward) {
-      std::swap(backward.steps[static_cast<std::size_t>(i)], backward.steps[static_cast<std::size_t>(i - 1)]);
+    if (backward[i].code == Code::norm_backward) {
+      std::swap(backward[i], backward[i - 1]);
       break;
     }
   CHECK(!program::why_wrong(early).empty());
 
   LayerProgram overlapping = right;
-  for (int b = 0; b < overlapping.buffer_count; ++b)
+  for (int b = 0; b < overlapping.buffers.size; ++b)
     if (overlapping.buffer(b).below >= 0) {
-      overlapping.buffers[static_cast<std::size_t>(b)].below = -1;
+      overlapping.buffers[b].below = -1;
       break;
     }
   CHECK(!program::why_wrong(overlapping).empty());

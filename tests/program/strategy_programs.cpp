@@ -26,7 +26,7 @@ constexpr LayerSpec llama_block{.hidden = 128,
 void check(const program::LayerProgram& made) {
   CHECK(program::why_wrong(made) == "");
   const program::LayerProgram lowered = program::lower(made.graph, made.kinds);
-  CHECK(lowered.value_count == made.value_count);
+  CHECK(lowered.values.size == made.values.size);
   for (int phase = 0; phase < program::phases; ++phase)
     CHECK(lowered.phase[static_cast<std::size_t>(phase)].size == made.phase[static_cast<std::size_t>(phase)].size);
 }

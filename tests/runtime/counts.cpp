@@ -95,12 +95,13 @@ enum class Turn { first, later };
 auto tally(auto begin, auto end, Turn turn) {
   using Key = std::tuple<op::Kind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, bool, bool>;
   std::map<Key, std::int64_t> out;
-  for (auto w = begin; w != end; ++w) {
-    const bool writes = turn == Turn::first ? w->writes_one_in > 0 : w->writes_one_in == 1;
-    if (w->kind == op::Kind::adamw || w->kind == op::Kind::adamw_bf16 || w->kind == op::Kind::norm_squared)
-      out[Key{w->kind, 0, 0, 0, 0, false, 1, false, false}] += w->m * w->times;
+  for (; begin != end; ++begin) {
+    const Work& w = *begin;
+    const bool writes = turn == Turn::first ? w.writes_one_in > 0 : w.writes_one_in == 1;
+    if (w.kind == op::Kind::adamw || w.kind == op::Kind::adamw_bf16 || w.kind == op::Kind::norm_squared)
+      out[Key{w.kind, 0, 0, 0, 0, false, 1, false, false}] += w.m * w.times;
     else
-      out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->stride, w->eight_bit, writes}] += w->times;
+      out[Key{w.kind, w.m, w.n, w.k, w.l, w.causal, w.stride, w.eight_bit, writes}] += w.times;
   }
   return out;
 }
@@ -170,15 +171,16 @@ class CountedLayer {
   std::string differences(const cost::LayerCounts& counts, bool counts_norm) {
     std::string out;
     for (const Turn turn : {Turn::first, Turn::later}) microbatch(counts, turn, out);
-    pass("synchronise", counts.synchronise, out, [&] { layer_->synchronise(); });
+    pass("synchronise", counts.synchronise, out,
+         [&] { layer_->for_each_store([](runtime::Store& store) { store.synchronise(); }); });
     out += difference("workspace of synchronise", workspace_.peak(), {0});
     op::WorkList update;
     for (const Work& work : counts.update)
       if (counts_norm || work.kind != op::Kind::norm_squared) update.push(work);
     pass("update", update, out, [&] {
-      layer_->zero_gradients();
-      if (counts_norm) layer_->add_gradient_squares();
-      layer_->update();
+      layer_->for_each_store([](runtime::Store& store) { store.zero_gradients(); });
+      if (counts_norm) layer_->for_each_store([](runtime::Store& store) { store.add_gradient_squares(); });
+      layer_->for_each_store([](runtime::Store& store) { store.update(); });
     });
     out += difference("workspace of update", workspace_.peak(), {0});
     out += difference("states", states_.peak(), counts.states);
@@ -197,9 +199,9 @@ class CountedLayer {
     const auto backward = [&] {
       workspace_.take<std::byte>((counts.input - counts.activation).count);  // by which the gradient grows
       if (batch_.splits_backward)
-        layer_->backward_input(0, 0, gradient_);
+        layer_->backward(0, 0, gradient_);
       else
-        layer_->backward(0, gradient_);
+        layer_->backward(0, -1, gradient_);
     };
     pass("backward", counts.backward, out, backward, turn);
     out += difference("backward workspace", workspace_.peak(), counts.backward_workspace);

@@ -13,8 +13,8 @@
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/host/host.hpp>
-#include <galvatron/runtime/compiled.hpp>
 #include <galvatron/strategy/layout.hpp>
+#include <galvatron/train/compiled.hpp>
 
 #include "whole_tensors.hpp"
 
@@ -127,23 +127,24 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     const std::size_t input = index_of(bundle, layer.place.arrives);
     const View<T> passed = pass_through.take<T>(streams.size() > 1 ? local_rows(1 - input) * h : 0);
     if (streams.size() > 1) made->set_pass_through(0, bundle[1 - input], passed);
-    made->initialise([&](int, const ParameterTensor& which, std::int64_t index, View<float> values) {
+    const auto given = [&](int, const ParameterTensor& which, std::int64_t index, View<float> values) {
       const Tensor& whole = parameters.at(which.name);
       for (std::int64_t i = 0; i < values.count; ++i) {
         const auto place = reference::at(index + i);
         values[i] = place < whole.size() ? static_cast<float>(whole[place]) : 1e3F;  // padding must not matter
       }
-    });
+    };
+    made->for_each_store([&](runtime::Store& store) { store.initialise(given); });
     // What was there before must not matter, neither in gradients nor in the workspace.
     const auto poison = [](View<const float> values) {
       std::fill_n(const_cast<float*>(values.data), values.count, std::numeric_limits<float>::quiet_NaN());
     };
-    made->visit([&](const runtime::StoreView& store) { poison(store.gradients); });
+    made->for_each_store([&](runtime::Store& store) { poison(store.view().gradients); });
     {
       const device::Scope scope(transient);
       poison(transient.take<float>(workspace.count / static_cast<std::int64_t>(sizeof(float))));
     }
-    made->zero_gradients();
+    made->for_each_store([](runtime::Store& store) { store.zero_gradients(); });
 
     std::vector<Region> part;
     std::vector<Region> input_part;
@@ -211,12 +212,12 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
         take_part(pieces, in.shape.samples, h, in.dy, d.slice(here * h, d.count - here * h), all);
       });
     if (splits_backward) {
-      made->backward_input(0, 0, d);
+      made->backward(0, 0, d);
       made->backward_weight(0, 0);
     } else {
-      made->backward(0, d);
+      made->backward(0, -1, d);
     }
-    made->synchronise();
+    made->for_each_store([](runtime::Store& store) { store.synchronise(); });
 
     const std::lock_guard lock(mutex);
     out.loss += loss;
@@ -228,7 +229,8 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
       if (layer.kind != LayerKind::embedding && !layer.merges) give(d, out.dx);
     });
     if (layer.merges) give_part(input_part, in.shape.samples, input_h, d, out.dx);
-    made->visit([&](const runtime::StoreView& store) {
+    made->for_each_store([&](runtime::Store& each) {
+      const runtime::StoreView store = each.view();
       give_store(store, store.gradients, rank % spec.tensor, spec.tensor,
                  [&](ParameterName name) -> Tensor& { return out.gradients[name]; });
     });

@@ -33,8 +33,8 @@ std::array<std::vector<bfloat16>, ranks> train(int zero, const LayerSpec& layer,
     device::Region workspace = mapping.region("workspace", 32 * layout.elements, {32 * layout.elements});
     test::TestHost host(1);
     Context context = runtime::make_context(*host, workspace, world, 0, spec, 1, 8, false, false, moments);
-    runtime::ParameterStore<device::Host, bfloat16> store(context, states, layout);
-    store.initialise(runtime::initial_values(seed), 3);
+    runtime::ParameterStore<device::Host, bfloat16> store(context, states, layout, 3);
+    store.initialise(runtime::initial_values(seed));
     host->gradient_scale()[0] = 0.5F;
     device::AdamW step = constants;
     for (step.step = 1; step.step <= steps; ++step.step) {
@@ -45,7 +45,7 @@ std::array<std::vector<bfloat16>, ranks> train(int zero, const LayerSpec& layer,
       store.close_gradients(gradients);
       store.synchronise();
       host->begin_update(step);
-      store.update(3);
+      store.update();
     }
     const device::Scope scope(workspace);
     const View<const bfloat16> all = store.acquire();

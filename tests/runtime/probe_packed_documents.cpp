@@ -49,11 +49,11 @@ Rows alone(const std::vector<Document>& documents, std::vector<float>& gradients
     const int self[] = {0};
     auto context = rank.context({}, self, self, 32);
     HostGroups groups(context, block, 1, nullptr, nullptr, rank.states);
-    groups.initialise(runtime::initial_values(5));
-    groups.zero_gradients();
+    groups.rest().initialise(runtime::initial_values(5));
+    groups.rest().zero_gradients();
     const auto program = program::lower(forward_of(block), {});
     for (const Document& document : documents) {
-      auto own = runtime::with_tokens(context, document.tokens);
+      auto own = context.with_tokens(document.tokens);
       HostExecutor executor(own, program, groups, document.tokens);
       const Rows rows = run(rank, executor, document.first, document.tokens);
       out.y.insert(out.y.end(), rows.y.begin(), rows.y.end());
@@ -81,8 +81,8 @@ TEST_CASE("three packed documents go through Ulysses of 2 ranks and, in the next
     const int pair[] = {world.rank() / 2 * 2, world.rank() / 2 * 2 + 1};
     auto shared = rank.context({.sequence = SequenceKind::ulysses, .context = 4, .data = 1}, all, all, 32);
     HostGroups groups(shared, block, 1, nullptr, nullptr, rank.states);
-    groups.initialise(runtime::initial_values(5));
-    groups.zero_gradients();
+    groups.rest().initialise(runtime::initial_values(5));
+    groups.rest().zero_gradients();
     const auto program = program::lower(forward_of(block), shared.spec);  // of the kind, whatever the degree
     for (const int degree : {2, 4}) {
       const std::vector<Document>& documents = degree == 2 ? small : large;
@@ -99,7 +99,7 @@ TEST_CASE("three packed documents go through Ulysses of 2 ranks and, in the next
       CHECK(test::is_near(found.y, part(expected.at(degree).y)));
       CHECK(test::is_near(found.dx, part(expected.at(degree).dx)));
     }
-    groups.synchronise();
+    groups.rest().synchronise();
     std::vector<float> found = test::gradients_of(groups);
     found.resize(gradients.size());
     CHECK(test::is_near(found, gradients));

@@ -51,15 +51,12 @@ struct ProbeRank {
 /// The gradients of all parameters but a table, whole, after synchronise(). Padding may follow.
 /// @param shards  the ranks that have a part each; null: every rank has all
 inline std::vector<float> gradients_of(HostGroups& groups, comm::Group* shards = nullptr) {
-  std::vector<float> out;
-  groups.visit([&](const runtime::StoreView& store) {
-    const View<const float> own = store.gradients;
-    out.resize(static_cast<std::size_t>(own.count * (shards != nullptr ? shards->size() : 1)));
-    if (shards != nullptr)
-      shards->all_gather(own, View<float>(out.data(), static_cast<std::int64_t>(out.size())));
-    else
-      std::copy(own.begin(), own.end(), out.begin());
-  });
+  const View<const float> own = groups.rest().view().gradients;
+  std::vector<float> out(static_cast<std::size_t>(own.count * (shards != nullptr ? shards->size() : 1)));
+  if (shards != nullptr)
+    shards->all_gather(own, View<float>(out.data(), static_cast<std::int64_t>(out.size())));
+  else
+    std::copy(own.begin(), own.end(), out.begin());
   return out;
 }
 
@@ -123,8 +120,8 @@ inline std::vector<float> linear_gradients(std::int64_t rows) {
     const int self[] = {0};
     auto context = rank.context({}, self, self, rows);
     HostGroups groups(context, linear_layer(), 1, nullptr, nullptr, rank.states);
-    groups.initialise(runtime::initial_values(5));
-    groups.zero_gradients();
+    groups.rest().initialise(runtime::initial_values(5));
+    groups.rest().zero_gradients();
     const auto program = program::lower(forward_of(linear_layer()), {});
     HostExecutor executor(context, program, groups, rows);
     run_linear(rank, executor, 0, rows);

@@ -23,8 +23,8 @@ TEST_CASE("a parameter group of two nodes on ranks {0, 1} and {1, 2} has the gra
       const int all[] = {0, 1, 2};  // the union of both nodes' ranks keeps the parameters
       auto context = rank.context({.data = 3, .zero = zero}, self, all, 2);
       HostGroups groups(context, test::linear_layer(), 1, nullptr, nullptr, rank.states);
-      groups.initialise(runtime::initial_values(5));
-      groups.zero_gradients();
+      groups.rest().initialise(runtime::initial_values(5));
+      groups.rest().zero_gradients();
       const auto program = program::lower(forward_of(test::linear_layer()), context.spec);
       for (const Part& part : parts) {
         if (part.rank != world.rank()) continue;
@@ -34,7 +34,7 @@ TEST_CASE("a parameter group of two nodes on ranks {0, 1} and {1, 2} has the gra
         node.bind(numbers);
         test::run_linear(rank, node, part.first, part.rows);
       }
-      groups.synchronise();
+      groups.rest().synchronise();
       std::vector<float> found = test::gradients_of(groups, zero > 0 ? &world.everybody() : nullptr);
       found.resize(whole.size());  // without the padding of three shards
       CHECK(test::is_near(found, whole));

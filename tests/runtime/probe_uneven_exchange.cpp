@@ -90,7 +90,7 @@ TEST_CASE("rows go to the ranks that their data name and come back computed, wit
       const int self[] = {world.rank()};
       auto context = rank.context({}, self, self, ranks * capacity);
       HostGroups groups(context, test::linear_layer(), 1, nullptr, nullptr, rank.states);
-      groups.initialise(runtime::initial_values(5));
+      groups.rest().initialise(runtime::initial_values(5));
       const auto program = program::lower(forward_of(test::linear_layer()), {});
       HostExecutor executor(context, program, groups, ranks * capacity);
       const std::int64_t rows = 3 + world.rank();

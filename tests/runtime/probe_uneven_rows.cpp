@@ -19,8 +19,8 @@ TEST_CASE("two linear layers over shards of 0, 1 and 3 rows have the gradients o
       const int all[] = {0, 1, 2};
       auto context = rank.context({.data = 3, .zero = zero}, self, all, 3);  // room for 3 rows
       HostGroups groups(context, test::linear_layer(), 1, nullptr, nullptr, rank.states);
-      groups.initialise(runtime::initial_values(5));
-      groups.zero_gradients();
+      groups.rest().initialise(runtime::initial_values(5));
+      groups.rest().zero_gradients();
       const auto program = program::lower(forward_of(test::linear_layer()), {.data = 3, .zero = zero});
       HostExecutor executor(context, program, groups, 3);
       const Sharding::Range own = sharding.range(world.rank());
@@ -28,7 +28,7 @@ TEST_CASE("two linear layers over shards of 0, 1 and 3 rows have the gradients o
       numbers.set_rows(own.count());
       executor.bind(numbers);
       test::run_linear(rank, executor, own.begin, own.count());
-      groups.synchronise();
+      groups.rest().synchronise();
       std::vector<float> found = test::gradients_of(groups, zero > 0 ? &world.everybody() : nullptr);
       found.resize(whole.size());  // without the padding of three shards
       CHECK(test::is_near(found, whole));

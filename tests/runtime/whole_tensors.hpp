@@ -21,7 +21,7 @@ void give_store(const runtime::StoreView& store, View<const float> values, int t
       const std::int64_t place = tensor.offset + i;
       if (place < store.range.begin || place >= store.range.end) continue;
       std::vector<double>& whole = whole_of(tensor.name);
-      const std::int64_t first = runtime::whole_index(tensor, tensor_rank, degree, i / tensor.columns);
+      const std::int64_t first = runtime::whole_run(tensor, tensor_rank, degree, i / tensor.columns).index;
       const auto index = static_cast<std::size_t>(first + i % tensor.columns);
       if (whole.size() <= index) whole.resize(index + 1, missing);
       whole[index] = values[place - store.range.begin];

@@ -45,7 +45,7 @@ void check_layer(const LayerSpec& layer, ParameterPart part, int tensor, int dat
                   (slice.row + i / slice.columns) * whole.columns + slice.column + i % slice.columns;
               ++written[t.name][static_cast<std::size_t>(place)];
               const std::int64_t local = offset + i - t.offset;
-              REQUIRE(place == runtime::whole_index(t, r, tensor, local / t.columns) + local % t.columns);
+              REQUIRE(place == runtime::whole_run(t, r, tensor, local / t.columns).index + local % t.columns);
             }
           });
     }

@@ -25,7 +25,7 @@ using namespace galvatron;
 TEST_CASE("every step adds a line of JSON at once, and a new run begins anew") {
   const auto path = std::filesystem::temp_directory_path() / ("galvatron-metrics-" + std::to_string(::getpid()));
   for (int run = 0; run < 2; ++run) {
-    auto metrics = train::MetricsFile::create(path);
+    auto metrics = train::MetricsFile::resume(path);
     REQUIRE(metrics.has_value());
     for (int step = 0; step < 3; ++step) {
       REQUIRE(metrics->append({.step = step, .loss = 5.5 - step, .seconds = 0.25}).has_value());
@@ -44,7 +44,7 @@ TEST_CASE("every step adds a line of JSON at once, and a new run begins anew") {
 TEST_CASE("a resumed run goes on after its step, without what a crash left") {
   const auto path = std::filesystem::temp_directory_path() / ("galvatron-metrics-" + std::to_string(::getpid()));
   {
-    auto metrics = train::MetricsFile::create(path);
+    auto metrics = train::MetricsFile::resume(path);
     REQUIRE(metrics.has_value());
     for (int step = 0; step < 5; ++step) REQUIRE(metrics->append({.step = step, .loss = 1}).has_value());
   }
@@ -78,12 +78,12 @@ TEST_CASE("lines that are not metrics stay, and a file without any metrics is re
   REQUIRE(train::MetricsFile::resume(path, 2)->append({.step = 2, .loss = 4}).has_value());
   const std::string kept = "first\n" + line(1) + foreign + line(2) + "the end, unfinished\n";
   CHECK(read_text_file(path).value() == kept + train::metrics_line({.step = 2, .loss = 4}));
-  CHECK(train::MetricsFile::create(path).has_value());
+  CHECK(train::MetricsFile::resume(path).has_value());
   CHECK(read_text_file(path).value() == "first\n" + foreign + "the end, unfinished\n");
 
   const auto notes = folder.write("notes.txt", foreign);
   for (const auto& result :
-       {train::MetricsFile::check(notes).has_value(), train::MetricsFile::create(notes).has_value(),
+       {train::MetricsFile::check(notes).has_value(), train::MetricsFile::resume(notes).has_value(),
         train::MetricsFile::resume(notes, 3).has_value()})
     CHECK_FALSE(result);
   CHECK(train::MetricsFile::check(notes).error().message ==
@@ -96,7 +96,7 @@ TEST_CASE("lines that are not metrics stay, and a file without any metrics is re
 
 TEST_CASE("a full disk leaves whole lines and whole events only") {
   const test::Folder folder;
-  auto metrics = train::MetricsFile::create(folder.path / "m.jsonl");
+  auto metrics = train::MetricsFile::resume(folder.path / "m.jsonl");
   auto events = train::TensorBoardFile::create(folder.path / "tb", 1);
   REQUIRE((metrics.has_value() && events.has_value()));
   const std::vector<train::Scalar> scalars{{"a-name-that-takes-some-room/loss", 1.0}};
@@ -127,10 +127,10 @@ TEST_CASE("a full disk leaves whole lines and whole events only") {
 }
 
 TEST_CASE("metrics that cannot be written are an error") {
-  const auto missing = train::MetricsFile::create("/missing-folder/metrics.jsonl");
+  const auto missing = train::MetricsFile::resume("/missing-folder/metrics.jsonl");
   REQUIRE(!missing.has_value());
   CHECK(missing.error().kind == ErrorKind::usage);
-  auto full = train::MetricsFile::create("/dev/full");
+  auto full = train::MetricsFile::resume("/dev/full");
   REQUIRE(full.has_value());
   CHECK(full->append({}).error().message == "cannot write /dev/full: No space left on device");
 }

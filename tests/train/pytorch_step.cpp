@@ -15,11 +15,11 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <galvatron/checkpoint/manifest.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/predictions.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/runtime/learning_rate.hpp>
 
 #include "../folder.hpp"
 #include "run_plan.hpp"

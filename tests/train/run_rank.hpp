@@ -15,7 +15,7 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/rank/host_rank.hpp>
-#include <galvatron/runtime/compiled.hpp>
+#include <galvatron/train/compiled.hpp>
 #include <galvatron/train/stage.hpp>
 
 #include "../runtime/whole_tensors.hpp"

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -41,26 +42,16 @@ class PaddedLayer final : public runtime::Layer<T> {
     inner_->forward(slot, y);
     sleep_for(times_, times_.forward);
   }
-  void backward(int slot, View<T> d) override {
-    inner_->backward(slot, d);
-    sleep_for(times_, times_.backward_input + times_.backward_weight);
-  }
-  void backward_input(int slot, int deferred, View<T> d) override {
-    inner_->backward_input(slot, deferred, d);
-    sleep_for(times_, times_.backward_input);
+  void backward(int slot, int deferred, View<T> d) override {
+    inner_->backward(slot, deferred, d);
+    sleep_for(times_, deferred < 0 ? times_.backward_input + times_.backward_weight : times_.backward_input);
   }
   void backward_weight(int slot, int deferred) override {
     inner_->backward_weight(slot, deferred);
     sleep_for(times_, times_.backward_weight);
   }
   runtime::Streaming streaming() override { return inner_->streaming(); }
-  void initialise(const runtime::ParameterSource& source) override { inner_->initialise(source); }
-  void zero_gradients() override { inner_->zero_gradients(); }
-  void start_synchronise() override { inner_->start_synchronise(); }
-  void synchronise() override { inner_->synchronise(); }
-  void add_gradient_squares() override { inner_->add_gradient_squares(); }
-  void update() override { inner_->update(); }
-  void visit(const runtime::StoreVisitor& visitor) override { inner_->visit(visitor); }
+  void for_each_store(const std::function<void(runtime::Store&)>& f) override { inner_->for_each_store(f); }
 
  private:
   std::unique_ptr<runtime::Layer<T>> inner_;
@@ -83,16 +74,11 @@ class SleepingLayer final : public runtime::Layer<T> {
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
   View<std::int32_t> tokens(int slot) override { return tokens_[static_cast<std::size_t>(slot)]; }
   void forward(int, View<T>) override { sleep_for(times_, times_.forward); }
-  void backward(int, View<T>) override { sleep_for(times_, times_.backward_input + times_.backward_weight); }
-  void backward_input(int, int, View<T>) override { sleep_for(times_, times_.backward_input); }
+  void backward(int, int deferred, View<T>) override {
+    sleep_for(times_, deferred < 0 ? times_.backward_input + times_.backward_weight : times_.backward_input);
+  }
   void backward_weight(int, int) override { sleep_for(times_, times_.backward_weight); }
-  void initialise(const runtime::ParameterSource&) override {}
-  void zero_gradients() override {}
-  void start_synchronise() override {}
-  void synchronise() override {}
-  void add_gradient_squares() override {}
-  void update() override {}
-  void visit(const runtime::StoreVisitor&) override {}
+  void for_each_store(const std::function<void(runtime::Store&)>&) override {}
 
  private:
   BlockSleeps times_;

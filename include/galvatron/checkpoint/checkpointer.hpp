@@ -8,11 +8,11 @@
 // training thread ever talks to other ranks.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -95,20 +95,16 @@ class BackgroundThread {
   }
 
  private:
-  Result<void> result(const std::stop_token& stop) const {
-    try {
-      return task_(stop);
-    } catch (const Failure& failure) {
-      return tl::unexpected<Error>(Error{failure.kind(), failure.what()});
-    } catch (const std::exception& failure) {
-      return tl::unexpected<Error>(Error{ErrorKind::machine, failure.what()});
-    }
-  }
   void run(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (changed_.wait(lock, stop, [&] { return task_ && !error_; })) {
       lock.unlock();
-      auto done = result(stop);
+      Result<void> done;
+      try {
+        done = task_(stop);
+      } catch (...) {
+        done = tl::unexpected<Error>(error_of_exception());
+      }
       lock.lock();
       task_ = nullptr;
       if (!done) error_ = std::move(done.error());
@@ -142,6 +138,7 @@ class Checkpointer {
         ranks_(world.size()),
         everybody_(world.control().everybody()),
         snapshot_(stage, vocabulary),
+        facts_(static_cast<std::size_t>(world.size())),
         thread_(std::move(on_thread_start)) {
     if (rank_ == 0) {
       if (options_.lock == nullptr) options_.lock = value_or_throw(FolderLock::take(options_.folder));
@@ -150,8 +147,6 @@ class Checkpointer {
     everybody_.barrier();
     report_.bytes = static_cast<std::int64_t>(snapshot_.bytes().size());
   }
-  Checkpointer(const Checkpointer&) = delete;
-  Checkpointer& operator=(const Checkpointer&) = delete;
   /// Removes what this rank has written of a checkpoint that will not be completed.
   ~Checkpointer() {
     thread_.end();
@@ -234,29 +229,26 @@ class Checkpointer {
   void settle(std::chrono::milliseconds patience) {
     const bool written = thread_.wait_for(patience);
     if (const auto error = thread_.error()) throw_error(*error);
-    facts_.assign(static_cast<std::size_t>(ranks_) * 3, 0.0);
-    if (written) {
-      double* own = facts_.data() + rank_ * 3;
-      own[0] = 1;
-      own[1] = static_cast<double>(file_.bytes);
-      own[2] = file_.crc32c;
-    }
-    everybody_.all_reduce(View<double>{facts_.data(), static_cast<std::int64_t>(facts_.size())}, comm::ReduceOp::sum);
-    for (int r = 0; r < ranks_; ++r)
-      if (facts_[static_cast<std::size_t>(r) * 3] == 0) return;
+    const Fact own = written ? Fact{true, file_.crc32c, file_.bytes} : Fact{};
+    everybody_.all_gather(View<const Fact>(&own, 1), View<Fact>(facts_.data(), ranks_));
+    if (!std::ranges::all_of(facts_, &Fact::written)) return;
     pending_ = false;
     report_.write_seconds += write_seconds_;
     if (rank_ != 0) return;
     CheckpointManifest manifest{training_, ranks_, {}};
-    for (int r = 0; r < ranks_; ++r) {
-      const double* fact = facts_.data() + r * 3;
-      manifest.files.push_back(
-          {shard_name(r), static_cast<std::int64_t>(fact[1]), static_cast<std::uint32_t>(fact[2])});
-    }
+    for (const Fact& fact : facts_)
+      manifest.files.push_back({shard_name(static_cast<int>(&fact - facts_.data())), fact.bytes, fact.crc32c});
     thread_.post([folder = options_.folder, keep = options_.keep, manifest](const std::stop_token&) {
       return complete_checkpoint(folder, manifest, keep);
     });
   }
+
+  /// What a rank tells of its file.
+  struct Fact {
+    bool written = false;  ///< and on the disk
+    std::uint32_t crc32c = 0;
+    std::int64_t bytes = 0;
+  };
 
   CheckpointOptions options_;
   TrainingState training_;
@@ -270,8 +262,8 @@ class Checkpointer {
   bool pending_ = false;               ///< a checkpoint is being written
   std::atomic<bool> copying_ = false;  ///< the state is being read
   CheckpointReport report_;
-  std::vector<double> facts_;
-  CheckpointFile file_;  ///< read when the thread is idle
+  std::vector<Fact> facts_;  ///< of all ranks
+  CheckpointFile file_;      ///< read when the thread is idle
   double write_seconds_ = 0;
   BackgroundThread thread_;  // last: its tasks use the others
 };

@@ -19,7 +19,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <memory>
@@ -131,13 +130,12 @@ inline Result<void> complete_checkpoint(const std::filesystem::path& folder, con
   galvatron::detail::sync_folder(folder);
   auto all = list_checkpoints(folder);
   std::erase_if(all, [&](const CheckpointPlace& place) { return place.step > manifest.training.step; });
-  const auto old = static_cast<std::ptrdiff_t>(all.size()) - std::max(keep, 1);
-  for (std::ptrdiff_t i = 0; i < old; ++i) {
+  all.resize(all.size() - std::min(all.size(), static_cast<std::size_t>(std::max(keep, 1))));
+  for (const CheckpointPlace& old : all) {
     // Under another name first: what is half removed must not look complete.
-    const auto& place = all[static_cast<std::size_t>(i)].path;
     std::error_code ignored;
-    if (::rename(place.c_str(), unfinished(place).c_str()) == 0)
-      std::filesystem::remove_all(unfinished(place), ignored);
+    if (::rename(old.path.c_str(), unfinished(old.path).c_str()) == 0)
+      std::filesystem::remove_all(unfinished(old.path), ignored);
   }
   return {};
 }
@@ -236,8 +234,6 @@ class FolderLock {
     return usage_error("cannot lock " + folder.string() + ": other runs begin and end there all the time");
   }
 
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
   ~FolderLock() {
     if (file_.is_open()) ::unlink(path_.c_str());
     if (made_folder_) ::rmdir(folder_.c_str());

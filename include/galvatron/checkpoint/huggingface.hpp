@@ -20,7 +20,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -29,7 +28,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/checkpoint/safetensors.hpp>
 #include <galvatron/checkpoint/slice.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -40,7 +38,7 @@
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/runtime/parameter_store.hpp>
+#include <galvatron/runtime/layer.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::train {
@@ -151,9 +149,8 @@ class HuggingFaceWeights {
  public:
   /// Opens model.safetensors, or the files that model.safetensors.index.json lists, of a folder; or one such file. The
   /// config.json beside it, if any, has to describe `model`: shapes alone do not tell heads, rotary positions, epsilon
-  /// or activation. Errors (usage): a missing or damaged file; a config.json of another model, or of one that
-  /// load_model() refuses; a tensor that is missing, has another shape or number format than the model needs, or has no
-  /// place in the model.
+  /// or activation. Errors (usage): a missing or damaged file; a config.json of another model, or one that load_model()
+  /// refuses; a tensor that is missing, that does not fit, or that has no place in the model.
   static Result<HuggingFaceWeights> open(const std::filesystem::path& path, const ModelSpec& model) {
     const auto family = huggingface_family(model);
     if (!family) return tl::unexpected<Error>(family.error());
@@ -171,15 +168,18 @@ class HuggingFaceWeights {
   /// it comes upon a weight that is infinite or not a number.
   [[nodiscard]] runtime::ParameterSource weights() const {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
-      const auto found = parts_.find({layer, tensor.name});
-      if (found == parts_.end())
-        throw Failure(ErrorKind::internal, "a parameter of this model has no name in Hugging Face's checkpoints");
-      const std::int64_t columns = found->second.front().tensor.shape.columns;
-      for (std::int64_t done = 0; done < values.count;) {
+      const std::vector<Part>& parts = parts_.at({layer, tensor.name});
+      const std::int64_t columns = parts.front().tensor.shape.columns;
+      for (std::int64_t done = 0, width = 0; done < values.count; done += width) {
+        const std::int64_t row = (index + done) / columns;
         const std::int64_t column = (index + done) % columns;
-        const std::int64_t width = std::min(columns - column, values.count - done);
-        copy_row(found->second, (index + done) / columns, column, values.slice(done, width));
-        done += width;
+        width = std::min(columns - column, values.count - done);
+        const View<float> to = values.slice(done, width);
+        const auto part = std::ranges::find_if(parts, [&](const Part& p) { return p.has(row); });
+        if (part != parts.end())
+          part->copy(row, column, to);
+        else
+          std::fill(to.begin(), to.end(), 0.0F);  // padding of the vocabulary
       }
     };
   }
@@ -195,8 +195,13 @@ class HuggingFaceWeights {
     const Source* source = nullptr;
     char type = 'f';  ///< f: F32, b: BF16, h: F16, which is IEEE binary16
 
-    /// Elements first, first + stride, ... of the file's tensor.
-    void copy(std::int64_t first, std::int64_t stride, View<float> to) const {
+    [[nodiscard]] bool has(std::int64_t row) const { return row >= tensor.row && row < tensor.row + tensor.shape.rows; }
+    /// A run within a row of the parameter, from a column on.
+    void copy(std::int64_t row, std::int64_t column, View<float> to) const {
+      const auto [rows, columns] = tensor.shape;
+      const std::int64_t local = row - tensor.row;
+      const std::int64_t first = tensor.transposed ? column * rows + local : local * columns + column;
+      const std::int64_t stride = tensor.transposed ? rows : 1;
       read(first, stride, to);
       const auto* const bad = std::find_if(to.begin(), to.end(), [](float x) { return !std::isfinite(x); });
       if (bad == to.end()) return;
@@ -208,6 +213,7 @@ class HuggingFaceWeights {
     }
 
    private:
+    /// Elements first, first + stride, ... of the file's tensor.
     void read(std::int64_t first, std::int64_t stride, View<float> to) const {
       const std::byte* const data = source->data;
       if (type == 'f' && stride == 1) {
@@ -222,20 +228,6 @@ class HuggingFaceWeights {
       }
     }
   };
-
-  // A run within a row of a parameter that these parts are.
-  static void copy_row(const std::vector<Part>& parts, std::int64_t row, std::int64_t column, View<float> values) {
-    for (const Part& part : parts) {
-      const std::int64_t local = row - part.tensor.row;
-      if (local < 0 || local >= part.tensor.shape.rows) continue;
-      if (part.tensor.transposed)
-        part.copy(column * part.tensor.shape.rows + local, part.tensor.shape.rows, values);
-      else
-        part.copy(local * part.tensor.shape.columns + column, 1, values);
-      return;
-    }
-    std::fill(values.begin(), values.end(), 0.0F);  // padding of the vocabulary
-  }
 
   HuggingFaceWeights() = default;
 
@@ -269,17 +261,15 @@ class HuggingFaceWeights {
     if (map == nullptr || !map->is_object())
       fields.fail(path.string() + ": the key \"weight_map\" with the files of the tensors is missing");
     if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
-    std::set<std::string> names;
+    std::set<std::filesystem::path> files;
     for (const auto& [tensor, file] : map->items()) {
       const std::string name = file.is_string() ? file.get<std::string>() : "";
       if (name.empty() || name.find('/') != std::string::npos)
         return usage_error(path.string() + ": the tensor \"" + galvatron::detail::one_line(tensor, 80) +
                            "\" is in no file beside it");
-      names.insert(name);
+      files.insert(path.parent_path() / name);
     }
-    std::vector<std::filesystem::path> out;
-    for (const std::string& name : names) out.push_back(path.parent_path() / name);
-    return out;
+    return std::vector(files.begin(), files.end());
   }
 
   Result<void> add(const std::filesystem::path& path) {

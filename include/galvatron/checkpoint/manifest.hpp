@@ -1,7 +1,11 @@
 // The manifest of a checkpoint: what was trained, how far, with what, and the files with their checksums.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,7 +20,6 @@
 #include <galvatron/device/device.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/runtime/learning_rate.hpp>
 
 namespace galvatron::train {
 
@@ -29,6 +32,23 @@ struct CheckpointFile {
   std::int64_t bytes = 0;
   std::uint32_t crc32c = 0;
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
+};
+
+/// The learning rate over a run: linear warm-up, then half a cosine.
+struct LearningRate {
+  double peak = 1e-3;
+  double floor = 1e-4;  ///< at the last step
+  std::int64_t warmup_steps = 0;
+  std::int64_t steps = 1;  ///< of the whole run
+
+  /// The rate of a step that counts from 0: peak * (step + 1) / warmup_steps while warming up, then from peak to floor
+  /// along half a cosine (Loshchilov & Hutter 2017).
+  [[nodiscard]] double at(std::int64_t step) const {
+    if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+    if (steps <= warmup_steps + 1) return peak;
+    const double progress = static_cast<double>(step - warmup_steps) / static_cast<double>(steps - warmup_steps - 1);
+    return floor + 0.5 * (peak - floor) * (1 + std::cos(std::numbers::pi * std::min(progress, 1.0)));
+  }
 };
 
 /// How a run is trained, as far as its next steps depend on it. There is no other random state: initial values and the
@@ -81,10 +101,10 @@ inline nlohmann::json model_architecture(const ModelSpec& model) {
 inline std::string why_other_model(const TrainingState& training, const ModelSpec& model) {
   const nlohmann::json here = model_architecture(model);
   for (const auto& [key, value] : here.items()) {
-    const auto there = training.architecture.find(key);
-    if (there == training.architecture.end() || *there != value)
+    const bool known = training.architecture.contains(key);
+    if (!known || training.architecture.at(key) != value)
       return "it is of the model " + training.model + " with " + key + " " +
-             (there == training.architecture.end() ? "unknown" : there->dump()) + ", and " + model.name + " has " +
+             (known ? training.architecture.at(key).dump() : "unknown") + ", and " + model.name + " has " +
              value.dump();
   }
   return "";
@@ -157,11 +177,8 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
   t.sequence_length = fields.required<std::int64_t>("sequence_length", 1);
   t.data_tokens = fields.required<std::int64_t>("data_tokens", 0);
   if (fields.contains("data_crc32c")) t.data_crc32c = fields.required<std::uint32_t>("data_crc32c");
-  const auto precision = fields.required<std::string>("precision");
-  for (int p = 0; p < precisions; ++p)
-    if (precision == name_of(static_cast<Precision>(p))) t.precision = static_cast<Precision>(p);
-  if (!fields.failed() && precision != name_of(t.precision))
-    fields.fail(fields.name("precision") + ": expected fp32, bf16 or fp8");
+  fields.word("precision", t.precision, std::array{Precision::fp32, Precision::bf16, Precision::fp8},
+              [](Precision precision) { return name_of(precision); });
   out.ranks = fields.required<int>("ranks", 1);
   JsonObject rate = fields.required_object("learning_rate");
   t.learning_rate = {.peak = rate.required<double>("peak"),

@@ -99,12 +99,6 @@ class Checkpoint {
   [[nodiscard]] const CheckpointManifest& manifest() const { return manifest_; }
   [[nodiscard]] const TrainingState& training() const { return manifest_.training; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Of all its files but the manifest.
-  [[nodiscard]] std::int64_t bytes() const {
-    std::int64_t sum = 0;
-    for (const CheckpointFile& file : manifest_.files) sum += file.bytes;
-    return sum;
-  }
   /// The shape of a whole parameter. The model has it.
   [[nodiscard]] TensorShape shape(int layer, ParameterName parameter) const {
     return tensors_.at({layer, parameter, StateKind::master}).shape;
@@ -281,19 +275,17 @@ class Checkpoint {
     const auto parsed = parse_safetensors(files_[number].mapped(), path.string());
     if (!parsed) return tl::unexpected<Error>(parsed.error());
     for (const SafetensorsEntry& entry : parsed->entries) {
+      const std::string where = path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) + "\"";
       const auto name = parse_slice_name(entry.name);
       const auto found = name ? tensors_.find({name->layer, name->parameter, name->state}) : tensors_.end();
-      if (found == tensors_.end())
-        return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
-                           "\" is not a part of a parameter of this model");
+      if (found == tensors_.end()) return usage_error(where + " is not a part of a parameter of this model");
       const TensorSlice& slice = name->slice;
       const TensorShape& whole = found->second.shape;
       // Bounds without sums that could overflow.
       const bool inside = slice.row <= whole.rows && slice.rows <= whole.rows - slice.row &&
                           slice.column <= whole.columns && slice.columns <= whole.columns - slice.column;
       if (!inside || entry.type != "F32" || entry.count() != slice.count())
-        return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
-                           "\" does not fit its parameter of " + std::to_string(whole.rows) + " rows and " +
+        return usage_error(where + " does not fit its parameter of " + std::to_string(whole.rows) + " rows and " +
                            std::to_string(whole.columns) + " columns in F32");
       found->second.pieces.push_back({slice, number, parsed->data_begin + entry.begin});
     }

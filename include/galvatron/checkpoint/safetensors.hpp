@@ -144,9 +144,7 @@ inline Result<Safetensors> parse_safetensors(std::span<const std::byte> bytes, c
     if (!entry) return tl::unexpected<Error>(std::move(entry.error()));
     out.entries.push_back(std::move(*entry));
   }
-  std::ranges::sort(out.entries, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::ranges::sort(out.entries, {}, [](const SafetensorsEntry& entry) { return std::pair(entry.begin, entry.end); });
   std::int64_t end = 0;
   for (const SafetensorsEntry& entry : out.entries) {
     if (entry.begin != end)

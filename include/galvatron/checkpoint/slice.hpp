@@ -33,7 +33,6 @@
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/runtime/layer.hpp>
 #include <galvatron/runtime/parameter_store.hpp>
-#include <galvatron/runtime/store_view.hpp>
 #include <galvatron/strategy/parameter_names.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
@@ -194,11 +193,10 @@ inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int 
         for_each_part(entry.layer, [&](ParameterPart part) {
           const int copies = entry.spec.shards();
           const ParameterLayout layout = parameter_layout(entry.layer, part, entry.spec.tensor, copies);
-          const Sharding::Range own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
           runtime::StoreView view;
           view.layer = entry.number;
           view.layout = &layout;
-          view.own = {own.begin, own.end};
+          view.own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
           view.tensor_rank = entry.spec.tensor_rank(local);
           view.tensor_degree = entry.spec.tensor;
           visitor(view);

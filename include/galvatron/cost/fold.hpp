@@ -49,8 +49,7 @@ class Fold {
       out.backward_workspace = max(out.backward_workspace + max(out.input, out.activation) - out.activation, out.input);
     out.overlaps_data = shape_.batch.overlap;
     out.overlaps_tensor = shape_.traits.overlaps_tensor && shape_.cut && !is_end();
-    for (int i = 0; i < p_.buffer_count; ++i) {
-      const program::Buffer& buffer = p_.buffer(i);
+    for (const program::Buffer& buffer : p_.buffers) {
       if (buffer.storage == program::Storage::slot || buffer.storage == program::Storage::input)
         out.stash += bytes(buffer);
       else if (buffer.storage == program::Storage::deferred)
@@ -120,7 +119,7 @@ class Fold {
         return add_activation(product(K::gemm_nn, m, n, k, step.eight_bit), step, out);
       case Code::weight_gradient: {
         op::Work work = product(K::gemm_tn, m, n, k, step.eight_bit);
-        if (p_.is_split(step.weights[0])) work.writes_one_in = shape_.writes_one_in(p_.graph);
+        if (p_.graph.weight(step.weights[0]).is_split()) work.writes_one_in = shape_.writes_one_in(p_.graph);
         return out.push(work);
       }
       case Code::bias_gradient:

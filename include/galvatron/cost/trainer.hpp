@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include <galvatron/program/options.hpp>
+#include <galvatron/program/program.hpp>
 
 namespace galvatron::cost {
 

@@ -26,9 +26,8 @@ struct DataOptions {
 class Data {
  public:
   /// Texts or .bin token files for models of tokens, .images files for models of images. Errors (usage): as
-  /// TokenSource::open and ImageSource::open; a text for a model whose vocabulary is not bytes
-  /// (is_vocabulary_of_bytes); a mask token outside the vocabulary; a sequence or a vocabulary that is too small for
-  /// spans.
+  /// TokenSource::open and ImageSource::open; a text for a model whose vocabulary is not bytes; a mask token outside
+  /// the vocabulary; a sequence or a vocabulary that is too small for spans.
   static Result<Data> open(std::span<const std::filesystem::path> paths, const ModelSpec& model,
                            const DataOptions& options) {
     Data data;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -129,70 +131,54 @@ class SpanBatches final : public BatchSource {
 
   void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
               View<std::int32_t> out) override {
-    fill(step, first, samples, range, out, pad, 0, [&](std::int64_t sample) { return encoder_of(sample); });
+    fill(Side::encoder, 0, pad, step, first, samples, range, out);
   }
   void decoder_inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
                       View<std::int32_t> out) override {
-    fill(step, first, samples, range, out, pad, 1, [&](std::int64_t sample) { return targets_of(sample); });
+    fill(Side::decoder, 1, pad, step, first, samples, range, out);
   }
   void targets(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
                View<std::int32_t> out) override {
-    fill(step, first, samples, range, out, -1, 0, [&](std::int64_t sample) { return targets_of(sample); });
+    fill(Side::decoder, 0, -1, step, first, samples, range, out);
   }
 
  private:
   using Tokens = std::vector<std::int32_t>;
   static constexpr std::uint64_t stream = 0x7370616e00000000U;  // apart from those of the weights and the order
 
-  // The tokens of f(sample), `later` places behind, in rows of a range; `none` where there are none.
-  template <class F>
-  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range, View<std::int32_t> out,
-            std::int32_t none, std::int64_t later, const F& f) const {
+  enum class Side : std::uint8_t { encoder, decoder };
+
+  // The tokens of a side, `later` places behind, in rows of a range; `none` where there are none.
+  void fill(Side side, std::int64_t later, std::int32_t none, std::int64_t step, std::int64_t first,
+            std::int64_t samples, SequenceRange range, View<std::int32_t> out) const {
     for (std::int64_t i = 0; i < samples; ++i) {
-      const Tokens tokens = f(step * global_batch_ + first + i);
-      const auto count = static_cast<std::int64_t>(tokens.size());
+      const Tokens tokens = tokens_of(side, step * global_batch_ + first + i);
       for (std::int64_t s = 0; s < range.count; ++s) {
         const std::int64_t at = range.first + s - later;
-        out[s * samples + i] = at >= 0 && at < count ? tokens[static_cast<std::size_t>(at)] : none;
+        out[s * samples + i] = at >= 0 && at < std::ssize(tokens) ? tokens[static_cast<std::size_t>(at)] : none;
       }
     }
   }
 
-  Tokens encoder_of(std::int64_t sample) const {
-    Tokens out;
-    for_each_part(sample, [&](std::int32_t span, const Tokens& kept, const Tokens&) {
-      out.insert(out.end(), kept.begin(), kept.end());
-      out.push_back(span);
-    });
-    out.push_back(end);
-    return out;
-  }
-  Tokens targets_of(std::int64_t sample) const {
-    Tokens out;
-    for_each_part(sample, [&](std::int32_t span, const Tokens&, const Tokens& noise) {
-      out.push_back(span);
-      out.insert(out.end(), noise.begin(), noise.end());
-    });
-    out.push_back(end);
-    return out;
-  }
-
-  // Calls f(the span's token, the tokens before the span, those in it) for every span of a sample.
-  template <class F>
-  void for_each_part(std::int64_t sample, const F& f) const {
+  // What the encoder reads of a sample, or what the decoder is to predict.
+  Tokens tokens_of(Side side, std::int64_t sample) const {
     const SpanCorruption& c = options_.corruption;
     Tokens text(static_cast<std::size_t>(c.text));
     source_.inputs(sample, 1, {0, c.text}, View<std::int32_t>(text.data(), c.text));
     const auto kept = lengths(2 * sample, c.text - c.noise, c.spans);
     const auto noise = lengths(2 * sample + 1, c.noise, c.spans);
+    Tokens out;
     auto at = text.begin();
     for (std::size_t i = 0; i < kept.size(); ++i) {
       const auto span = at + kept[i];
       const auto behind = span + noise[i];
-      f(static_cast<std::int32_t>(options_.vocabulary - 1 - static_cast<std::int64_t>(i)), Tokens(at, span),
-        Tokens(span, behind));
+      if (side == Side::encoder) out.insert(out.end(), at, span);
+      out.push_back(static_cast<std::int32_t>(options_.vocabulary - 1 - static_cast<std::int64_t>(i)));  // the span's
+      if (side == Side::decoder) out.insert(out.end(), span, behind);
       at = behind;
     }
+    out.push_back(end);
+    return out;
   }
 
   // `parts` lengths of at least 1 that are `whole` together; all such are equally likely.
@@ -200,7 +186,7 @@ class SpanBatches final : public BatchSource {
     std::vector<std::int64_t> ends{whole};
     for (std::int64_t i = 0; i + 1 < parts; ++i)
       ends.push_back(1 + shuffled(options_.seed ^ stream, number, i, whole - 1));
-    std::sort(ends.begin(), ends.end());
+    std::ranges::sort(ends);
     for (std::size_t i = ends.size(); i-- > 1;) ends[i] -= ends[i - 1];
     return ends;
   }

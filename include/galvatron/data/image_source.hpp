@@ -22,7 +22,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -37,6 +36,7 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/data/data_files.hpp>
+#include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::train {
@@ -65,8 +65,7 @@ struct ImageView {
 };
 
 /// The images of an .images file in memory, which `name` stands for in messages. Errors (usage): not such a file,
-/// another version, sizes out of range, a body that is shorter or longer than the header says, a label that is no
-/// class.
+/// another version, sizes out of range, a body that is not as the header says, a label that is no class.
 inline Result<ImageView> parse_image_file(std::span<const std::byte> bytes, std::string_view name) {
   const std::string file(name);
   const auto size = static_cast<std::int64_t>(bytes.size());
@@ -179,13 +178,9 @@ class ImageSource {
   ImageSource(std::uint64_t seed, const ModelSpec& model, DataFiles<ImageView> files)
       : seed_(seed), patch_(patch_side(files.view(0), model)), files_(std::move(files)) {}
 
-  static std::int64_t root(std::int64_t square) {
-    return static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(square))));
-  }
-
-  // Pixels of a side of a patch.
+  // Pixels of a side of a patch; 0 where none fits.
   static std::int64_t patch_side(const ImageView& view, const ModelSpec& model) {
-    return root(model.embedding.patch_width / view.channels);
+    return side_of_square(model.embedding.patch_width / view.channels);
   }
 
   // The images of a file, if they go with the model and those of the files before.
@@ -194,7 +189,7 @@ class ImageSource {
     const std::int64_t numbers = model.embedding.patch_width;
     const std::int64_t patch = patch_side(view, model);
     const std::int64_t tokens = model.positions() - (model.embedding.class_token ? 1 : 0);
-    const std::int64_t side = root(tokens) * patch;
+    const std::int64_t side = side_of_square(tokens) * patch;
     if (patch * patch * view.channels != numbers || view.height != side || view.width != side)
       return usage_error(name + " has images of " + std::to_string(view.channels) + " x " +
                          std::to_string(view.height) + " x " + std::to_string(view.width) + ", and the model " +

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -132,11 +133,6 @@ constexpr bool is_vocabulary_of_bytes(std::int64_t vocabulary) {
 /// A name that ends in .bin is that of a token file, any other that of a text.
 inline bool is_text_name(const std::filesystem::path& path) { return path.extension() != ".bin"; }
 
-/// The bytes of a text as tokens 0 .. 255.
-inline Result<TokenView> text_tokens(std::span<const std::byte> bytes) {
-  return TokenView{bytes.data(), static_cast<std::int64_t>(bytes.size()), 1};
-}
-
 struct TokenSourceOptions {
   std::int64_t sequence = 0;    ///< S: tokens of a sample
   std::int64_t vocabulary = 0;  ///< all tokens are below
@@ -155,7 +151,8 @@ class TokenSource {
                          std::to_string(options.sequence) + " and " + std::to_string(options.vocabulary));
     if (paths.empty()) return usage_error("no data files; name at least one text or .bin token file");
     auto files = DataFiles<TokenView>::open(paths, [&](auto bytes, const auto& path, const auto& before) {
-      const auto view = is_text_name(path) ? text_tokens(bytes) : parse_token_file(bytes, path.string());
+      const TokenView text{bytes.data(), std::ssize(bytes), 1};
+      const auto view = is_text_name(path) ? Result<TokenView>(text) : parse_token_file(bytes, path.string());
       return view ? checked(*view, path.string(), before, paths.front().string(), options.vocabulary) : view;
     });
     if (!files) return tl::unexpected<Error>(std::move(files.error()));

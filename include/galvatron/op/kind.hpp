@@ -44,105 +44,65 @@ enum class Kind : std::uint8_t {
 inline constexpr int kinds = static_cast<int>(Kind::all_to_all) + 1;
 
 constexpr const char* name_of(Kind kind) {
-  constexpr std::array<const char*, kinds> names{"gemm_nt",
-                                                 "gemm_nn",
-                                                 "gemm_tn",
-                                                 "attention_forward",
-                                                 "attention_backward",
-                                                 "norm_forward",
-                                                 "add_norm_forward",
-                                                 "norm_backward",
-                                                 "activation_forward",
-                                                 "activation_backward",
-                                                 "rotary",
-                                                 "add",
-                                                 "bias_gradient",
-                                                 "embedding_forward",
-                                                 "embedding_backward",
-                                                 "softmax_statistics",
-                                                 "softmax_backward",
-                                                 "adamw",
-                                                 "adamw_bf16",
-                                                 "norm_squared",
-                                                 "fill",
-                                                 "copy",
-                                                 "gelu_in_product",
-                                                 "gelu_gradient_in_product",
-                                                 "all_reduce",
-                                                 "all_gather",
-                                                 "reduce_scatter",
-                                                 "broadcast",
-                                                 "send",
-                                                 "all_to_all"};
+  constexpr std::array<const char*, kinds> names = {"gemm_nt",
+                                                    "gemm_nn",
+                                                    "gemm_tn",
+                                                    "attention_forward",
+                                                    "attention_backward",
+                                                    "norm_forward",
+                                                    "add_norm_forward",
+                                                    "norm_backward",
+                                                    "activation_forward",
+                                                    "activation_backward",
+                                                    "rotary",
+                                                    "add",
+                                                    "bias_gradient",
+                                                    "embedding_forward",
+                                                    "embedding_backward",
+                                                    "softmax_statistics",
+                                                    "softmax_backward",
+                                                    "adamw",
+                                                    "adamw_bf16",
+                                                    "norm_squared",
+                                                    "fill",
+                                                    "copy",
+                                                    "gelu_in_product",
+                                                    "gelu_gradient_in_product",
+                                                    "all_reduce",
+                                                    "all_gather",
+                                                    "reduce_scatter",
+                                                    "broadcast",
+                                                    "send",
+                                                    "all_to_all"};
   static_assert(names.back() != nullptr);
   return names[static_cast<std::size_t>(kind)];
 }
 
+/// The kinds from one to another.
+template <Kind first, Kind last>
+constexpr auto kinds_between() {
+  std::array<Kind, static_cast<std::size_t>(last) - static_cast<std::size_t>(first) + 1> out{};
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<Kind>(static_cast<std::size_t>(first) + i);
+  return out;
+}
 /// Four groups that have every kind once. A cluster has a sort of table for each.
-inline constexpr std::array gemms{Kind::gemm_nt, Kind::gemm_nn, Kind::gemm_tn};
-inline constexpr std::array attentions{Kind::attention_forward, Kind::attention_backward};
+inline constexpr auto gemms = kinds_between<Kind::gemm_nt, Kind::gemm_tn>();
+inline constexpr auto attentions = kinds_between<Kind::attention_forward, Kind::attention_backward>();
 /// Their time follows the elements that they touch.
-inline constexpr std::array memory_bound{Kind::norm_forward,
-                                         Kind::add_norm_forward,
-                                         Kind::norm_backward,
-                                         Kind::activation_forward,
-                                         Kind::activation_backward,
-                                         Kind::rotary,
-                                         Kind::add,
-                                         Kind::bias_gradient,
-                                         Kind::embedding_forward,
-                                         Kind::embedding_backward,
-                                         Kind::softmax_statistics,
-                                         Kind::softmax_backward,
-                                         Kind::adamw,
-                                         Kind::adamw_bf16,
-                                         Kind::norm_squared,
-                                         Kind::fill,
-                                         Kind::copy,
-                                         Kind::gelu_in_product,
-                                         Kind::gelu_gradient_in_product};
-inline constexpr std::array communications{Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter,
-                                           Kind::broadcast,  Kind::send,       Kind::all_to_all};
+inline constexpr auto memory_bound = kinds_between<Kind::norm_forward, Kind::gelu_gradient_in_product>();
+inline constexpr auto communications = kinds_between<Kind::all_reduce, Kind::all_to_all>();
 
-/// The index of a kind in its group; the group's size for other kinds.
-template <std::size_t N>
-constexpr std::size_t index_in(const std::array<Kind, N>& group, Kind kind) {
-  return static_cast<std::size_t>(std::find(group.begin(), group.end(), kind) - group.begin());
-}
-
-constexpr bool is_gemm(Kind kind) { return kind == Kind::gemm_nt || kind == Kind::gemm_nn || kind == Kind::gemm_tn; }
+constexpr bool is_gemm(Kind kind) { return kind <= gemms.back(); }
 constexpr bool is_attention(Kind kind) { return kind == Kind::attention_forward || kind == Kind::attention_backward; }
-constexpr bool is_communication(Kind kind) {
-  switch (kind) {
-    case Kind::all_reduce:
-    case Kind::all_gather:
-    case Kind::reduce_scatter:
-    case Kind::broadcast:
-    case Kind::send:
-    case Kind::all_to_all:
-      return true;
-    default:
-      return false;
-  }
-}
-constexpr bool is_memory_bound(Kind kind) { return !is_gemm(kind) && !is_attention(kind) && !is_communication(kind); }
+constexpr bool is_communication(Kind kind) { return kind >= communications.front(); }
 constexpr bool is_in_product(Kind kind) {
   return kind == Kind::gelu_in_product || kind == Kind::gelu_gradient_in_product;
 }
 
 /// Of memory-bound kinds: true for operations on rows, whose width matters; the others are flat.
 constexpr bool has_rows(Kind kind) {
-  switch (kind) {
-    case Kind::add:
-    case Kind::adamw:
-    case Kind::adamw_bf16:
-    case Kind::norm_squared:
-    case Kind::fill:
-    case Kind::copy:
-      return false;
-    default:
-      return true;
-  }
+  constexpr std::array flat{Kind::add, Kind::adamw, Kind::adamw_bf16, Kind::norm_squared, Kind::fill, Kind::copy};
+  return std::find(flat.begin(), flat.end(), kind) == flat.end();
 }
 
 /// activation_forward or activation_backward of GELU as a part of the GEMM before it.
@@ -151,9 +111,8 @@ constexpr Kind in_product(Kind activation) {
 }
 /// The operation of its own that replaces a part of a GEMM; other kinds are that already.
 constexpr Kind unfused(Kind kind) {
-  if (kind == Kind::gelu_in_product) return Kind::activation_forward;
-  if (kind == Kind::gelu_gradient_in_product) return Kind::activation_backward;
-  return kind;
+  if (!is_in_product(kind)) return kind;
+  return kind == Kind::gelu_in_product ? Kind::activation_forward : Kind::activation_backward;
 }
 
 /// The word for the operands of a GEMM: nt, nn or tn.

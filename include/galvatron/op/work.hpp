@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/op/kind.hpp>
@@ -52,33 +51,11 @@ class WorkList {
     Work work;
     constexpr Slot() {}
     explicit constexpr Slot(const Work& w) : work(w) {}
+    constexpr operator const Work&() const { return work; }
   };
 
  public:
   static constexpr int capacity = 64;
-
-  class Iterator {
-   public:
-    using iterator_category = std::forward_iterator_tag;
-    using value_type = Work;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const Work*;
-    using reference = const Work&;
-
-    constexpr Iterator() = default;
-    explicit constexpr Iterator(const Slot* at) : at_(at) {}
-    constexpr reference operator*() const { return at_->work; }
-    constexpr pointer operator->() const { return &at_->work; }
-    constexpr Iterator& operator++() {
-      ++at_;
-      return *this;
-    }
-    constexpr Iterator operator++(int) { return Iterator(at_++); }
-    friend constexpr bool operator==(Iterator, Iterator) = default;
-
-   private:
-    const Slot* at_ = nullptr;
-  };
 
   constexpr void push(const Work& work) {
     std::uint8_t& last = last_[static_cast<std::size_t>(work.kind)];
@@ -94,8 +71,8 @@ class WorkList {
   constexpr void append(const WorkList& other) {
     for (const Work& work : other) push(work);
   }
-  [[nodiscard]] constexpr Iterator begin() const { return Iterator(slots_.data()); }
-  [[nodiscard]] constexpr Iterator end() const { return Iterator(slots_.data() + size_); }
+  [[nodiscard]] constexpr const Slot* begin() const { return slots_.data(); }
+  [[nodiscard]] constexpr const Slot* end() const { return slots_.data() + size_; }
   [[nodiscard]] constexpr int size() const { return size_; }
   [[nodiscard]] constexpr Flops flops() const {
     Flops sum;

@@ -18,8 +18,7 @@ namespace galvatron::train {
 inline constexpr double most_others_share = 0.5;
 
 /// A figure of a measured host that no machine has, with its bound: "memory of 700 MB/s, less than 1.00 GB/s"; else
-/// empty. The bounds are far from what processors of the last twenty years reach, so that only a failed measurement
-/// exceeds them.
+/// empty. Only a failed measurement is beyond a bound: processors of the last twenty years are far from them.
 inline std::string impossible_figure(const Cluster& cluster) {
   const double threads = cluster.threads_per_rank;
   const auto outside = [](const std::string& what, double rate, double least, double most, const char* unit) {

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/rng.hpp>
 #include <galvatron/core/units.hpp>
@@ -90,12 +89,7 @@ class Bench {
 
   /// From now on, and until the call with false, devices that can choose among algorithms look for the fastest.
   void search(bool searches) {
-    if constexpr (requires { rank_.begin_search(); }) {
-      if (searches)
-        rank_.begin_search();
-      else
-        rank_.end_search();
-    }
+    if constexpr (requires { rank_.begin_search(); }) searches ? rank_.begin_search() : rank_.end_search();
   }
 
   [[nodiscard]] const Stopwatch& watch() const { return watch_; }
@@ -220,17 +214,10 @@ class Bench {
     Walk& kept = kept_.within(pass_bytes(n * 4));
     Walk near = near_inputs(n * each);
     Walk near_result = near_outputs(n * each);
-    switch (kind) {  // those that need more than one call
-      case K::adamw:
-        return adamw<float, T>(n, far, kept, least);
-      case K::adamw_bf16:
-        return adamw<bfloat16, T>(n, far, kept, least);
-      case K::gelu_in_product:
-      case K::gelu_gradient_in_product:
-        return gelu_in_product<T>(kind, rows, columns, least);
-      default:
-        break;
-    }
+    // Those that need more than one call.
+    if (kind == K::adamw) return adamw<float, T>(n, far, kept, least);
+    if (kind == K::adamw_bf16) return adamw<bfloat16, T>(n, far, kept, least);
+    if (op::is_in_product(kind)) return gelu_in_product<T>(kind, rows, columns, least);
     return time(least, [&] {
       switch (kind) {
         case K::norm_forward:

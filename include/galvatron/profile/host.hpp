@@ -82,13 +82,12 @@ inline std::pair<Bytes, Bytes> profile_memory(const detail::ProfilePlan& plan, i
   return {each, Bytes{ranks * each.count} + alone};
 }
 
-/// Measures this machine with `ranks` rank threads, as training on it will use it: GEMM, attention and memory-bound
-/// operations of device::Host over sizes with all ranks and with one rank at work, collectives and messages of
-/// comm::thread over sizes and all group sizes that divide the ranks, and the slowdown of computing beside
-/// communication. What other programs disturbed is measured again while time_budget allows, half of it more at most.
-/// Errors: usage for impossible options; infeasible when the ranks take more memory than there is; machine when the
-/// profile is doubtful (profile/check.hpp) and the options do not accept it, for then the machine did not give what was
-/// to be measured. Machine failures are thrown (DeviceFailure, PeerFailure).
+/// Measures this machine with rank threads, as training on it will use it: operations of device::Host with all ranks
+/// and with one at work, collectives and messages of comm::thread for all group sizes that divide the ranks, all over
+/// sizes, and the slowdown of computing beside communication. What other programs disturbed is measured again while
+/// time_budget allows, half of it more at most. Errors: usage for impossible options; infeasible when the ranks take
+/// more memory than there is; machine when the profile is doubtful (profile/check.hpp) and the options do not accept
+/// it. Machine failures are thrown (DeviceFailure, PeerFailure).
 inline Result<Cluster> profile_host(const ProfileOptions& options) {
   const int cores = usable_cores();
   const int ranks = options.ranks == 0 ? cores : options.ranks;

@@ -38,11 +38,9 @@ struct MeasuredGrid {
   typename LogGrid<D>::Axes axes;
   std::vector<double> seconds;
 
-  explicit MeasuredGrid(typename LogGrid<D>::Axes grid_axes) : axes(std::move(grid_axes)) {
-    std::size_t points = 1;
-    for (const auto& axis : axes) points *= axis.size();
-    seconds.assign(points, std::numeric_limits<double>::quiet_NaN());
-  }
+  explicit MeasuredGrid(typename LogGrid<D>::Axes grid_axes)
+      : axes(std::move(grid_axes)), seconds(stride(-1), std::numeric_limits<double>::quiet_NaN()) {}
+  /// Points from one extent of axis d to the next; of -1: all.
   [[nodiscard]] std::size_t stride(int d) const {
     std::size_t stride = 1;
     for (int i = D - 1; i > d; --i) stride *= axes[static_cast<std::size_t>(i)].size();
@@ -82,9 +80,8 @@ struct MeasuredGrid {
       for (int d = 0; d < D; ++d)
         for (std::size_t point = 0; point < logs.size(); ++point)
           if (index(point, d) == 0) make_rise(&logs[point], axes[static_cast<std::size_t>(d)].size(), stride(d));
-    std::vector<double> out(logs.size());
-    for (std::size_t i = 0; i < logs.size(); ++i) out[i] = std::exp(logs[i]);
-    return LogGrid<D>(axes, std::move(out));
+    for (double& value : logs) value = std::exp(value);
+    return LogGrid<D>(axes, std::move(logs));
   }
 };
 
@@ -194,7 +191,6 @@ class Measurements {
   /// Every rank (or, when busy is 1, rank 0) measures matrix products of format T, or with fp8 those that round T.
   template <class T>
   void products(int busy, Precision precision = precision_of<T>) {
-    const bool at_work = world_.rank() < busy;
     Bench<Platform>& bench = bench_of(busy);
     const bool eight_bit = precision == Precision::fp8;
     const std::string who = words(precision, busy);
@@ -205,7 +201,7 @@ class Measurements {
       const bool writes = product.writes_one_in == 1;
       announce(std::string("GEMM ") + op::layout_of(product.kind) + (writes ? " written, " : ", ") + who);
       const auto measured = [&](LogGrid<3>::Axes axes) {
-        return on_grid<3>(std::move(axes), busy, at_work, [&](const auto& e) {
+        return on_grid<3>(std::move(axes), busy, [&](const auto& e) {
           product.m = e[0];
           product.n = e[1];
           product.k = e[2];
@@ -235,14 +231,13 @@ class Measurements {
   template <class T>
   void compute(int busy) {
     products<T>(busy);
-    const bool at_work = world_.rank() < busy;
     Bench<Platform>& bench = bench_of(busy);
     const Precision precision = precision_of<T>;
     const std::string who = words(precision, busy);
     for (const op::Kind kind : op::attentions) {
       announce(std::string("attention ") + op::pass_of(kind) + ", " + who);
       const double products = kind == op::Kind::attention_forward ? 2 : 5;
-      auto grid = on_grid<3>(plan_.attention, busy, at_work, [&](const auto& e) {
+      auto grid = on_grid<3>(plan_.attention, busy, [&](const auto& e) {
         const double flops = products * static_cast<double>(e[0] * e[0]) * static_cast<double>(e[1] * e[2]);
         if (flops > most_flops(precision) / 2 || !bench.attention_fits(e[0], e[1], e[2])) return -1.0;
         return bench.template attention<T>(kind, e[0], e[1], e[2], plan_.least);
@@ -251,7 +246,7 @@ class Measurements {
     }
     announce("memory, " + who);
     for (const op::Kind kind : op::memory_bound) {
-      auto grid = on_grid<2>(op::has_rows(kind) ? plan_.rows : plan_.elements, busy, at_work, [&](const auto& e) {
+      auto grid = on_grid<2>(op::has_rows(kind) ? plan_.rows : plan_.elements, busy, [&](const auto& e) {
         if (e[0] * e[1] > plan_.most_elements || !bench.memory_bound_fits(e[0], e[1])) return -1.0;
         if (op::is_in_product(kind) && !bench.template has_gelu_in_product<T>()) return -1.0;
         return bench.template memory_bound<T>(kind, e[0], e[1], plan_.least);
@@ -346,9 +341,9 @@ class Measurements {
     return true;
   }
 
-  /// Measures the points of a grid, rank by rank independently; rank 0 gets the medians of all.
+  /// Measures the points of a grid, each of the first `busy` ranks independently; rank 0 gets the medians of all.
   template <int D, class At>
-  MeasuredGrid<D> on_grid(typename LogGrid<D>::Axes axes, int busy, bool at_work, const At& at) {
+  MeasuredGrid<D> on_grid(typename LogGrid<D>::Axes axes, int busy, const At& at) {
     MeasuredGrid<D> grid(std::move(axes));
     if (!begin_table()) return grid;
     auto& all = world_.control().everybody();
@@ -356,7 +351,7 @@ class Measurements {
     std::vector<double> own(points, -1.0);  // not positive: not measured
     std::vector<double> everybodys(points * static_cast<std::size_t>(world_.size()));
     all.barrier();
-    for (std::size_t point = 0; point < points && at_work; ++point) own[point] = at(grid.extents(point));
+    for (std::size_t point = 0; point < points && world_.rank() < busy; ++point) own[point] = at(grid.extents(point));
     all.all_gather(View<const double>(own.data(), static_cast<std::int64_t>(points)),
                    View<double>(everybodys.data(), static_cast<std::int64_t>(everybodys.size())));
     if (world_.rank() != 0) return grid;

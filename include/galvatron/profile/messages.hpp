@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include <galvatron/cluster/spec.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/op/work.hpp>
@@ -55,8 +54,9 @@ class MessageBench {
   double send(const std::vector<int>& ring, std::int64_t bytes, double least) {
     const View<std::byte> buffer = bench_.buffer();
     const std::int64_t half = buffer.count / 2;
-    Walk out(buffer.slice(0, std::min(half, std::max<std::int64_t>(std::int64_t{1} << 20, bytes))));
-    Walk in(buffer.slice(half, std::min(half, std::max<std::int64_t>(std::int64_t{1} << 20, bytes))));
+    const std::int64_t used = std::min(half, std::max<std::int64_t>(std::int64_t{1} << 20, bytes));
+    Walk out(buffer.slice(0, used));
+    Walk in(buffer.slice(half, used));
     const auto own = static_cast<std::size_t>(std::ranges::find(ring, world_.rank()) - ring.begin());
     const int next = ring[(own + 1) % ring.size()];
     const int before = ring[(own + ring.size() - 1) % ring.size()];

@@ -42,7 +42,7 @@ namespace detail {
 
 /// Puts bf16 before an fp8 that comes without: 8-bit products are all that fp8 measures besides.
 inline void complete(std::vector<Precision>& precisions) {
-  const auto has = [&](Precision p) { return std::find(precisions.begin(), precisions.end(), p) != precisions.end(); };
+  const auto has = [&](Precision p) { return std::ranges::find(precisions, p) != precisions.end(); };
   if (has(Precision::fp8) && !has(Precision::bf16)) precisions.insert(precisions.begin(), Precision::bf16);
 }
 
@@ -61,9 +61,8 @@ class Profile {
         cluster_(cluster),
         shares_(watch_) {
     const int node = cluster.devices_per_node;
-    int groups = node > 1 ? 1 : 0;  // the messages
+    int groups = (node > 1 ? 1 : 0) + (cluster.nodes() > 1 ? 1 : 0);  // the messages
     for (int n = 2; n <= node; ++n) groups += node % n == 0 ? (n == node ? 1 : 2) : 0;
-    if (cluster.nodes() > 1) ++groups;
     // Computation in one precision counts 7 steps; that of a single rank takes half the time of the others'.
     steps_ = plan_.sweeps *
              (static_cast<double>(precisions_.size()) * (ranks_ > 1 ? 14 : 7) + (ranks_ > 1 ? groups + 1 : 0));

@@ -8,11 +8,12 @@
 // A step that may write in place of an operand that nothing reads later does so.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
+#include <tuple>
 
 #include <galvatron/program/program.hpp>
 
@@ -53,7 +54,7 @@ class Allocation {
 
  private:
   static constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  constexpr Buffer& buffer(int i) { return p_.buffers[at(i)]; }
+  constexpr Buffer& buffer(int i) { return p_.buffers[i]; }
   [[nodiscard]] constexpr bool is_frame(int value) const {
     return value >= 0 && p_.buffer_of(value).storage == Storage::frame;
   }
@@ -69,7 +70,7 @@ class Allocation {
   constexpr void find_lifetimes(int phase) {
     const LayerProgram::Steps& steps = p_.phase[at(phase)];
     for (int i = 0; i < steps.size; ++i)
-      for_each_value(steps.steps[at(i)], [&](int v) {
+      for_each_value(steps[i], [&](int v) {
         if (!is_frame(v)) return;
         Buffer& b = buffer(p_.value(v).buffer);
         if (b.first < 0) {
@@ -82,7 +83,7 @@ class Allocation {
   constexpr void replace_operands(int phase) {
     const LayerProgram::Steps& steps = p_.phase[at(phase)];
     for (int i = 0; i < steps.size; ++i) {
-      const Step& step = steps.steps[at(i)];
+      const Step& step = steps[i];
       for (int out = 0; out < static_cast<int>(step.out.size()); ++out)
         for (int in = 0; in < static_cast<int>(step.in.size()); ++in)
           if (may_replace(step.code, out, in) && !writes_over(step, step.in[at(in)]) &&
@@ -107,8 +108,8 @@ class Allocation {
         p_.value(made).part != p_.value(read).part)
       return false;
     b.last = a.last;
-    for (int v = 0; v < p_.value_count; ++v)
-      if (p_.value(v).buffer == from) p_.values[at(v)].buffer = static_cast<std::int16_t>(to);
+    for (int v = 0; v < p_.values.size; ++v)
+      if (p_.value(v).buffer == from) p_.values[v].buffer = static_cast<std::int16_t>(to);
     a.first = a.last = -1;
     a.phase = -1;
     return true;
@@ -118,7 +119,7 @@ class Allocation {
     // In the order in which they begin; of those that begin together the longest-lived first.
     std::array<int, LayerProgram::most_buffers> order{};
     int count = 0;
-    for (int b = 0; b < p_.buffer_count; ++b) {
+    for (int b = 0; b < p_.buffers.size; ++b) {
       if (p_.buffer(b).phase != phase) continue;
       int place = count++;
       for (; place > 0 && comes_before(b, order[at(place - 1)]); --place) order[at(place)] = order[at(place - 1)];
@@ -135,22 +136,20 @@ class Allocation {
   }
   // Steps at which no buffer lives less than at another one, by the buffers that live there.
   constexpr void find_peaks(int phase) {
-    const int first = p_.peak_count;
+    const int first = p_.peaks.size;
     for (int i = 0; i < p_.phase[at(phase)].size; ++i) {
       FramePeak peak{.phase = static_cast<std::int8_t>(phase)};
-      for (int b = 0; b < p_.buffer_count; ++b)
+      for (int b = 0; b < p_.buffers.size; ++b)
         if (const Buffer& here = p_.buffer(b); here.phase == phase && here.first <= i && i <= here.last)
           peak.buffers[at(b / 64)] |= std::uint64_t{1} << (b % 64);
       bool within = false;
-      for (int k = first; k < p_.peak_count && !within; ++k) within = peak.is_within(p_.peaks[at(k)]);
+      for (int k = first; k < p_.peaks.size && !within; ++k) within = peak.is_within(p_.peaks[k]);
       if (within) continue;
       int kept = first;
-      for (int k = first; k < p_.peak_count; ++k)
-        if (!p_.peaks[at(k)].is_within(peak)) p_.peaks[at(kept++)] = p_.peaks[at(k)];
-      p_.peak_count = kept;
-      if (kept >= LayerProgram::most_peaks)
-        throw std::length_error("a layer of so many operations does not fit a program");
-      p_.peaks[at(p_.peak_count++)] = peak;
+      for (int k = first; k < p_.peaks.size; ++k)
+        if (!p_.peaks[k].is_within(peak)) p_.peaks[kept++] = p_.peaks[k];
+      p_.peaks.size = kept;
+      p_.peaks.push(peak);
     }
   }
   constexpr void push(int b, int (&top)[2]) {
@@ -171,8 +170,7 @@ class Allocation {
   [[nodiscard]] constexpr bool comes_before(int b, int other) const {
     const Buffer& mine = p_.buffer(b);
     const Buffer& its = p_.buffer(other);
-    if (mine.first != its.first) return mine.first < its.first;
-    return mine.last != its.last ? mine.last > its.last : b < other;
+    return std::tuple(mine.first, its.last, b) < std::tuple(its.first, mine.last, other);
   }
 
   LayerProgram& p_;
@@ -187,8 +185,7 @@ constexpr void allocate_frames(LayerProgram& program) { detail::Allocation{progr
 template <class BytesOf>
 constexpr std::int64_t frame_bytes(const LayerProgram& program, Phase phase, const BytesOf& bytes) {
   std::int64_t most = 0;
-  for (int k = 0; k < program.peak_count; ++k) {
-    const FramePeak& peak = program.peaks[static_cast<std::size_t>(k)];
+  for (const FramePeak& peak : program.peaks) {
     if (peak.phase != static_cast<int>(phase)) continue;
     std::int64_t sum = 0;
     for (int word = 0; word < 2; ++word)
@@ -205,18 +202,13 @@ template <class BytesOf, class Extra>
 constexpr std::int64_t frame_bytes(const LayerProgram& program, Phase phase, const BytesOf& bytes, const Extra& extra) {
   const LayerProgram::Steps& steps = program.steps(phase);
   std::array<std::int64_t, LayerProgram::most_steps> sums{};
-  for (int i = 0; i < steps.size; ++i)
-    sums[static_cast<std::size_t>(i)] = extra(steps.steps[static_cast<std::size_t>(i)]);
-  for (int b = 0; b < program.buffer_count; ++b) {
-    const Buffer& buffer = program.buffer(b);
+  for (int i = 0; i < steps.size; ++i) sums[static_cast<std::size_t>(i)] = extra(steps[i]);
+  for (const Buffer& buffer : program.buffers) {
     if (buffer.phase != static_cast<int>(phase)) continue;
     const std::int64_t size = bytes(buffer);
     for (int i = buffer.first; i <= buffer.last; ++i) sums[static_cast<std::size_t>(i)] += size;
   }
-  std::int64_t most = 0;
-  for (int i = 0; i < steps.size; ++i)
-    if (most < sums[static_cast<std::size_t>(i)]) most = sums[static_cast<std::size_t>(i)];
-  return most;
+  return *std::max_element(sums.begin(), sums.end());
 }
 
 /// Where a buffer of a frame begins, in bytes from the frame's start.

@@ -5,6 +5,7 @@
 // would destroy is deferred: written to the slot of an activation that backward no longer needs, or copied.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -14,23 +15,29 @@
 
 namespace galvatron::program::detail {
 
-class BackwardPass : protected ForwardPass {
- protected:
-  using ForwardPass::ForwardPass;
+class BackwardPass : ForwardPass {
+ public:
+  /// Makes both passes.
+  constexpr BackwardPass(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
+      : ForwardPass(graph, kinds, splits, options) {
+    forward();
+    backward();
+  }
+  [[nodiscard]] constexpr const LayerProgram& program() const { return program_; }
 
+ private:
   [[nodiscard]] constexpr Phase weights_phase() const { return program_.splits ? Phase::weights : phase_; }
   constexpr void backward() {
     if (!has_loss_) {
       phase_ = Phase::backward;
       enter_gradients();
-      for (int group = 0; group < groups(); ++group)
+      for (int group = 0; group < program_.groups(); ++group)
         if (is_block()) push_group(Code::acquire, group);
       if (program_.splits) push_group(Code::keep_replicated, 0);
-      const Phase phase = phase_;
       phase_ = weights_phase();
-      for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
-      phase_ = phase;
-      if (!is_block() && g().has_norm()) push_group(Code::acquire, groups() - 1);
+      for (int group = 0; group < program_.groups(); ++group) push_group(Code::open_gradients, group);
+      phase_ = Phase::backward;
+      if (!is_block() && g().has_norm()) push_group(Code::acquire, program_.groups() - 1);
       if (full_) run(true);
     }
     for (int i = g().node_count; i-- > 0;) back(i);
@@ -39,14 +46,14 @@ class BackwardPass : protected ForwardPass {
       phase_ = Phase::weights;
       push_group(Code::add_replicated, 0);
     }
-    for (int group = 0; group < groups(); ++group) push_group(Code::close_gradients, group);
+    for (int group = 0; group < program_.groups(); ++group) push_group(Code::close_gradients, group);
     if (has_loss_) {
       phase_ = Phase::backward;
       const int x = g().inputs[0];
       const Id d = gradient_border(x);
       if (goes_on(0)) {
         program_.output_gradients[0] = id(d);
-        gradients_[at(x)] = add(d, gradients_[at(x)], in_place(d), x);
+        gradients_[at(x)] = combined(Code::add, d, gradients_[at(x)], in_place(d), x);
       } else {
         copy(gradients_[at(x)], d, x);
         gradients_[at(x)] = d;
@@ -78,12 +85,12 @@ class BackwardPass : protected ForwardPass {
     for (std::size_t k = 0; k < 2; ++k)
       if (tensor == g().outputs[k]) part = place.outputs[k];
     const ExtentId count = numbered(elements(tensor));
-    for (int b = 0; b < program_.buffer_count; ++b)
+    for (int b = 0; b < program_.buffers.size; ++b)
       if (const Buffer& made = program_.buffer(b);
           made.storage == Storage::gradient && made.part == part && made.elements == count)
         return value(b);
     const int b = buffer(Storage::gradient, elements(tensor));
-    program_.buffers[at(b)].part = part;
+    program_.buffers[b].part = part;
     return value(b);
   }
   /// The gradient of an input lies in the border; where the layer has a loss in place of the input or, where others
@@ -100,11 +107,7 @@ class BackwardPass : protected ForwardPass {
   }
 
   /// Gradients of tensors that still wait to be read and are this value.
-  [[nodiscard]] constexpr int readers(Id v) const {
-    int count = 0;
-    for (const Id d : gradients_) count += d == v ? 1 : 0;
-    return count;
-  }
+  [[nodiscard]] constexpr int readers(Id v) const { return static_cast<int>(std::ranges::count(gradients_, v)); }
   /// Adds a gradient to what a tensor has.
   constexpr void give(int tensor, Id d) {
     if (tensor < 0) return;
@@ -113,12 +116,7 @@ class BackwardPass : protected ForwardPass {
       have = d;
       return;
     }
-    have = add(have, d, readers(have) == 1 ? in_place(have) : fresh(elements(tensor)), tensor);
-  }
-  constexpr Id add(Id a, Id b, Id sum, int tensor) {
-    Step step{.code = Code::add, .m = elements(tensor)};
-    step.in[1] = id(b);
-    return pushed(step, a, sum);
+    have = combined(Code::add, have, d, readers(have) == 1 ? in_place(have) : fresh(elements(tensor)), tensor);
   }
 
   constexpr void back(int i) {
@@ -133,19 +131,16 @@ class BackwardPass : protected ForwardPass {
     step.weights = weights_of(node);
     switch (node.operation) {
       case forward::Kind::norm:
-        norm_backward(i, dy);
-        break;
+        return norm_backward(i, dy);
       case forward::Kind::linear:
-        linear_backward(node, dy);
-        break;
+        return linear_backward(node, dy);
       case forward::Kind::activation:
-        activation_backward(node, dy);
-        break;
+        return activation_backward(node, dy);
       case forward::Kind::multiply: {
         const Id a = operand(x);
         const Id b = operand(node.inputs[1]);
-        const Id da = multiply(dy, b, fresh(elements(y)), y);
-        const Id db = multiply(dy, a, fresh(elements(y)), y);
+        const Id da = combined(Code::multiply, dy, b, fresh(elements(y)), y);
+        const Id db = combined(Code::multiply, dy, a, fresh(elements(y)), y);
         give(x, da);
         give(node.inputs[1], db);
         break;
@@ -161,15 +156,12 @@ class BackwardPass : protected ForwardPass {
         }
         break;
       case forward::Kind::rotate:
-        give(x, rotate(Code::rotate_back, readers(dy) == 0 ? dy : copied(dy, y)));
-        break;
+        return give(x, rotate(Code::rotate_back, readers(dy) == 0 ? dy : copied(dy, y)));
       case forward::Kind::attend:
       case forward::Kind::cross_attend:
-        attend_backward(i, dy);
-        break;
+        return attend_backward(i, dy);
       case forward::Kind::experts:
-        experts_backward(i, dy);
-        break;
+        return experts_backward(i, dy);
       case forward::Kind::merge: {
         step.code = Code::merge_back;
         const bool to_border = x == g().inputs[0] && g().uses(x) == 1 && !has_loss_;
@@ -177,15 +169,9 @@ class BackwardPass : protected ForwardPass {
         break;
       }
       case forward::Kind::add_positions:
-        step.code = Code::positions_gradient;
-        step.in[0] = id(dy);
-        push(step);
-        give(x, dy);
-        break;
       case forward::Kind::add_segment:
-        step.code = Code::segment_gradient;
-        step.in[0] = id(dy);
-        push(step);
+        step.code = node.operation == forward::Kind::add_segment ? Code::segment_gradient : Code::positions_gradient;
+        pushed(step, dy, -1);
         give(x, dy);
         break;
       case forward::Kind::prepend:
@@ -210,17 +196,11 @@ class BackwardPass : protected ForwardPass {
         step.code = Code::look_up_backward;
         step.m = of(region_rows(y));
         step.rows = g().rows(y);
-        step.in[0] = id(replicated(dy, y));
-        push(step);
+        pushed(step, replicated(dy, y), -1);
         break;
       case forward::Kind::cross_entropy:
         break;
     }
-  }
-  constexpr Id multiply(Id a, Id b, Id out, int tensor) {
-    Step step{.code = Code::multiply, .m = elements(tensor)};
-    step.in[1] = id(b);
-    return pushed(step, a, out);
   }
 
   constexpr void norm_backward(int i, Id dy) {
@@ -228,7 +208,7 @@ class BackwardPass : protected ForwardPass {
     const int x = node.inputs[0];
     const Id residual = gradients_[at(x)];
     Step step{.code = Code::norm_backward, .m = rows(node.output), .n = width(node.output)};
-    step.in = operands(dy, operand(x), statistics_[at(i)], residual);
+    step.in = listed<Operands>(dy, operand(x), statistics_[at(i)], residual);
     step.weights = weights_of(node);
     step.deferred_norm = program_.splits;
     Id out = -1;
@@ -279,19 +259,15 @@ class BackwardPass : protected ForwardPass {
     const Id x_now = program_.splits ? now(x_value, x) : x_value;
     step.in[1] = id(splits_out ? replicated(x_now, x) : x_now);
     push(step);
-    if (node.weights[1] >= 0) {
-      Step bias{.code = Code::bias_gradient, .m = rows(y), .n = width(y)};
-      bias.in[0] = id(later);
-      bias.weights = weights_of(node);
-      push(bias);
-    }
+    if (node.weights[1] >= 0)
+      pushed({.code = Code::bias_gradient, .m = rows(y), .n = width(y), .weights = weights_of(node)}, later, -1);
     phase_ = phase;
     if (g().takes_data && x == g().inputs[0]) return;
 
     // Gradient of the input.
     const int producer = g().producer(x);
-    const bool fused = producer >= 0 && fuses_backward(producer);
-    if (fused) {
+    if (options().fuses && is_block() && producer >= 0 && g().uses(x) == 1 &&
+        g().node(producer).operation == forward::Kind::activation) {
       const forward::Node& activation = g().node(producer);
       Step input = product(Code::activation_gradient, node, region, width(x), width(y));
       const Id dg = gradient_of(x);
@@ -316,10 +292,6 @@ class BackwardPass : protected ForwardPass {
     if (unread && !program_.splits && kept_.keeps(x) && g().uses(x) == 1) return in_place(own(x));
     return fresh(elements(x));
   }
-  [[nodiscard]] constexpr bool fuses_backward(int producer) const {
-    const forward::Node& node = g().node(producer);
-    return options().fuses && node.operation == forward::Kind::activation && is_block() && g().uses(node.output) == 1;
-  }
 
   // ---- experts
 
@@ -332,7 +304,7 @@ class BackwardPass : protected ForwardPass {
     Step step{.code = Code::experts_backward, .m = of(Letter::rows), .n = width(x)};
     step.weights = weights_of(node);
     step.activation = node.activation;
-    step.in = operands(n, routed.weights, routed.order, routed.u, d, routed.g);
+    step.in = listed<Operands>(n, routed.weights, routed.order, routed.u, d, routed.g);
     const Id dx = partial(x, Storage::frame);
     const Extent tokens = width(x).times(Letter::routed_rows);
     step.scratch[0] = id(fresh(tokens));
@@ -362,9 +334,9 @@ class BackwardPass : protected ForwardPass {
                           : crosses ? Code::cross_backward
                                     : Code::attention_backward,
                           node);
-    step.in = operands(core_input_[at(i)], crosses ? own(node.inputs[1]) : biases_[at(i)], core_output_[at(i)],
-                       statistics_[at(i)], d_output);
-    step.out = results(d_input, d_more);
+    step.in = listed<Operands>(core_input_[at(i)], crosses ? own(node.inputs[1]) : biases_[at(i)], core_output_[at(i)],
+                               statistics_[at(i)], d_output);
+    step.out = listed<Results>(d_input, d_more);
     if (!options().fused_attention) {
       for (std::size_t k = 0; k < 3; ++k) step.in[5 + k] = id(scores_[at(i)][k]);
       step.out[2] = id(fresh(of(Letter::scores)));
@@ -373,10 +345,8 @@ class BackwardPass : protected ForwardPass {
     if (!has_windows(node)) step.scratch[0] = id(fresh(extent_of(statistics_[at(i)]), Storage::frame, Scalar::fp32));
     if (ring_) {
       const Extent block = kv().times(2).times(Letter::rows);
-      step.scratch[1] = id(fresh(block));
-      step.scratch[2] = id(fresh(block));
-      step.scratch[3] = id(fresh(block, Storage::frame, Scalar::fp32));
-      step.scratch[4] = id(fresh(block, Storage::frame, Scalar::fp32));
+      for (const std::size_t k : {1U, 2U}) step.scratch[k] = id(fresh(block));
+      for (const std::size_t k : {3U, 4U}) step.scratch[k] = id(fresh(block, Storage::frame, Scalar::fp32));
       step.scratch[5] = id(fresh(output));
       step.scratch[6] = id(fresh(block));
       step.scratch[7] = id(fresh(output, Storage::frame, Scalar::sum));
@@ -391,10 +361,8 @@ class BackwardPass : protected ForwardPass {
     give(node.inputs[0], d_input);
     if (crosses) give(node.inputs[1], d_more);
     if (!has_biases(node)) return;
-    Step gather{.code = Code::gather_biases, .m = heads(), .n = of(Letter::distances)};
-    gather.weights = weights_of(node);
-    gather.in[0] = id(d_more);
-    push(gather);
+    pushed({.code = Code::gather_biases, .m = heads(), .n = of(Letter::distances), .weights = weights_of(node)}, d_more,
+           -1);
   }
 
   // ---- operands of backward
@@ -418,20 +386,19 @@ class BackwardPass : protected ForwardPass {
     const Id x = operand(node.inputs[0]);
     if (node.operation == forward::Kind::multiply) {
       const Id b = operand(node.inputs[1]);
-      return multiply(x, b, fresh(elements(y), where), y);
+      return combined(Code::multiply, x, b, fresh(elements(y), where), y);
     }
     Step step{.code = Code::activation_forward, .m = rows(y), .n = width(y)};
     step.activation = node.activation;
     if (node.operation == forward::Kind::merge) {
       step.code = Code::merge;
-    } else if (node.operation != forward::Kind::norm) {
-      if (node.operation != forward::Kind::activation)
-        throw std::logic_error("an operation is not kept, nor recomputed");
-    } else {
+    } else if (node.operation == forward::Kind::norm) {
       step.code = Code::norm_recompute;
       step.in[1] = id(statistics_[at(i)]);
       step.weights = weights_of(node);
       step.deferred_norm = program_.splits;
+    } else if (node.operation != forward::Kind::activation) {
+      throw std::logic_error("an operation is not kept, nor recomputed");
     }
     return pushed(step, x, fresh(elements(y), where));
   }
@@ -448,13 +415,8 @@ class BackwardPass : protected ForwardPass {
   /// backward no longer needs or deferred.
   constexpr Id later_gradient(Id dy, int tensor) {
     if (storage(dy) == Storage::slot) return dy;
-    Id out = -1;
-    if (free_slot_ >= 0) {
-      out = value(free_slot_);
-      free_slot_ = -1;
-    } else {
-      out = fresh(elements(tensor), Storage::deferred);
-    }
+    const Id out = free_slot_ >= 0 ? value(free_slot_) : fresh(elements(tensor), Storage::deferred);
+    free_slot_ = -1;
     copy(dy, out, tensor);
     return out;
   }

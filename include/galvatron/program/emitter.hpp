@@ -13,7 +13,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/program/kept_tensors.hpp>
@@ -28,11 +27,7 @@ class Emitter {
   using Step = BasicStep<Extent>;
 
   constexpr Emitter(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
-      : program_{.graph = graph, .kinds = kinds, .options = options, .splits = splits},
-        kept_(program_.graph, program_.kinds, program_.options),
-        megatron_(kinds.sequence == SequenceKind::megatron),
-        full_(kinds.recompute == RecomputeKind::full),
-        has_loss_(graph.has_loss()) {
+      : program_{.graph = graph, .kinds = kinds, .options = options, .splits = splits} {
     reserved_.fill(-1);
   }
   Emitter(const Emitter&) = delete;
@@ -44,23 +39,11 @@ class Emitter {
 
   // ---- values, buffers, steps
 
-  /// Throws std::length_error: the layer needs more than a program holds.
-  static constexpr void check_count(int count, int most) {
-    if (count >= most) throw std::length_error("a layer of so many operations does not fit a program");
-  }
   constexpr Id value(int buffer, Part part = Part::all) {
-    check_count(program_.value_count, LayerProgram::most_values);
-    program_.values[at(program_.value_count)] = {static_cast<std::int16_t>(buffer), part};
-    return program_.value_count++;
+    return program_.values.push({static_cast<std::int16_t>(buffer), part});
   }
   constexpr int buffer(Storage storage, const Extent& elements, Scalar scalar = Scalar::activation) {
-    check_count(program_.buffer_count, LayerProgram::most_buffers);
-    Buffer made;
-    made.storage = storage;
-    made.elements = numbered(elements);
-    made.scalar = scalar;
-    program_.buffers[at(program_.buffer_count)] = made;
-    return program_.buffer_count++;
+    return program_.buffers.push({.storage = storage, .elements = numbered(elements), .scalar = scalar});
   }
   constexpr Id fresh(const Extent& elements, Storage storage = Storage::frame, Scalar scalar = Scalar::activation) {
     return value(buffer(storage, elements, scalar));
@@ -69,46 +52,22 @@ class Emitter {
   constexpr Id in_place(Id of) { return value(buffer_of(of), program_.value(of).part); }
   [[nodiscard]] constexpr int buffer_of(Id v) const { return program_.value(v).buffer; }
   [[nodiscard]] constexpr const Extent& extent_of(Id v) const {
-    return program_.extents[static_cast<std::size_t>(program_.buffer_of(v).elements)];
+    return program_.extents[static_cast<int>(program_.buffer_of(v).elements)];
   }
   [[nodiscard]] constexpr Storage storage(Id v) const { return program_.buffer_of(v).storage; }
   /// The number of an extent in the program's table.
   constexpr ExtentId numbered(const Extent& extent) {
-    for (int i = 0; i < program_.extent_count; ++i)
-      if (program_.extents[at(i)] == extent) return static_cast<ExtentId>(i);
-    check_count(program_.extent_count, LayerProgram::most_extents);
-    program_.extents[at(program_.extent_count)] = extent;
-    return static_cast<ExtentId>(program_.extent_count++);
+    for (int i = 0; i < program_.extents.size; ++i)
+      if (program_.extents[i] == extent) return static_cast<ExtentId>(i);
+    return static_cast<ExtentId>(program_.extents.push(extent));
   }
   constexpr void push(const Step& step) {
-    auto& list = program_.phase[at(static_cast<int>(phase_))];
-    check_count(list.size, LayerProgram::most_steps);
-    list.steps[at(list.size++)] = {.code = step.code,
-                                   .m = numbered(step.m),
-                                   .n = numbered(step.n),
-                                   .k = numbered(step.k),
-                                   .l = numbered(step.l),
-                                   .in = step.in,
-                                   .out = step.out,
-                                   .scratch = step.scratch,
-                                   .weights = step.weights,
-                                   .rows = step.rows,
-                                   .ranks = step.ranks,
-                                   .activation = step.activation,
-                                   .group = step.group,
-                                   .eight_bit = step.eight_bit,
-                                   .bias_once = step.bias_once,
-                                   .deferred_norm = step.deferred_norm};
+    program_.phase[at(static_cast<int>(phase_))].push(
+        step.with_extents([this](const Extent& extent) { return numbered(extent); }));
   }
-  /// The operands, or the results, of a step.
-  template <class... Ids>
-  static constexpr auto operands(Ids... values) {
-    return listed<decltype(Step::in)>(values...);
-  }
-  template <class... Ids>
-  static constexpr auto results(Ids... values) {
-    return listed<decltype(Step::out)>(values...);
-  }
+  /// The operands, or the results, of a step; -1: none.
+  using Operands = decltype(Step::in);
+  using Results = decltype(Step::out);
   template <class List, class... Ids>
   static constexpr List listed(Ids... values) {
     List out{};
@@ -118,7 +77,6 @@ class Emitter {
     return out;
   }
   static constexpr std::int16_t id(Id v) { return static_cast<std::int16_t>(v); }
-  static constexpr std::int8_t wid(int w) { return static_cast<std::int8_t>(w); }
 
   // ---- extents
 
@@ -134,24 +92,14 @@ class Emitter {
   }
   /// Rows of a tensor on a rank: those of the region where its width is split.
   [[nodiscard]] constexpr Extent rows(int tensor) const {
-    const bool cut = has_sharded_rows(tensor);
-    switch (g().rows(tensor)) {
-      case forward::Rows::tokens:
-        return of(cut ? Letter::local_rows : Letter::rows);
-      case forward::Rows::squares:
-        return {4, cut ? Letter::local_rows : Letter::rows};
-      case forward::Rows::memory:
-        return of(cut ? Letter::local_memory_rows : Letter::memory_rows);
-      case forward::Rows::target:
-        return of(cut ? Letter::local_target_rows : Letter::target_rows);
-      case forward::Rows::patches:
-        return of(Letter::patch_rows);
-      case forward::Rows::first_tokens:
-        return of(Letter::first_rows);
-      case forward::Rows::samples:
-        break;
-    }
-    return of(Letter::samples);
+    const forward::Rows kind = g().rows(tensor);
+    if (kind == forward::Rows::patches) return of(Letter::patch_rows);
+    if (kind == forward::Rows::first_tokens) return of(Letter::first_rows);
+    const Letter all = region_rows(tensor);
+    const Letter local = all == Letter::memory_rows   ? Letter::local_memory_rows
+                         : all == Letter::target_rows ? Letter::local_target_rows
+                                                      : Letter::local_rows;
+    return {kind == forward::Rows::squares ? 4 : 1, has_sharded_rows(tensor) ? local : all};
   }
   /// Rows of a tensor inside the regions.
   [[nodiscard]] constexpr Letter region_rows(int tensor) const {
@@ -177,13 +125,11 @@ class Emitter {
   }
   [[nodiscard]] constexpr Extent region_elements(int tensor) const { return width(tensor).times(region_rows(tensor)); }
   [[nodiscard]] static constexpr Extent of(Letter letter) { return {1, letter}; }
-  [[nodiscard]] constexpr Extent heads() const { return {g().layer.heads, Letter::one, Letter::one, true}; }
-  [[nodiscard]] constexpr Extent q() const {
-    return {g().layer.heads * g().layer.head_dim, Letter::one, Letter::one, true};
-  }
-  [[nodiscard]] constexpr Extent kv() const {
-    return {g().layer.kv_heads * g().layer.head_dim, Letter::one, Letter::one, true};
-  }
+  /// A number that tensor ranks share.
+  [[nodiscard]] static constexpr Extent split(std::int64_t number) { return {number, Letter::one, Letter::one, true}; }
+  [[nodiscard]] constexpr Extent heads() const { return split(g().layer.heads); }
+  [[nodiscard]] constexpr Extent q() const { return split(g().layer.heads * g().layer.head_dim); }
+  [[nodiscard]] constexpr Extent kv() const { return split(g().layer.kv_heads * g().layer.head_dim); }
   [[nodiscard]] constexpr Extent core_q() const { return {g().layer.head_dim, Letter::core_rows, Letter::core_heads}; }
 
   // ---- where tensors lie
@@ -236,20 +182,14 @@ class Emitter {
   constexpr Id replicated(Id v, int tensor) {
     const Extent all = region_elements(tensor);
     if (megatron_ && g().rows(tensor) == forward::Rows::first_tokens) {
-      Step step{.code = Code::broadcast, .m = all, .ranks = Ranks::tp};
-      return pushed(step, v, in_place(v));
+      return pushed({.code = Code::broadcast, .m = all, .ranks = Ranks::tp}, v, in_place(v));
     }
     if (!has_sharded_rows(tensor)) return v;
-    Id out = -1;
-    if (storage(v) == Storage::frame) {
-      program_.buffers[at(buffer_of(v))].elements = numbered(all);
-      program_.values[at(v)].part = Part::local;
-      out = value(buffer_of(v));
-    } else {
-      out = fresh(all);
-    }
-    Step step{.code = Code::all_gather, .m = all, .ranks = Ranks::tp};
-    return pushed(step, v, out);
+    const Step step{.code = Code::all_gather, .m = all, .ranks = Ranks::tp};
+    if (storage(v) != Storage::frame) return pushed(step, v, fresh(all));
+    program_.buffers[buffer_of(v)].elements = numbered(all);
+    program_.values[v].part = Part::local;
+    return pushed(step, v, value(buffer_of(v)));
   }
   /// Where a partial sum of a tensor goes before it is reduced.
   constexpr Id partial(int tensor, Storage target) {
@@ -258,15 +198,18 @@ class Emitter {
   /// The sum of what all tensor ranks have, in the tensor's own placement.
   constexpr Id reduced(Id v, int tensor, Storage target = Storage::frame) {
     const bool cut = has_sharded_rows(tensor);
-    Id out = -1;
-    if (!cut)
-      out = in_place(v);
-    else if (target == Storage::frame)
-      out = value(buffer_of(v), Part::local);
-    else
-      out = fresh(elements(tensor), target);
-    Step step{.code = cut ? Code::reduce_scatter : Code::all_reduce, .m = region_elements(tensor), .ranks = Ranks::tp};
+    const Id out = !cut                       ? in_place(v)
+                   : target == Storage::frame ? value(buffer_of(v), Part::local)
+                                              : fresh(elements(tensor), target);
+    const Step step{
+        .code = cut ? Code::reduce_scatter : Code::all_reduce, .m = region_elements(tensor), .ranks = Ranks::tp};
     return pushed(step, v, out);
+  }
+  /// The sum or the product of two values of a tensor.
+  constexpr Id combined(Code code, Id a, Id b, Id out, int tensor) {
+    Step step{.code = code, .m = elements(tensor)};
+    step.in[1] = id(b);
+    return pushed(step, a, out);
   }
   constexpr void copy(Id from, Id to, int tensor) { pushed({.code = Code::copy, .m = elements(tensor)}, from, to); }
   constexpr Id copied(Id from, int tensor) {
@@ -274,9 +217,9 @@ class Emitter {
     copy(from, to, tensor);
     return to;
   }
-  /// Pushes a step from one value to another.
+  /// Pushes a step from one value to another; -1: from or to none.
   constexpr Id pushed(Step step, Id from, Id to) {
-    if (from >= 0) step.in[0] = id(from);
+    step.in[0] = id(from);
     step.out[0] = id(to);
     push(step);
     return to;
@@ -284,19 +227,17 @@ class Emitter {
 
   // ---- parameter groups
 
-  [[nodiscard]] constexpr int groups() const { return program_.groups(); }
   constexpr void push_group(Code code, int group) {
-    Step step{.code = code};
-    step.group = static_cast<std::int8_t>(group);
+    Step step{.code = code, .group = static_cast<std::int8_t>(group)};
     if (code == Code::acquire || code == Code::close_gradients) step.ranks = Ranks::shards;
     push(step);
   }
 
   LayerProgram program_;
-  KeptTensors kept_;
-  bool megatron_;
-  bool full_;
-  bool has_loss_;
+  KeptTensors kept_{program_.graph, program_.kinds, program_.options};
+  bool megatron_ = program_.kinds.sequence == SequenceKind::megatron;
+  bool full_ = program_.kinds.recompute == RecomputeKind::full;
+  bool has_loss_ = program_.graph.has_loss();
   Phase phase_ = Phase::forward;
   std::array<int, forward::Graph::most_tensors> reserved_{};  ///< buffers of tensors that are not made yet
 };

@@ -39,15 +39,12 @@ enum class Letter : std::uint8_t {
   windows,        ///< of all samples
   distances,      ///< of two tokens of a sequence
   scores,         ///< of all heads of a rank
-  ring_keys,      ///< keys that queries of a rank see of another rank's block: half of them under a causal mask
   tp,
   core_rows,              ///< tokens of a rank inside the core of Ulysses: rows * cp
   core_tokens,            ///< of a sequence there
   core_heads,             ///< query heads of a rank there
   core_projection_heads,  ///< query, key and value heads there
-  copied_kv_heads,        ///< key/value heads that a rank sends: at least one to every rank
   exchanged_heads,        ///< the most heads that one exchange moves: query or key/value heads
-  extra_kv_heads,         ///< those of them that are copies of others
   routed_rows,            ///< rows, each as often as it has experts
   expert_scratch,         ///< the larger of H and a rank's part of an expert's width
   vocabulary,             ///< rows of the vocabulary on a rank, with padding
@@ -98,7 +95,7 @@ class Numbers {
     const std::int64_t first = layer.class_token && has_first ? b : 0;
     const std::int64_t heads = layer.heads / tp;
     const std::int64_t kv_heads = layer.kv_heads / tp;
-    const std::int64_t copied = kv_heads < cp ? cp : kv_heads;
+    const std::int64_t copied = kv_heads < cp ? cp : kv_heads;  // that a rank sends: at least one to every rank
     set(Letter::one, 1);
     set(Letter::rows, rows);
     set(Letter::local_rows, local);
@@ -114,15 +111,12 @@ class Numbers {
     set(Letter::windows, layer.window > 0 ? rows / (layer.window * layer.window) : 0);
     set(Letter::distances, 2 * tokens - 1);
     set(Letter::scores, b * heads * tokens * tokens * cp);
-    set(Letter::ring_keys, layer.causal ? tokens / 2 : tokens);
     set(Letter::tp, tp);
     set(Letter::core_rows, rows * cp);
     set(Letter::core_tokens, tokens * cp);
     set(Letter::core_heads, heads / cp);
     set(Letter::core_projection_heads, heads / cp + 2 * (copied / cp));
-    set(Letter::copied_kv_heads, copied);
     set(Letter::exchanged_heads, heads < copied ? copied : heads);
-    set(Letter::extra_kv_heads, copied - kv_heads);
     set(Letter::routed_rows, rows * layer.active_experts);
     set(Letter::expert_scratch, layer.hidden < layer.ffn / tp ? layer.ffn / tp : layer.hidden);
     set(Letter::vocabulary, vocabulary_shard(layer.vocabulary, spec.tensor));

@@ -2,6 +2,7 @@
 // fused. Also run again, in part, where backward recomputes a layer.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -13,38 +14,30 @@ namespace galvatron::program::detail {
 
 class ForwardPass : protected Emitter {
  protected:
-  constexpr ForwardPass(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
-      : Emitter(graph, kinds, splits, options),
-        ulysses_(kinds.sequence == SequenceKind::ulysses),
-        ring_(kinds.uses_ring()) {
-    own_.fill(-1);
-    gradients_.fill(-1);
-    statistics_.fill(-1);
-    core_input_.fill(-1);
-    core_output_.fill(-1);
-    biases_.fill(-1);
-    const BundlePlace& place = graph.layer.place;
+  using Emitter::Emitter;
+
+  constexpr void forward() {
+    for (auto* of_tensors : {&own_, &gradients_}) of_tensors->fill(-1);
+    for (auto* of_nodes : {&statistics_, &core_input_, &core_output_, &biases_}) of_nodes->fill(-1);
+    const BundlePlace& place = g().layer.place;
     for (std::size_t k = 0; k < 2; ++k) {
-      const int tensor = graph.inputs[k];
-      const bool arrives = place.inputs[k] == place.arrives || graph.takes_data;
+      const int tensor = g().inputs[k];
+      const bool arrives = place.inputs[k] == place.arrives || g().takes_data;
       if (tensor >= 0) own_[at(tensor)] = fresh(elements(tensor), arrives ? Storage::input : Storage::pass_through);
       program_.inputs[k] = border_value(tensor, place.inputs[k]);
     }
+    phase_ = Phase::forward;
+    for (int group = 0; group < program_.groups(); ++group) push_group(Code::acquire, group);
+    if (has_loss_)
+      for (int group = 0; group < program_.groups(); ++group) push_group(Code::open_gradients, group);
+    run(false);
+    for (std::size_t k = 0; k < 2; ++k) program_.outputs[k] = border_value(g().outputs[k], place.outputs[k]);
   }
-
   /// The value of an input or output, which is a part of the bundle at the layer's border.
   constexpr std::int16_t border_value(int tensor, std::int16_t part) {
     if (tensor < 0) return -1;
-    program_.buffers[at(buffer_of(own(tensor)))].part = part;
+    program_.buffers[buffer_of(own(tensor))].part = part;
     return id(own(tensor));
-  }
-  constexpr void forward() {
-    phase_ = Phase::forward;
-    for (int group = 0; group < groups(); ++group) push_group(Code::acquire, group);
-    if (has_loss_)
-      for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
-    run(false);
-    for (std::size_t k = 0; k < 2; ++k) program_.outputs[k] = border_value(g().outputs[k], g().layer.place.outputs[k]);
   }
   /// The forward pass; where `again`, only what leads to what is kept.
   constexpr void run(bool again) {
@@ -92,11 +85,11 @@ class ForwardPass : protected Emitter {
     const int y = second.output;
     if (first.operation == forward::Kind::add) {
       Step step{.code = Code::add_norm_forward, .m = rows(y), .n = width(y)};
-      step.in = operands(own(first.inputs[0]), own(first.inputs[1]));
+      step.in = listed<Operands>(own(first.inputs[0]), own(first.inputs[1]));
       own_[at(first.output)] = made(first.output);
       own_[at(y)] = made(y);
       statistics_[at(next)] = norm_statistics(y);
-      step.out = results(own(first.output), own(y), statistics_[at(next)]);
+      step.out = listed<Results>(own(first.output), own(y), statistics_[at(next)]);
       step.weights = weights_of(second);
       push(step);
       return;
@@ -105,7 +98,7 @@ class ForwardPass : protected Emitter {
     step.in[0] = id(product_operand(first));
     own_[at(first.output)] = made(first.output);
     own_[at(y)] = made(y);
-    step.out = results(own(first.output), own(y));
+    step.out = listed<Results>(own(first.output), own(y));
     step.activation = second.activation;
     push(step);
   }
@@ -124,57 +117,42 @@ class ForwardPass : protected Emitter {
     switch (node.operation) {
       case forward::Kind::norm:
         step.code = Code::norm_forward;
-        step.in[0] = id(own(x));
         own_[at(y)] = made(y);
         statistics_[at(i)] = norm_statistics(y);
-        step.out = results(own(y), statistics_[at(i)]);
-        push(step);
+        step.out[1] = id(statistics_[at(i)]);
+        pushed(step, own(x), own(y));
         break;
       case forward::Kind::linear:
-        run_linear(node);
-        break;
+        return run_linear(node);
       case forward::Kind::activation:
-        step.code = Code::activation_forward;
+      case forward::Kind::merge:
+        step.code = node.operation == forward::Kind::merge ? Code::merge : Code::activation_forward;
         own_[at(y)] = pushed(step, own(x), made(y));
         break;
       case forward::Kind::multiply:
       case forward::Kind::add:
-        step.code = node.operation == forward::Kind::add ? Code::add : Code::multiply;
-        step.m = elements(y);
-        step.n = {};
         if (drops_out(node)) drop_out(i);
-        step.in[1] = id(own(node.inputs[1]));
-        own_[at(y)] = pushed(step, own(x), made(y));
+        own_[at(y)] = combined(node.operation == forward::Kind::add ? Code::add : Code::multiply, own(x),
+                               own(node.inputs[1]), made(y), y);
         break;
       case forward::Kind::rotate:
         own_[at(y)] = rotate(Code::rotate, own(x));
         break;
       case forward::Kind::attend:
-        attend_forward(i);
-        break;
+        return attend_forward(i);
       case forward::Kind::cross_attend:
-        attend(i, results_storage());
-        break;
+        return attend(i, results_storage());
       case forward::Kind::experts:
-        experts_forward(i, whole);
-        break;
-      case forward::Kind::merge:
-        step.code = Code::merge;
-        own_[at(y)] = pushed(step, own(x), made(y));
-        break;
-      case forward::Kind::look_up: {
+        return experts_forward(i, whole);
+      case forward::Kind::look_up:
         step.code = Code::look_up;
         step.m = of(region_rows(y));
         step.rows = g().rows(y);
         own_[at(y)] = reduced(pushed(step, -1, partial(y, home(y))), y, home(y));
         break;
-      }
       case forward::Kind::add_positions:
-        step.code = Code::add_positions;
-        own_[at(y)] = pushed(step, own(x), in_place(own(x)));
-        break;
       case forward::Kind::add_segment:
-        step.code = Code::add_segment;
+        step.code = node.operation == forward::Kind::add_segment ? Code::add_segment : Code::add_positions;
         own_[at(y)] = pushed(step, own(x), in_place(own(x)));
         break;
       case forward::Kind::prepend:
@@ -213,7 +191,9 @@ class ForwardPass : protected Emitter {
     }
   }
   [[nodiscard]] static constexpr std::array<std::int8_t, 3> weights_of(const forward::Node& node) {
-    return {wid(node.weights[0]), wid(node.weights[1]), wid(node.weights[2])};
+    std::array<std::int8_t, 3> out{};
+    std::ranges::transform(node.weights, out.begin(), [](int weight) { return static_cast<std::int8_t>(weight); });
+    return out;
   }
   constexpr Id norm_statistics(int y) {
     return fresh(capacity(y).times(std::int64_t{2}), kept_storage(), Scalar::fp32);
@@ -237,15 +217,13 @@ class ForwardPass : protected Emitter {
                          const Extent& k) const {
     Step step{.code = code, .m = m, .n = n, .k = k};
     step.weights = weights_of(node);
-    step.eight_bit = is_block() && program_.is_split(node.weights[0]);
+    step.eight_bit = is_block() && g().weight(node.weights[0]).is_split();
     return step;
   }
   constexpr Id rotate(Code code, Id x) {
     const LayerSpec& l = g().layer;
-    const Step step{.code = code,
-                    .m = of(Letter::rows),
-                    .n = {(l.heads + l.kv_heads) * l.head_dim, Letter::one, Letter::one, true}};
-    return pushed(step, x, in_place(x));
+    return pushed({.code = code, .m = of(Letter::rows), .n = split((l.heads + l.kv_heads) * l.head_dim)}, x,
+                  in_place(x));
   }
   /// True where the gradient of a loss may lie where the layer's input was: nothing else reads that.
   [[nodiscard]] constexpr bool replaces_input() const {
@@ -279,21 +257,20 @@ class ForwardPass : protected Emitter {
     const LayerSpec& l = g().layer;
     const int x = node.inputs[0];
     const int y = node.output;
-    Step route{.code = Code::route, .m = rows(x), .n = {l.experts}, .k = width(x)};
-    route.weights = weights_of(node);
+    const Step route{.code = Code::route, .m = rows(x), .n = {l.experts}, .k = width(x), .weights = weights_of(node)};
     Routed& routed = routed_[at(i)];
     routed.weights = pushed(route, own(x), fresh({l.experts, Letter::rows}, kept_storage(), Scalar::fp32));
     Step step{.code = Code::experts_forward, .m = of(Letter::rows), .n = width(y)};
     step.weights = weights_of(node);
     step.activation = node.activation;
-    const Extent hidden{l.ffn, Letter::routed_rows, Letter::one, true};
+    const Extent hidden = split(l.ffn).times(Letter::routed_rows);
     const bool keeps = kept_.keeps_outputs();
     routed.order = fresh(of(Letter::routed_rows), kept_storage(), Scalar::tokens);
-    routed.u = fresh({l.ffn_inputs(), Letter::routed_rows, Letter::one, true}, kept_storage());
+    routed.u = fresh(split(l.ffn_inputs()).times(Letter::routed_rows), kept_storage());
     routed.g = keeps ? fresh(hidden, kept_storage()) : -1;
-    step.in = operands(replicated(own(x), x), routed.weights);
+    step.in = listed<Operands>(replicated(own(x), x), routed.weights);
     const Id sum = whole ? partial(y, home(y)) : -1;
-    step.out = results(sum, routed.order, routed.u, routed.g);
+    step.out = listed<Results>(sum, routed.order, routed.u, routed.g);
     step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
     if (!keeps) step.scratch[1] = id(fresh(hidden));
     push(step);
@@ -305,12 +282,8 @@ class ForwardPass : protected Emitter {
   constexpr void attend_forward(int i) {
     const forward::Node& node = g().node(i);
     const Id projection = own(node.inputs[0]);
-    if (!ulysses_) {
-      core_input_[at(i)] = projection;
-    } else {
-      core_input_[at(i)] = core_projection(kept_storage());
-      exchange(Code::projection_to_heads, projection, core_input_[at(i)]);
-    }
+    core_input_[at(i)] = ulysses_ ? core_projection(kept_storage()) : projection;
+    if (ulysses_) exchange(Code::projection_to_heads, projection, core_input_[at(i)]);
     attend(i, results_storage());
   }
   /// Queries, then keys, then values of the heads that a rank has in the core of Ulysses.
@@ -319,12 +292,10 @@ class ForwardPass : protected Emitter {
   }
   constexpr void exchange(Code code, Id from, Id to) {
     Step step{.code = code, .ranks = Ranks::cp};
-    step.in[0] = id(from);
-    step.out[0] = id(to);
     const bool projection = code == Code::projection_to_heads || code == Code::projection_to_tokens;
     step.scratch[0] = id(projection ? fresh({g().layer.head_dim, Letter::rows, Letter::exchanged_heads})
                                     : fresh(q().times(Letter::rows)));
-    push(step);
+    pushed(step, from, to);
   }
   /// The results of the core from its input: output and statistics, for Ulysses the output by tokens too.
   constexpr void attend(int i, Storage where) {
@@ -340,7 +311,7 @@ class ForwardPass : protected Emitter {
     Step step = core_step(ring_ ? Code::ring_forward : crosses ? Code::cross_forward : Code::attention_forward, node);
     step.in[0] = id(core_input_[at(i)]);
     step.in[1] = id(crosses ? own(node.inputs[1]) : biases_[at(i)]);
-    step.out = results(core_output_[at(i)], statistics_[at(i)]);
+    step.out = listed<Results>(core_output_[at(i)], statistics_[at(i)]);
     if (!options().fused_attention && !ring_) step.scratch[5] = id(fresh(of(Letter::scores)));
     if (!options().fused_attention && (!full_ || phase_ != Phase::forward)) {
       const Storage scores = kept_.recomputes_core() ? Storage::frame : kept_storage();
@@ -359,11 +330,9 @@ class ForwardPass : protected Emitter {
       step.scratch[4] = id(fresh(output, Storage::frame, Scalar::sum));
     }
     push(step);
-    if (!ulysses_)
-      own_[at(node.output)] = core_output_[at(i)];
-    else
-      own_[at(node.output)] = again ? in_place(own(node.output)) : fresh(q().times(Letter::rows), where);
-    if (ulysses_) exchange(Code::to_tokens, core_output_[at(i)], own(node.output));
+    Id& y = own_[at(node.output)];
+    y = !ulysses_ ? core_output_[at(i)] : again ? in_place(y) : fresh(q().times(Letter::rows), where);
+    if (ulysses_) exchange(Code::to_tokens, core_output_[at(i)], y);
   }
   [[nodiscard]] constexpr Step core_step(Code code, const forward::Node& node) const {
     const LayerSpec& l = g().layer;
@@ -388,9 +357,8 @@ class ForwardPass : protected Emitter {
   }
   [[nodiscard]] constexpr Extent bias_elements() const { return heads().times(Letter::distances); }
   constexpr Id spread_biases(const forward::Node& node) {
-    Step step{.code = Code::spread_biases, .m = heads(), .n = of(Letter::distances)};
-    step.weights = weights_of(node);
-    return pushed(step, -1, fresh(bias_elements(), Storage::frame, Scalar::fp32));
+    return pushed({.code = Code::spread_biases, .m = heads(), .n = of(Letter::distances), .weights = weights_of(node)},
+                  -1, fresh(bias_elements(), Storage::frame, Scalar::fp32));
   }
 
   /// What experts keep.
@@ -401,8 +369,8 @@ class ForwardPass : protected Emitter {
     Id g = -1;
   };
 
-  bool ulysses_;
-  bool ring_;
+  bool ulysses_ = program_.kinds.sequence == SequenceKind::ulysses;
+  bool ring_ = program_.kinds.uses_ring();
   std::array<Id, forward::Graph::most_tensors> own_{};        ///< values of tensors, in their own placement
   std::array<Id, forward::Graph::most_tensors> gradients_{};  ///< of tensors, as far as they are made and not yet read
   std::array<Id, forward::Graph::most_nodes> statistics_{};   ///< of norms and attention; masks of dropout

@@ -7,10 +7,9 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 
 #include <galvatron/model/forward.hpp>
-#include <galvatron/program/options.hpp>
+#include <galvatron/program/program.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::program::detail {
@@ -19,7 +18,8 @@ class KeptTensors {
  public:
   constexpr KeptTensors(const forward::Graph& graph, const StrategySpec& kinds, const Options& options)
       : graph_(graph), kinds_(kinds), keeps_outputs_(options.keeps_outputs || kinds.recompute == RecomputeKind::none) {
-    find_needs();
+    for (int i = 0; i < graph_.node_count; ++i)
+      for (std::size_t k = 0; k < needed_operands(graph_.node(i).operation); ++k) need(graph_.node(i).inputs[k]);
   }
 
   [[nodiscard]] constexpr bool recomputes_core() const { return kinds_.recompute == RecomputeKind::selective; }
@@ -30,7 +30,7 @@ class KeptTensors {
   /// True for tensors that forward leaves to backward, or that full recomputation makes for it.
   [[nodiscard]] constexpr bool keeps(int tensor) const {
     if (!needs_[at(tensor)] || graph_.is_input(tensor) || is_recomputed(tensor)) return false;
-    return !(drops_results() && is_attention_result(tensor));
+    return !drops_results() || !forward::is_attention(graph_.node(graph_.producer(tensor)).operation);
   }
 
  private:
@@ -60,41 +60,23 @@ class KeptTensors {
         return false;
     }
   }
-  constexpr void find_needs() {
-    for (int i = 0; i < graph_.node_count; ++i) {
-      const forward::Node& node = graph_.node(i);
-      switch (node.operation) {
-        case forward::Kind::norm:
-        case forward::Kind::linear:
-        case forward::Kind::activation:
-        case forward::Kind::experts:
-          need(node.inputs[0]);
-          break;
-        case forward::Kind::multiply:
-        case forward::Kind::cross_attend:
-          need(node.inputs[0]);
-          need(node.inputs[1]);
-          break;
-        case forward::Kind::attend:
-          if (kinds_.sequence != SequenceKind::ulysses) need(node.inputs[0]);  // Ulysses keeps what its exchange gives
-          break;
-        case forward::Kind::add:  // nothing but the result's gradient, or tokens, or what forward has made already
-        case forward::Kind::rotate:
-        case forward::Kind::merge:
-        case forward::Kind::look_up:
-        case forward::Kind::add_positions:
-        case forward::Kind::add_segment:
-        case forward::Kind::prepend:
-        case forward::Kind::first_token:
-        case forward::Kind::mean:
-        case forward::Kind::cross_entropy:
-          break;
-      }
+  /// How many of an operation's operands its gradients need. The others need nothing but the result's gradient, or
+  /// tokens, or what forward has made already; Ulysses keeps what its exchange gives.
+  [[nodiscard]] constexpr std::size_t needed_operands(forward::Kind operation) const {
+    switch (operation) {
+      case forward::Kind::norm:
+      case forward::Kind::linear:
+      case forward::Kind::activation:
+      case forward::Kind::experts:
+        return 1;
+      case forward::Kind::multiply:
+      case forward::Kind::cross_attend:
+        return 2;
+      case forward::Kind::attend:
+        return kinds_.sequence == SequenceKind::ulysses ? 0 : 1;
+      default:
+        return 0;
     }
-  }
-  [[nodiscard]] constexpr bool is_attention_result(int tensor) const {
-    const int producer = graph_.producer(tensor);
-    return producer >= 0 && forward::is_attention(graph_.node(producer).operation);
   }
   const forward::Graph& graph_;
   const StrategySpec& kinds_;

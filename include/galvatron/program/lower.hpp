@@ -13,21 +13,6 @@
 
 namespace galvatron::program {
 
-namespace detail {
-
-class Lowering : BackwardPass {
- public:
-  constexpr Lowering(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
-      : BackwardPass(graph, kinds, splits, options) {
-    forward();
-    backward();
-    allocate_frames(program_);
-  }
-  [[nodiscard]] constexpr const LayerProgram& program() const { return program_; }
-};
-
-}  // namespace detail
-
 /// True when weight gradients can be deferred to a phase of their own: of plain blocks and users' layers with `cheap`
 /// or `none` recomputation, an input and an output.
 constexpr bool can_split(const forward::Graph& graph, const StrategySpec& kinds) {
@@ -41,7 +26,9 @@ constexpr bool can_split(const forward::Graph& graph, const StrategySpec& kinds)
 constexpr LayerProgram lower(const forward::Graph& graph, StrategySpec kinds, bool splits = false,
                              const Options& options = {}) {
   if (graph.layer.kind != LayerKind::block) kinds.recompute = RecomputeKind::cheap;
-  return detail::Lowering(graph, kinds, splits && can_split(graph, kinds), options).program();
+  LayerProgram program = detail::BackwardPass(graph, kinds, splits && can_split(graph, kinds), options).program();
+  allocate_frames(program);
+  return program;
 }
 
 /// See Strategy<>::program.

@@ -16,12 +16,25 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/program/extent.hpp>
-#include <galvatron/program/options.hpp>
 
 namespace galvatron::program {
+
+/// What differs between trainers in how a layer is executed. It changes the passes of lowering. The defaults are those
+/// of this library; the executor executes no others.
+struct Options {
+  bool keeps_outputs = false;   ///< of norms and activations, for backward; else they are recomputed. `full` still
+                                ///< recomputes the layer; results of attention are kept even under `selective`
+  bool fuses = true;            ///< residual and norm, product and activation are one operation
+  bool fused_attention = true;  ///< else (S, S) scores go through memory, and are kept
+  bool dropout = false;         ///< after attention, the MLP and scores that are not fused; masks of a byte are kept
+  bool whole_logits = false;    ///< of all rows at once, in fp32 too; else a chunk of rows at a time
+
+  friend constexpr bool operator==(const Options&, const Options&) = default;
+};
 
 /// What a step does. Operands as values in `in` and `out`; extents as the device operation has them.
 enum class Code : std::uint8_t {
@@ -166,6 +179,13 @@ struct BasicStep {
   bool eight_bit = false;      ///< a product that may have 8-bit operands
   bool bias_once = false;      ///< the bias enters a sum over tensor ranks: the first of them adds it
   bool deferred_norm = false;  ///< parameters are read from the deferred copy
+
+  /// The same with the extents that f makes of these.
+  template <class F>
+  constexpr auto with_extents(const F& f) const -> BasicStep<decltype(f(m))> {
+    return {code,    f(m), f(n),  f(k),       f(l),  in,        out,       scratch,
+            weights, rows, ranks, activation, group, eight_bit, bias_once, deferred_norm};
+  }
 };
 
 using Step = BasicStep<ExtentId>;
@@ -174,33 +194,39 @@ using Step = BasicStep<ExtentId>;
 enum class Phase : std::uint8_t { forward, backward, weights };
 inline constexpr int phases = 3;
 
+/// A list with room for N items; no allocation, so that it also lives at compile time.
+template <class T, int N>
+struct FixedList {
+  std::array<T, N> items{};
+  int size = 0;
+
+  /// The number of the new item. Throws std::length_error: the layer needs more than a program holds.
+  constexpr int push(const T& item) {
+    if (size >= N) throw std::length_error("a layer of so many operations does not fit a program");
+    (*this)[size] = item;
+    return size++;
+  }
+  constexpr T& operator[](int i) { return items[static_cast<std::size_t>(i)]; }
+  constexpr const T& operator[](int i) const { return items[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] constexpr const T* begin() const { return items.data(); }
+  [[nodiscard]] constexpr const T* end() const { return items.data() + size; }
+};
+
 struct LayerProgram {
   static constexpr int most_steps = 128;  ///< of a phase
-  static constexpr int most_values = 192;
   static constexpr int most_buffers = 128;
   static constexpr int most_extents = 64;
-  static constexpr int most_peaks = 64;
-
-  struct Steps {
-    std::array<Step, most_steps> steps{};
-    int size = 0;
-    [[nodiscard]] constexpr const Step* begin() const { return steps.data(); }
-    [[nodiscard]] constexpr const Step* end() const { return steps.data() + size; }
-  };
+  using Steps = FixedList<Step, most_steps>;
 
   forward::Graph graph;
   StrategySpec kinds;  ///< of which kinds the program is: degrees are 1 or above, not their numbers
   Options options;
   bool splits = false;  ///< backward comes in two phases
   std::array<Steps, phases> phase{};
-  std::array<Value, most_values> values{};
-  std::array<Buffer, most_buffers> buffers{};
-  std::array<Extent, most_extents> extents{};
-  int value_count = 0;
-  int buffer_count = 0;
-  int extent_count = 1;
-  std::array<FramePeak, most_peaks> peaks{};  ///< where frames may be largest; others are within these
-  int peak_count = 0;
+  FixedList<Value, 192> values{};
+  FixedList<Buffer, most_buffers> buffers{};
+  FixedList<Extent, most_extents> extents{.size = 1};
+  FixedList<FramePeak, 64> peaks{};  ///< where frames may be largest; others are within these
   // Values at the borders; -1: none.
   std::array<std::int16_t, 2> inputs{-1, -1};                ///< from the layer before, and pass-through
   std::array<std::int16_t, 2> outputs{-1, -1};               ///< to the layer after, and pass-through
@@ -213,13 +239,9 @@ struct LayerProgram {
       if (graph.weight(i).is_table) return 2;
     return 1;
   }
-  /// True for a parameter that is divided over tensor-parallel ranks.
-  [[nodiscard]] constexpr bool is_split(int weight) const {
-    return graph.weight(weight).rows.split || graph.weight(weight).columns.split;
-  }
   [[nodiscard]] constexpr const Steps& steps(Phase p) const { return phase[static_cast<std::size_t>(p)]; }
-  [[nodiscard]] constexpr const Value& value(int id) const { return values[static_cast<std::size_t>(id)]; }
-  [[nodiscard]] constexpr const Buffer& buffer(int id) const { return buffers[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] constexpr const Value& value(int id) const { return values[id]; }
+  [[nodiscard]] constexpr const Buffer& buffer(int id) const { return buffers[id]; }
   /// The buffer that a value lies in.
   [[nodiscard]] constexpr const Buffer& buffer_of(int value_id) const { return buffer(value(value_id).buffer); }
 };
@@ -228,8 +250,7 @@ struct LayerProgram {
 class ExtentValues {
  public:
   constexpr ExtentValues(const LayerProgram& program, const Numbers& numbers) {
-    for (int i = 0; i < program.extent_count; ++i)
-      values_[static_cast<std::size_t>(i)] = numbers(program.extents[static_cast<std::size_t>(i)]);
+    for (int i = 0; i < program.extents.size; ++i) values_[static_cast<std::size_t>(i)] = numbers(program.extents[i]);
   }
   [[nodiscard]] constexpr std::int64_t operator()(ExtentId id) const { return values_[static_cast<std::size_t>(id)]; }
 

@@ -19,7 +19,7 @@ namespace detail {
 class Verification {
  public:
   explicit Verification(const LayerProgram& program)
-      : p_(program), held_(static_cast<std::size_t>(program.buffer_count)) {}
+      : p_(program), held_(static_cast<std::size_t>(program.buffers.size)) {}
 
   std::string run() {
     hold(p_.inputs);
@@ -48,7 +48,7 @@ class Verification {
   }
   [[nodiscard]] bool holds(int v) const { return held_[at(p_.value(v).buffer)].contains(v); }
   void forget(Storage storage) {
-    for (int b = 0; b < p_.buffer_count; ++b)
+    for (int b = 0; b < p_.buffers.size; ++b)
       if (p_.buffer(b).storage == storage) held_[at(b)].clear();
   }
 
@@ -57,7 +57,7 @@ class Verification {
     const LayerProgram::Steps& steps = p_.steps(phase);
     for (int i = 0; i < steps.size; ++i) {
       at_ = i;
-      check(steps.steps[at(i)]);
+      check(steps[i]);
       check_frame(i);
     }
     forget(Storage::frame);
@@ -94,7 +94,7 @@ class Verification {
   // Also what lies at the same place of the border.
   void overwrite(int buffer) {
     const Buffer& written = p_.buffer(buffer);
-    for (int b = 0; b < p_.buffer_count; ++b)
+    for (int b = 0; b < p_.buffers.size; ++b)
       if (b == buffer || (written.storage == Storage::gradient && p_.buffer(b).storage == Storage::gradient &&
                           p_.buffer(b).part == written.part))
         held_[at(b)].clear();
@@ -107,13 +107,12 @@ class Verification {
   // With sizes that tell buffers apart.
   void check_frame(int i) {
     const auto bytes = [this](const Buffer& b) {
-      const auto index = &b - p_.buffers.data();
+      const auto index = &b - p_.buffers.begin();
       return std::int64_t{64} * (1 + (index * 37) % 101);
     };
-    const std::int64_t frame =
-        frame_bytes(p_, static_cast<Phase>(phase_), bytes, [](const Step&) { return std::int64_t{0}; });
+    const std::int64_t frame = frame_bytes(p_, static_cast<Phase>(phase_), bytes);
     std::vector<std::pair<std::int64_t, std::int64_t>> taken;
-    for (int b = 0; b < p_.buffer_count; ++b) {
+    for (int b = 0; b < p_.buffers.size; ++b) {
       const Buffer& buffer = p_.buffer(b);
       if (buffer.phase != phase_ || i < buffer.first || i > buffer.last) continue;
       const std::int64_t first = frame_offset(p_, b, frame, bytes);

@@ -1,6 +1,7 @@
 // The attention core: from projected queries, keys and values to the input of the output projection.
 //
-// Shapes: rows = tokens * b of this rank; q = A / t * head_dim, kv = kv_heads / t * head_dim, qkv = q + 2 kv.
+// Shapes: rows = tokens * b of this rank; q = A / t * head_dim, kv = kv_heads / t * head_dim, qkv = q + 2 kv. It gives
+// o (rows, q) and lse (b, heads, queries).
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,6 @@ template <class T>
 View<T> behind(View<T> all, std::int64_t first) {
   return all.slice(first, all.count - first);
 }
-
-/// What the core gives.
-template <class T>
-struct AttentionResults {
-  View<T> o;        ///< (rows, q)
-  View<float> lse;  ///< (b, heads, queries)
-};
 
 /// Queries, keys and values of rows, or their gradients.
 template <class T>
@@ -62,26 +56,5 @@ struct AttentionHeads {
     return {queries, keys_and_values, behind(keys_and_values, kv()), q(), 2 * kv()};
   }
 };
-
-/// Where the queries and keys of a call are.
-struct AttentionTokens {
-  std::int64_t samples, queries, keys;
-  bool causal;
-};
-
-template <class T>
-device::AttentionShape attention_shape(const AttentionTokens& tokens, std::int64_t heads, std::int64_t kv_heads,
-                                       std::int64_t head_dim, const Projections<T>& in) {
-  return {.batch = tokens.samples,
-          .queries = tokens.queries,
-          .keys = tokens.keys,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .causal = tokens.causal,
-          .q_stride = in.q_stride,
-          .kv_stride = in.kv_stride,
-          .out_stride = heads * head_dim};
-}
 
 }  // namespace galvatron::runtime

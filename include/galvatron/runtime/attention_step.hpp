@@ -1,13 +1,15 @@
-// The steps of a program that attend: on whole sequences, with the exchanges of Ulysses, or around a ring.
+// The steps of a program that attend: on whole sequences, within windows of images, with the exchanges of Ulysses, or
+// around a ring.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
+#include <galvatron/model/image_grid.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention.hpp>
 #include <galvatron/runtime/ring.hpp>
 #include <galvatron/runtime/ulysses.hpp>
-#include <galvatron/runtime/window_attention.hpp>
 
 namespace galvatron::runtime {
 
@@ -37,21 +39,39 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
   const View<T> out = value(step.out[0]);
   const auto scratch = [&](int i) { return value(step.scratch[static_cast<std::size_t>(i)]); };
   const auto sums = [&](int i) { return statistics(step.scratch[static_cast<std::size_t>(i)]); };
-  const auto made = [&] { return AttentionResults<T>{out, statistics(step.out[1])}; };
-  const auto kept = [&] { return AttentionResults<T>{value(step.in[2]), statistics(step.in[3])}; };
   const bool by_heads = context.spec.sequence == SequenceKind::ulysses;
   // Of whole sequences, from a fused projection.
   const auto fused = [&](View<T> all) { return by_heads ? ulysses.core(all) : heads.fused(all); };
-  const auto shape = [&](const Projections<T>& from, bool causal) {
-    return attention_shape<T>({context.samples, queries, keys, causal}, by_heads ? ulysses.heads() : heads.heads,
-                              by_heads ? ulysses.kv_heads() : heads.kv_heads, heads.head_dim, from);
+  const auto shape = [&](const Projections<T>& from, bool causal) -> device::AttentionShape {
+    const std::int64_t own_heads = by_heads ? ulysses.heads() : heads.heads;
+    return {.batch = context.samples,
+            .queries = queries,
+            .keys = keys,
+            .heads = own_heads,
+            .kv_heads = by_heads ? ulysses.kv_heads() : heads.kv_heads,
+            .head_dim = heads.head_dim,
+            .causal = causal,
+            .q_stride = from.q_stride,
+            .kv_stride = from.kv_stride,
+            .out_stride = own_heads * heads.head_dim};
+  };
+  // Tensor ranks have whole images of some heads, and the biases of those heads.
+  const auto windows = [&]() -> device::WindowShape {
+    return {.batch = context.samples,
+            .side = side_of_square(context.sequence),
+            .window = layer.window,
+            .shift = layer.shift,
+            .heads = heads.heads,
+            .head_dim = heads.head_dim,
+            .stride = heads.qkv(),
+            .out_stride = heads.q()};
   };
   const auto forward = [&](const Projections<T>& from, bool causal, const device::AttentionBias& bias) {
     for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
       const Projections<T> in_document = from.behind(first);
       context.device.attention_forward(s, in_document.q, in_document.k, in_document.v,
-                                       behind(made().o, first * s.out_stride), behind(made().lse, first * s.heads),
-                                       bias);
+                                       behind(out, first * s.out_stride),
+                                       behind(statistics(step.out[1]), first * s.heads), bias);
     });
   };
   const auto backward = [&](const Projections<T>& from, const Projections<T>& d, bool causal,
@@ -59,10 +79,10 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
     for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
       const Projections<T> in_document = from.behind(first);
       const Projections<T> to = d.behind(first);
-      context.device.attention_backward(s, in_document.q, in_document.k, in_document.v,
-                                        behind(kept().o, first * s.out_stride), behind(kept().lse, first * s.heads),
-                                        behind(value(step.in[4]), first * s.out_stride), to.q, to.k, to.v,
-                                        behind(sums(0), first * s.heads), bias);
+      context.device.attention_backward(
+          s, in_document.q, in_document.k, in_document.v, behind(value(step.in[2]), first * s.out_stride),
+          behind(statistics(step.in[3]), first * s.heads), behind(value(step.in[4]), first * s.out_stride), to.q, to.k,
+          to.v, behind(sums(0), first * s.heads), bias);
     });
   };
   device::AttentionBias bias;
@@ -72,14 +92,19 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
 
   switch (step.code) {
     case Code::attention_forward:
-      if (layer.window > 0)
-        WindowAttention<D, T>(context, layer).forward(in, table, made());
-      else
+      if (layer.window > 0) {
+        const Projections<T> from = heads.fused(in);
+        context.device.window_attention_forward(windows(), from.q, from.k, from.v, table, out, statistics(step.out[1]));
+      } else {
         forward(fused(in), layer.causal, bias);
+      }
       break;
     case Code::attention_backward:
       if (layer.window > 0) {
-        WindowAttention<D, T>(context, layer).backward(in, table, kept(), value(step.in[4]), out, d_table);
+        const Projections<T> from = heads.fused(in);
+        const Projections<T> d = heads.fused(out);
+        context.device.window_attention_backward(windows(), from.q, from.k, from.v, table, statistics(step.in[3]),
+                                                 value(step.in[4]), d.q, d.k, d.v, d_table);
         break;
       }
       if (bias.values.count > 0) {
@@ -89,31 +114,24 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
       backward(fused(in), fused(out), layer.causal, bias);
       break;
     case Code::cross_forward:
-      forward(heads.separate(in, value(step.in[1])), false, {});
-      break;
+      return forward(heads.separate(in, value(step.in[1])), false, {});
     case Code::cross_backward:
-      backward(heads.separate(in, value(step.in[1])), heads.separate(out, value(step.out[1])), false, {});
-      break;
+      return backward(heads.separate(in, value(step.in[1])), heads.separate(out, value(step.out[1])), false, {});
     case Code::ring_forward:
-      RingAttention<D, T>(context, layer).attend(in, made(), {scratch(0), scratch(1), scratch(2), sums(3), sums(4)});
-      break;
+      return RingAttention<D, T>(context, layer)
+          .attend(in, out, statistics(step.out[1]), {scratch(0), scratch(1), scratch(2), sums(3), sums(4)});
     case Code::ring_backward:
-      RingAttention<D, T>(context, layer)
-          .backward(in, kept(), value(step.in[4]), out,
+      return RingAttention<D, T>(context, layer)
+          .backward(in, value(step.in[2]), statistics(step.in[3]), value(step.in[4]), out,
                     {sums(0), scratch(1), scratch(2), sums(3), sums(4), scratch(5), scratch(6), sums(7)});
-      break;
     case Code::to_heads:
-      ulysses.to_heads(in, scratch(0), out);
-      break;
+      return ulysses.to_heads(in, scratch(0), out);
     case Code::projection_to_heads:
-      ulysses.projection_to_heads(in, scratch(0), out);
-      break;
+      return ulysses.projection_to_heads(in, scratch(0), out);
     case Code::to_tokens:
-      ulysses.to_tokens(in, scratch(0), out);
-      break;
+      return ulysses.to_tokens(in, scratch(0), out);
     default:
-      ulysses.projection_to_tokens(in, scratch(0), out);
-      break;
+      return ulysses.projection_to_tokens(in, scratch(0), out);
   }
 }
 

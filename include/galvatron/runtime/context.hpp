@@ -20,8 +20,7 @@ struct Document {
   std::int64_t tokens = 0;
 };
 
-/// One rank's place in a layer: its device, its transient memory and its groups. D models
-/// device::Device. Ranks are numbered as StrategySpec says.
+/// One rank's place in a layer: its device, its transient memory and its groups. D models device::Device.
 template <class D>
 struct Context {
   D& device;
@@ -45,48 +44,38 @@ struct Context {
     return spec.sequence == SequenceKind::megatron ? rows() / spec.tensor : rows();
   }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
-  /// Ranks that hold the same parameters.
-  [[nodiscard]] std::int64_t shards() const { return spec.shards(); }
-
-  /// Runs of the sequence that this rank's tokens are, one after the other: two under zigzag, else one.
-  [[nodiscard]] int pieces() const { return spec.uses_ring() ? 2 : 1; }
-  /// The place in the sequence of the first token of a piece inside tensor-parallel regions; see ActivationLayout.
-  [[nodiscard]] std::int64_t first_position(int piece) const {
-    const int rank = context.rank();
-    return (piece == 0 ? rank : 2 * spec.context - 1 - rank) * (tokens() / pieces());
+  /// The same place, where samples have so many tokens.
+  [[nodiscard]] Context with_tokens(std::int64_t count) const {
+    Context out = *this;
+    out.sequence = count;
+    return out;
   }
   /// Calls f(first row, rows, samples, position of the first row) for runs of this rank's rows whose positions follow
-  /// each other.
-  /// @param all  rows inside tensor-parallel regions, or of them this rank's own between the regions
+  /// each other: two under zigzag, one for each document, else one.
+  /// @param all  rows inside tensor-parallel regions, or where `local` this rank's own between the regions
   template <class F>
   void for_each_run(std::int64_t all, bool local, const F& f) const {
+    const bool cut = local && spec.sequence == SequenceKind::megatron;
+    const int part = cut ? context.rank() * spec.tensor + tensor.rank() : context.rank();
+    const ActivationLayout layout =
+        cut ? activation_layout(spec, 0, spec.data, sequence) : region_layout(spec, 0, spec.data, sequence);
+    const auto begin_of = [&](int piece) {
+      const std::int64_t tokens = sequence / layout.parts / layout.pieces();
+      return layout.region({.part = part}, piece, samples, tokens).sequence_begin;
+    };
     if (documents.empty()) {
-      const std::int64_t n = all / pieces();
-      for (int i = 0; i < pieces(); ++i) f(i * n, n, samples, local ? first_position_local(i) : first_position(i));
+      const std::int64_t n = all / layout.pieces();
+      for (int i = 0; i < layout.pieces(); ++i) f(i * n, n, samples, begin_of(i));
       return;
     }
-    const std::int64_t begin = local ? first_position_local(0) : first_position(0);
+    const std::int64_t begin = begin_of(0);
     for (const Document& document : documents) {
       const std::int64_t from = std::max(document.first, begin);
       const std::int64_t to = std::min(document.first + document.tokens, begin + all);
       if (from < to) f(from - begin, to - from, std::int64_t{1}, from - document.first);
     }
   }
-  /// The same between the regions.
-  [[nodiscard]] std::int64_t first_position_local(int piece) const {
-    const bool cut = spec.sequence == SequenceKind::megatron;
-    const int part = cut ? context.rank() * spec.tensor + tensor.rank() : context.rank();
-    const ActivationLayout layout = activation_layout(spec, 0, spec.data, sequence);
-    return layout.region(layout.rank_at({.part = part}), piece).sequence_begin;
-  }
 };
-
-/// The same place, where samples have so many tokens.
-template <class D>
-Context<D> with_tokens(Context<D> context, std::int64_t tokens) {
-  context.sequence = tokens;
-  return context;
-}
 
 /// The place of this rank of `world` in a layer of a stage whose first rank is `first_rank`.
 /// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments  see Context
@@ -98,17 +87,8 @@ Context<D> make_context(D& device, device::Region& workspace, comm::World& world
   const auto group = [&](RankModes modes) -> comm::Group& {
     return world.group(RankGroup(layout, modes).ranks(world.rank()));
   };
-  return {device,
-          workspace,
-          group(RankMode::tp),
-          group(RankMode::cp),
-          group(shard_modes),
-          spec,
-          samples,
-          sequence,
-          overlap,
-          eight_bit,
-          moments};
+  return Context<D>(device, workspace, group(RankMode::tp), group(RankMode::cp), group(shard_modes), spec, samples,
+                    sequence, overlap, eight_bit, moments);
 }
 
 }  // namespace galvatron::runtime

@@ -9,17 +9,27 @@
 #include <type_traits>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/view.hpp>
 #include <galvatron/cost/product_8bit.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/model/image_grid.hpp>
+#include <galvatron/program/allocate.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
-#include <galvatron/runtime/frames.hpp>
-#include <galvatron/runtime/image_steps.hpp>
-#include <galvatron/runtime/kept_buffers.hpp>
 #include <galvatron/runtime/logits.hpp>
-#include <galvatron/runtime/open_parameters.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
 
 namespace galvatron::runtime {
+
+/// What a micro-batch keeps between phases: buffers of the program by number.
+template <class T>
+struct KeptBuffers {
+  std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
+  View<std::int32_t> tokens;                       ///< of an embedding, those of the target last; targets of a head
+  std::array<View<T>, most_parts> pass_through{};  ///< what a stage keeps once for several layers
+  View<T> replicated;                              ///< replicated parameters, for the phase of weight gradients
+  View<float> d_replicated;                        ///< and their gradients
+};
 
 template <class D, class T>
 class Executor {
@@ -36,23 +46,25 @@ class Executor {
            LossTerm loss = {})
       : context_(context),
         program_(program),
-        open_(program.graph, groups),
+        groups_(groups),
         layer_(program.graph.layer),
         numbers_(numbers_of(sequence, context.tensor_rank())),
         values_(program, numbers_),
         capacities_(program, numbers_of(sequence, -1)),
-        loss_(loss),
-        frames_(
-            program, [this](const program::Buffer& buffer) { return bytes(buffer); },
-            [this](const Step& step) { return rounded_operands(step); }) {
+        loss_(loss) {
+    const auto size = [this](const program::Buffer& buffer) { return bytes(buffer); };
+    for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
+      frame_bytes_[at(static_cast<int>(phase))] =
+          program::frame_bytes(program, phase, size, [this](const Step& step) { return rounded_operands(step); });
+    for (int b = 0; b < program.buffers.size; ++b)
+      if (const int phase = program.buffer(b).phase; phase >= 0)
+        frame_offsets_[at(b)] = program::frame_offset(program, b, frame_bytes_[at(phase)], size);
     const auto local = [&](const BundlePart& part) {
       return part.elements(sequence) * context.samples / (context.rows() / context.rows_local() * context.spec.context);
     };
     for (int part = 0; part + 1 < most_parts; ++part)
       begins_[at(part + 1)] = begins_[at(part)] + std::max(local(layer_.before(part)), local(layer_.after(part)));
   }
-  Executor(const Executor&) = delete;
-  Executor& operator=(const Executor&) = delete;
 
   /// Sets the numbers of the next passes, at most those that the buffers were made for; ranks of a group may differ.
   void bind(const program::Numbers& numbers) {
@@ -74,13 +86,13 @@ class Executor {
   KeptBuffers<T> take_deferred(device::Region& stash) const {
     KeptBuffers<T> out;
     take(stash, Storage::deferred, out);
-    out.replicated = stash.take<T>(open_.replicated_count());
-    out.d_replicated = stash.take<float>(open_.replicated_count());
+    out.replicated = stash.take<T>(groups_.replicated_count());
+    out.d_replicated = stash.take<float>(groups_.replicated_count());
     return out;
   }
   /// Where the layer's input goes, or the patches of an embedding; empty where tokens come in.
   View<T> input(const KeptBuffers<T>& slot) const {
-    for (int b = 0; b < program_.buffer_count; ++b)
+    for (int b = 0; b < program_.buffers.size; ++b)
       if (program_.buffer(b).storage == Storage::input)
         return {reinterpret_cast<T*>(slot.buffers[at(b)]), of(program_.buffer(b).elements)};
     return {};
@@ -88,8 +100,7 @@ class Executor {
 
   /// @param deferred  null unless backward comes in two phases
   /// @param border    the layer's first output in forward; in backward the gradient of the bundle behind the layer,
-  /// which
-  ///                  becomes that of the bundle before it
+  ///                  which becomes that of the bundle before it
   void run(Phase phase, const KeptBuffers<T>& slot, const KeptBuffers<T>* deferred, View<T> border) {
     const device::Scope scope(context_.workspace);
     phase_ = phase;
@@ -100,10 +111,10 @@ class Executor {
     const Program::Steps& steps = program_.steps(phase);
     bool framed = false;
     for (step_ = 0; step_ < steps.size; ++step_) {
-      const Step& step = steps.steps[at(step_)];
+      const Step& step = steps[step_];
       const bool parameters = step.code == Code::acquire || step.code == Code::open_gradients;
       if (!framed && !parameters) {  // what ZeRO gathers lies before the frame
-        frame_ = context_.workspace.template take<std::byte>(frames_.bytes(phase)).data;
+        frame_ = context_.workspace.template take<std::byte>(frame_bytes_[at(static_cast<int>(phase))]).data;
         framed = true;
       }
       execute(step);
@@ -121,7 +132,7 @@ class Executor {
   [[nodiscard]] std::int64_t of(program::ExtentId extent) const { return values_(extent); }
   [[nodiscard]] std::int64_t of(program::Letter letter) const { return numbers_(letter); }
   void take(device::Region& stash, Storage storage, KeptBuffers<T>& kept) const {
-    for (int b = 0; b < program_.buffer_count; ++b)
+    for (int b = 0; b < program_.buffers.size; ++b)
       if (program_.buffer(b).storage == storage)
         kept.buffers[at(b)] = stash.take<std::byte>(bytes(program_.buffer(b))).data;
   }
@@ -132,8 +143,7 @@ class Executor {
     if (id < 0) return {};
     const program::Value& v = program_.value(id);
     const std::int64_t count = of(program_.buffer(v.buffer).elements);
-    std::byte* const data = address(v.buffer);
-    const View<U> all{reinterpret_cast<U*>(data), count};
+    const View<U> all{reinterpret_cast<U*>(address(v.buffer)), count};
     const std::int64_t own = count / context_.spec.tensor;
     const std::int64_t first = of(program::Letter::first_rows) * layer_.hidden;
     switch (v.part) {
@@ -165,49 +175,53 @@ class Executor {
       case Storage::frame:
         break;
     }
-    return D::counts_only ? nullptr : frame_ + frames_.offset(b);
+    return D::counts_only ? nullptr : frame_ + frame_offsets_[at(b)];
   }
 
-  View<const T> parameter(int weight) const { return open_.parameter(weight); }
-  View<float> gradient(int weight) const { return open_.gradient(weight); }
+  View<const T> parameter(int weight) const { return groups_.parameter(weight); }
+  View<float> gradient(int weight) const { return groups_.gradient(weight); }
   View<const T> norm_parameter(const Step& step, int i) {
     const int weight = step.weights[at(i)];
-    if (step.deferred_norm && phase_ == Phase::weights)
-      return open_.replicated_part(View<const T>(deferred_->replicated), weight);
-    return parameter(weight);
+    const bool deferred = step.deferred_norm && phase_ == Phase::weights;
+    return deferred ? groups_.replicated_part(View<const T>(deferred_->replicated), weight) : parameter(weight);
   }
   View<float> norm_gradient(const Step& step, int i) {
     const int weight = step.weights[at(i)];
-    return step.deferred_norm ? open_.replicated_part(deferred_->d_replicated, weight) : gradient(weight);
+    return step.deferred_norm ? groups_.replicated_part(deferred_->d_replicated, weight) : gradient(weight);
   }
 
   // ---- products of 8-bit operands
 
-  [[nodiscard]] bool rounds(const Step& step, std::int64_t m, std::int64_t n, std::int64_t k) const {
-    return std::is_same_v<T, bfloat16> && step.eight_bit && context_.eight_bit && cost::fits_8bit(m, n, k);
+  // Columns of a product: those of all inputs of the activation behind it.
+  [[nodiscard]] std::int64_t columns(const Step& step) const {
+    return (step.code == Code::linear_activation ? inputs_of(step.activation) : 1) * of(step.n);
+  }
+  [[nodiscard]] bool rounds(const Step& step) const {
+    return std::is_same_v<T, bfloat16> && step.eight_bit && context_.eight_bit &&
+           cost::fits_8bit(of(step.m), columns(step), of(step.k));
   }
   [[nodiscard]] std::int64_t rounded_operands(const Step& step) const {
-    const std::int64_t widths = step.code == Code::linear_activation ? inputs_of(step.activation) : 1;
-    const std::int64_t m = of(step.m);
-    const std::int64_t n = widths * of(step.n);
-    const std::int64_t k = of(step.k);
-    return rounds(step, m, n, k) ? cost::room_8bit(m, n, k) : 0;
+    return rounds(step) ? cost::room_8bit(of(step.m), columns(step), of(step.k)) : 0;
   }
   // Rounded operands lie between the two ends of the frame's stack.
-  [[nodiscard]] View<std::byte> rounding_scratch(std::int64_t count) const {
-    const std::int64_t low =
-        frames_.low_end(program_, phase_, step_, [this](const program::Buffer& buffer) { return bytes(buffer); });
-    return {D::counts_only ? nullptr : frame_ + low, count};
+  [[nodiscard]] View<std::byte> rounding_scratch(const Step& step) const {
+    std::int64_t low = 0;
+    for (int b = 0; b < program_.buffers.size; ++b) {
+      const program::Buffer& buffer = program_.buffer(b);
+      const bool lives = buffer.phase == static_cast<int>(phase_) && buffer.first <= step_ && step_ <= buffer.last;
+      if (lives && !buffer.high) low = std::max(low, frame_offsets_[at(b)] + bytes(buffer));
+    }
+    return {D::counts_only ? nullptr : frame_ + low, rounded_operands(step)};
   }
   template <class C>
-  void product(const Step& step, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const T> a,
-               View<const T> b, View<C> c, bool accumulate = false, View<const T> bias = {}) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      if (rounds(step, m, n, k)) {
-        context_.device.gemm_8bit(kind, m, n, k, a, b, c, accumulate, bias, rounding_scratch(cost::room_8bit(m, n, k)));
-        return;
-      }
-    }
+  void product(const Step& step, op::Kind kind, View<const T> a, View<const T> b, View<C> c, bool accumulate = false,
+               View<const T> bias = {}) {
+    const std::int64_t m = of(step.m);
+    const std::int64_t n = columns(step);
+    const std::int64_t k = of(step.k);
+    if constexpr (std::is_same_v<T, bfloat16>)
+      if (rounds(step))
+        return context_.device.gemm_8bit(kind, m, n, k, a, b, c, accumulate, bias, rounding_scratch(step));
     context_.device.gemm(kind, m, n, k, a, b, c, accumulate, bias);
   }
 
@@ -221,16 +235,16 @@ class Executor {
     const View<T> in = value(step.in[0]);
     const View<T> out = value(step.out[0]);
     const int weight = step.weights[0];
+    const auto gamma = [&] { return norm_parameter(step, 0); };
+    const auto beta = [&] { return norm_parameter(step, 1); };
     if (m == 0 && n > 0) return;  // no rows on this rank
     switch (step.code) {
       case Code::linear:
-        product(step, op::Kind::gemm_nt, m, n, k, View<const T>(in), parameter(weight), out, false, bias(step));
-        break;
+        return product(step, op::Kind::gemm_nt, in, parameter(weight), out, false, bias(step));
       case Code::linear_activation: {
-        const std::int64_t width = inputs_of(step.activation) * n;
         const View<T> g = value(step.out[1]);
-        if (rounds(step, m, width, k)) {
-          product(step, op::Kind::gemm_nt, m, width, k, View<const T>(in), parameter(weight), out, false, bias(step));
+        if (rounds(step)) {
+          product(step, op::Kind::gemm_nt, in, parameter(weight), out, false, bias(step));
           device.activation_forward(step.activation, m, n, out, g);
         } else {
           device.gemm_activation(step.activation, m, n, k, in, parameter(weight), bias(step), out, g);
@@ -238,13 +252,12 @@ class Executor {
         break;
       }
       case Code::input_gradient:
-        product(step, op::Kind::gemm_nn, m, n, k, View<const T>(in), parameter(weight), out);
-        break;
+        return product(step, op::Kind::gemm_nn, in, parameter(weight), out);
       case Code::activation_gradient: {
         const View<T> u = value(step.in[1]);
         const View<T> dg = value(step.scratch[0]);
-        if (rounds(step, m, n, k)) {
-          product(step, op::Kind::gemm_nn, m, n, k, View<const T>(in), parameter(weight), dg);
+        if (rounds(step)) {
+          product(step, op::Kind::gemm_nn, in, parameter(weight), dg);
           device.activation_backward(step.activation, m, n, u, dg, out);
         } else {
           device.gemm_activation_backward(step.activation, m, n, k, in, parameter(weight), u, dg, out);
@@ -253,55 +266,42 @@ class Executor {
       }
       case Code::weight_gradient:
         if (k > 0)
-          product(step, op::Kind::gemm_tn, m, n, k, View<const T>(in), View<const T>(value(step.in[1])),
-                  gradient(weight), open_.adds(weight));
-        else if (!open_.adds(weight))
+          product(step, op::Kind::gemm_tn, in, value(step.in[1]), gradient(weight), groups_.adds(weight));
+        else if (!groups_.adds(weight))
           device.zero(raw_bytes(gradient(weight)));
         break;
       case Code::bias_gradient:
-        device.bias_gradient(m, n, in, gradient(step.weights[1]));
-        break;
+        return device.bias_gradient(m, n, in, gradient(step.weights[1]));
       case Code::norm_forward:
-        device.norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, norm_parameter(step, 0),
-                            norm_parameter(step, 1), out, value<float>(step.out[1]));
-        break;
+        return device.norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, gamma(), beta(), out,
+                                   value<float>(step.out[1]));
       case Code::add_norm_forward:
-        device.add_norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, value(step.in[1]), norm_parameter(step, 0),
-                                norm_parameter(step, 1), out, value(step.out[1]), value<float>(step.out[2]));
-        break;
+        return device.add_norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, value(step.in[1]), gamma(), beta(),
+                                       out, value(step.out[1]), value<float>(step.out[2]));
       case Code::norm_recompute:
-        device.norm_recompute(layer_.norm, m, n, in, norm_parameter(step, 0), norm_parameter(step, 1),
-                              value<float>(step.in[1]), out);
-        break;
+        return device.norm_recompute(layer_.norm, m, n, in, gamma(), beta(), value<float>(step.in[1]), out);
       case Code::norm_backward:
-        device.norm_backward(layer_.norm, m, n, in, value(step.in[1]), norm_parameter(step, 0),
-                             value<float>(step.in[2]), value(step.in[3]), out, norm_gradient(step, 0),
-                             norm_gradient(step, 1));
-        break;
+        return device.norm_backward(layer_.norm, m, n, in, value(step.in[1]), gamma(), value<float>(step.in[2]),
+                                    value(step.in[3]), out, norm_gradient(step, 0), norm_gradient(step, 1));
       case Code::activation_forward:
-        device.activation_forward(step.activation, m, n, in, out);
-        break;
+        return device.activation_forward(step.activation, m, n, in, out);
       case Code::activation_backward:
-        device.activation_backward(step.activation, m, n, in, value(step.in[1]), out);
-        break;
+        return device.activation_backward(step.activation, m, n, in, value(step.in[1]), out);
       case Code::add:
-        device.add(m, in, value(step.in[1]), out);
-        break;
+        return device.add(m, in, value(step.in[1]), out);
       case Code::multiply:
-        device.multiply(m, in, value(step.in[1]), out);
-        break;
+        return device.multiply(m, in, value(step.in[1]), out);
       case Code::view:
         break;
       case Code::merge:
-        merge_squares<D, T>(context_, m, n / 4, in, out, false);
+      case Code::merge_back: {
+        const bool back = step.code == Code::merge_back;
+        merge_squares(m, n / 4, back ? out : in, back ? in : out, back);
         break;
-      case Code::merge_back:
-        merge_squares<D, T>(context_, m, n / 4, out, in, true);
-        break;
+      }
       case Code::rotate:
       case Code::rotate_back:
-        rotate(out, step.code == Code::rotate_back);
-        break;
+        return rotate(out, step.code == Code::rotate_back);
       case Code::attention_forward:
       case Code::attention_backward:
       case Code::cross_forward:
@@ -312,16 +312,13 @@ class Executor {
       case Code::projection_to_heads:
       case Code::to_tokens:
       case Code::projection_to_tokens:
-        attention_step<T>(
+        return attention_step<T>(
             context_, layer_, step, n, k, [this](int id) { return value(id); },
             [this](int id) { return value<float>(id); }, parameter(weight), gradient(weight));
-        break;
       case Code::spread_biases:
-        device.relative_bias_forward(relative_positions(), m, parameter(weight), value<float>(step.out[0]));
-        break;
+        return device.relative_bias_forward(relative_positions(), m, parameter(weight), value<float>(step.out[0]));
       case Code::gather_biases:
-        device.relative_bias_backward(relative_positions(), m, value<float>(step.in[0]), gradient(weight));
-        break;
+        return device.relative_bias_backward(relative_positions(), m, value<float>(step.in[0]), gradient(weight));
       case Code::route:
       case Code::experts_forward:
       case Code::experts_backward:
@@ -329,83 +326,65 @@ class Executor {
       case Code::dropout_backward:
         throw Failure(ErrorKind::internal, "experts and dropout are planned only");
       case Code::look_up:
-        device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), open_.table(),
-                                 out);
-        break;
+        return device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
+                                        parameter(weight), out);
       case Code::look_up_backward:
-        device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
-                                  open_.table_gradient());
-        break;
+        return device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
+                                         gradient(weight));
       case Code::add_positions:
-        context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
+        return context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
           device.position_forward(rows, samples, n, position, parameter(weight), out.slice(first * n, rows * n));
         });
-        break;
       case Code::positions_gradient:
-        context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
+        return context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
           device.position_backward(rows, samples, n, position, in.slice(first * n, rows * n), gradient(weight));
         });
-        break;
       case Code::add_segment:
-        device.position_forward(m, m, n, 0, parameter(weight), out);
-        break;
+        return device.position_forward(m, m, n, 0, parameter(weight), out);
       case Code::segment_gradient:
-        device.bias_gradient(m, n, in, gradient(weight).slice(0, n));
-        break;
+        return device.bias_gradient(m, n, in, gradient(weight).slice(0, n));
       case Code::prepend:
         device.zero(raw_bytes(out.slice(0, m * n)));
         device.position_forward(m, m, n, 0, parameter(weight), out.slice(0, m * n));
         break;
       case Code::prepend_backward:
-        device.bias_gradient(m, n, in.slice(0, m * n), gradient(weight));
-        break;
+        return device.bias_gradient(m, n, in.slice(0, m * n), gradient(weight));
       case Code::first_token_gradient:
         if (k > 0) device.zero(raw_bytes(out.slice(out.count - k * n, k * n)));
         break;
       case Code::mean:
-        device.pool_forward(m / context_.samples, context_.samples, n, token_share(), in, out);
-        break;
+        return device.pool_forward(m / context_.samples, context_.samples, n, token_share(), in, out);
       case Code::mean_backward:
-        device.pool_backward(m / context_.samples, context_.samples, n, token_share(), in, out);
-        break;
+        return device.pool_backward(m / context_.samples, context_.samples, n, token_share(), in, out);
       case Code::cross_entropy:
-        Logits<D, T>(context_, layer_)
-            .cross_entropy(m, open_.table(), parameter(step.weights[1]), open_.table_gradient(),
-                           gradient(step.weights[1]), slot_->tokens, loss_, out,
-                           {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
-        break;
+        return cross_entropy<D, T>(
+            context_, layer_, m, parameter(weight), parameter(step.weights[1]), gradient(weight),
+            gradient(step.weights[1]), slot_->tokens, loss_, out,
+            {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
       case Code::copy:
-        device.copy(raw_bytes(in), raw_bytes(out));
-        break;
+        return device.copy(raw_bytes(in), raw_bytes(out));
       case Code::all_gather:
-        context_.tensor.all_gather(View<const T>(in), out);
-        break;
+        return context_.tensor.all_gather(View<const T>(in), out);
       case Code::all_reduce:
         if (context_.spec.tensor > 1) context_.tensor.all_reduce(out, comm::ReduceOp::sum);
         break;
       case Code::reduce_scatter:
-        context_.tensor.reduce_scatter(in, out);
-        break;
+        return context_.tensor.reduce_scatter(in, out);
       case Code::broadcast:
-        context_.tensor.broadcast(out, 0);
-        break;
+        return context_.tensor.broadcast(out, 0);
       case Code::acquire:
-        open_.acquire(step.group);
-        break;
+        return groups_.acquire(step.group);
       case Code::open_gradients:
-        open_.open_gradients(step.group);
-        break;
+        return groups_.open_gradients(step.group);
       case Code::close_gradients:
-        open_.close_gradients(step.group);
-        break;
+        return groups_.close_gradients(step.group);
       case Code::keep_replicated:
-        device.copy(raw_bytes(open_.replicated()), raw_bytes(deferred_->replicated));
+        device.copy(raw_bytes(groups_.replicated()), raw_bytes(deferred_->replicated));
         device.zero(raw_bytes(deferred_->d_replicated));
         break;
       case Code::add_replicated:
-        device.accumulate(open_.replicated_count(), View<const float>(deferred_->d_replicated),
-                          open_.replicated_gradients());
-        break;
+        return device.accumulate(groups_.replicated_count(), View<const float>(deferred_->d_replicated),
+                                 groups_.replicated_gradients());
     }
   }
 
@@ -425,6 +404,31 @@ class Executor {
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.sequence); }
   // The first token of this rank's part of the vocabulary.
   [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
+  // The four tokens of a square of an image side by side (Swin): x (4 rows, width) -> four (rows, 4 width), or back.
+  //
+  //   image rows     2Y    a c         the four of (Y, X) side by side: a b c d
+  //                2Y+1    b d
+  //
+  // It needs no other rank: under Megatron sequence parallelism a rank holds whole pairs of rows of the image.
+  void merge_squares(std::int64_t rows, std::int64_t width, View<T> x, View<T> four, bool back) {
+    const std::int64_t side = side_of_square(context_.sequence);  // of the merged image
+    const std::int64_t b = context_.samples;
+    for (std::int64_t corner = 0; corner < 4; ++corner) {
+      // Blocks are columns of the merged image, repeats samples.
+      const device::Runs::Distances narrow{.block = 2 * b * width, .repeat = width, .row = 4 * side * b * width};
+      const device::Runs::Distances wide{.block = b * 4 * width, .repeat = 4 * width, .row = side * b * 4 * width};
+      const std::int64_t first = (corner % 2 * 2 * side + corner / 2) * b * width;  // down, then to the right
+      const View<T> apart = behind(x, first);
+      const View<T> together = behind(four, corner * width);
+      context_.device.copy_runs(device::Runs{.blocks = side,
+                                             .repeats = b,
+                                             .rows = rows / (b * side),
+                                             .width = width,
+                                             .from = back ? wide : narrow,
+                                             .to = back ? narrow : wide},
+                                back ? together : apart, back ? apart : together);
+    }
+  }
   // Queries and keys, run by run of the sequence.
   void rotate(View<T> qkv, bool inverse) {
     const AttentionHeads heads(layer_, context_.spec.tensor);
@@ -437,14 +441,15 @@ class Executor {
 
   Context<D>& context_;
   const Program& program_;
-  OpenParameters<D, T> open_;
+  ParameterGroups<D, T>& groups_;
   const LayerSpec& layer_;
   program::Numbers numbers_;
   program::ExtentValues values_;
   program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
   LossTerm loss_;
-  Frames frames_;
-  std::array<std::int64_t, most_parts> begins_{};  ///< elements before each part of a bundle
+  std::array<std::int64_t, program::phases> frame_bytes_{};
+  std::array<std::int64_t, Program::most_buffers> frame_offsets_{};  ///< of buffers in the frames of their phases
+  std::array<std::int64_t, most_parts> begins_{};                    ///< elements before each part of a bundle
 
   // Of the pass that runs now.
   Phase phase_ = Phase::forward;

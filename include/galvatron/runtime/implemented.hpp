@@ -1,6 +1,7 @@
 // Which layers have their arithmetic here: the planner knows more kinds of layers than the runtime trains.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -55,9 +56,9 @@ inline constexpr std::string_view not_implemented =
 
 /// No error when every layer of the model is implemented. Errors (usage): the model, and what can be trained.
 inline Result<void> check_implemented(const ModelSpec& model) {
-  bool all = is_implemented(model.embedding) && is_implemented(model.head);
-  for (const LayerSpec& block : model.blocks) all = all && is_implemented(block);
-  if (all) return {};
+  if (is_implemented(model.embedding) && is_implemented(model.head) &&
+      std::ranges::all_of(model.blocks, is_implemented))
+    return {};
   return usage_error("the model " + model.name + " " + std::string(not_implemented));
 }
 

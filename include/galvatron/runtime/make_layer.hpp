@@ -1,11 +1,20 @@
-// From a layer's spec and strategy, known at run time, to the layer.
+// From a layer's spec and strategy, known at run time, to the layer: a ProgramLayer, which executes its program
+// whatever they are (runtime/executor.hpp).
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
-#include <utility>
+#include <string>
+#include <vector>
 
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/program/lower.hpp>
+#include <galvatron/runtime/executor.hpp>
 #include <galvatron/runtime/implemented.hpp>
-#include <galvatron/runtime/program_layer.hpp>
+#include <galvatron/runtime/layer.hpp>
+#include <galvatron/runtime/parameter_groups.hpp>
 #include <galvatron/strategy/registry.hpp>
 
 namespace galvatron::runtime {
@@ -16,7 +25,71 @@ struct LayerArguments {
   int number = 0;                   ///< in the model; the embedding is 0
   LossTerm loss;                    ///< of a head: a prediction weighs 1 / (global batch * predictions of a sample)
   Layer<T>* embedding = nullptr;    ///< for the head of a tied model whose embedding is on the same stage
-  comm::Group* replicas = nullptr;  ///< for tied models over several stages: see VocabularyTable
+  comm::Group* replicas = nullptr;  ///< for tied models over several stages: see ParameterGroups
+};
+
+template <class D, class T>
+class ProgramLayer final : public Layer<T> {
+  using Phase = program::Phase;
+
+ public:
+  /// @param shared  as for ParameterGroups
+  ProgramLayer(const Context<D>& context, const LayerSpec& layer, const LayerArguments<T>& around,
+               ParameterStore<D, T>* shared, device::Region& states)
+      : context_(context.with_tokens(layer.tokens.of(context.sequence))),
+        sequence_(context.sequence),
+        groups_(context_, layer, around.number, shared, around.replicas, states),
+        loss_(around.loss) {}
+
+  /// The vocabulary's table; null where there is none.
+  ParameterStore<D, T>* table() { return groups_.table(); }
+  /// True for a strategy of the same kinds: two layers that share a table have it.
+  [[nodiscard]] bool has_strategy_of(const StrategySpec& spec) const {
+    return context_.spec.sequence == spec.sequence && context_.spec.zero == spec.zero;
+  }
+
+  void take_stash(device::Region& stash, int slots, int deferred) override {
+    program_ = std::make_unique<const program::LayerProgram>(program::lower(graph(), context_.spec, deferred > 0));
+    executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, sequence_, loss_);
+    for (int i = 0; i < slots; ++i) slots_.push_back(executor_->take_slot(stash));
+    for (int i = 0; program_->splits && i < deferred; ++i) deferred_.push_back(executor_->take_deferred(stash));
+  }
+  View<T> input(int slot) override { return graph().takes_data ? View<T>{} : executor_->input(at(slot)); }
+  View<T> patches(int slot) override { return graph().takes_data ? executor_->input(at(slot)) : View<T>{}; }
+  View<std::int32_t> tokens(int slot) override { return at(slot).tokens; }
+  void set_pass_through(int slot, int part, View<T> rows) override {
+    at(slot).pass_through[static_cast<std::size_t>(part)] = rows;
+  }
+
+  void forward(int slot, View<T> y) override { run(Phase::forward, slot, -1, y); }
+  void backward(int slot, int kept, View<T> d) override { run(Phase::backward, slot, kept, d); }
+  void backward_weight(int slot, int kept) override {
+    if (program_->splits) run(Phase::weights, slot, kept, {});
+  }
+
+  void for_each_store(const std::function<void(Store&)>& f) override { groups_.for_each_store(f); }
+  Streaming streaming() override {
+    const bool block = graph().layer.kind == LayerKind::block;
+    if (!block || context_.spec.zero < 2 || !context_.overlap) return {};
+    return {&groups_.rest(), program::can_split(graph(), context_.spec)};
+  }
+
+ private:
+  [[nodiscard]] const forward::Graph& graph() const { return groups_.graph(); }
+  KeptBuffers<T>& at(int slot) { return slots_[static_cast<std::size_t>(slot)]; }
+  void run(Phase phase, int slot, int kept, View<T> border) {
+    const bool defers = program_->splits && kept >= 0;
+    executor_->run(phase, at(slot), defers ? &deferred_[static_cast<std::size_t>(kept)] : nullptr, border);
+  }
+
+  Context<D> context_;     ///< of the layer's own tokens
+  std::int64_t sequence_;  ///< S of the model
+  ParameterGroups<D, T> groups_;
+  LossTerm loss_;  ///< of a head
+  std::unique_ptr<const program::LayerProgram> program_;
+  std::unique_ptr<Executor<D, T>> executor_;
+  std::vector<KeptBuffers<T>> slots_;
+  std::vector<KeptBuffers<T>> deferred_;
 };
 
 /// The layer of `layer`'s kind as the context's spec says; the context's sequence is the model's. List is the TypeList
@@ -27,15 +100,11 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& context, const La
                                              const LayerArguments<T>& around, device::Region& states) {
   if (!is_implemented(layer)) return usage_error("this layer " + std::string(not_implemented));
   if (!is_instantiated(List{}, context.spec)) return tl::unexpected<Error>(not_instantiated<List>(context.spec));
-  VocabularyTable<D, T>* table = nullptr;
-  if (layer.kind == LayerKind::head && around.embedding != nullptr) {
-    auto* embedding = dynamic_cast<ProgramLayer<D, T>*>(around.embedding);
-    if (embedding == nullptr || !embedding->has_strategy_of(context.spec))
-      throw Failure(ErrorKind::usage, "the head of a tied model has the embedding's table and so its strategy too");
-    table = embedding->table();
-  }
-  return std::make_unique<ProgramLayer<D, T>>(context, layer, around.number, table, around.replicas, around.loss,
-                                              states);
+  auto* embedding = dynamic_cast<ProgramLayer<D, T>*>(around.embedding);
+  if (around.embedding != nullptr && (embedding == nullptr || !embedding->has_strategy_of(context.spec)))
+    throw Failure(ErrorKind::usage, "the head of a tied model has the embedding's table and so its strategy too");
+  ParameterStore<D, T>* table = embedding != nullptr ? embedding->table() : nullptr;
+  return std::make_unique<ProgramLayer<D, T>>(context, layer, around, table, states);
 }
 
 }  // namespace galvatron::runtime

@@ -1,124 +1,111 @@
-// The parameter groups of a layer: the vocabulary's table, which tied ends share, and the other parameters.
+// ParameterGroups: the parameters of a layer by the weights of its forward pass, in two groups with a store each: the
+// vocabulary's table, which tied ends share, and the others.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/model/forward.hpp>
+#include <galvatron/model/layers.hpp>
 #include <galvatron/runtime/context.hpp>
 #include <galvatron/runtime/parameter_store.hpp>
-#include <galvatron/runtime/store_view.hpp>
 
 namespace galvatron::runtime {
-
-/// The vocabulary table as a store of its own: tied models use one for the embedding and the head, or, across pipeline
-/// stages, two replicas that an all-reduce of `replicas` keeps equal.
-template <class D, class T>
-class VocabularyTable {
- public:
-  /// @param number  of the layer whose initial values the table has: the embedding's for tied models
-  /// @param replicas  this rank and the rank that has the same shard of the other replica, or null
-  /// @param counted false for the second copy: its gradient is in the norm once already
-  VocabularyTable(Context<D> context, const LayerSpec& layer, int number, comm::Group* replicas, bool counted,
-                  device::Region& states)
-      : context_(context),
-        layer_(layer),
-        store_(context_, states,
-               parameter_layout(layer, ParameterPart::table, context.spec.tensor, static_cast<int>(context.shards()))),
-        number_(number),
-        replicas_(replicas),
-        counted_(counted) {}
-
-  ParameterStore<D, T>& store() { return store_; }
-  /// The table's shard (V/t, H) of parameters or of gradients that the store gave.
-  template <class U>
-  [[nodiscard]] View<U> rows(View<U> all) const {
-    return all.slice(0, store_.layout().tensors[0].count());
-  }
-  void initialise(const ParameterSource& source) { store_.initialise(source, number_); }
-  void start_synchronise() { store_.start_synchronise(); }
-  void synchronise() {
-    store_.synchronise();
-    if (replicas_ != nullptr) replicas_->all_reduce(store_.optimizer_gradients(), comm::ReduceOp::sum);
-  }
-  void add_gradient_squares() {
-    if (counted_) store_.add_gradient_squares();
-  }
-  void update() { store_.update(number_); }
-  [[nodiscard]] StoreView view() {
-    StoreView out = store_.view(number_);
-    out.counted = counted_;
-    return out;
-  }
-
- private:
-  Context<D> context_;
-  LayerSpec layer_;
-  ParameterStore<D, T> store_;
-  int number_;
-  comm::Group* replicas_;
-  bool counted_;
-};
 
 /// Blocks and embeddings of images have no table.
 template <class D, class T>
 class ParameterGroups {
+  using OwnStore = ParameterStore<D, T>;
+
  public:
+  /// The context must outlive them.
   /// @param number    of the layer in the model; the embedding is 0
   /// @param shared    of a head: the embedding's table where a tied model has both on one stage; else null
-  /// @param replicas  as for VocabularyTable
-  ParameterGroups(Context<D>& context, const LayerSpec& layer, int number, VocabularyTable<D, T>* shared,
-                  comm::Group* replicas, device::Region& states)
-      : own_table_(!has_table(layer) || shared != nullptr
+  /// @param replicas  for tied models over several stages, whose ends have a table each: see ParameterStore
+  ParameterGroups(Context<D>& context, const LayerSpec& layer, int number, OwnStore* shared, comm::Group* replicas,
+                  device::Region& states)
+      : graph_(forward_of(layer)),
+        own_table_(layer.kind == LayerKind::block || layer.patch_width > 0 || shared != nullptr
                        ? nullptr
-                       : std::make_unique<VocabularyTable<D, T>>(
-                             context, layer, layer.tied ? 0 : number, replicas,
-                             layer.kind == LayerKind::embedding || replicas == nullptr, states)),
+                       : std::make_unique<OwnStore>(context, states, layout_in(ParameterPart::table, context.spec),
+                                                    layer.tied ? 0 : number, replicas,
+                                                    layer.kind == LayerKind::embedding || replicas == nullptr)),
         table_(shared != nullptr ? shared : own_table_.get()),
-        rest_(context, states,
-              parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
-        number_(number) {}
+        rest_(context, states, layout_in(ParameterPart::rest, context.spec), number) {}
 
-  static bool has_table(const LayerSpec& layer) { return layer.kind != LayerKind::block && layer.patch_width == 0; }
+  [[nodiscard]] const forward::Graph& graph() const { return graph_; }
   /// Null where there is none.
-  VocabularyTable<D, T>* table() { return table_; }
-  ParameterStore<D, T>& rest() { return rest_; }
-  [[nodiscard]] const ParameterStore<D, T>& rest() const { return rest_; }
+  OwnStore* table() { return table_; }
+  OwnStore& rest() { return rest_; }
+  /// Calls f(store) for the stores that are this layer's own.
+  template <class F>
+  void for_each_store(const F& f) {
+    if (own_table_) f(*own_table_);
+    if (!rest_.empty()) f(rest_);
+  }
 
-  void initialise(const ParameterSource& source) {
-    if (own_table_) own_table_->initialise(source);
-    rest_.initialise(source, number_);
+  // Of a pass, by the number of a group.
+
+  /// The parameters of a group are whole from here on.
+  void acquire(int group) { open_[at(group)].parameters = store(group).acquire(); }
+  void open_gradients(int group) { open_[at(group)].gradients = store(group).open_gradients(); }
+  void close_gradients(int group) { store(group).close_gradients(open_[at(group)].gradients); }
+
+  /// A parameter, and its gradient; empty for weight -1.
+  View<const T> parameter(int weight) const {
+    if (weight < 0) return {};
+    return tensor_of(layout_of(weight), group_of(weight).parameters, graph_.weight(weight).name);
   }
-  void zero_gradients() {
-    if (own_table_) own_table_->store().zero_gradients();
-    rest_.zero_gradients();
+  View<float> gradient(int weight) const {
+    if (weight < 0) return {};
+    return tensor_of(layout_of(weight), group_of(weight).gradients, graph_.weight(weight).name);
   }
-  void start_synchronise() {
-    if (own_table_) own_table_->start_synchronise();
-    rest_.start_synchronise();
+  /// True for the gradient of a weight that products add to: the others are written by the first micro-batch.
+  [[nodiscard]] bool adds(int weight) const {
+    const ParameterLayout& layout = layout_of(weight);
+    return rest_.adds_gradients() || layout.find(graph_.weight(weight).name)->offset >= layout.written_end;
   }
-  void synchronise() {
-    if (own_table_) own_table_->synchronise();
-    rest_.synchronise();
+
+  /// Parameters of a block that are replicated on tensor ranks: one run of its store.
+  [[nodiscard]] std::int64_t replicated_count() const { return layout().whole_end - layout().whole_begin; }
+  View<const T> replicated() const { return open_[0].parameters.slice(layout().whole_begin, replicated_count()); }
+  View<float> replicated_gradients() const {
+    return open_[0].gradients.slice(layout().whole_begin, replicated_count());
   }
-  void add_gradient_squares() {
-    if (own_table_) own_table_->add_gradient_squares();
-    rest_.add_gradient_squares();
-  }
-  void update() {
-    if (own_table_) own_table_->update();
-    rest_.update(number_);
-  }
-  template <class Visitor>
-  void visit(const Visitor& visitor) {
-    if (own_table_) visitor(own_table_->view());
-    if (!rest_.empty()) visitor(rest_.view(number_));
+  /// Of a copy of that run, the part of one parameter.
+  template <class U>
+  View<U> replicated_part(View<U> copy, int weight) const {
+    if (weight < 0) return {};
+    const ParameterTensor* tensor = layout().find(graph_.weight(weight).name);
+    return copy.slice(tensor->offset - layout().whole_begin, tensor->count());
   }
 
  private:
-  std::unique_ptr<VocabularyTable<D, T>> own_table_;
-  VocabularyTable<D, T>* table_;
-  ParameterStore<D, T> rest_;
-  int number_;
+  struct Open {
+    View<const T> parameters;
+    View<float> gradients;
+  };
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] ParameterLayout layout_in(ParameterPart part, const StrategySpec& spec) const {
+    return parameter_layout(graph_, part, spec.tensor, spec.shards());
+  }
+  OwnStore& store(int group) { return table_ != nullptr && group == 0 ? *table_ : rest_; }
+  [[nodiscard]] const Open& group_of(int weight) const {
+    return open_[table_ != nullptr && !graph_.weight(weight).is_table ? 1 : 0];
+  }
+  [[nodiscard]] const ParameterLayout& layout() const { return rest_.layout(); }
+  [[nodiscard]] const ParameterLayout& layout_of(int weight) const {
+    return graph_.weight(weight).is_table ? table_->layout() : layout();
+  }
+
+  forward::Graph graph_;
+  std::unique_ptr<OwnStore> own_table_;
+  OwnStore* table_;
+  OwnStore rest_;
+  std::array<Open, 2> open_{};  ///< by group
 };
 
 }  // namespace galvatron::runtime

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <type_traits>
 #include <vector>
 
@@ -27,36 +26,27 @@
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/runtime/context.hpp>
-#include <galvatron/runtime/store_view.hpp>
-#include <galvatron/runtime/streamed_store.hpp>
+#include <galvatron/runtime/layer.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::runtime {
 
-/// The place of local row `row` of a tensor in the whole tensor that is cut over `degree` tensor ranks: the number of
-/// its first element, counted row by row.
-constexpr std::int64_t whole_index(const ParameterTensor& tensor, int rank, int degree, std::int64_t row) {
-  if (tensor.cut == ParameterCut::whole) return row * tensor.columns;
-  if (tensor.cut == ParameterCut::columns) return (row * degree + rank) * tensor.columns;
-  std::int64_t section_start = 0;
+/// A run of rows of a tensor that is cut over tensor ranks.
+struct WholeRun {
+  std::int64_t index = 0;  ///< in the whole tensor, counted row by row: the number of its first element
+  std::int64_t rows = 1;   ///< that follow each other in the whole tensor as well
+};
+/// The longest run that begins with local row `row`.
+constexpr WholeRun whole_run(const ParameterTensor& tensor, int rank, int degree, std::int64_t row) {
+  if (tensor.cut == ParameterCut::whole) return {row * tensor.columns, tensor.rows - row};
+  if (tensor.cut == ParameterCut::columns) return {(row * degree + rank) * tensor.columns, 1};
+  std::int64_t section = 0;  // its first local row
   for (const std::int64_t rows : tensor.sections) {
-    if (row < rows) return (section_start * degree + rank * rows + row) * tensor.columns;
-    row -= rows;
-    section_start += rows;
+    if (row < section + rows)
+      return {(section * degree + rank * rows + row - section) * tensor.columns, section + rows - row};
+    section += rows;
   }
-  return 0;
-}
-
-/// How many rows from local row `row` on follow each other in the whole tensor as well.
-constexpr std::int64_t rows_together(const ParameterTensor& tensor, std::int64_t row) {
-  if (tensor.cut == ParameterCut::whole) return tensor.rows - row;
-  if (tensor.cut == ParameterCut::columns) return 1;
-  std::int64_t section_end = 0;
-  for (const std::int64_t rows : tensor.sections) {
-    section_end += rows;
-    if (row < section_end) return section_end - row;
-  }
-  return 1;
+  return {};
 }
 
 /// The tensor of that name in a store with this layout; empty where there is none.
@@ -65,12 +55,6 @@ View<U> tensor_of(const ParameterLayout& layout, View<U> store, ParameterName na
   const ParameterTensor* tensor = layout.find(name);
   return tensor == nullptr ? View<U>{} : store.slice(tensor->offset, tensor->count());
 }
-
-/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row, or
-/// whole rows. `layer` is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not
-/// matter.
-using ParameterSource =
-    std::function<void(int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values)>;
 
 /// The values that training starts from: as the tensor's `init` says, by seed, layer number and place.
 inline ParameterSource initial_values(std::uint64_t seed) {
@@ -84,67 +68,72 @@ inline ParameterSource initial_values(std::uint64_t seed) {
 }
 
 template <class D, class T>
-class ParameterStore final : public StreamedStore {
+class ParameterStore final : public Store {
   static constexpr bool has_master = !std::is_same_v<T, float>;
 
  public:
   /// Takes its memory from `states`. The context must outlive the store.
-  ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout)
-      : context_(&context), layout_(layout), zero_(context.spec.zero) {
+  /// @param layer     the layer's number in the model, so that equal layers differ; copies of a store have the same
+  /// @param replicas  of one of two stores that are kept equal: this rank and the rank that has the same shard of the
+  ///                  other one; else null
+  /// @param counted   false for the second of the two: its gradient is in the norm once already
+  ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout, int layer,
+                 comm::Group* replicas = nullptr, bool counted = true)
+      : context_(&context),
+        layout_(layout),
+        layer_(layer),
+        replicas_(replicas),
+        counted_(counted),
+        zero_(context.spec.zero) {
     const std::int64_t n = layout_.elements;
-    const Sharding sharding = Sharding::even(n, context.shards());  // of equal shards: layouts are padded to them
-    shard_size_ = sharding.largest();
-    const Sharding::Range own = sharding.range(context.data.rank());
-    own_ = {own.begin, own.end};
+    own_ = Sharding::even(n, context.spec.shards()).range(context.data.rank());
+    const std::int64_t shard = own_.count();  // equal on all ranks: layouts are padded to that
     if (n == 0) return;
-    parameters_ = states.take<T>(zero_ == 3 ? shard_size_ : n);
-    gradients_ = states.take<float>(zero_ >= 2 ? shard_size_ : n);
-    const std::int64_t optimizer = zero_ >= 1 ? shard_size_ : n;
+    parameters_ = states.take<T>(zero_ == 3 ? shard : n);
+    gradients_ = states.take<float>(zero_ >= 2 ? shard : n);
+    const std::int64_t optimizer = zero_ >= 1 ? shard : n;
     first_moment_ = MomentView(states, optimizer, context.moments);
     second_moment_ = MomentView(states, optimizer, context.moments);
     if constexpr (has_master)
       master_ = states.take<float>(optimizer);
     else
-      master_ = zero_ == 1 || zero_ == 2 ? parameters_.slice(own_.begin, shard_size_) : parameters_;
+      master_ = zero_ == 1 || zero_ == 2 ? parameters_.slice(own_.begin, shard) : parameters_;
   }
 
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
   [[nodiscard]] bool empty() const { return layout_.elements == 0; }
 
   /// Parameters from `source`; the moments are 0.
-  /// @param layer  the layer's number in the model, so that equal layers differ
-  void initialise(const ParameterSource& source, int layer) {
-    if constexpr (!D::counts_only) {
-      if (empty()) return;
-      const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
-      for (const MomentView& moment : {first_moment_, second_moment_})
-        moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(raw_bytes(values)); });
-      context_->device.zero(raw_bytes(master_));
-      context_->device.zero(raw_bytes(parameters_));
-      constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
-      std::vector<float> values;
-      for (const ParameterTensor& tensor : layout_) {
-        const std::int64_t c = tensor.columns;
-        const Range part = intersection(kept, {tensor.offset, tensor.offset + tensor.count()});
-        if (part.count() == 0) continue;
-        const std::int64_t end = divide_up(part.end - tensor.offset, c);
-        std::int64_t rows = 0;
-        for (std::int64_t row = (part.begin - tensor.offset) / c; row < end; row += rows) {
-          rows = std::min({rows_together(tensor, row), end - row, std::max<std::int64_t>(most / c, 1)});
-          const Range range{tensor.offset + row * c, tensor.offset + (row + rows) * c};
-          const std::int64_t index = whole_index(tensor, context_->tensor_rank(), context_->spec.tensor, row);
-          if constexpr (!has_master) {
-            if (kept.begin <= range.begin && range.end <= kept.end) {
-              context_->device.write(parameters_.slice(range.begin - kept.begin, range.count()),
-                                     [&](View<float> to) { source(layer, tensor, index, to); });
-              continue;
-            }
+  void initialise(const ParameterSource& source) override {
+    if (D::counts_only || empty()) return;
+    const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
+    for (const MomentView& moment : {first_moment_, second_moment_})
+      moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(raw_bytes(values)); });
+    context_->device.zero(raw_bytes(master_));
+    context_->device.zero(raw_bytes(parameters_));
+    constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
+    std::vector<float> values;
+    for (const ParameterTensor& tensor : layout_) {
+      const std::int64_t c = tensor.columns;
+      const Range part = intersection(kept, {tensor.offset, tensor.offset + tensor.count()});
+      if (part.count() == 0) continue;
+      const std::int64_t end = divide_up(part.end - tensor.offset, c);
+      std::int64_t rows = 0;
+      for (std::int64_t row = (part.begin - tensor.offset) / c; row < end; row += rows) {
+        const WholeRun run = whole_run(tensor, context_->tensor_rank(), context_->spec.tensor, row);
+        rows = std::min({run.rows, end - row, std::max<std::int64_t>(most / c, 1)});
+        const Range range{tensor.offset + row * c, tensor.offset + (row + rows) * c};
+        if constexpr (!has_master) {
+          if (kept.begin <= range.begin && range.end <= kept.end) {
+            context_->device.write(parameters_.slice(range.begin - kept.begin, range.count()),
+                                   [&](View<float> to) { source(layer_, tensor, run.index, to); });
+            continue;
           }
-          values.resize(static_cast<std::size_t>(range.count()));
-          source(layer, tensor, index, {values.data(), range.count()});
-          if constexpr (has_master) place(values, range, optimizer_range(), master_);
-          place(values, range, kept, parameters_);
         }
+        values.resize(static_cast<std::size_t>(range.count()));
+        source(layer_, tensor, run.index, {values.data(), range.count()});
+        if constexpr (has_master) place(values, range, optimizer_range(), master_);
+        place(values, range, kept, parameters_);
       }
     }
   }
@@ -157,35 +146,26 @@ class ParameterStore final : public StreamedStore {
   }
   void start_gather(View<std::byte> room) override {
     gathered_ = typed<T>(room);
-    is_gathered_ = true;
     gathering_ = context_->data.start_all_gather(View<const T>(parameters_), gathered_);
   }
-  void release_parameters() override { is_gathered_ = false; }
-  void set_gradient_buffer(View<std::byte> room) override {
-    gradient_buffer_ = typed<float>(room);
-    has_gradient_buffer_ = true;
-  }
+  void release_parameters() override { gathered_ = {}; }
+  void set_gradient_buffer(View<std::byte> room) override { gradient_buffer_ = typed<float>(room); }
   void finish_gradients() override {
     context_->data.finish(reducing_);
-    context_->device.accumulate(shard_size_, gradient_buffer_.slice(own_.begin, shard_size_), gradients_);
-    has_gradient_buffer_ = false;
+    context_->device.accumulate(own_.count(), gradient_buffer_.slice(own_.begin, own_.count()), gradients_);
+    gradient_buffer_ = {};
   }
 
   /// The whole local parameters: gathered under ZeRO-3, into the workspace unless start_gather() was called.
   View<const T> acquire() {
-    if (zero_ == 3) {
-      if (empty()) return {};
-      if (is_gathered_) {
-        context_->data.finish(gathering_);
-        return gathered_;
-      }
-      View<T> all = context_->workspace.template take<T>(layout_.elements);
-      context_->data.all_gather(View<const T>(parameters_), all);
-      return all;
-    } else {
+    if (zero_ == 3 && empty()) return {};
+    if (zero_ < 3 || !gathered_.empty()) {
       context_->data.finish(gathering_);
-      return parameters_;
+      return zero_ < 3 ? parameters_ : gathered_;
     }
+    View<T> all = context_->workspace.template take<T>(layout_.elements);
+    context_->data.all_gather(View<const T>(parameters_), all);
+    return all;
   }
 
   /// False when the next backward pass is the first to write gradients in [0, written_end) of the layout.
@@ -194,58 +174,49 @@ class ParameterStore final : public StreamedStore {
   /// Where a backward pass adds the layer's gradient, or writes it where adds_gradients() is false: the store's own, or
   /// another (ZeRO-2/3), in the workspace unless set_gradient_buffer() gave the place.
   View<float> open_gradients() {
-    if (zero_ >= 2) {
-      if (empty()) return {};
-      View<float> all =
-          has_gradient_buffer_ ? gradient_buffer_ : context_->workspace.template take<float>(layout_.elements);
-      context_->device.zero(raw_bytes(added_part(all)));
-      return all;
-    } else {
-      return gradients_;
-    }
+    if (zero_ < 2 || empty()) return gradients_;
+    View<float> all =
+        gradient_buffer_.empty() ? context_->workspace.template take<float>(layout_.elements) : gradient_buffer_;
+    context_->device.zero(raw_bytes(added_part(all)));
+    return all;
   }
 
   /// Ends a backward pass: under ZeRO-2/3 the data ranks' gradients are added, shard by shard, to the store's; those in
   /// a buffer set by set_gradient_buffer() by finish_gradients().
   void close_gradients(View<float> gradients) {
-    if (zero_ >= 2) {
-      if (empty()) return;
-      sum_whole(gradients);
-      View<float> shard = gradients.slice(own_.begin, shard_size_);
-      if (has_gradient_buffer_) {
-        reducing_ = context_->data.start_reduce_scatter(gradients, shard);
-        return;
-      }
-      context_->data.reduce_scatter(gradients, shard);
-      context_->device.accumulate(shard_size_, shard, gradients_);
-    } else {
-      (void)gradients;
-      is_first_ = false;
+    if (zero_ < 2) is_first_ = false;
+    if (zero_ < 2 || empty()) return;
+    sum_whole(gradients);
+    View<float> shard = gradients.slice(own_.begin, own_.count());
+    if (!gradient_buffer_.empty()) {
+      reducing_ = context_->data.start_reduce_scatter(gradients, shard);
+      return;
     }
+    context_->data.reduce_scatter(gradients, shard);
+    context_->device.accumulate(own_.count(), shard, gradients_);
   }
 
   /// After the last micro-batch: begins to make the gradient that of the whole batch, which it is after synchronise().
-  void start_synchronise() {
+  void start_synchronise() override {
     if (zero_ < 2 && context_->overlap && !empty()) begin_reduction();
   }
   /// The gradient of the whole batch, whole (ZeRO-0) or in this rank's shard.
-  void synchronise() {
-    if (zero_ >= 2 || empty()) return;
-    if (!reduction_begun_) begin_reduction();
-    reduction_begun_ = false;
-    context_->data.finish(reducing_);
+  void synchronise() override {
+    if (zero_ < 2 && !empty()) {
+      if (!reduction_begun_) begin_reduction();
+      reduction_begun_ = false;
+      context_->data.finish(reducing_);
+    }
+    if (replicas_ != nullptr) replicas_->all_reduce(optimizer_gradients(), comm::ReduceOp::sum);
   }
 
   /// The synchronised gradients that this rank's optimizer works on: all (ZeRO-0) or this rank's shard.
   [[nodiscard]] View<float> optimizer_gradients() {
-    if (zero_ == 1)
-      return gradients_.slice(own_.begin, shard_size_);
-    else
-      return gradients_;
+    return zero_ == 1 ? gradients_.slice(own_.begin, own_.count()) : gradients_;
   }
-  /// The store from outside; `layer` is the layer's number in the model.
-  [[nodiscard]] StoreView view(int layer) {
-    return {.layer = layer,
+  /// The store from outside.
+  [[nodiscard]] StoreView view() override {
+    return {.layer = layer_,
             .layout = &layout_,
             .range = optimizer_range(),
             .gradients = optimizer_gradients(),
@@ -254,16 +225,17 @@ class ParameterStore final : public StreamedStore {
             .second_moment = second_moment_,
             .own = own_,
             .tensor_rank = context_->tensor_rank(),
-            .tensor_degree = context_->spec.tensor};
+            .tensor_degree = context_->spec.tensor,
+            .counted = counted_};
   }
   /// The elements of the store that optimizer_gradients() stands for.
   [[nodiscard]] Range optimizer_range() const { return zero_ >= 1 ? own_ : Range{0, layout_.elements}; }
 
   /// The device's sum of squares grows by this rank's part of the gradient: every parameter of the model is counted on
   /// one rank.
-  void add_gradient_squares() {
-    if (empty()) return;
-    const View<float> own = zero_ == 0 ? gradients_.slice(own_.begin, shard_size_) : optimizer_gradients();
+  void add_gradient_squares() override {
+    if (empty() || !counted_) return;
+    const View<float> own = zero_ == 0 ? gradients_.slice(own_.begin, own_.count()) : optimizer_gradients();
     const auto part = [&](Range range) {
       const Range r = intersection(range, own_);
       if (r.count() > 0)
@@ -280,11 +252,10 @@ class ParameterStore final : public StreamedStore {
 
   /// One step of AdamW under the device's gradient scale; parameters of more than one dimension decay. ZeRO-1/2 begin
   /// to gather the working parameters; acquire() ends it.
-  /// @param layer  the layer's number in the model; copies of a store have the same
-  void update(int layer) {
+  void update() override {
     if (empty()) return;
     const bool is_table = layout_.find(ParameterName::table) != nullptr;
-    const int number = 2 * layer + (is_table ? 1 : 0);
+    const int number = 2 * layer_ + (is_table ? 1 : 0);
     const auto stream_of = [&](int rank) { return static_cast<std::uint32_t>(number * context_->spec.tensor + rank); };
     const Range range = optimizer_range();
     const View<float> gradients = optimizer_gradients();
@@ -315,13 +286,13 @@ class ParameterStore final : public StreamedStore {
     run({replicated.end, layout_.elements}, false, own);
     if (zero_ == 1 || zero_ == 2) {
       gathering_ =
-          context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);
+          context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, own_.count())), parameters_);
       if (!context_->overlap) context_->data.finish(gathering_);
     }
   }
 
   /// Before the first micro-batch of a step.
-  void zero_gradients() {
+  void zero_gradients() override {
     is_first_ = true;
     if (!empty()) context_->device.zero(raw_bytes(zero_ >= 2 ? gradients_ : added_part(gradients_)));
   }
@@ -351,7 +322,7 @@ class ParameterStore final : public StreamedStore {
     if (zero_ == 0)
       reducing_ = context_->data.start_all_reduce(gradients_, comm::ReduceOp::sum);
     else if (zero_ == 1)
-      reducing_ = context_->data.start_reduce_scatter(gradients_, gradients_.slice(own_.begin, shard_size_));
+      reducing_ = context_->data.start_reduce_scatter(gradients_, gradients_.slice(own_.begin, own_.count()));
   }
   // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
   void sum_whole(View<float> gradients) {
@@ -362,22 +333,22 @@ class ParameterStore final : public StreamedStore {
 
   Context<D>* context_;
   ParameterLayout layout_;
+  int layer_;
+  comm::Group* replicas_;
+  bool counted_;
   int zero_;
-  std::int64_t shard_size_ = 0;
   Range own_;
   View<T> parameters_;
   View<float> gradients_;
   MomentView first_moment_;
   MomentView second_moment_;
   View<float> master_;
-  View<T> gathered_;             ///< by start_gather()
-  View<float> gradient_buffer_;  ///< by set_gradient_buffer()
+  View<T> gathered_;             ///< by start_gather(), until release_parameters()
+  View<float> gradient_buffer_;  ///< by set_gradient_buffer(), until finish_gradients()
   comm::Pending reducing_;       ///< gradients, to synchronise() (ZeRO-0/1) or finish_gradients()
   comm::Pending gathering_;      ///< parameters, to acquire()
   bool reduction_begun_ = false;
-  bool is_gathered_ = false;
   bool is_first_ = true;  ///< no gradient has been written in this step
-  bool has_gradient_buffer_ = false;
 };
 
 }  // namespace galvatron::runtime

@@ -30,7 +30,7 @@ class RingAttention {
 
  public:
   RingAttention(Context<D>& context, const LayerSpec& layer)
-      : c_(context), heads_(layer, context.spec.tensor), ranks_(context.spec.context), rank_(context.context.rank()) {}
+      : c_(context), heads_(layer, context.spec.tensor), ranks_(context.spec.context) {}
 
   struct ForwardScratch {
     View<T> here, next;    ///< (rows, k | v)
@@ -41,46 +41,36 @@ class RingAttention {
   struct BackwardScratch {
     View<float> delta;           ///< as the results' lse
     View<T> here, next;          ///< (rows, k | v)
-    View<float> d_here, d_next;  ///< (rows, k | v)
+    View<float> d_here, d_next;  ///< (rows, k | v), of the block in `here` so far
     View<T> dq_part;             ///< (rows, q)
     View<T> dkv_part;            ///< (rows, k | v)
     View<float> dq;              ///< (rows, q), where T is rounded
   };
 
-  void attend(View<T> input, const AttentionResults<T>& r, const ForwardScratch& scratch) {
-    View<T> here = scratch.here;
-    View<T> next = scratch.next;
-    const View<T> o_part = scratch.o_part;
-    const View<float> lse_part = scratch.lse_part;
-    View<float> sum = scratch.sum;
-    if constexpr (!rounds) sum = r.o;
+  void attend(View<T> input, View<T> o, View<float> lse, ForwardScratch scratch) {
+    auto& [here, next, o_part, lse_part, sum] = scratch;
+    if constexpr (!rounds) sum = o;
     copy_keys(input, here);
     for (int step = 0; step < ranks_; ++step) {
       const Part part = part_of(step);
       if (step + 1 < ranks_) c_.context.start_shift(here, next);
-      const View<T> o = step == 0 ? r.o : part.queries_of(o_part, heads_.q());
-      const View<float> lse = step == 0 ? r.lse : part.statistics_of(lse_part);
-      c_.device.attention_forward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here), o, lse);
+      const View<T> own_o = step == 0 ? o : part.queries_of(o_part, heads_.q());
+      const View<float> own_lse = step == 0 ? lse : part.statistics_of(lse_part);
+      c_.device.attention_forward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here), own_o,
+                                  own_lse);
       if (step > 0)
-        c_.device.attention_merge(part.shape, o, lse, part.queries_of(sum, heads_.q()), part.statistics_of(r.lse));
+        c_.device.attention_merge(part.shape, own_o, own_lse, part.queries_of(sum, heads_.q()),
+                                  part.statistics_of(lse));
       else
-        widen(r.o, sum);
+        widen(o, sum);
       if (step + 1 < ranks_) c_.context.finish_shifts();
       std::swap(here, next);
     }
-    if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = r.o.count}, sum, r.o);
+    if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = o.count}, sum, o);
   }
 
-  void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv,
-                const BackwardScratch& scratch) {
-    const View<float> delta = scratch.delta;
-    View<T> here = scratch.here;
-    View<T> next = scratch.next;
-    View<float> d_here = scratch.d_here;  // of the block in `here`, so far
-    View<float> d_next = scratch.d_next;
-    const View<T> dq_part = scratch.dq_part;
-    const View<T> dkv_part = scratch.dkv_part;
-    View<float> dq = scratch.dq;  // rows of dq_stride
+  void backward(View<T> input, View<T> o, View<float> lse, View<T> d_o, View<T> d_qkv, BackwardScratch scratch) {
+    auto& [delta, here, next, d_here, d_next, dq_part, dkv_part, dq] = scratch;  // dq: rows of dq_stride
     const std::int64_t dq_stride = rounds ? heads_.q() : heads_.qkv();
     if constexpr (!rounds) dq = d_qkv;
 
@@ -100,7 +90,7 @@ class RingAttention {
           to_dkv = d_here;
         }
       c_.device.attention_backward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here),
-                                   part.queries_of(r.o, heads_.q()), part.statistics_of(r.lse),
+                                   part.queries_of(o, heads_.q()), part.statistics_of(lse),
                                    part.queries_of(d_o, heads_.q()), to_dq, to_dkv, values_of(to_dkv),
                                    part.statistics_of(delta));
       if (moves || step > 0) c_.context.finish_shifts();
@@ -121,8 +111,7 @@ class RingAttention {
     c_.context.start_shift(d_here, d_next);
     c_.context.finish_shifts();
     if constexpr (rounds) c_.device.copy_runs(columns(heads_.q(), heads_.q(), heads_.qkv()), dq, d_qkv);
-    c_.device.copy_runs(columns(2 * heads_.kv(), 2 * heads_.kv(), heads_.qkv()), d_next,
-                        d_qkv.slice(heads_.q(), d_qkv.count - heads_.q()));
+    c_.device.copy_runs(columns(2 * heads_.kv(), 2 * heads_.kv(), heads_.qkv()), d_next, behind(d_qkv, heads_.q()));
   }
 
  private:
@@ -133,12 +122,9 @@ class RingAttention {
 
     template <class U>
     View<U> queries_of(View<U> rows, std::int64_t stride) const {
-      const std::int64_t skip = first_query * shape.batch * stride;
-      return rows.slice(skip, rows.count - skip);
+      return behind(rows, first_query * shape.batch * stride);
     }
-    [[nodiscard]] View<float> statistics_of(View<float> lse) const {
-      return lse.slice(first_query, lse.count - first_query);
-    }
+    [[nodiscard]] View<float> statistics_of(View<float> lse) const { return behind(lse, first_query); }
   };
 
   [[nodiscard]] Part part_of(int step) const {
@@ -156,7 +142,7 @@ class RingAttention {
                .lse_stride = tokens},
               0};
     if (!heads_.causal || step == 0) return part;
-    if (step <= rank_) {
+    if (step <= c_.context.rank()) {
       part.shape.keys = tokens / 2;
     } else {
       part.shape.queries = tokens / 2;
@@ -164,15 +150,14 @@ class RingAttention {
     }
     return part;
   }
-  View<T> values_of(View<T> block) const { return block.slice(heads_.kv(), block.count - heads_.kv()); }
+  View<T> values_of(View<T> block) const { return behind(block, heads_.kv()); }
   // All rows: `width` columns of rows of `from` elements to columns of rows of `to` elements.
   [[nodiscard]] device::Runs columns(std::int64_t width, std::int64_t from, std::int64_t to) const {
     return {.rows = c_.rows(), .width = width, .from = {.row = from}, .to = {.row = to}};
   }
   // This rank's own keys and values as a block that can be sent.
   void copy_keys(View<T> input, View<T> block) {
-    c_.device.copy_runs(columns(2 * heads_.kv(), heads_.qkv(), 2 * heads_.kv()),
-                        input.slice(heads_.q(), input.count - heads_.q()), block);
+    c_.device.copy_runs(columns(2 * heads_.kv(), heads_.qkv(), 2 * heads_.kv()), behind(input, heads_.q()), block);
   }
   void widen(View<T> from, View<float> to) {
     if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = from.count}, from, to);
@@ -181,7 +166,6 @@ class RingAttention {
   Context<D>& c_;
   AttentionHeads heads_;
   int ranks_;  ///< c
-  int rank_;   ///< of them
 };
 
 }  // namespace galvatron::runtime

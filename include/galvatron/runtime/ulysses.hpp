@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include <galvatron/runtime/attention.hpp>
@@ -32,66 +33,69 @@ class UlyssesExchange {
   // `packed` is scratch for what an exchange sends or got; the core's input has queries (core_rows, core_q), then keys,
   // then values (core_rows, core_kv).
   void projection_to_heads(View<T> projection, View<T> packed, View<T> input) {
-    const std::int64_t stride = heads_.qkv();
-    to_heads(projection, stride, core_q_, 1, packed, q_of(input));
-    to_heads(from(projection, heads_.q()), stride, core_kv_, copies_, packed, k_of(input));
-    to_heads(from(projection, heads_.q() + heads_.kv()), stride, core_kv_, copies_, packed, v_of(input));
+    for (const Part& part : parts())
+      to_heads(behind(projection, part.column), heads_.qkv(), part, packed, behind(input, part.begin));
   }
   void projection_to_tokens(View<T> d_input, View<T> packed, View<T> d_qkv) {
-    const std::int64_t stride = heads_.qkv();
-    to_tokens(q_of(d_input), core_q_, 1, packed, d_qkv, stride);
-    to_tokens(k_of(d_input), core_kv_, copies_, packed, from(d_qkv, heads_.q()), stride);
-    to_tokens(v_of(d_input), core_kv_, copies_, packed, from(d_qkv, heads_.q() + heads_.kv()), stride);
+    for (const Part& part : parts())
+      to_tokens(behind(d_input, part.begin), part, packed, behind(d_qkv, part.column), heads_.qkv());
   }
   void to_heads(View<T> tokens, View<T> packed, View<T> core) {
-    to_heads(tokens, heads_.q(), core_q_, 1, packed, core);
+    to_heads(tokens, heads_.q(), parts()[0], packed, core);
   }
   void to_tokens(View<T> core, View<T> packed, View<T> tokens) {
-    to_tokens(core, core_q_, 1, packed, tokens, heads_.q());
+    to_tokens(core, parts()[0], packed, tokens, heads_.q());
   }
   /// What the core reads, or its gradient.
   [[nodiscard]] Projections<T> core(View<T> input) const {
-    return {q_of(input), k_of(input), v_of(input), core_q_, core_kv_};
+    const auto [q, k, v] = parts();
+    return {input, behind(input, k.begin), behind(input, v.begin), core_q_, core_kv_};
   }
   [[nodiscard]] std::int64_t heads() const { return core_q_ / heads_.head_dim; }
   [[nodiscard]] std::int64_t kv_heads() const { return core_kv_ / heads_.head_dim; }
 
  private:
-  // `tokens`: columns of rows of `stride`, of which every rank gets `width`, each part `copies` times in a row; `whole`
-  // (core_rows, width).
-  void to_heads(View<T> tokens, std::int64_t stride, std::int64_t width, std::int64_t copies, View<T> packed,
-                View<T> whole) {
-    const std::int64_t part = c_.rows() * width;
-    c_.device.copy_runs(device::Runs{.blocks = ranks_ / copies,
-                                     .repeats = copies,
-                                     .rows = c_.rows(),
-                                     .width = width,
-                                     .from = {.block = width, .repeat = 0, .row = stride},
-                                     .to = {.block = copies * part, .repeat = part, .row = width}},
-                        tokens, packed);
-    c_.context.all_to_all(packed.slice(0, ranks_ * part), whole);
-  }
-  // The way back; copies are added up.
-  void to_tokens(View<T> whole, std::int64_t width, std::int64_t copies, View<T> packed, View<T> tokens,
-                 std::int64_t stride) {
-    const std::int64_t part = c_.rows() * width;
-    c_.context.all_to_all(whole, packed.slice(0, ranks_ * part));
-    device::Runs runs{.blocks = ranks_ / copies,
-                      .repeats = 1,
-                      .rows = c_.rows(),
-                      .width = width,
-                      .from = {.block = copies * part, .repeat = part, .row = width},
-                      .to = {.block = width, .repeat = 0, .row = stride}};
-    c_.device.copy_runs(runs, packed, tokens);
-    if (copies == 1) return;
-    runs.repeats = copies - 1;
-    c_.device.add_runs(runs, from(packed, part), tokens);
+  /// Queries, keys or values.
+  struct Part {
+    std::int64_t column;  ///< of rows of tokens: the first
+    std::int64_t begin;   ///< in the core's input
+    std::int64_t width;   ///< columns that every rank gets
+    std::int64_t copies;  ///< ranks in a row that get the same
+  };
+  [[nodiscard]] std::array<Part, 3> parts() const {
+    const std::int64_t keys = core_rows_ * core_q_;
+    return {{{0, 0, core_q_, 1},
+             {heads_.q(), keys, core_kv_, copies_},
+             {heads_.q() + heads_.kv(), keys + core_rows_ * core_kv_, core_kv_, copies_}}};
   }
 
-  static View<T> from(View<T> all, std::int64_t first) { return all.slice(first, all.count - first); }
-  View<T> q_of(View<T> input) const { return input.slice(0, core_rows_ * core_q_); }
-  View<T> k_of(View<T> input) const { return input.slice(core_rows_ * core_q_, core_rows_ * core_kv_); }
-  View<T> v_of(View<T> input) const { return input.slice(core_rows_ * (core_q_ + core_kv_), core_rows_ * core_kv_); }
+  // Columns of rows of `stride`; `whole` (core_rows, width).
+  void to_heads(View<T> tokens, std::int64_t stride, const Part& part, View<T> packed, View<T> whole) {
+    const std::int64_t size = c_.rows() * part.width;
+    c_.device.copy_runs(device::Runs{.blocks = ranks_ / part.copies,
+                                     .repeats = part.copies,
+                                     .rows = c_.rows(),
+                                     .width = part.width,
+                                     .from = {.block = part.width, .repeat = 0, .row = stride},
+                                     .to = {.block = part.copies * size, .repeat = size, .row = part.width}},
+                        tokens, packed);
+    c_.context.all_to_all(packed.slice(0, ranks_ * size), whole.slice(0, ranks_ * size));
+  }
+  // The way back; copies are added up.
+  void to_tokens(View<T> whole, const Part& part, View<T> packed, View<T> tokens, std::int64_t stride) {
+    const std::int64_t size = c_.rows() * part.width;
+    c_.context.all_to_all(whole.slice(0, ranks_ * size), packed.slice(0, ranks_ * size));
+    device::Runs runs{.blocks = ranks_ / part.copies,
+                      .repeats = 1,
+                      .rows = c_.rows(),
+                      .width = part.width,
+                      .from = {.block = part.copies * size, .repeat = size, .row = part.width},
+                      .to = {.block = part.width, .repeat = 0, .row = stride}};
+    c_.device.copy_runs(runs, packed, tokens);
+    if (part.copies == 1) return;
+    runs.repeats = part.copies - 1;
+    c_.device.add_runs(runs, behind(packed, size), tokens);
+  }
 
   Context<D>& c_;
   AttentionHeads heads_;

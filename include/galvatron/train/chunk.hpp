@@ -12,7 +12,7 @@
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/make_layer.hpp>
-#include <galvatron/train/border.hpp>
+#include <galvatron/train/exchange.hpp>
 #include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/zero_prefetch.hpp>
 
@@ -27,11 +27,18 @@ using LayerMaker =
 /// @tparam D  the device  @tparam T  element type of activations and working parameters
 template <class D, class T>
 class Chunk {
+  using Phase = program::Phase;
+
  public:
   /// Takes all memory that the chunk will ever use but transient tensors.
   Chunk(D& device, comm::World& world, const StagePlan& stage, const ChunkPlan& plan, RankMemory& memory,
         const LayerMaker<D, T>& make)
-      : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan), prefetch_(memory.workspace) {
+      : device_(device),
+        world_(world),
+        memory_(memory),
+        stage_(stage),
+        plan_(plan),
+        prefetch_(memory.workspace, plan.deferred > 0) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
       add_layer(i, make);
       prefetch_.add(layers_.back()->streaming(), i > 0 && changes_after(i - 1));
@@ -40,20 +47,20 @@ class Chunk {
     keep_pass_through();
     for (std::size_t i = 0; i + 1 < plan_.layers.size(); ++i) {
       const bool changes = changes_after(i);
-      down_.push_back(changes ? border(i + 1, plan_.layouts[i], plan_.layouts[i + 1], inner_lane) : Border{});
-      up_.push_back(changes ? border(i + 1, plan_.layouts[i + 1], plan_.layouts[i], inner_lane) : Border{});
+      down_.push_back(changes ? exchange(i + 1, plan_.layouts[i], plan_.layouts[i + 1], inner_lane) : Exchange{});
+      up_.push_back(changes ? exchange(i + 1, plan_.layouts[i + 1], plan_.layouts[i], inner_lane) : Exchange{});
     }
     if (plan_.has_previous) {
       const int sender = stage_.index > 0 ? plan_.index : plan_.index - 1;  // the chunk that sends, in its stage
-      receive_activation_ = border(0, plan_.previous, plan_.layouts.front(), activation_lane(sender));
-      send_gradient_ = border(0, plan_.layouts.front(), plan_.previous, gradient_lane(plan_.index));
+      receive_activation_ = exchange(0, plan_.previous, plan_.layouts.front(), activation_lane(sender));
+      send_gradient_ = exchange(0, plan_.layouts.front(), plan_.previous, gradient_lane(plan_.index));
       gradient_out_ = memory.boundary.template take<T>(elements(0, before));
     }
     if (plan_.has_next) {
       const int after = stage_.index + 1 < stage_.stages ? plan_.index : plan_.index + 1;
       const std::size_t end = layers_.size();
-      send_activation_ = border(end, plan_.layouts.back(), plan_.next, activation_lane(plan_.index));
-      receive_gradient_ = border(end, plan_.next, plan_.layouts.back(), gradient_lane(after));
+      send_activation_ = exchange(end, plan_.layouts.back(), plan_.next, activation_lane(plan_.index));
+      receive_gradient_ = exchange(end, plan_.next, plan_.layouts.back(), gradient_lane(after));
       activation_out_ = memory.boundary.template take<T>(elements(layers_.size() - 1, behind));
     }
   }
@@ -75,26 +82,8 @@ class Chunk {
     const int slot = slot_of(microbatch);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const device::Scope scope(memory_.workspace);
-      const LayerKind kind = plan_.layers[i].layer.kind;
-      if constexpr (!D::counts_only) {
-        if (plan_.layers[i].layer.patch_width > 0)
-          device_.write(layers_[i]->patches(slot), [&](View<T> out) {
-            source->patches(step, first_sample(i, microbatch), samples(i), patches_of(i), out);
-          });
-        else if (kind == LayerKind::embedding)
-          device_.write(layers_[i]->tokens(slot),
-                        [&](View<std::int32_t> out) { read_sides(i, microbatch, step, source, out); });
-        if (kind == LayerKind::head && plan_.layers[i].layer.head == HeadKind::classifier)
-          device_.write(layers_[i]->tokens(slot), [&](View<std::int32_t> out) {
-            source->targets(step, first_sample(i, microbatch), samples(i), {0, 1}, out);
-          });
-        else if (kind == LayerKind::head)
-          device_.write(layers_[i]->tokens(slot), [&](View<std::int32_t> out) {
-            read(i, microbatch, plan_.layers[i].layer.tokens.of(stage_.batch.sequence), out,
-                 [&](auto... part_and_out) { source->targets(step, part_and_out...); });
-          });
-      }
-      prefetch_.before(StreamPass::forward, i, true);
+      if constexpr (!D::counts_only) read_data(i, microbatch, step, *source);
+      prefetch_.before(Phase::forward, i, true);
       const int made = layer(i).place.outputs[0];
       if (i + 1 == layers_.size()) {
         send_activation_.wait_sent(world_);  // the last micro-batch has left the buffer
@@ -112,32 +101,26 @@ class Chunk {
         layers_[i]->forward(slot, part(out, made));
         move(down_[i], out, inputs(i + 1, slot));
       }
-      prefetch_.after(StreamPass::forward, i);
+      prefetch_.after(Phase::forward, i);
     }
   }
 
-  /// All layers backward.
+  /// All layers backward; where the schedule splits that, without the gradients of weights.
   void backward(int microbatch) {
     const int slot = slot_of(microbatch);
-    pass_back(StreamPass::backward, [&](runtime::Layer<T>& layer) {
-      layer.backward(slot, gradient_);
-      if (is_last(microbatch)) layer.start_synchronise();
+    const int kept = plan_.deferred > 0 ? microbatch % plan_.deferred : -1;
+    pass_back([&](runtime::Layer<T>& layer) {
+      layer.backward(slot, kept, gradient_);
+      if (kept < 0 && is_last(microbatch)) start_synchronise(layer);
     });
   }
-  /// The first part of backward: without the gradients of weights.
-  void backward_input(int microbatch) {
-    const int slot = slot_of(microbatch);
-    const int kept = microbatch % plan_.deferred;
-    pass_back(StreamPass::backward_input,
-              [&](runtime::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
-  }
-  /// The second part.
+  /// The gradients of weights.
   void backward_weight(int microbatch) {
     for (std::size_t i = layers_.size(); i-- > 0;) {
-      prefetch_.before(StreamPass::backward_weight, i, true);
+      prefetch_.before(Phase::weights, i, true);
       layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.deferred);
-      prefetch_.after(StreamPass::backward_weight, i);
-      if (is_last(microbatch)) layers_[i]->start_synchronise();
+      prefetch_.after(Phase::weights, i);
+      if (is_last(microbatch)) start_synchronise(*layers_[i]);
     }
   }
 
@@ -149,7 +132,7 @@ class Chunk {
  private:
   // The gradient of a bundle lies at one end of the workspace; a change of layout moves it to the other.
   template <class F>
-  void pass_back(StreamPass pass, F&& through) {
+  void pass_back(F&& through) {
     device::Region& ws = memory_.workspace;
     bool low = true;
     const std::size_t last = layers_.size() - 1;
@@ -168,9 +151,9 @@ class Chunk {
         ws.restore_high(0);
         low = true;
       }
-      prefetch_.before(pass, i, low);
+      prefetch_.before(Phase::backward, i, low);
       through(*layers_[i]);
-      prefetch_.after(pass, i);
+      prefetch_.after(Phase::backward, i);
       zero_where(parts(i, before, gradient_), [&](int p) { return layer(i).ends(p); });
       if (const std::int64_t count = elements(i, before); count < gradient_.count) {  // shrinks at the other end
         const View<T> larger = gradient_;
@@ -201,10 +184,7 @@ class Chunk {
   }
   // Frees the end of the workspace where the gradient was; false: it is at the high end now.
   bool leave(bool low) {
-    if (low)
-      memory_.workspace.restore_low(0);
-    else
-      memory_.workspace.restore_high(0);
+    low ? memory_.workspace.restore_low(0) : memory_.workspace.restore_high(0);
     return !low;
   }
   // Parts of a gradient that nothing behind reads.
@@ -239,12 +219,12 @@ class Chunk {
   }
 
   // A change of layout before the chunk's layer `crossing`, or behind the last.
-  [[nodiscard]] Border border(std::size_t crossing, const ActivationLayout& from, const ActivationLayout& to,
-                              int lane) const {
+  [[nodiscard]] Exchange exchange(std::size_t crossing, const ActivationLayout& from, const ActivationLayout& to,
+                                  int lane) const {
     const bool end = crossing == layers_.size();
     Bundle bundle;
     for (int p = 0; p < most_parts; ++p) bundle[at(p)] = end ? layer(crossing - 1).after(p) : layer(crossing).before(p);
-    return Border(from, to, bundle, world_.rank(), static_cast<std::int64_t>(sizeof(T)), lane);
+    return Exchange(from, to, bundle, world_.rank(), static_cast<std::int64_t>(sizeof(T)), lane);
   }
   // What layers share is kept from the chunk's first layer on, and once more in every other layout; what a layer keeps
   // for others without reading it, by itself.
@@ -307,28 +287,36 @@ class Chunk {
     return false;
   }
 
+  static void start_synchronise(runtime::Layer<T>& layer) {
+    layer.for_each_store([](runtime::Store& store) { store.start_synchronise(); });
+  }
   [[nodiscard]] bool is_last(int microbatch) const { return microbatch + 1 == stage_.batch.microbatches; }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
-  [[nodiscard]] std::int64_t first_sample(std::size_t layer, int microbatch) const {
-    const ActivationLayout& layout = plan_.layouts[layer];
-    return microbatch * layout.batch + layout.region(world_.rank()).batch_begin;
-  }
-  [[nodiscard]] std::int64_t samples(std::size_t layer) const {
-    return plan_.layouts[layer].batch / plan_.layouts[layer].data;
-  }
-  // The tokens of the encoder, and behind them those of the decoder.
-  void read_sides(std::size_t layer, int microbatch, std::int64_t step, BatchSource* source,
-                  View<std::int32_t> out) const {
-    const LayerSpec& embedding = plan_.layers[layer].layer;
-    const std::int64_t tokens = embedding.tokens.of(stage_.batch.sequence);
-    const std::int64_t target = embedding.target.of(stage_.batch.sequence);
-    const std::int64_t end = out.count / (tokens + target) * tokens;
-    read(layer, microbatch, tokens, out.slice(0, end),
-         [&](auto... part_and_out) { source->inputs(step, part_and_out...); });
-    if (target > 0)
-      read(layer, microbatch, target, out.slice(end, out.count - end),
-           [&](auto... part_and_out) { source->decoder_inputs(step, part_and_out...); });
+  // What an end of the model reads of the data: the patches or tokens of an embedding, the targets of a head.
+  void read_data(std::size_t i, int microbatch, std::int64_t step, BatchSource& source) {
+    const LayerSpec& end = layer(i);
+    if (end.kind == LayerKind::block) return;
+    const ActivationLayout& layout = plan_.layouts[i];
+    const std::int64_t first = microbatch * layout.batch + layout.region(world_.rank()).batch_begin;
+    const std::int64_t samples = layout.batch / layout.data;
+    if (end.patch_width > 0)
+      return device_.write(layers_[i]->patches(slot_of(microbatch)),
+                           [&](View<T> out) { source.patches(step, first, samples, patches_of(i), out); });
+    const std::int64_t tokens = end.tokens.of(stage_.batch.sequence);
+    device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
+      if (end.kind == LayerKind::head && end.head == HeadKind::classifier)
+        return source.targets(step, first, samples, {0, 1}, out);
+      if (end.kind == LayerKind::head)
+        return read(i, microbatch, tokens, out, [&](auto... part_and_out) { source.targets(step, part_and_out...); });
+      const std::int64_t target = end.target.of(stage_.batch.sequence);
+      const std::int64_t behind_inputs = out.count / (tokens + target) * tokens;
+      read(i, microbatch, tokens, out.slice(0, behind_inputs),
+           [&](auto... part_and_out) { source.inputs(step, part_and_out...); });
+      if (target > 0)
+        read(i, microbatch, target, out.slice(behind_inputs, out.count - behind_inputs),
+             [&](auto... part_and_out) { source.decoder_inputs(step, part_and_out...); });
+    });
   }
   // The tokens or targets of this rank in sequences of so many, piece by piece; whole sequences unless they are cut
   // over context ranks.
@@ -353,10 +341,10 @@ class Chunk {
     return {first, part.sequence_end - others - first};
   }
 
-  void move(Border& border, const ActivationBundle<T>& from, const ActivationBundle<T>& to) {
-    border.post(world_, from);
-    border.receive(world_, to);
-    border.wait_sent(world_);
+  void move(Exchange& change, const ActivationBundle<T>& from, const ActivationBundle<T>& to) {
+    change.post(world_, from);
+    change.receive(world_, to);
+    change.wait_sent(world_);
   }
 
   D& device_;
@@ -366,11 +354,11 @@ class Chunk {
   const ChunkPlan& plan_;
   std::vector<std::unique_ptr<runtime::Layer<T>>> layers_;
   ZeroPrefetch prefetch_;
-  std::vector<ActivationBundle<T>>
-      pass_through_;          ///< of each layer, slot by slot: what is not kept by the layer itself
-  std::vector<Border> down_;  ///< activations from layer i to i + 1
-  std::vector<Border> up_;    ///< gradients from layer i + 1 to i
-  Border receive_activation_, send_activation_, receive_gradient_, send_gradient_;
+  /// Of each layer, slot by slot: what is not kept by the layer itself.
+  std::vector<ActivationBundle<T>> pass_through_;
+  std::vector<Exchange> down_;  ///< activations from layer i to i + 1
+  std::vector<Exchange> up_;    ///< gradients from layer i + 1 to i
+  Exchange receive_activation_, send_activation_, receive_gradient_, send_gradient_;
   View<T> activation_out_;
   View<T> gradient_out_;
   View<T> gradient_;  ///< of the bundle behind the layer that is next in backward

@@ -34,14 +34,15 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   if (plan.trainer != cost::Trainer::galvatron)
     return usage_error("the plan is for " + std::string(name_of(plan.trainer)) +
                        ", whose memory and time are not those of this runtime: plan without --trainer");
-  const auto check = [](const std::string& layer, const StrategySpec& spec) -> Result<void> {
-    if (!is_instantiated(List{}, spec)) return usage_error(layer + ": " + not_instantiated<List>(spec).message);
-    return {};
+  Result<void> known;
+  const auto check = [&](const std::string& layer, const StrategySpec& spec) {
+    if (known && !is_instantiated(List{}, spec))
+      known = usage_error(layer + ": " + not_instantiated<List>(spec).message);
   };
-  if (auto done = check("the embedding", plan.embedding); !done) return done;
-  for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (auto done = check("layer " + std::to_string(i), plan.layers[i]); !done) return done;
-  return check("the head", plan.head);
+  check("the embedding", plan.embedding);
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) check("layer " + std::to_string(i), plan.layers[i]);
+  check("the head", plan.head);
+  return known;
 }
 
 /// Trains `model` as `plan` says on texts (every byte a token) or .bin token files, models of images on .images files;

@@ -1,5 +1,4 @@
-// Trains ranks, however they are started, and brings together what those that are processes report and have recorded:
-// the latter on rank 0's clock.
+// Brings together what ranks that are processes report and have recorded: the latter on rank 0's clock.
 //
 // Processes of one host read the same steady clock. The clock of another host is compared in messages there and back:
 //
@@ -10,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -45,29 +43,13 @@ void receive(comm::World& world, int peer, T* data, std::size_t count = 1) {
   world.receive({&piece, 1});
 }
 
-/// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
-template <class List, class Start>
-TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
-                        const Start& start) {
-  TrainReport report = begin_report(plan, options);
-  std::mutex mutex;
-  start([&]<class Platform>(comm::World& world, const Platform& platform) {
-    if (plan.precision == Precision::fp32)
-      train_rank<Platform, float, List>(world, platform, plan, model, source, options, report, mutex);
-    else
-      train_rank<Platform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
-  });
-  finish_report(report);
-  return report;
-}
-
 /// Throws Failure (usage) when the job has another number of processes than the plan has ranks.
 inline void require_ranks(const Plan& plan, int processes, const std::string& found, const std::string& way = {}) {
+  if (plan.ranks() == processes) return;
   const std::string ranks = std::to_string(plan.ranks());
   const std::string there = std::to_string(processes);
-  if (plan.ranks() != processes)
-    throw Failure(ErrorKind::usage, "the plan has " + ranks + " ranks, but " + found + " " + there +
-                                        " processes: start " + ranks + way + ", or make a plan for " + there);
+  throw Failure(ErrorKind::usage, "the plan has " + ranks + " ranks, but " + found + " " + there +
+                                      " processes: start " + ranks + way + ", or make a plan for " + there);
 }
 
 }  // namespace detail
@@ -132,7 +114,7 @@ void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares
 }
 
 /// Collective, when no rank is at work: afterwards every rank's report has memory and checkpoints of all, and rank 0's
-/// recorder what all have recorded.
+/// recorder what all have recorded. Steps and iteration_seconds are on rank 0 only.
 /// @param world  for memory of the program  @param recorder  may be null  @param shares_clock  see gather_records()
 template <class SharesClock>
 void gather_report(comm::World& world, TrainReport& report, Recorder* recorder, SharesClock&& shares_clock) {

@@ -42,8 +42,7 @@ TrainReport train_on_gpus(const Plan& plan, const ModelSpec& model, BatchSource&
 ///     });
 ///
 /// @param ordinal  this process's GPU, of which no other process may be  @param source  this process's own
-/// @return  memory and checkpoints of all ranks on every one; steps, iteration_seconds and what the recorder has of the
-///          others on rank 0 only
+/// @return  as gather_report() says
 /// Throws also Failure (usage) if the plan has another number of ranks than the job, or two processes have one GPU.
 template <class List = InstantiatedStrategies>
 TrainReport train_on_gpus(comm::tcp::World& control, int ordinal, const Plan& plan, const ModelSpec& model,

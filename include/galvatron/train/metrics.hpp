@@ -78,32 +78,34 @@ inline std::int64_t step_of(std::string_view line) {
 
 /// A metrics file without what a run that goes on after `steps` steps will write again.
 struct KeptLines {
-  std::string text;          ///< lines of the first `steps` steps, and all that are not metrics
-  bool has_metrics = false;  ///< the file had lines of metrics, or the beginning of one
-  bool is_changed = false;   ///< something went
-  std::int64_t foreign = 0;  ///< lines that are not metrics; they stay
+  std::string text;         ///< lines of the first `steps` steps, and all that are not metrics
+  bool is_changed = false;  ///< something went
 };
-inline KeptLines lines_up_to(std::string_view text, std::int64_t steps) {
+/// Errors (usage): nothing in the file `name` is a line of metrics, or the beginning of one.
+inline Result<KeptLines> lines_up_to(std::string_view text, std::int64_t steps, const std::string& name) {
   KeptLines out;
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
+  bool has_metrics = false;
+  std::int64_t foreign = 0;  // lines that are not metrics; they stay
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('\n');
     const bool is_whole = end != std::string_view::npos;
-    const std::string_view line = text.substr(0, is_whole ? end + 1 : text.size());
-    text.remove_prefix(line.size());
+    const std::string_view line = rest.substr(0, is_whole ? end + 1 : rest.size());
+    rest.remove_prefix(line.size());
     constexpr std::string_view begin = "{\"step\":";  // a crash may have cut the last line short anywhere
     const bool is_cut = !is_whole && (line.starts_with(begin) || begin.starts_with(line));
     const std::int64_t step = is_cut ? 0 : step_of(line);
-    out.has_metrics = out.has_metrics || is_cut || step > 0;
-    if (is_cut || step > steps) {
-      out.is_changed = true;
-      continue;
-    }
-    out.foreign += step == 0 ? 1 : 0;
+    has_metrics = has_metrics || is_cut || step > 0;
+    if (is_cut || step > steps) continue;
+    foreign += step == 0 ? 1 : 0;
     out.text += line;
-    if (is_whole) continue;
-    out.text += '\n';
-    out.is_changed = true;
+    if (!is_whole) out.text += '\n';
   }
+  if (!has_metrics && foreign > 0)
+    return usage_error(name + " has " + std::to_string(foreign) +
+                       (foreign == 1 ? " line, which is" : " lines, which are") +
+                       " not metrics of a run; name another file");
+  out.is_changed = out.text != text;
   return out;
 }
 
@@ -143,11 +145,11 @@ class TensorBoardFile {
     if (!file) return tl::unexpected<Error>(std::move(file.error()));
     TensorBoardFile out(std::move(*file));
     const std::string version = detail::fixed_field(1, now()) + detail::text_field(3, "brain.Event:2");
-    if (auto done = out.write(version); !done) return tl::unexpected<Error>(std::move(done.error()));
     constexpr std::uint64_t start = 1;
     const std::string session =
         detail::tensorboard_event(now(), first_step) + detail::text_field(7, detail::number_field(1, start));
-    if (auto done = out.write(session); !done) return tl::unexpected<Error>(std::move(done.error()));
+    for (const std::string& event : {version, session})
+      if (auto done = out.write(event); !done) return tl::unexpected<Error>(std::move(done.error()));
     return out;
   }
 
@@ -193,9 +195,8 @@ inline std::string metrics_line(const StepReport& report) {
                               {"learning_rate", report.learning_rate},
                               {"seconds", report.seconds},
                               {"tokens_per_second", report.tokens_per_second},
-                              {"mfu", nullptr},
+                              {"mfu", report.mfu > 0 ? nlohmann::json(report.mfu) : nlohmann::json()},
                               {"peak_bytes", report.peak_memory.count}};
-  if (report.mfu > 0) line["mfu"] = report.mfu;
   if (!report.skipped.empty()) line["skipped"] = report.skipped;
   return line.dump() + "\n";
 }
@@ -216,14 +217,10 @@ inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
 /// lines only.
 class MetricsFile {
  public:
-  /// Begins the metrics of a new run: those of another run in the file go, lines that are not metrics stay. Errors
-  /// (usage): it cannot be written; see check().
-  static Result<MetricsFile> create(const std::filesystem::path& path) { return resume(path, 0); }
-
-  /// Goes on with a file after the first `steps` steps: lines of later ones, which will be done again, go, and so does
-  /// what a crash cut short. Lines that are not metrics stay. Errors (usage): it cannot be read or written; see
-  /// check().
-  static Result<MetricsFile> resume(const std::filesystem::path& path, std::int64_t steps) {
+  /// Goes on with a file after the first `steps` steps, or begins one: lines of later steps, which will be done again,
+  /// go, and so does what a crash cut short. Lines that are not metrics stay. Errors (usage): it cannot be read or
+  /// written; see check().
+  static Result<MetricsFile> resume(const std::filesystem::path& path, std::int64_t steps = 0) {
     const auto kept = read(path, steps);
     if (!kept) return tl::unexpected<Error>(kept.error());
     if (kept->is_changed)
@@ -244,14 +241,9 @@ class MetricsFile {
   static Result<detail::KeptLines> read(const std::filesystem::path& path, std::int64_t steps) {
     std::error_code ignored;
     if (!std::filesystem::is_regular_file(path, ignored)) return detail::KeptLines{};
-    const auto text = read_text_file(path, std::int64_t{1} << 34);
-    if (!text) return tl::unexpected<Error>(text.error());
-    auto kept = detail::lines_up_to(*text, steps);
-    if (!kept.has_metrics && !kept.text.empty())
-      return usage_error(path.string() + " has " + std::to_string(kept.foreign) +
-                         (kept.foreign == 1 ? " line, which is" : " lines, which are") +
-                         " not metrics of a run; name another file");
-    return kept;
+    return read_text_file(path, std::int64_t{1} << 34).and_then([&](const std::string& text) {
+      return detail::lines_up_to(text, steps, path.string());
+    });
   }
 
   explicit MetricsFile(AppendedFile file) : file_(std::move(file)) {}

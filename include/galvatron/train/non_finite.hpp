@@ -76,59 +76,50 @@ bool all_finite(D& device, device::Region& workspace, View<const T> values) {
 /// layer in which backward left one, which is where it came upon it first. Of several ranks the lowest is named.
 class NonFiniteSearch {
  public:
-  NonFiniteSearch(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
-
   /// Looks at a chunk of layers.
   /// @param sent  what the chunk sent to the next one last, or empty
   template <class D, class T>
   void look(D& device, device::Region& workspace, const ChunkPlan& plan,
             const std::vector<std::unique_ptr<runtime::Layer<T>>>& layers, View<const T> sent) {
-    if (!detail::all_finite(device, workspace, sent)) found_input_of(plan.layers.back().number + 1);
+    if (!detail::all_finite(device, workspace, sent))
+      seen_.input = std::min(seen_.input, plan.layers.back().number + 1);
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const ChunkPlan::Entry& entry = plan.layers[i];
-      if (entry.layer.kind == LayerKind::head) head_ = entry.number;
+      if (entry.layer.kind == LayerKind::head) seen_.layers = entry.number + 1;
       if (entry.layer.kind == LayerKind::block)
         for (int slot = 0; slot < plan.slots; ++slot)
           if (!detail::all_finite(device, workspace, View<const T>(layers[i]->input(slot))))
-            found_input_of(entry.number);
+            seen_.input = std::min(seen_.input, entry.number);
       device.clear_sums();
-      layers[i]->add_gradient_squares();
-      if (!detail::finite_sums(device))
-        gradient_ = std::max(gradient_, static_cast<double>(entry.number) * ranks_ + ranks_ - 1 - rank_);
+      layers[i]->for_each_store([](runtime::Store& store) { store.add_gradient_squares(); });
+      if (!detail::finite_sums(device)) seen_.gradient = std::max(seen_.gradient, entry.number);
     }
   }
 
   /// Collective: what all ranks found.
-  NonFinite agree(comm::Group& everybody) const {
-    double codes[3] = {input_, gradient_, head_};
-    everybody.all_reduce(View<double>{codes, 3}, comm::ReduceOp::max);
-    NonFinite out;
-    out.layers = static_cast<int>(codes[2]) + 1;
-    if (std::isfinite(codes[0])) {  // an input is the output of the layer before
-      const auto code = static_cast<std::int64_t>(-codes[0]);
-      out.where = NonFinite::Where::output;
-      out.layer = static_cast<int>(code / ranks_) - 1;
-      out.rank = static_cast<int>(code % ranks_);
-    } else if (codes[1] >= 0) {
-      const auto code = static_cast<std::int64_t>(codes[1]);
-      out.layer = static_cast<int>(code / ranks_);
-      out.rank = ranks_ - 1 - static_cast<int>(code % ranks_);
-    } else {
-      out.where = NonFinite::Where::loss;
-      out.layer = out.layers - 1;
-    }
-    return out;
+  [[nodiscard]] NonFinite agree(comm::Group& everybody) const {
+    std::vector<Seen> all(static_cast<std::size_t>(everybody.size()));
+    everybody.all_gather(View<const Seen>(&seen_, 1), View<Seen>(all.data(), everybody.size()));
+    const int layers = std::ranges::max(all, {}, &Seen::layers).layers;
+    const auto first = std::ranges::min_element(all, {}, &Seen::input);
+    if (first->input != nowhere)  // an input is the output of the layer before
+      return {NonFinite::Where::output, first->input - 1, layers, static_cast<int>(first - all.begin())};
+    const auto last = std::ranges::max_element(all, {}, &Seen::gradient);
+    if (last->gradient >= 0)
+      return {NonFinite::Where::gradient, last->gradient, layers, static_cast<int>(last - all.begin())};
+    return {NonFinite::Where::loss, layers - 1, layers, 0};
   }
 
  private:
-  void found_input_of(int layer) { input_ = std::max(input_, -static_cast<double>(layer) * ranks_ - rank_); }
+  static constexpr int nowhere = std::numeric_limits<int>::max();
 
-  int rank_;
-  int ranks_;
-  // Of all ranks' the greatest counts.
-  double input_ = -std::numeric_limits<double>::infinity();  ///< -(layer, rank): the first layer, on the lowest rank
-  double gradient_ = -1;                                     ///< (layer, -rank): the last layer, on the lowest rank
-  double head_ = 0;                                          ///< its number
+  /// By a rank.
+  struct Seen {
+    int input = nowhere;  ///< the first layer whose input is not finite
+    int gradient = -1;    ///< the last layer whose gradient is not
+    int layers = 0;       ///< of the model, where its head is
+  };
+  Seen seen_;
 };
 
 }  // namespace galvatron::train

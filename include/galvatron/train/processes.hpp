@@ -19,8 +19,7 @@ namespace galvatron::train {
 ///     });
 ///
 /// @param source  this process's own
-/// @return  memory and checkpoints of all ranks on every one; steps, iteration_seconds and what the recorder has of the
-///          others on rank 0 only
+/// @return  as gather_report() says
 /// Throws as train() of rank threads does, and Failure (usage) if the plan has another number of ranks than the job.
 template <class List = InstantiatedStrategies>
 TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, const Plan& plan, const ModelSpec& model,

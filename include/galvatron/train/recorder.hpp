@@ -22,15 +22,13 @@ struct alignas(128) RecordedStep {
   std::int64_t step = 0;  ///< counts from 0
   double began = 0;
   std::vector<schedule::Span> spans;
-  double instruction_began = 0;
 
   void step_begins(std::int64_t number) {
     step = number;
     spans.clear();
     began = steady_seconds();
   }
-  void begins() { instruction_began = steady_seconds(); }
-  void ended(const schedule::Instruction& instruction) {
+  void ended(const schedule::Instruction& instruction, double instruction_began) {
     spans.push_back({instruction, {instruction_began}, {steady_seconds()}});
   }
 };

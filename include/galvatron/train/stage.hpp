@@ -63,7 +63,7 @@ class Stage {
 
   /// Parameters from `source`, which initial_values(seed) makes for a new run; moments 0.
   void initialise(const runtime::ParameterSource& source) {
-    for_layers([&](runtime::Layer<T>& layer) { layer.initialise(source); });
+    for_stores([&](runtime::Store& store) { store.initialise(source); });
   }
 
   /// One step of the whole job: all micro-batches forward and backward, gradients reduced, clipped and applied, unless
@@ -101,7 +101,7 @@ class Stage {
 
   /// Collective, after a step whose result is not finite: where that began.
   NonFinite find_non_finite() {
-    NonFiniteSearch search(world_.rank(), world_.size());
+    NonFiniteSearch search;
     for (auto& chunk : chunks_) chunk->look_for_non_finite(search);
     return search.agree(world_.control().everybody());
   }
@@ -118,14 +118,13 @@ class Stage {
 
   /// Calls `visit` for every parameter store on this rank.
   void visit(const runtime::StoreVisitor& visitor) {
-    for_layers([&](runtime::Layer<T>& layer) { layer.visit(visitor); });
+    for_stores([&](runtime::Store& store) { visitor(store.view()); });
   }
 
  private:
-  template <class F>
-  void for_layers(F&& f) {
+  void for_stores(const std::function<void(runtime::Store&)>& f) {
     for (auto& chunk : chunks_)
-      for (auto& layer : chunk->layers()) f(*layer);
+      for (auto& layer : chunk->layers()) layer->for_each_store(f);
   }
 
   template <class F>
@@ -137,15 +136,15 @@ class Stage {
   }
   template <class F>
   void observed(const schedule::Instruction& instruction, const F& body) {
-    if (observer_ != nullptr) observer_->begins();
+    const double began = observer_ != nullptr ? steady_seconds() : 0;
     body();
-    if (observer_ != nullptr) observer_->ended(instruction);
+    if (observer_ != nullptr) observer_->ended(instruction, began);
   }
 
   // Forward and backward of all micro-batches, with the reduction of gradients.
   void passes() {
     device_.clear_sums();
-    for_layers([](runtime::Layer<T>& layer) { layer.zero_gradients(); });
+    for_stores([](runtime::Store& store) { store.zero_gradients(); });
     for (schedule::Cursor next(program_); !next.at_end(); ++next)
       if (const schedule::Instruction instruction = *next; instruction.op != schedule::Op::step)
         observed(instruction, [&] { run(instruction); });
@@ -155,32 +154,22 @@ class Stage {
     Chunk<D, T>& chunk = *chunks_[static_cast<std::size_t>(instruction.chunk)];
     switch (instruction.op) {
       case schedule::Op::receive_activation:
-        chunk.receive_activation(instruction.microbatch);
-        break;
+        return chunk.receive_activation(instruction.microbatch);
       case schedule::Op::forward:
-        chunk.forward(step_, instruction.microbatch, source_);
-        break;
+        return chunk.forward(step_, instruction.microbatch, source_);
       case schedule::Op::send_activation:
-        chunk.send_activation();
-        break;
+        return chunk.send_activation();
       case schedule::Op::receive_gradient:
-        chunk.receive_gradient();
-        break;
+        return chunk.receive_gradient();
       case schedule::Op::backward:
-        chunk.backward(instruction.microbatch);
-        break;
       case schedule::Op::backward_input:
-        chunk.backward_input(instruction.microbatch);
-        break;
+        return chunk.backward(instruction.microbatch);
       case schedule::Op::backward_weight:
-        chunk.backward_weight(instruction.microbatch);
-        break;
+        return chunk.backward_weight(instruction.microbatch);
       case schedule::Op::send_gradient:
-        chunk.send_gradient();
-        break;
+        return chunk.send_gradient();
       case schedule::Op::reduce_gradients:
-        reduce_gradients();
-        break;
+        return reduce_gradients();
       case schedule::Op::step:
         break;
     }
@@ -189,17 +178,18 @@ class Stage {
   void reduce_gradients() {
     for (std::size_t c = chunks_.size(); c-- > 0;) {
       const auto& layers = chunks_[c]->layers();
-      for (std::size_t i = layers.size(); i-- > 0;) layers[i]->synchronise();
+      for (std::size_t i = layers.size(); i-- > 0;)
+        layers[i]->for_each_store([](runtime::Store& store) { store.synchronise(); });
     }
   }
 
   void update(const device::AdamW& hyper, double clip) {
-    for_layers([](runtime::Layer<T>& layer) { layer.add_gradient_squares(); });
+    for_stores([](runtime::Store& store) { store.add_gradient_squares(); });
     const View<double> sums = device_.sums();
     world_.everybody().all_reduce(sums, comm::ReduceOp::sum);
     device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
     device_.begin_update(hyper);
-    for_layers([](runtime::Layer<T>& layer) { layer.update(); });
+    for_stores([](runtime::Store& store) { store.update(); });
   }
 
   StepResult result() {

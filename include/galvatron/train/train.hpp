@@ -7,7 +7,6 @@
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/data/data.hpp>
 #include <galvatron/profile/host.hpp>
-#include <galvatron/runtime/learning_rate.hpp>
 #include <galvatron/train/fit.hpp>
 #include <galvatron/train/metrics.hpp>
 #include <galvatron/train/trainer.hpp>

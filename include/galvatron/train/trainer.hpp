@@ -3,29 +3,28 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <galvatron/checkpoint/checkpointer.hpp>
+#include <galvatron/checkpoint/manifest.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/rank/host_rank.hpp>
-#include <galvatron/runtime/learning_rate.hpp>
+#include <galvatron/rank/stopwatch.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
 #include <galvatron/train/stop.hpp>
@@ -86,49 +85,13 @@ struct TrainReport {
   int stopped = 0;
 };
 
-namespace detail {
-
-/// What a run that stops at a step without a finite loss says of the cause.
-/// @param first  it is the run's first step: no update has been made
-inline const char* why_not_finite(bool first) {
-  return first ? ": no parameter was updated yet, so it is not the learning rate; the weights that the run began with "
-                 "are too large for this precision, or the model has no finite loss on these data"
-               : ": training has diverged; use a smaller learning rate or more warm-up, or skip such steps";
-}
-
-}  // namespace detail
-
 /// The first step that a run does.
 inline std::int64_t first_step(const TrainOptions& options) {
   return options.resume == nullptr ? 0 : options.resume->training().step;
 }
 
-/// What a run's checkpoints say about it.
-inline TrainingState training_state(const Plan& plan, const ModelSpec& model, const TrainOptions& options) {
-  return {.model = model.name,
-          .architecture = model_architecture(model),
-          .step = first_step(options),
-          .seed = options.seed,
-          .global_batch = plan.global_batch,
-          .sequence_length = plan.sequence_length,
-          .data_tokens = options.data_tokens,
-          .data_crc32c = options.data_crc32c,
-          .precision = plan.precision,
-          .learning_rate = options.learning_rate,
-          .adam = options.adam,
-          .clip = options.clip};
-}
-
 /// Threads that each of `ranks` rank threads computes with on this machine.
 inline int threads_per_rank(int ranks) { return std::max(1, usable_cores() / ranks); }
-
-/// The median; 0 of nothing.
-inline double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 namespace detail {
 
@@ -157,8 +120,20 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
   }
   std::optional<Checkpointer<Device, decltype(stage)>> checkpointer;
   if (!options.checkpoint.folder.empty()) {
-    checkpointer.emplace(options.checkpoint, training_state(plan, model, options), rank.device(), world, stage,
-                         model.vocabulary(), [&platform] { platform.enter_beside(); });
+    const TrainingState training{.model = model.name,
+                                 .architecture = model_architecture(model),
+                                 .step = first_step(options),
+                                 .seed = options.seed,
+                                 .global_batch = plan.global_batch,
+                                 .sequence_length = plan.sequence_length,
+                                 .data_tokens = options.data_tokens,
+                                 .data_crc32c = options.data_crc32c,
+                                 .precision = plan.precision,
+                                 .learning_rate = options.learning_rate,
+                                 .adam = options.adam,
+                                 .clip = options.clip};
+    checkpointer.emplace(options.checkpoint, training, rank.device(), world, stage, model.vocabulary(),
+                         [&platform] { platform.enter_beside(); });
     stage.before_update([&checkpointer] { checkpointer->before_update(); });
   }
   stage.repeat(options.repeats);
@@ -166,7 +141,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
   StopVote vote(world.control().everybody(), options.stop);
   std::exception_ptr failed_report;  // what on_step threw
   std::int64_t step = first_step(options);
-  auto last = std::chrono::steady_clock::now();
+  double last = steady_seconds();
   for (; step < options.steps && !vote.ends(); ++step) {
     device::AdamW hyper = options.adam;
     hyper.learning_rate = static_cast<float>(options.learning_rate.at(step));
@@ -179,19 +154,26 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
       const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
       wrong = "step " + std::to_string(step + 1) + " gave a loss of " + text(result.loss) + " and a gradient norm of " +
               text(result.gradient_norm) + ", first seen in " + text_of(stage.find_non_finite());
-      if (options.on_nan == OnNan::stop) throw Failure(ErrorKind::machine, wrong + why_not_finite(step == 0));
+      if (options.on_nan == OnNan::stop)
+        throw Failure(
+            ErrorKind::machine,
+            wrong + (step == 0 ? ": no parameter was updated yet, so it is not the learning rate; the weights that "
+                                 "the run began with are too large for this precision, or the model has no finite "
+                                 "loss on these data"
+                               : ": training has diverged; use a smaller learning rate or more warm-up, or skip "
+                                 "such steps"));
     }
     if (world.rank() == 0) {
-      const auto now = std::chrono::steady_clock::now();
-      StepReport out{.step = step,
-                     .loss = result.loss,
-                     .gradient_norm = result.gradient_norm,
-                     .learning_rate = options.learning_rate.at(step),
-                     .seconds = std::chrono::duration<double>(now - last).count()};
-      out.peak_memory = memory.measured().total();
-      out.skipped = std::move(wrong);
-      out.tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / out.seconds;
-      out.mfu = plan.predicted.mfu * plan.predicted.iteration.value / out.seconds;
+      const double seconds = steady_seconds() - last;
+      const StepReport out{.step = step,
+                           .loss = result.loss,
+                           .gradient_norm = result.gradient_norm,
+                           .learning_rate = options.learning_rate.at(step),
+                           .seconds = seconds,
+                           .tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / seconds,
+                           .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
+                           .peak_memory = memory.measured().total(),
+                           .skipped = std::move(wrong)};
       report.steps.push_back(out);
       if (options.on_step && failed_report == nullptr) {
         try {
@@ -203,7 +185,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
     }
     vote.after_step(failed_report != nullptr);
     if (checkpointer) checkpointer->after_step(step + 1, step + 1 == options.steps || vote.ends());
-    last = std::chrono::steady_clock::now();
+    last = steady_seconds();
   }
   if (failed_report != nullptr) std::rethrow_exception(failed_report);
   const std::lock_guard lock(report_mutex);
@@ -214,21 +196,27 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
   if (checkpointer) report.checkpoints[static_cast<std::size_t>(world.rank())] = checkpointer->report();
 }
 
-/// The report of a plan's ranks, with room for what they will tell.
-inline TrainReport begin_report(const Plan& plan, const TrainOptions& options) {
+/// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
+template <class List, class Start>
+TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
+                        const Start& start) {
   TrainReport report;
   report.steps.reserve(static_cast<std::size_t>(std::max<std::int64_t>(options.steps - first_step(options), 0)));
   report.planned_memory.resize(static_cast<std::size_t>(plan.ranks()));
   report.measured_memory.resize(static_cast<std::size_t>(plan.ranks()));
   report.checkpoints.resize(static_cast<std::size_t>(plan.ranks()));
-  return report;
-}
-
-inline void finish_report(TrainReport& report) {
+  std::mutex mutex;
+  start([&]<class Platform>(comm::World& world, const Platform& platform) {
+    if (plan.precision == Precision::fp32)
+      train_rank<Platform, float, List>(world, platform, plan, model, source, options, report, mutex);
+    else
+      train_rank<Platform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
+  });
   std::vector<double> seconds;
   for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i)
     seconds.push_back(report.steps[i].seconds);
-  report.iteration_seconds = median(seconds);
+  report.iteration_seconds = median_of(std::move(seconds));
+  return report;
 }
 
 }  // namespace detail
@@ -243,22 +231,15 @@ TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source,
   const int ranks = plan.ranks();
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(ranks);
   HostPlatform::require(plan.precision);
-  TrainReport report = detail::begin_report(plan, options);
-  std::mutex mutex;
-  comm::thread::run(
-      ranks,
-      [&](comm::thread::World& world) {
-        const PinnedRank pin(world.rank(), world.size(), threads);
-        const HostPlatform platform{threads, &pin};
-        if (plan.precision == Precision::fp32)
-          detail::train_rank<HostPlatform, float, List>(world, platform, plan, model, source, options, report, mutex);
-        else
-          detail::train_rank<HostPlatform, bfloat16, List>(world, platform, plan, model, source, options, report,
-                                                           mutex);
-      },
-      options.world);
-  detail::finish_report(report);
-  return report;
+  return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
+    comm::thread::run(
+        ranks,
+        [&](comm::thread::World& world) {
+          const PinnedRank pin(world.rank(), world.size(), threads);
+          train_one(world, HostPlatform{threads, &pin});
+        },
+        options.world);
+  });
 }
 
 }  // namespace galvatron::train

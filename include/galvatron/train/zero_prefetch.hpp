@@ -20,16 +20,17 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
-#include <galvatron/runtime/streamed_store.hpp>
+#include <galvatron/program/program.hpp>
+#include <galvatron/runtime/layer.hpp>
 
 namespace galvatron::train {
 
-/// A pass over the layers of a chunk, as far as their parameters and gradients are concerned.
-enum class StreamPass : std::uint8_t { forward, backward, backward_input, backward_weight };
-
 class ZeroPrefetch {
+  using Phase = program::Phase;
+
  public:
-  explicit ZeroPrefetch(device::Region& workspace) : workspace_(&workspace) {}
+  /// @param splits  backward comes in two parts
+  ZeroPrefetch(device::Region& workspace, bool splits) : workspace_(&workspace), splits_(splits) {}
 
   /// The next layer of the chunk.
   /// @param moves  activations change their layout between the layer before and this one
@@ -38,18 +39,19 @@ class ZeroPrefetch {
     layers_.push_back({layer, follows});
   }
 
-  /// Before layer `i` works. A pass goes through all layers: `forward` from the first on, the others from the last.
+  /// Before layer `i` works. A phase goes through all layers: `forward` from the first on, the others from the last.
   /// @param high  which end of the workspace is free
-  void before(StreamPass pass, std::size_t i, bool high) {
-    const Room room = room_of(pass, i);
+  void before(Phase phase, std::size_t i, bool high) {
+    const Room room = room_of(phase, i);
     if (room.empty()) return;
-    runtime::StreamedStore& store = *layers_[i].streaming.store;
+    runtime::Store& store = *layers_[i].streaming.store;
     const bool gathers = room.parameters.count > 0;
     if (!running_) {
       begin(room, high);
       if (gathers) store.start_gather(parameters_[turn_]);
     }
-    if (gathers && goes_on(pass, i)) layers_[next(pass, i)].streaming.store->start_gather(parameters_[1 - turn_]);
+    if (gathers && goes_on(phase, i))
+      layers_[phase == Phase::forward ? i + 1 : i - 1].streaming.store->start_gather(parameters_[1 - turn_]);
     if (room.gradients.count > 0) {
       finish(turn_);
       store.set_gradient_buffer(gradients_[turn_]);
@@ -58,12 +60,12 @@ class ZeroPrefetch {
   }
 
   /// After it.
-  void after(StreamPass pass, std::size_t i) {
-    const Room room = room_of(pass, i);
+  void after(Phase phase, std::size_t i) {
+    const Room room = room_of(phase, i);
     if (room.empty()) return;
     if (room.parameters.count > 0) layers_[i].streaming.store->release_parameters();
     turn_ = 1 - turn_;
-    if (!goes_on(pass, i)) end();
+    if (!goes_on(phase, i)) end();
   }
 
  private:
@@ -73,8 +75,7 @@ class ZeroPrefetch {
   };
   /// What one layer takes in a pass.
   struct Room {
-    Bytes parameters;
-    Bytes gradients;
+    Bytes parameters, gradients;
     [[nodiscard]] bool empty() const { return parameters.count == 0 && gradients.count == 0; }
   };
 
@@ -83,18 +84,15 @@ class ZeroPrefetch {
            a.store->parameter_room() == b.store->parameter_room() &&
            a.store->gradient_room() == b.store->gradient_room();
   }
-  [[nodiscard]] Room room_of(StreamPass pass, std::size_t i) const {
+  [[nodiscard]] Room room_of(Phase phase, std::size_t i) const {
     const runtime::Streaming& layer = layers_[i].streaming;
     if (layer.store == nullptr) return {};
-    // A layer that does not split its backward pass does all of it in the first part.
-    const bool whole = pass == StreamPass::backward || (pass == StreamPass::backward_input && !layer.splits);
-    const bool reduces = whole || (pass == StreamPass::backward_weight && layer.splits);
-    return {pass != StreamPass::backward_weight ? layer.store->parameter_room() : Bytes{},
+    const bool reduces = phase == (splits_ && layer.splits ? Phase::weights : Phase::backward);
+    return {phase != Phase::weights ? layer.store->parameter_room() : Bytes{},
             reduces ? layer.store->gradient_room() : Bytes{}};
   }
-  static std::size_t next(StreamPass pass, std::size_t i) { return pass == StreamPass::forward ? i + 1 : i - 1; }
-  [[nodiscard]] bool goes_on(StreamPass pass, std::size_t i) const {
-    return pass == StreamPass::forward ? i + 1 < layers_.size() && layers_[i + 1].follows : layers_[i].follows;
+  [[nodiscard]] bool goes_on(Phase phase, std::size_t i) const {
+    return phase == Phase::forward ? i + 1 < layers_.size() && layers_[i + 1].follows : layers_[i].follows;
   }
 
   void begin(const Room& room, bool high) {
@@ -123,6 +121,7 @@ class ZeroPrefetch {
   }
 
   device::Region* workspace_;
+  bool splits_;
   std::vector<Layer> layers_;
   bool running_ = false;
   bool high_ = true;
@@ -130,7 +129,7 @@ class ZeroPrefetch {
   std::size_t turn_ = 0;   ///< the places of the layer that works now
   std::array<View<std::byte>, 2> parameters_;
   std::array<View<std::byte>, 2> gradients_;
-  std::array<runtime::StreamedStore*, 2> reducing_{};  ///< by place
+  std::array<runtime::Store*, 2> reducing_{};  ///< by place
 };
 
 }  // namespace galvatron::train
