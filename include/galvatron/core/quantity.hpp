@@ -38,6 +38,13 @@ inline std::string in_units(double value, double base, const std::array<const ch
   for (; std::fabs(value) >= base - 0.5 && unit + 1 < units.size(); ++unit) value /= base;
   return (std::fabs(value) >= base - 0.5 ? formatted("%.3g", value) : three_digits(value)) + units[unit];
 }
+/// The shortest text that reads back as the same number; infinities and NaN become 0, which JSON can say.
+inline std::string shortest_text(double x) {
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), std::isfinite(x) ? x : 0.0).ptr;
+  return {digits.data(), end};
+}
+
 /// A number at the beginning of a text; nothing for another word or one above 2^63 - 1.
 inline std::optional<std::int64_t> leading_number(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);

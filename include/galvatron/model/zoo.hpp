@@ -216,8 +216,7 @@ inline std::string why_unknown_model(std::string_view name) {
   std::vector<std::string> near = nearest_names(word, model_names(), 8);
   for (const auto& [other, preset] : detail::hub_names)
     if (word == other) near = {std::string(preset)};
-  std::string listed;
-  for (const std::string& one : near) listed += (listed.empty() ? "" : ", ") + one;
+  const std::string listed = detail::joined(near);
   const bool one = near.size() == 1;
   if (!hub.empty())
     return "\"" + detail::one_line(name, 80) +
