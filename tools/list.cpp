@@ -8,8 +8,8 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/core/quantity.hpp>
-#include <galvatron/model/count.hpp>
 #include <galvatron/model/huggingface.hpp>
+#include <galvatron/model/layers.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>

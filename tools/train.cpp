@@ -26,7 +26,7 @@
 #include <galvatron/schedule/schedules.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/space.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 #include "commands.hpp"
 #include "launcher.hpp"

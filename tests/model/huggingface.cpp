@@ -10,7 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/model/count.hpp>
+#include <galvatron/model/layers.hpp>
 
 namespace galvatron {
 namespace {

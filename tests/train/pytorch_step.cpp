@@ -16,7 +16,6 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/predictions.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/runtime/learning_rate.hpp>

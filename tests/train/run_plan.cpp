@@ -12,7 +12,7 @@
 #include <string>
 
 #include <galvatron/comm/thread/thread.hpp>
-#include <galvatron/strategy/parameter_names.hpp>
+#include <galvatron/model/parameter.hpp>
 
 #include "run_rank.hpp"
 #include "toy_mixed.hpp"

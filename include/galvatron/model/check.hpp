@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {

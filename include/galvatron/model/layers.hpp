@@ -1,5 +1,5 @@
-// The forward passes of the library's layers. Shape letters as in model/spec.hpp; T tokens, M tokens of the encoder's
-// output, q = A * head_dim, kv = A_kv * head_dim, F the width of the MLP. Widths that
+// The forward passes of the library's layers, and how many parameters they have. Shape letters as in model/spec.hpp; T
+// tokens, M tokens of the encoder's output, q = A * head_dim, kv = A_kv * head_dim, F the width of the MLP. Widths that
 // are divided over tensor-parallel ranks are split.
 #pragma once
 
@@ -188,6 +188,23 @@ constexpr forward::Graph forward_of(const LayerSpec& l) {
   if (l.kind == LayerKind::embedding) return embedding_forward(l);
   if (l.kind == LayerKind::head) return head_forward(l);
   return block_forward(l);
+}
+
+/// Parameters of a layer; a tied head has no table.
+constexpr std::int64_t parameters(const LayerSpec& layer) {
+  const forward::Graph graph = forward_of(layer);
+  std::int64_t sum = 0;
+  for (int i = 0; i < graph.weight_count; ++i)
+    if (const forward::WeightSpec& w = graph.weight(i); !(w.is_table && layer.kind == LayerKind::head && layer.tied))
+      sum += w.rows.extent * w.columns.extent;
+  return sum;
+}
+
+/// Parameters of the whole model; a tied table counts once.
+inline std::int64_t parameters(const ModelSpec& model) {
+  std::int64_t sum = parameters(model.embedding) + parameters(model.head);
+  for (const LayerSpec& block : model.blocks) sum += parameters(block);
+  return sum;
 }
 
 }  // namespace galvatron

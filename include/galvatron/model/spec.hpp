@@ -46,6 +46,14 @@ struct TokenRatio {
 inline constexpr TokenRatio all_tokens{1, 1};
 inline constexpr TokenRatio no_tokens{0, 1};
 
+/// The tokens of a side of a square of `tokens` tokens; 0 where they make no square.
+constexpr std::int64_t side_of_square(std::int64_t tokens) {
+  if (tokens < 1) return 0;
+  std::int64_t side = tokens;  // Newton's iteration from above
+  for (std::int64_t next = (side + 1) / 2; next < side; next = (side + tokens / side) / 2) side = next;
+  return side * side == tokens ? side : 0;
+}
+
 /// One of the values that cross a border between layers; empty without tokens.
 struct BundlePart {
   TokenRatio tokens = no_tokens;

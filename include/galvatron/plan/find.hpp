@@ -15,7 +15,7 @@
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/search/search.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
 

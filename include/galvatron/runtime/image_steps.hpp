@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include <galvatron/device/device.hpp>
-#include <galvatron/model/image_grid.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/runtime/context.hpp>
 
 namespace galvatron::runtime {

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include <galvatron/device/device.hpp>
-#include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/runtime/attention.hpp>
 #include <galvatron/runtime/context.hpp>

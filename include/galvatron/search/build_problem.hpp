@@ -23,7 +23,6 @@
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/stage_setting.hpp>
 #include <galvatron/search/tuning.hpp>
-#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/one_for_all.hpp>

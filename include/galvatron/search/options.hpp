@@ -15,7 +15,6 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>

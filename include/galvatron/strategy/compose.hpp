@@ -13,7 +13,6 @@
 #include <galvatron/strategy/policies.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/spec.hpp>
-#include <galvatron/strategy/text.hpp>
 
 namespace galvatron::program {
 /// The program of a layer, lowered at compile time (program/lower.hpp).
@@ -267,5 +266,14 @@ inline constexpr bool is_strategy<Strategy<Policies...>> = true;
 /// A Strategy<> type: what the layers of runtime/ are written against.
 template <class S>
 concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
+
+/// The Strategy<> whose kinds and degrees are those of `spec`, which is known when the program is compiled. A spec that
+/// breaks a rule does not compile, with the sentence of the rule.
+///
+///     constexpr auto found = search::constexpr_search<12>(block, cluster, options);
+///     using Chosen = StrategyOf<found.strategies[0]>;
+template <StrategySpec spec>
+using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
+                            SequenceParallel<spec.sequence>, ContextParallel<spec.context>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron

@@ -11,7 +11,6 @@
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/policies.hpp>
 #include <galvatron/strategy/spec.hpp>
-#include <galvatron/strategy/text.hpp>
 
 namespace galvatron {
 

@@ -18,7 +18,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/strategy/divisors.hpp>
+#include <galvatron/strategy/space.hpp>
 
 namespace galvatron::search::hetu {
 

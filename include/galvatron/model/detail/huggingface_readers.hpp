@@ -14,7 +14,6 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/check.hpp>
 #include <galvatron/model/spec.hpp>
 
