@@ -325,7 +325,6 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   search.global_batch = a.global_batch;
   search.sequence = a.sequence == 0 ? out.model.positions() : a.sequence;
   search.memory = a.memory;
-  search.space = runnable_space();
   if (search.sequence > out.model.positions())
     refuse("--seq " + std::to_string(search.sequence) + " is longer than the " + std::to_string(out.model.positions()) +
            " positions of " + out.model.name + "; shorten it, or choose another model");

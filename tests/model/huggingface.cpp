@@ -220,7 +220,7 @@ TEST_CASE("features without an implementation are refused by name") {
        {newer, with(llama_config, "quantization_config", {{"bits", 4}}), with(mixtral_config, "sliding_window", 4096),
         with(llama_config, "attention_bias", true)})
     for (const char* advice : {"remove", "set both"}) CHECK_FALSE(contains(error_of(config), advice));
-  CHECK(contains(error_of(with(llama_config, "hidden_act", "gelu")), "only silu"));
+  CHECK(contains(error_of(with(llama_config, "hidden_act", "gelu")), "supported: silu"));
   CHECK(contains(error_of(with(llama_config, "attention_bias", true)), "mlp_bias"));
   CHECK(contains(error_of(with(llama_config, "partial_rotary_factor", 0.5)), "a part of a head"));
   CHECK(contains(error_of(with(llama_config, "quantization_config", {{"bits", 4}})), "quantized"));

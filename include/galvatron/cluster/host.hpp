@@ -34,17 +34,6 @@ struct UsableMemory {
 
 namespace detail {
 
-/// The parts of a text between separators.
-inline std::vector<std::string_view> parts_of(std::string_view text, char separator) {
-  std::vector<std::string_view> out;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, at), text.size());
-    out.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return out;
-}
-
 /// The number behind `key` on a line of its own ("MemFree:  123 kB", "active_file 123").
 inline std::optional<std::int64_t> value_of(std::string_view text, std::string_view key) {
   for (const std::string_view line : parts_of(text, '\n'))

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -12,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -43,6 +45,17 @@ inline std::string shortest_text(double x) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), std::isfinite(x) ? x : 0.0).ptr;
   return {digits.data(), end};
+}
+
+/// The parts of a text between separators.
+inline std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+  std::vector<std::string_view> out;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, at), text.size());
+    out.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
 }
 
 /// A number at the beginning of a text; nothing for another word or one above 2^63 - 1.

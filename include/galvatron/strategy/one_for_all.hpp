@@ -4,8 +4,8 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/model/spec.hpp>
@@ -26,22 +26,8 @@ enum class OneForAll : std::uint8_t {
 inline constexpr std::array one_for_all_names{OneForAll::uniform, OneForAll::megatron, OneForAll::torchtitan,
                                               OneForAll::deepspeed, OneForAll::hetu};
 
-constexpr std::string_view name_of(OneForAll trainer) {
-  switch (trainer) {
-    case OneForAll::no:
-      return "no";
-    case OneForAll::uniform:
-      return "uniform";
-    case OneForAll::megatron:
-      return "megatron";
-    case OneForAll::torchtitan:
-      return "torchtitan";
-    case OneForAll::deepspeed:
-      return "deepspeed";
-    case OneForAll::hetu:
-      return "hetu";
-  }
-  return "?";
+constexpr const char* name_of(OneForAll trainer) {
+  return std::array{"no", "uniform", "megatron", "torchtitan", "deepspeed", "hetu"}[static_cast<std::size_t>(trainer)];
 }
 
 /// Whether the trainer's pipelines have this schedule.
