@@ -157,11 +157,7 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
   t.sequence_length = fields.required<std::int64_t>("sequence_length", 1);
   t.data_tokens = fields.required<std::int64_t>("data_tokens", 0);
   if (fields.contains("data_crc32c")) t.data_crc32c = fields.required<std::uint32_t>("data_crc32c");
-  const auto precision = fields.required<std::string>("precision");
-  for (int p = 0; p < precisions; ++p)
-    if (precision == name_of(static_cast<Precision>(p))) t.precision = static_cast<Precision>(p);
-  if (!fields.failed() && precision != name_of(t.precision))
-    fields.fail(fields.name("precision") + ": expected fp32, bf16 or fp8");
+  fields.word("precision", t.precision, precisions, [](Precision p) { return name_of(p); });
   out.ranks = fields.required<int>("ranks", 1);
   JsonObject rate = fields.required_object("learning_rate");
   t.learning_rate = {.peak = rate.required<double>("peak"),

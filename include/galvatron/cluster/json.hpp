@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,30 +64,9 @@ inline void bytes_field(JsonWriter<json>& fields, const char* key, Bytes bytes, 
 }
 
 /// One of the first N precisions.
-template <int N, class Fields, class P>
+template <std::size_t N, class Fields, class P>
 void precision_field(Fields& fields, P& precision) {
-  std::array<Precision, N> values{};
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<Precision>(i);
-  fields.word("precision", precision, values, [](Precision p) { return name_of(p); });
-}
-
-template <class T>
-std::vector<T> numbers_from_json(JsonObject& fields, std::string_view key) {
-  std::vector<T> numbers;
-  for (const json& value : fields.required_array(key)) {
-    if (std::is_integral_v<T> ? !value.is_number_integer() : !value.is_number()) {
-      fields.fail(fields.name(key) + ": expected " + (std::is_integral_v<T> ? "integers" : "numbers") + ", found " +
-                  JsonObject::describe(value));
-      return {};
-    }
-    if (std::is_integral_v<T> && value.is_number_unsigned() &&
-        value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      fields.fail(fields.name(key) + ": the number " + value.dump() + " is too large");
-      return {};
-    }
-    numbers.push_back(value.get<T>());
-  }
-  return numbers;
+  fields.word("precision", precision, std::span(precisions).first(N), [](Precision p) { return name_of(p); });
 }
 
 /// Pairs [[integer, number], ...].
@@ -121,8 +101,8 @@ void make_grid(JsonObject& fields, LogGrid<D>& grid, typename LogGrid<D>::Axes a
 template <int D>
 void grid_field(JsonObject& fields, LogGrid<D>& grid, const std::array<const char*, D>& names) {
   typename LogGrid<D>::Axes axes;
-  for (std::size_t d = 0; d < D; ++d) axes[d] = numbers_from_json<std::int64_t>(fields, names[d]);
-  make_grid(fields, grid, std::move(axes), numbers_from_json<double>(fields, "seconds"));
+  for (std::size_t d = 0; d < D; ++d) axes[d] = fields.numbers<std::int64_t>(names[d]);
+  make_grid(fields, grid, std::move(axes), fields.numbers<double>("seconds"));
 }
 template <int D>
 void grid_field(JsonWriter<json>& fields, const LogGrid<D>& grid, const std::array<const char*, D>& names) {
@@ -182,7 +162,7 @@ inline constexpr auto device_fields = [](auto& fields, auto& device) {
   fields.field_or("multiprocessors", device.multiprocessors, device.multiprocessors, 0, 1 << 20);
   if (fields.has("rates", true))
     fields.list("rates", device.rates, [](auto& item, auto& rate) {
-      precision_field<precisions>(item, rate.precision);
+      precision_field<precisions.size()>(item, rate.precision);
       item.field_or("format", rate.format, name_of(rate.precision));
       item.field("peak_flops", rate.peak_flops, 1, 1e21);
       item.field_or("gemm_share", rate.gemm_share, rate.gemm_share, 0.001, 1);
@@ -227,7 +207,7 @@ void table_fields(Fields& fields, C& cluster) {
     item.field_or("writes", table.writes, false);
     item.check("writes", !table.writes || table.kind == op::Kind::gemm_tn,
                "only weight gradients, layout tn, are written or added to");
-    precision_field<precisions>(item, table.precision);
+    precision_field<precisions.size()>(item, table.precision);
     concurrency(item, table);
     grid_field<3>(item, table.seconds, {"m", "n", "k"});
   });

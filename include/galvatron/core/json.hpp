@@ -203,6 +203,16 @@ class JsonObject {
     return nothing;
   }
 
+  /// The array `key` of numbers in [least, most].
+  template <class T>
+  std::vector<T> numbers(std::string_view key, const T& least = std::numeric_limits<T>::lowest(),
+                         const T& most = std::numeric_limits<T>::max()) {
+    std::vector<T> out;
+    for (const nlohmann::json& value : required_array(key))
+      out.push_back(read<T>(value, name(key) + "[" + std::to_string(out.size()) + "]", least, most));
+    return out;
+  }
+
   /// Any value under `key`, marked as known; null pointer when there is none.
   const nlohmann::json* any(std::string_view key) { return find(key); }
 

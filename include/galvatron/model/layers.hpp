@@ -202,8 +202,8 @@ constexpr std::int64_t parameters(const LayerSpec& layer) {
 
 /// Parameters of the whole model; a tied table counts once.
 inline std::int64_t parameters(const ModelSpec& model) {
-  std::int64_t sum = parameters(model.embedding) + parameters(model.head);
-  for (const LayerSpec& block : model.blocks) sum += parameters(block);
+  std::int64_t sum = 0;
+  for (int i = 0; i < model.layers(); ++i) sum += parameters(model.layer(i));
   return sum;
 }
 

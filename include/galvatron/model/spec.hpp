@@ -201,6 +201,12 @@ struct ModelSpec {
   LayerSpec head;
 
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
+  /// Layers are numbered from the embedding, 0, to the head, layers() - 1.
+  [[nodiscard]] constexpr int layers() const { return static_cast<int>(blocks.size()) + 2; }
+  [[nodiscard]] constexpr const LayerSpec& layer(int number) const {
+    if (number == 0) return embedding;
+    return number + 1 == layers() ? head : blocks[static_cast<std::size_t>(number - 1)];
+  }
   /// Of the embedding; layers behind may be wider.
   [[nodiscard]] constexpr std::int64_t hidden() const { return embedding.hidden; }
   /// Tokens, or classes of a model of images: the rows of the head's table.

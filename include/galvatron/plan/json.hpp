@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -148,14 +149,14 @@ void plan_fields(Fields& fields, Plan& plan) {
   fields.field("cluster", plan.cluster);
   fields.field("global_batch", plan.global_batch, 1, 1 << 30);
   fields.field("sequence_length", plan.sequence_length, 1, 1 << 24);
-  name_field(fields, "precision", plan.precision, std::array{Precision::fp32, Precision::bf16, Precision::fp8});
+  name_field(fields, "precision", plan.precision, precisions);
   fields.field("microbatches", plan.microbatches, 1);
   name_field(fields, "schedule", plan.schedule, schedule_kinds);
   fields.field("virtual_stages", plan.virtual_stages, 1, 1 << 12);
   if (fields.has("trainer", plan.trainer != cost::Trainer::galvatron))
     name_field(fields, "trainer", plan.trainer, cost::trainers);
   if (fields.has("moments", plan.moments != Precision::fp32))
-    name_field(fields, "moments", plan.moments, std::array{Precision::fp32, Precision::bf16});
+    name_field(fields, "moments", plan.moments, std::span(precisions).first(2));
   if (fields.has("overlap", !plan.overlap)) fields.field("overlap", plan.overlap);
   fields.list("stages", plan.stages, [](auto& item, PlanStage& stage) {
     item.field("first_layer", stage.first_layer, 0, std::numeric_limits<int>::max() - 1);

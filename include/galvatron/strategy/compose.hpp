@@ -181,26 +181,6 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
     assign(degrees);
   }
 
-  /// As the constructor, with the reason as a value. Errors (usage): a run-time degree is missing, a static one
-  /// differs, or the combination is illegal.
-  static Result<Strategy> create(const Degrees& degrees) {
-    if (const char* refused = refusal(degrees))
-      return usage_error(std::string(refused) + " The strategy type is " + type_text() + ".");
-    return Strategy(degrees);
-  }
-  /// The strategy of a stage of `ranks` ranks; `given` are the run-time degrees other than data. Errors (usage): the
-  /// degrees do not divide the ranks, or are illegal.
-  static Result<Strategy> for_ranks(int ranks, Degrees given = {}) {
-    const std::int64_t rest =
-        std::int64_t{pick(given.tensor, Policy::Tensor::degree)} * pick(given.context, Policy::Context::degree);
-    if (rest >= 1 && given.data == 0 && Policy::Data::degree == dynamic) given.data = static_cast<int>(ranks / rest);
-    auto out = create(given);
-    if (out && out->spec().ranks() != ranks)
-      return usage_error(type_text() + " needs a number of ranks that its degrees multiply to, but a stage has " +
-                         std::to_string(ranks) + ": tensor " + std::to_string(out->spec().tensor) + ", context " +
-                         std::to_string(out->spec().context) + ", data " + std::to_string(out->spec().data));
-    return out;
-  }
   /// True when `spec` is of these kinds and, where degrees are static, of these degrees in these places.
   static constexpr bool accepts(const StrategySpec& spec) {
     const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };

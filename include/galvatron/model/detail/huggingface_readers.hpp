@@ -233,14 +233,9 @@ inline Result<ModelSpec> swin_from(JsonObject& fields, std::string name) {
   SwinShape shape;
   shape.hidden = fields.required<std::int64_t>("embed_dim", 1, model_limits::hidden);
   const auto four = [&fields](std::string_view key, auto& out, std::int64_t most) {
-    const nlohmann::json& array = fields.required_array(key);
-    const auto in_range = [most](const nlohmann::json& n) { return n.is_number_integer() && n >= 1 && n <= most; };
-    if (array.size() == out.size() && std::all_of(array.begin(), array.end(), in_range)) {
-      for (std::size_t i = 0; i < out.size(); ++i) array[i].get_to(out[i]);
-    } else {
-      fields.fail(fields.name(key) + ": expected four integers from 1 to " + std::to_string(most) +
-                  ", one for each stage");
-    }
+    const auto numbers = fields.numbers<std::int64_t>(key, 1, most);
+    fields.check(key, numbers.size() == out.size(), "expected four integers, one for each stage");
+    if (!fields.failed()) std::ranges::copy(numbers, out.begin());
   };
   four("depths", shape.depths, model_limits::layers);
   four("num_heads", shape.heads, model_limits::heads);
