@@ -240,17 +240,16 @@ inline void preset_from_json(JsonObject& fields, const json& name, const std::st
   if (fields.failed()) return;
   const auto preset = std::find_if(device_presets.begin(), device_presets.end(),
                                    [&](const DevicePreset& p) { return name == std::string(p.name); });
-  if (preset == device_presets.end()) {
+  if (preset == device_presets.end())
     return fields.fail(place + ": unknown device, " + JsonObject::describe(name) + "; known are " +
                        joined(device_presets, &DevicePreset::name));
-  }
   Cluster like = preset_cluster(*preset, cluster.devices);
   cluster.device = std::move(like.device);
   cluster.across_nodes = like.across_nodes;
   cluster.overlap_slowdown = like.overlap_slowdown;
   if (fields.contains("inside_node")) return;  // tables would win over the link that the file gives
   cluster.inside_node = like.inside_node;
-  if (!fields.contains("messages")) cluster.messages = std::move(like.messages);
+  cluster.messages = std::move(like.messages);
 }
 
 }  // namespace detail
@@ -259,17 +258,14 @@ inline void preset_from_json(JsonObject& fields, const json& name, const std::st
 /// version, missing and unknown keys, values out of range, tables whose sizes disagree.
 inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
   JsonObject fields(value, source_name);
-  if (value.is_object()) {
-    if (const auto format = fields.required<std::string>("format"); !fields.failed() && format != cluster_format)
-      fields.fail(source_name + ": this is a \"" + detail::one_line(format, 40) +
-                  "\" file; a cluster file has \"format\": \"" + cluster_format + "\"");
-    if (const int version = fields.required<int>("version"); !fields.failed() && version != cluster_format_version)
-      fields.fail(source_name + ": cluster format version " + std::to_string(version) +
-                  " is not known; this program reads version " + std::to_string(cluster_format_version) +
-                  ", write the file again with galvatron profile");
-  }
-  if (fields.failed()) return tl::unexpected<Error>(fields.finish_allowing_unknown_keys().error());
-
+  const auto format = fields.required<std::string>("format");
+  fields.check("format", format == cluster_format,
+               "this is a \"" + detail::one_line(format, 40) + "\" file; a cluster file has \"format\": \"" +
+                   cluster_format + "\"");
+  const int version = fields.required<int>("version");
+  fields.check("version", version == cluster_format_version,
+               "cluster format version " + std::to_string(version) + " is not known; this program reads version " +
+                   std::to_string(cluster_format_version) + ", write the file again with galvatron profile");
   Cluster cluster;
   detail::cluster_fields(fields, cluster);
   const nlohmann::json* device = fields.any("device");
@@ -277,33 +273,19 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
   const bool like = device != nullptr && device->is_object() && device->contains("like");
   if (named) detail::preset_from_json(fields, *device, fields.name("device"), cluster);
   if (like) detail::preset_from_json(fields, device->at("like"), fields.name("device") + ": \"like\"", cluster);
-  if (device == nullptr) fields.fail(source_name + ": the key \"device\" is missing");
-  if (!named && !fields.failed()) {
-    if (device->is_object() && device->contains("rates")) cluster.device.rates.clear();
-    if (device->is_object() && device->contains("attention")) cluster.device.attention.clear();
+  if (!named)
     fields.object("device", cluster.device, [](JsonObject& object, DeviceSpec& spec) {
       object.any("like");
       detail::device_fields(object, spec);
     });
-  }
   const auto link = [&](const char* key, Link& to, bool needed) {
-    if (fields.contains(key))
-      fields.object(key, to, detail::link_fields);
-    else if (needed && !named && !like && !fields.failed())
-      fields.fail(source_name + ": the key \"" + key + "\" is missing");
-    else
-      fields.any(key);
+    if (fields.has(key, true) || (needed && !named && !like)) fields.object(key, to, detail::link_fields);
   };
   link("inside_node", cluster.inside_node, cluster.devices_per_node > 1);
   link("across_nodes", cluster.across_nodes, cluster.devices > cluster.devices_per_node);
   detail::table_fields(fields, cluster);
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(done.error());
   return cluster;
-}
-
-/// Reads a cluster file. Errors (usage): unreadable, malformed, and those of cluster_from_json.
-inline Result<Cluster> read_cluster(const std::filesystem::path& path) {
-  return read_json_file(path).and_then([&](const auto& value) { return cluster_from_json(value, path.string()); });
 }
 
 /// A preset by name, or else the cluster file at that path. Errors (usage): neither exists, or the file is bad.
@@ -318,7 +300,9 @@ inline Result<Cluster> load_cluster(const std::string& name_or_path) {
                        detail::cluster_advice(name_or_path, "; presets are " + detail::joined(cluster_names()) +
                                                                 " (N is a number), `galvatron profile` writes a file "
                                                                 "for this machine"));
-  return read_cluster(name_or_path);
+  return read_json_file(name_or_path).and_then([&](const auto& value) {
+    return cluster_from_json(value, name_or_path);
+  });
 }
 
 /// The JSON form of a cluster; cluster_from_json gives the same value back, bit for bit.

@@ -90,10 +90,8 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
 
   const Seconds step = cluster.inside_node.latency;
   if (preset.name == "titan-24g") {
-    for (const auto& [kind, share] :
-         {std::pair{op::Kind::all_reduce, pcie_all_reduce}, std::pair{op::Kind::all_gather, pcie_all_gather},
-          std::pair{op::Kind::reduce_scatter, pcie_reduce_scatter}})
-      for (const auto& [group, reached] : {std::pair{2, share.two}, {4, share.four}, {8, share.eight}})
+    for (const auto& [kind, two, four, eight] : pcie_shares)
+      for (const auto& [group, reached] : {std::pair{2, two}, {4, four}, {8, eight}})
         cluster.messages.push_back(
             bus_table(kind, group, std::array{BusPoint{8589934592, reached * pcie3_link}}, 1.0, step));
     return cluster;

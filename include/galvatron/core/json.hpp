@@ -174,6 +174,7 @@ class JsonObject {
   template <class T, class Fields>
   void list(std::string_view key, std::vector<T>& items, const Fields& fields) {
     const nlohmann::json& values = required_array(key);
+    items.clear();
     for (std::size_t i = 0; i < values.size() && !failed(); ++i) {
       read_object(values[i], where_ + ": " + std::string(key) + "[" + std::to_string(i) + "]", items.emplace_back(),
                   fields);

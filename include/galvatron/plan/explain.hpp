@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,11 +53,7 @@ inline std::string row(std::vector<std::string> cells) {
   return out + "\n";
 }
 
-inline std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, share < 0.0995 ? "%.1f %%" : "%.0f %%", 100 * share);
-  return text;
-}
+inline std::string percent(double share) { return formatted(share < 0.0995 ? "%.1f %%" : "%.0f %%", 100 * share); }
 
 /// What `other` does worse than `best`, largest part first: "communication +12 ms, idle +3 ms".
 inline std::string lost_by(const PredictedAlternative& other, const PlanCost& best) {

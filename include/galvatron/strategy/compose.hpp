@@ -38,9 +38,6 @@ constexpr StrategySpec without_zero(StrategySpec spec) {
   return spec;
 }
 
-template <Axis A, class... Policies>
-inline constexpr int policies_of_axis = (0 + ... + (Policies::axis == A ? 1 : 0));
-
 /// The first policy of an axis, or Default.
 template <Axis A, class Default, class... Policies>
 struct PolicyOf {
@@ -141,7 +138,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
                 "galvatron: the arguments of Strategy<> are policies: DataParallel, ZeRO, TensorParallel, "
                 "SequenceParallel, ContextParallel, Pipeline or Recompute.");
   template <Axis A>
-  static constexpr bool names_once = detail::policies_of_axis<A, Policies...> <= 1;
+  static constexpr bool names_once = (0 + ... + (Policies::axis == A ? 1 : 0)) <= 1;
   static_assert(names_once<Axis::data>, "galvatron: Strategy<> names DataParallel more than once.");
   static_assert(names_once<Axis::zero>, "galvatron: Strategy<> names ZeRO more than once.");
   static_assert(names_once<Axis::tensor>, "galvatron: Strategy<> names TensorParallel more than once.");

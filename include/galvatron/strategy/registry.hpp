@@ -1,8 +1,8 @@
 // The types of strategies that a program instantiates, and which of them carries a strategy that is a value.
 #pragma once
 
+#include <cstddef>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,38 +20,20 @@ struct TypeList {
   static constexpr int size = sizeof...(Ts);
 };
 
-/// The lists one after the other.
-template <class... Lists>
-struct JoinedLists;
-template <class... Ts>
-struct JoinedLists<TypeList<Ts...>> {
-  using type = TypeList<Ts...>;
-};
-template <class... As, class... Bs, class... Rest>
-struct JoinedLists<TypeList<As...>, TypeList<Bs...>, Rest...> {
-  using type = typename JoinedLists<TypeList<As..., Bs...>, Rest...>::type;
-};
-template <class... Lists>
-using Joined = typename JoinedLists<Lists...>::type;
-
 namespace detail {
 // Megatron sequence parallelism needs tensor ranks, and ZeRO data ranks; both degrees are of run time, and that of
 // context ranks wherever there may be some.
 template <int Stage, SequenceKind Sequence, RecomputeKind Again>
 using OfKinds = Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
                          ContextParallel<Sequence == SequenceKind::none ? 1 : dynamic>, Recompute<Again>>;
-template <int Stage, SequenceKind Sequence>
-using OfSequence = TypeList<OfKinds<Stage, Sequence, RecomputeKind::cheap>, OfKinds<Stage, Sequence, selective>,
-                            OfKinds<Stage, Sequence, full>, OfKinds<Stage, Sequence, RecomputeKind::none>>;
-template <int Stage>
-using OfStage = Joined<OfSequence<Stage, SequenceKind::none>, OfSequence<Stage, megatron>, OfSequence<Stage, ulysses>,
-                       OfSequence<Stage, ring>>;
+template <std::size_t... I>
+TypeList<OfKinds<I / 16, sequence_kinds[I / 4 % 4], recompute_kinds[I % 4]>...> all_kinds(std::index_sequence<I...>);
 }  // namespace detail
 
 /// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring} sequence
 /// parallelism x {cheap, selective, full, no} recomputation, with degrees of run time. A trainer that names its
 /// strategy as a type uses `TypeList<ThatType>` instead and compiles only it.
-using InstantiatedStrategies = Joined<detail::OfStage<0>, detail::OfStage<1>, detail::OfStage<2>, detail::OfStage<3>>;
+using InstantiatedStrategies = decltype(detail::all_kinds(std::make_index_sequence<64>{}));
 
 /// The strategies of a list in words, in its order.
 template <class... Strategies>
