@@ -89,11 +89,8 @@ inline Result<ModelSpec> checked(ModelSpec model) {
     for (int i = 0; i < most_parts; ++i)  // what is not read again ends here
       if (!same(before.after(i), layer.before(i)) && layer.before(i).tokens.any()) return false;
     const BundlePart in = layer.before(layer.place.inputs[0] < 0 ? 0 : layer.place.inputs[0]);
-    const BundlePart own{layer.merges ? TokenRatio{4 * layer.tokens.part, layer.tokens.whole} : layer.tokens,
-                         layer.merges ? layer.hidden / 2 : layer.hidden};
-    const BundlePart memory{layer.memory, layer.hidden};
-    return layer.input_elements(sequence) > 0 && (layer.kind == LayerKind::embedding || same(in, own)) &&
-           (!layer.memory.any() || same(layer.before(layer.place.inputs[1]), memory));
+    return layer.input_elements(sequence) > 0 && (layer.kind == LayerKind::embedding || same(in, layer.input())) &&
+           (!layer.memory.any() || same(layer.before(layer.place.inputs[1]), {layer.memory, layer.hidden}));
   };
   for (int i = 0; i < model.layers(); ++i) {
     const LayerSpec& layer = model.layer(i);

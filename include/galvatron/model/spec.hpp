@@ -147,10 +147,13 @@ struct LayerSpec {
       if (part.tokens.any()) return false;
     return true;
   }
+  /// The first value that the layer reads.
+  [[nodiscard]] constexpr BundlePart input() const {
+    return merges ? BundlePart{{4 * tokens.part, tokens.whole}, hidden / 2} : BundlePart{tokens, hidden};
+  }
   [[nodiscard]] constexpr BundlePart before(int part) const {
     if (!is_in_chain()) return place.before[static_cast<std::size_t>(part)];
-    if (part != 0) return {};
-    return merges ? BundlePart{{4 * tokens.part, tokens.whole}, hidden / 2} : BundlePart{tokens, hidden};
+    return part == 0 ? input() : BundlePart{};
   }
   [[nodiscard]] constexpr BundlePart after(int part) const {
     if (!is_in_chain()) return place.after[static_cast<std::size_t>(part)];

@@ -1,11 +1,7 @@
 // RankLayout: ranks as a nest of the dimensions of parallelism, and the groups of ranks that follow from it.
 //
-// A layout is a list of modes, each with a size and a stride, as in CuTe's layout algebra:
-//
-//     (tp 2, cp 2, dp 2) : (1, 2, 4)     rank  0  1  2  3  4  5  6  7
-//                                        tp    0  1  0  1  0  1  0  1
-//                                        cp    0  0  1  1  0  0  1  1
-//                                        dp    0  0  0  0  1  1  1  1
+// A layout is a list of modes, each with a size and a stride, as in CuTe's layout algebra: (tp 2, cp 2, dp 2) : (1, 2,
+// 4) has neighbours as tensor ranks, and data ranks 4 apart (drawn at StrategySpec).
 #pragma once
 
 #include <array>
