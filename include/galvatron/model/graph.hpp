@@ -10,7 +10,6 @@
 //     two losses embedding ==> block ==> .. ==> block ==> head --> block ==> .. ==> head
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

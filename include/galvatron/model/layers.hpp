@@ -3,7 +3,6 @@
 // are divided over tensor-parallel ranks are split.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include <galvatron/model/forward.hpp>

@@ -25,7 +25,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 

@@ -1,11 +1,9 @@
 // Strategy<>: how a layer is spread over ranks, as a type.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
