@@ -30,22 +30,11 @@ constexpr const char* name_of(OneForAll trainer) {
   return std::array{"no", "uniform", "megatron", "torchtitan", "deepspeed", "hetu"}[static_cast<std::size_t>(trainer)];
 }
 
-/// Whether the trainer's pipelines have this schedule.
+/// Whether the trainer's pipelines have this schedule; all have 1F1B.
 constexpr bool has_schedule(OneForAll trainer, ScheduleKind kind) {
-  switch (trainer) {
-    case OneForAll::no:
-      return true;
-    case OneForAll::uniform:
-    case OneForAll::megatron:
-      return kind == ScheduleKind::one_f_one_b || kind == ScheduleKind::interleaved;
-    case OneForAll::torchtitan:
-      return kind != ScheduleKind::zb_h1;
-    case OneForAll::deepspeed:
-      return kind == ScheduleKind::one_f_one_b;
-    case OneForAll::hetu:
-      return kind == ScheduleKind::one_f_one_b || kind == ScheduleKind::gpipe;
-  }
-  return false;
+  if (trainer == OneForAll::no || kind == ScheduleKind::one_f_one_b) return true;
+  if (kind == ScheduleKind::gpipe) return trainer == OneForAll::torchtitan || trainer == OneForAll::hetu;
+  return kind == ScheduleKind::interleaved && trainer != OneForAll::deepspeed && trainer != OneForAll::hetu;
 }
 
 /// Whether the trainer can give `spec` to all layers of a pipeline of so many stages.
