@@ -140,7 +140,7 @@ class JsonObject {
   template <class T>
   T optional(std::string_view key, T otherwise, const T& least = std::numeric_limits<T>::lowest(),
              const T& most = std::numeric_limits<T>::max()) {
-    const nlohmann::json* field = find(key);
+    const nlohmann::json* field = any(key);
     if (field == nullptr || field->is_null()) return otherwise;
     return read<T>(*field, name(key), least, most);
   }
@@ -187,7 +187,7 @@ class JsonObject {
   }
   /// Whether there is a field `key`; a JsonWriter has one where it is `needed`.
   bool has(std::string_view key, [[maybe_unused]] bool needed) {
-    const nlohmann::json* field = find(key);
+    const nlohmann::json* field = any(key);
     return field != nullptr && !field->is_null();
   }
   /// `otherwise` says what is wrong with the field `key` unless it holds.
@@ -215,7 +215,13 @@ class JsonObject {
   }
 
   /// Any value under `key`, marked as known; null pointer when there is none.
-  const nlohmann::json* any(std::string_view key) { return find(key); }
+  const nlohmann::json* any(std::string_view key) {
+    const std::string wanted(key);
+    asked_.insert(wanted);
+    if (!value_->is_object()) return nullptr;
+    const auto at = value_->find(wanted);
+    return at == value_->end() ? nullptr : &*at;
+  }
 
   /// A reader of the object `key` of this one. Its own finish() tells its errors.
   JsonObject required_object(std::string_view key) {
@@ -265,16 +271,8 @@ class JsonObject {
   }
 
  private:
-  const nlohmann::json* find(std::string_view key) {
-    const std::string wanted(key);
-    asked_.insert(wanted);
-    if (!value_->is_object()) return nullptr;
-    const auto at = value_->find(wanted);
-    return at == value_->end() ? nullptr : &*at;
-  }
-
   const nlohmann::json* find_required(std::string_view key) {
-    const nlohmann::json* field = find(key);
+    const nlohmann::json* field = any(key);
     if (only_informs_) return field == nullptr || field->is_null() ? nullptr : field;
     if (field == nullptr) fail(where_ + ": the key \"" + std::string(key) + "\" is missing");
     return field;
