@@ -284,8 +284,7 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
   link("inside_node", cluster.inside_node, cluster.devices_per_node > 1);
   link("across_nodes", cluster.across_nodes, cluster.devices > cluster.devices_per_node);
   detail::table_fields(fields, cluster);
-  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(done.error());
-  return cluster;
+  return fields.finish().map([&] { return std::move(cluster); });
 }
 
 /// A preset by name, or else the cluster file at that path. Errors (usage): neither exists, or the file is bad.

@@ -39,9 +39,6 @@ using Result = tl::expected<T, Error>;
 [[nodiscard]] inline tl::unexpected<Error> usage_error(std::string message) {
   return tl::unexpected<Error>(Error{ErrorKind::usage, std::move(message)});
 }
-[[nodiscard]] inline tl::unexpected<Error> internal_error(std::string message) {
-  return tl::unexpected<Error>(Error{ErrorKind::internal, std::move(message)});
-}
 
 namespace detail {
 

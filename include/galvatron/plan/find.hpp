@@ -125,7 +125,9 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
   if (!out.feasible) return out;
   out.plan = plan_of(found->best, model, cluster, *options);
   auto cost = cost_of(out.plan, model, cluster);
-  if (!cost) return internal_error("the search made a plan that cannot be priced: " + cost.error().message);
+  if (!cost)
+    return tl::unexpected<Error>(
+        Error{ErrorKind::internal, "the search made a plan that cannot be priced: " + cost.error().message});
   out.cost = std::move(*cost);
   out.statistics.bound = min(out.statistics.bound, out.cost.iteration);  // they differ by rounding when it is proven
   if (out.statistics.narrowed)  // of what was left out: its arithmetic at the devices' peak

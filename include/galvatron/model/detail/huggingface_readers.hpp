@@ -214,17 +214,13 @@ inline Result<ModelSpec> t5_from(JsonObject& fields, std::string name) {
   shape.buckets = fields.optional<std::int64_t>("relative_attention_num_buckets", 32, 1, model_limits::positions);
   shape.norm_epsilon = fields.optional<double>("layer_norm_epsilon", 1e-6, 0.0, 1.0);
   shape.tied = fields.optional<bool>("tie_word_embeddings", true);
-  const auto activation = fields.optional<std::string>("feed_forward_proj", "relu");
-  shape.gated = activation == "gated-silu";
-  if (activation == "gated-gelu")  // T5 1.1 and most of its successors
-    fields.fail(fields.name("feed_forward_proj") +
-                ": \"gated-gelu\" is not supported: no layer here has a gated GELU; choose a model with relu or " +
+  shape.gated = fields.optional<std::string>("feed_forward_proj", "relu") == "gated-silu";
+  refuse_unless(fields, "feed_forward_proj", {"relu", "gated-silu"},
+                "; no layer here has the gated GELU of T5 1.1 and most of its successors: choose a model with relu or "
                 "gated-silu, as the first T5 has relu");
-  refuse_unless(fields, "feed_forward_proj", {"relu", "gated-silu"});
   refuse_if(fields, "is_encoder_decoder", false);
-  if (const auto far = fields.optional<std::int64_t>("relative_attention_max_distance", 128); far != 128)
-    fields.fail(fields.name("relative_attention_max_distance") + ": " + std::to_string(far) +
-                " is not supported; only 128 is");
+  const auto far = fields.optional<std::int64_t>("relative_attention_max_distance", 128);
+  fields.check("relative_attention_max_distance", far == 128, std::to_string(far) + " is not supported; only 128 is");
   refuse_quantized(fields);
   return built(fields, t5, std::move(name), shape);
 }
@@ -243,8 +239,7 @@ inline Result<ModelSpec> swin_from(JsonObject& fields, std::string name) {
   shape.window = fields.optional<std::int64_t>("window_size", 7, 1, 4096);
   const double ratio = fields.optional<double>("mlp_ratio", 4.0, 1.0, 64.0);
   shape.ffn_ratio = static_cast<std::int64_t>(ratio);
-  if (static_cast<double>(shape.ffn_ratio) != ratio)
-    fields.fail(fields.name("mlp_ratio") + ": only whole numbers are supported");
+  fields.check("mlp_ratio", static_cast<double>(shape.ffn_ratio) == ratio, "only whole numbers are supported");
   shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-5, 0.0, 1.0);
   refuse_unless(fields, "hidden_act", gelus);
   refuse_if(fields, "qkv_bias", false);
