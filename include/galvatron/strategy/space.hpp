@@ -88,23 +88,12 @@ constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, in
     return std::find(space.sequence.begin(), space.sequence.end(), kind) != space.sequence.end();
   };
   const bool cuts = tensor > 1 && allows(SequenceKind::megatron);
-  const auto applies = [&](SequenceKind kind) {
-    switch (kind) {
-      case SequenceKind::none:
-        return context == 1 && tensor > 1;
-      case SequenceKind::megatron:
-        return cuts && (context == 1 || allows(SequenceKind::ring));
-      case SequenceKind::ulysses:
-        return context > 1;
-      case SequenceKind::ring:
-        return context > 1 && (!cuts || allows(SequenceKind::none));
-    }
-    return false;
-  };
+  const bool may_be_whole = !cuts || allows(SequenceKind::none);  // between tensor ranks
   std::vector<SequenceKind> out;
-  for (const SequenceKind kind : space.sequence)
-    if (applies(kind)) out.push_back(kind);
-  if (context == 1 && out.empty()) out.push_back(SequenceKind::none);
+  if (context == 1 && may_be_whole) out.push_back(SequenceKind::none);
+  if (cuts && (context == 1 || allows(SequenceKind::ring))) out.push_back(SequenceKind::megatron);
+  if (context > 1 && allows(SequenceKind::ulysses)) out.push_back(SequenceKind::ulysses);
+  if (context > 1 && allows(SequenceKind::ring) && may_be_whole) out.push_back(SequenceKind::ring);
   return out;
 }
 
