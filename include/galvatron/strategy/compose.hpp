@@ -80,14 +80,12 @@ struct Policy {
 
   static constexpr bool is_static =
       Data::degree != dynamic && Tensor::degree != dynamic && Context::degree != dynamic && Stages::degree != dynamic;
-  static constexpr bool splits_context =
-      Sequence::kind == SequenceKind::ulysses || Sequence::kind == SequenceKind::ring;
 
   /// The spec, with the most favourable value for degrees that are not known yet: what is illegal here is always so.
   static constexpr StaticSpec best_case{
       {.tensor = Tensor::degree == dynamic ? 2 : Tensor::degree,
        .sequence = Sequence::kind,
-       .context = Context::degree == dynamic ? (splits_context ? 2 : 1) : Context::degree,
+       .context = Context::degree == dynamic ? (is_split_over_context(Sequence::kind) ? 2 : 1) : Context::degree,
        .data = Data::degree == dynamic ? 2 : Data::degree,
        .zero = Zero::stage,
        .expert = 1,
