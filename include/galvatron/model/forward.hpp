@@ -218,6 +218,11 @@ class Builder {
     node.norm = graph_.layer.norm;
     return push(node);
   }
+  /// The same with parameters of these names; RMS norms have no beta.
+  constexpr Tensor norm(Tensor x, ParameterName gamma, ParameterName beta) {
+    const Weight scale = vector(gamma, width_of(x), ParameterInit::one);
+    return norm(x, scale, graph_.layer.norm == NormKind::layer_norm ? vector(beta, width_of(x)) : Weight{});
+  }
   constexpr Tensor linear(Tensor x, Weight w, Weight bias = {}) {
     const WeightSpec& spec = graph_.weight(w.id);
     check(matches(spec.columns, width_of(x)), "a linear layer's weight has as many columns as its operand");
@@ -226,6 +231,12 @@ class Builder {
     check(bias.id < 0 || is_vector(bias, spec.rows), "a linear layer's bias has as many elements as its result");
     factor_of_product(w);
     return push(unary(Kind::linear, x, {spec.rows, rows_of(x)}, {w, bias}));
+  }
+  /// The same with parameters of these names; a bias where the layer has some.
+  constexpr Tensor linear(Tensor x, ParameterName weight_name, ParameterName bias_name, Width outputs,
+                          double deviation = 0.02) {
+    const Weight w = weight(weight_name, outputs, width_of(x), deviation);
+    return linear(x, w, graph_.layer.bias ? vector(bias_name, outputs) : Weight{});
   }
   /// @param width  of the result, which differs from that of x for gated kinds
   constexpr Tensor activation(ActivationKind kind, Tensor x, Width width) {
