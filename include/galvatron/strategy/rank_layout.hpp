@@ -1,7 +1,7 @@
 // RankLayout: ranks as a nest of the dimensions of parallelism, and the groups of ranks that follow from it.
 //
-// A layout is a list of modes, each with a size and a stride, as in CuTe's layout algebra: (tp 2, cp 2, dp 2) : (1, 2,
-// 4) has neighbours as tensor ranks, and data ranks 4 apart (drawn at StrategySpec).
+// A layout is a list of modes, each with a size and a stride, as in CuTe's layout algebra: in
+// (tp 2, cp 2, dp 2) : (1, 2, 4) tensor ranks are neighbours and data ranks 4 apart (drawn at StrategySpec).
 #pragma once
 
 #include <array>
@@ -26,7 +26,6 @@ class RankModes {
     a.bits_ |= b.bits_;
     return a;
   }
-  friend constexpr bool operator==(RankModes, RankModes) = default;
 
  private:
   unsigned bits_;
@@ -43,7 +42,6 @@ class RankLayout {
     RankMode name = RankMode::tp;
     int size = 1;
     int stride = 1;
-    friend constexpr bool operator==(const Mode&, const Mode&) = default;
   };
 
   constexpr RankLayout() = default;
@@ -53,7 +51,6 @@ class RankLayout {
     modes_[static_cast<std::size_t>(count_++)] = {name, size, stride};
     return *this;
   }
-  friend constexpr bool operator==(const RankLayout&, const RankLayout&) = default;
   [[nodiscard]] constexpr int first_rank() const { return first_rank_; }
   [[nodiscard]] constexpr std::span<const Mode> modes() const {
     return std::span(modes_).first(static_cast<std::size_t>(count_));
