@@ -317,7 +317,6 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   search::SearchOptions search;
   search.global_batch = a.global_batch;
   search.sequence = a.sequence == 0 ? out.model.positions() : a.sequence;
-  search.space = runnable_space();
   if (search.sequence > out.model.positions())
     refuse("--seq ", search.sequence, " is longer than the ", out.model.positions(), " positions of ", out.model.name,
            "; shorten it, or choose another model");

@@ -27,9 +27,7 @@
 #include <galvatron/plan/uniform.hpp>
 #include <galvatron/search/constexpr_search.hpp>
 #include <galvatron/search/search.hpp>
-#include <galvatron/strategy/divisors.hpp>
+#include <galvatron/strategy/compose.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
-#include <galvatron/strategy/text.hpp>
-#include <galvatron/strategy/type_of.hpp>

@@ -11,9 +11,8 @@
 
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/strategy/legality.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::test {
 

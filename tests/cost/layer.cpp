@@ -15,7 +15,7 @@
 #include <galvatron/model/build.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 using namespace galvatron;
 using cost::LayerCounts;

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include <galvatron/cost/memory.hpp>
-#include <galvatron/model/build_mixed.hpp>
-#include <galvatron/model/count.hpp>
+#include <galvatron/model/build.hpp>
+#include <galvatron/model/layers.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 using namespace galvatron;
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include <galvatron/model/count.hpp>
 #include <galvatron/model/huggingface.hpp>
+#include <galvatron/model/layers.hpp>
 
 #include "require.hpp"
 

@@ -15,6 +15,29 @@
 namespace galvatron {
 namespace {
 
+// The graph of a chain, and of a model that was one: nodes are numbered as the plan numbers layers.
+ModelGraph graph_of(const ModelSpec& model) {
+  ModelGraph out;
+  out.name = model.name;
+  std::array<NodeOutput, most_parts> held{};
+  const auto add = [&](LayerSpec layer) {
+    const BundlePlace place = layer.place;
+    const int number = static_cast<int>(out.nodes.size());
+    layer.place = {};
+    ModelGraph::Node node{layer, {}};
+    for (std::size_t k = 0; k < 2 && number > 0; ++k)
+      if (place.inputs[k] >= 0) node.inputs[k] = held[static_cast<std::size_t>(place.inputs[k])];
+    for (int k = 0; k < 2; ++k)
+      if (const int part = place.outputs[static_cast<std::size_t>(k)]; part >= 0 && layer.kind != LayerKind::head)
+        held[static_cast<std::size_t>(part)] = {number, k};
+    out.nodes.push_back(node);
+  };
+  add(model.embedding);
+  for (const LayerSpec& block : model.blocks) add(block);
+  add(model.head);
+  return out;
+}
+
 using Parts = std::array<std::int16_t, 2>;
 
 /// The layers of a GPT as nodes, without edges.

@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/model/check.hpp>
-#include <galvatron/model/count.hpp>
+#include <galvatron/model/layers.hpp>
 
 namespace galvatron {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cost/layer.hpp>
-#include <galvatron/model/count.hpp>
+#include <galvatron/model/layers.hpp>
 #include <galvatron/model/zoo.hpp>
 
 using namespace galvatron;

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include <galvatron/model/build_mixed.hpp>
+#include <galvatron/model/build.hpp>
 #include <galvatron/model/check.hpp>
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/json.hpp>

@@ -16,7 +16,7 @@
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/program/verify.hpp>
 #include <galvatron/strategy/legality.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 using namespace galvatron;
 using program::Code;

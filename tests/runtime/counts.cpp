@@ -14,10 +14,9 @@
 
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/strategy/legality.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 #include "../counting_device.hpp"
 #include "../counting_world.hpp"
 

@@ -12,9 +12,8 @@
 
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/strategy/legality.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 #include "encoder_decoder_reference.hpp"
 #include "layer_run.hpp"

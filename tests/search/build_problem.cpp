@@ -14,7 +14,7 @@
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/model/model.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 using namespace galvatron;
 using namespace galvatron::search;

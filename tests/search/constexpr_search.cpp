@@ -9,7 +9,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/search/compiled.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 using namespace galvatron;
 using namespace galvatron::search;

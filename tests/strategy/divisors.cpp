@@ -1,4 +1,4 @@
-#include <galvatron/strategy/divisors.hpp>
+#include <galvatron/strategy/space.hpp>
 
 #include <vector>
 

@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/model/build_mixed.hpp>
+#include <galvatron/model/build.hpp>
 
 namespace galvatron {
 namespace {

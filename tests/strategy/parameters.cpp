@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include <galvatron/model/count.hpp>
+#include <galvatron/model/layers.hpp>
 #include <galvatron/model/zoo.hpp>
 
 using namespace galvatron;

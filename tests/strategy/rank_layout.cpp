@@ -19,20 +19,15 @@ using enum RankMode;
 
 constexpr unsigned layout_seed = 20260611;
 
-// (dp 2, tp 3, cp 2) from rank 5 on, tp outermost.
-constexpr RankLayout nested() { return RankLayout(5).append(dp, 2).append(cp, 2).append(tp, 3); }
+// (dp 2, cp 2, tp 3) from rank 5 on, tp outermost.
+constexpr RankLayout nested() { return RankLayout(5).append(dp, 2, 1).append(cp, 2, 2).append(tp, 3, 4); }
 
-static_assert(nested().ranks() == 12);
+static_assert(nested().size(dp | cp | tp) == 12 && nested().size(ep | pp) == 1);
 static_assert(nested().stride(tp) == 4 && nested().stride(dp | cp) == 1);
 static_assert(nested().coordinate(tp, 5 + 9) == 2 && nested().coordinate(dp | cp, 5 + 7) == 3);
-static_assert(nested().coordinate(ep, 14) == 0 && nested().size(ep | pp) == 1);
-static_assert(nested().sub(cp | dp).coalesced() == RankLayout(5).append(dp, 4));
-static_assert(nested().sub(dp | tp).coalesced().modes() == 2);
-static_assert(nested().complement(cp) == RankLayout(5).append(dp, 2, 1).append(tp, 3, 4));
-static_assert(RankGroup(nested(), tp).shape() == RankGroup::Shape{3, 4});
-static_assert(RankGroup(nested(), dp | tp).shape() == RankGroup::Shape{6, 0});
-static_assert(RankGroup(nested(), ep).shape() == RankGroup::Shape{1, 1});
-static_assert(RankGroup(nested(), tp).member(10, 0) == 6 && RankGroup(nested(), tp).member(10, 2) == 14);
+static_assert(nested().coordinate(ep, 14) == 0);
+
+constexpr RankModes all_modes = RankModes(tp) | cp | dp | ep | pp;
 
 // Up to `most` modes of any names in a random nest.
 RankLayout random_layout(std::mt19937& random, int most) {
@@ -73,22 +68,12 @@ TEST_CASE("ranks and coordinates of a layout are one to one, however its modes a
   for (int round = 0; round < 500; ++round) {
     const RankLayout layout = random_layout(random, RankLayout::capacity);
     CAPTURE(round);
-    const int ranks = layout.ranks();
+    const int ranks = layout.size(all_modes);
     for (int rank = layout.first_rank(); rank < layout.first_rank() + ranks; ++rank) {
       int back = layout.first_rank();
       for (const RankMode name : names) back += layout.offset(name, layout.coordinate(name, rank));
       REQUIRE(back == rank);
     }
-    const RankModes chosen = RankModes(names[random() % 5]) | names[random() % 5];
-    CHECK(layout.sub(chosen).ranks() * layout.complement(chosen).ranks() == ranks);
-    CHECK(layout.sub(chosen).ranks() == layout.size(chosen));
-    // The ranks of the coalesced layout are the same, in the same order.
-    const RankLayout part = layout.sub(chosen);
-    const RankGroup all(part, names[0] | names[1] | names[2] | names[3] | names[4]);
-    const RankLayout fewer = part.coalesced();
-    const RankGroup coalesced(fewer, names[0] | names[1] | names[2] | names[3] | names[4]);
-    CHECK(all.ranks(part.first_rank()) == coalesced.ranks(part.first_rank()));
-    for (int i = 1; i < fewer.modes(); ++i) CHECK(fewer[i].stride != fewer[i - 1].stride * fewer[i - 1].size);
   }
 }
 
@@ -98,32 +83,19 @@ TEST_CASE("the groups of a layout tile its ranks, and all members agree on their
   for (int round = 0; round < 200; ++round) {
     const RankLayout layout = random_layout(random, 5);
     const RankModes chosen = RankModes(static_cast<RankMode>(random() % 5)) | static_cast<RankMode>(random() % 5);
-    const RankGroup group(layout, chosen);
     CAPTURE(round);
+    const int all = layout.size(all_modes);
     std::set<std::vector<int>> groups;
-    for (int rank = layout.first_rank(); rank < layout.first_rank() + layout.ranks(); ++rank) {
-      const std::vector<int> ranks = group.ranks(rank);
-      REQUIRE(static_cast<int>(ranks.size()) == group.size());
-      REQUIRE(ranks[static_cast<std::size_t>(group.index_of(rank))] == rank);
-      for (const int other : ranks) REQUIRE(group.ranks(other) == ranks);
-      if (const RankGroup::Shape shape = group.shape(); shape.stride > 0)
-        for (std::size_t i = 1; i < ranks.size(); ++i) CHECK(ranks[i] - ranks[i - 1] == shape.stride);
+    for (int rank = layout.first_rank(); rank < layout.first_rank() + all; ++rank) {
+      const std::vector<int> ranks = layout.group(chosen, rank);
+      REQUIRE(static_cast<int>(ranks.size()) == layout.size(chosen));
+      REQUIRE(ranks[static_cast<std::size_t>(layout.coordinate(chosen, rank))] == rank);
+      for (const int other : ranks) REQUIRE(layout.group(chosen, other) == ranks);
       groups.insert(ranks);
     }
-    CHECK(static_cast<int>(groups.size()) * group.size() == layout.ranks());
+    CHECK(static_cast<int>(groups.size()) * layout.size(chosen) == all);
   }
-}
-
-TEST_CASE("a union of sets is one group in the order of the sets") {
-  const std::array sets{RankLayout(8).append(tp, 2), RankLayout(0).append(dp, 3, 2)};
-  const RankGroup group{std::span<const RankLayout>(sets)};
-  CHECK(group.ranks(0) == std::vector{8, 9, 0, 2, 4});
-  CHECK(group.ranks(9) == group.ranks(0));
-  CHECK(group.index_of(2) == 3);
-  CHECK(group.index_of(1) == -1);
-  CHECK(group.shape() == RankGroup::Shape{5, 0});
-  const std::array pair{RankLayout(3), RankLayout(7)};
-  CHECK(RankGroup(std::span<const RankLayout>(pair)).shape() == RankGroup::Shape{2, 4});
+  CHECK(nested().group(tp, 10) == std::vector{6, 10, 14});
 }
 
 TEST_CASE("the ranks of a strategy are those of the formulas") {
@@ -145,11 +117,10 @@ TEST_CASE("the ranks of a strategy are those of the formulas") {
         for (int i = 0; i < count; ++i) ranks.push_back(first + local + (i - place) * stride);
         return ranks;
       };
-      REQUIRE(RankGroup(layout, tp).ranks(first + local) == expected(tensor, tensor_stride, s.tensor));
-      REQUIRE(RankGroup(layout, cp).ranks(first + local) == expected(shard % s.context, shard_stride, s.context));
-      REQUIRE(RankGroup(layout, shard_modes).ranks(first + local) == expected(shard, shard_stride, shards));
+      REQUIRE(layout.group(tp, first + local) == expected(tensor, tensor_stride, s.tensor));
+      REQUIRE(layout.group(cp, first + local) == expected(shard % s.context, shard_stride, s.context));
+      REQUIRE(layout.group(shard_modes, first + local) == expected(shard, shard_stride, shards));
     }
-    if (shards > 1) REQUIRE(RankGroup(layout, shard_modes).shape() == RankGroup::Shape{shards, shard_stride});
   });
 }
 

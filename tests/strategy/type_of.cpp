@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include <galvatron/strategy/type_of.hpp>
+#include <galvatron/strategy/compose.hpp>
 
 using namespace galvatron;
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <galvatron/data/data.hpp>
-#include <galvatron/model/build_mixed.hpp>
+#include <galvatron/model/build.hpp>
 
 using namespace galvatron;
 using namespace galvatron::train;

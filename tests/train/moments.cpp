@@ -7,7 +7,7 @@
 
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/count.hpp>
+#include <galvatron/model/layers.hpp>
 #include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"

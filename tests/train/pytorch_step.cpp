@@ -17,7 +17,6 @@
 
 #include <galvatron/checkpoint/manifest.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/predictions.hpp>
 #include <galvatron/plan/plan.hpp>
 

@@ -12,7 +12,7 @@
 #include <string>
 
 #include <galvatron/comm/thread/world.hpp>
-#include <galvatron/strategy/parameter_names.hpp>
+#include <galvatron/model/parameter.hpp>
 
 #include "run_rank.hpp"
 #include "toy_mixed.hpp"

@@ -6,7 +6,7 @@
 
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 #include "run_plan.hpp"
 

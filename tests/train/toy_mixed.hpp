@@ -7,7 +7,7 @@
 #include <memory>
 
 #include <galvatron/data/batch_source.hpp>
-#include <galvatron/model/build_mixed.hpp>
+#include <galvatron/model/build.hpp>
 #include <galvatron/model/predictions.hpp>
 
 #include "toy.hpp"

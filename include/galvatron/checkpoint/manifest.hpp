@@ -177,8 +177,7 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
   t.sequence_length = fields.required<std::int64_t>("sequence_length", 1);
   t.data_tokens = fields.required<std::int64_t>("data_tokens", 0);
   if (fields.contains("data_crc32c")) t.data_crc32c = fields.required<std::uint32_t>("data_crc32c");
-  fields.word("precision", t.precision, std::array{Precision::fp32, Precision::bf16, Precision::fp8},
-              [](Precision precision) { return name_of(precision); });
+  fields.word("precision", t.precision, precisions, [](Precision p) { return name_of(p); });
   out.ranks = fields.required<int>("ranks", 1);
   JsonObject rate = fields.required_object("learning_rate");
   t.learning_rate = {.peak = rate.required<double>("peak"),

@@ -30,10 +30,10 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
+#include <galvatron/model/parameter.hpp>
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/runtime/layer.hpp>
 #include <galvatron/runtime/parameter_store.hpp>
-#include <galvatron/strategy/parameter_names.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::train {

@@ -34,17 +34,6 @@ struct UsableMemory {
 
 namespace detail {
 
-/// The parts of a text between separators.
-inline std::vector<std::string_view> parts_of(std::string_view text, char separator) {
-  std::vector<std::string_view> out;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, at), text.size());
-    out.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return out;
-}
-
 /// The number behind `key` on a line of its own ("MemFree:  123 kB", "active_file 123").
 inline std::optional<std::int64_t> value_of(std::string_view text, std::string_view key) {
   for (const std::string_view line : parts_of(text, '\n'))
@@ -101,17 +90,12 @@ struct ControlGroups {
 inline std::vector<ControlGroups> memory_control_groups(std::string_view groups, std::string_view mounts) {
   std::vector<ControlGroups> out;
   for (const std::string_view line : parts_of(groups, '\n')) {  // 4:memory:/path, or 0::/path
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == line.npos ? line.npos : line.find(':', first + 1);
-    if (second == line.npos) continue;
-    const auto has_memory = [](std::string_view list) {
-      const auto words = parts_of(list, ',');
-      return std::find(words.begin(), words.end(), "memory") != words.end();
-    };
-    const std::string_view controllers = line.substr(first + 1, second - first - 1);
-    const bool is_first = !controllers.empty();
-    if (is_first && !has_memory(controllers)) continue;
-    const std::string path(line.substr(second + 1));
+    const auto parts = parts_of(line, ':');
+    if (parts.size() < 3) continue;
+    const auto has_memory = [](std::string_view list) { return std::ranges::count(parts_of(list, ','), "memory") > 0; };
+    const bool is_first = !parts[1].empty();
+    if (is_first && !has_memory(parts[1])) continue;
+    const std::string path(parts[2].data(), line.data() + line.size());
     for (const std::string_view mounted : parts_of(mounts, '\n')) {  // 35 31 0:32 ROOT MOUNT rw - TYPE SOURCE OPTIONS
       const std::size_t middle = mounted.find(" - ");
       if (middle == mounted.npos) continue;
@@ -126,8 +110,7 @@ inline std::vector<ControlGroups> memory_control_groups(std::string_view groups,
         found.below = path;
       else if (path.starts_with(root + "/"))
         found.below = path.substr(root.size());
-      const auto steps = parts_of(found.below, '/');
-      if (std::find(steps.begin(), steps.end(), "..") != steps.end()) found.below.clear();
+      if (std::ranges::count(parts_of(found.below, '/'), "..") > 0) found.below.clear();
       while (found.below.ends_with('/')) found.below.pop_back();
       out.push_back(std::move(found));
     }

@@ -16,9 +16,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
+#include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -53,7 +54,7 @@ inline void bytes_field(JsonObject& fields, std::string_view key, Bytes& bytes, 
     fields.field(key, bytes.count, 0);
   }
 }
-inline void bytes_field(JsonWriter& fields, const char* key, Bytes bytes, bool) {
+inline void bytes_field(JsonWriter<json>& fields, const char* key, Bytes bytes, bool) {
   constexpr std::int64_t gib = std::int64_t{1} << 30;
   constexpr std::int64_t mib = std::int64_t{1} << 20;
   if (bytes.count != 0 && bytes.count % gib == 0) return fields.field(key, std::to_string(bytes.count / gib) + "GiB");
@@ -62,30 +63,9 @@ inline void bytes_field(JsonWriter& fields, const char* key, Bytes bytes, bool) 
 }
 
 /// One of the first N precisions.
-template <int N, class Fields, class P>
+template <std::size_t N, class Fields, class P>
 void precision_field(Fields& fields, P& precision) {
-  std::array<Precision, N> values{};
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<Precision>(i);
-  fields.word("precision", precision, values, [](Precision p) { return name_of(p); });
-}
-
-template <class T>
-std::vector<T> numbers_from_json(JsonObject& fields, std::string_view key) {
-  std::vector<T> numbers;
-  for (const json& value : fields.required_array(key)) {
-    if (std::is_integral_v<T> ? !value.is_number_integer() : !value.is_number()) {
-      fields.fail(fields.name(key) + ": expected " + (std::is_integral_v<T> ? "integers" : "numbers") + ", found " +
-                  JsonObject::describe(value));
-      return {};
-    }
-    if (std::is_integral_v<T> && value.is_number_unsigned() &&
-        value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      fields.fail(fields.name(key) + ": the number " + value.dump() + " is too large");
-      return {};
-    }
-    numbers.push_back(value.get<T>());
-  }
-  return numbers;
+  fields.word("precision", precision, std::span(precisions).first(N), [](Precision p) { return name_of(p); });
 }
 
 /// Pairs [[integer, number], ...].
@@ -102,7 +82,7 @@ inline void points_field(JsonObject& fields, std::string_view key, Points& point
     points.emplace_back(value[0].get<std::int64_t>(), value[1].get<double>());
   }
 }
-inline void points_field(JsonWriter& fields, const char* key, const Points& points) {
+inline void points_field(JsonWriter<json>& fields, const char* key, const Points& points) {
   json out = json::array();
   for (const auto& [size, value] : points) out.push_back({size, value});
   fields.field(key, out);
@@ -120,11 +100,11 @@ void make_grid(JsonObject& fields, LogGrid<D>& grid, typename LogGrid<D>::Axes a
 template <int D>
 void grid_field(JsonObject& fields, LogGrid<D>& grid, const std::array<const char*, D>& names) {
   typename LogGrid<D>::Axes axes;
-  for (std::size_t d = 0; d < D; ++d) axes[d] = numbers_from_json<std::int64_t>(fields, names[d]);
-  make_grid(fields, grid, std::move(axes), numbers_from_json<double>(fields, "seconds"));
+  for (std::size_t d = 0; d < D; ++d) axes[d] = fields.numbers<std::int64_t>(names[d]);
+  make_grid(fields, grid, std::move(axes), fields.numbers<double>("seconds"));
 }
 template <int D>
-void grid_field(JsonWriter& fields, const LogGrid<D>& grid, const std::array<const char*, D>& names) {
+void grid_field(JsonWriter<json>& fields, const LogGrid<D>& grid, const std::array<const char*, D>& names) {
   for (std::size_t d = 0; d < D; ++d) fields.field(names[d], grid.axes()[d]);
   fields.field("seconds", grid.seconds());
 }
@@ -141,7 +121,7 @@ inline void curve_field(JsonObject& fields, LogGrid<1>& grid) {
   }
   make_grid(fields, grid, std::move(axes), std::move(seconds));
 }
-inline void curve_field(JsonWriter& fields, const LogGrid<1>& grid) {
+inline void curve_field(JsonWriter<json>& fields, const LogGrid<1>& grid) {
   Points points;
   for (std::size_t i = 0; i < grid.seconds().size(); ++i) points.emplace_back(grid.axes()[0][i], grid.seconds()[i]);
   points_field(fields, "points", points);
@@ -149,18 +129,21 @@ inline void curve_field(JsonWriter& fields, const LogGrid<1>& grid) {
 
 // The fields of a file, for JsonObject, which reads them into a value, and for JsonWriter, which writes those of one.
 
-template <class Fields, class L>
-void link_fields(Fields& fields, L& link) {
+template <class Fields, class T, class Item>
+void list_if_any(Fields& fields, const char* key, T& items, const Item& item_fields) {
+  if (fields.has(key, !items.empty())) fields.list(key, items, item_fields);
+}
+
+inline constexpr auto link_fields = [](auto& fields, auto& link) {
   constexpr double most = 1e18;
   fields.field("latency", link.latency.value, 0, 10);
   fields.field("bandwidth", link.bandwidth, 1, most);
   fields.field_or("all_reduce_bandwidth", link.all_reduce_bandwidth, link.bandwidth, 1, most);
   fields.field_or("send_bandwidth", link.send_bandwidth, link.bandwidth, 1, most);
-}
+};
 
 /// @param device  has what keys that are absent have; without a name nothing is known, and some keys are required
-template <class Fields, class D>
-void device_fields(Fields& fields, D& device) {
+inline constexpr auto device_fields = [](auto& fields, auto& device) {
   const bool known = !device.name.empty();
   const auto known_or_given = [&](const char* key, auto& value, auto... limits) {
     known ? fields.field_or(key, value, value, limits...) : fields.field(key, value, limits...);
@@ -176,15 +159,16 @@ void device_fields(Fields& fields, D& device) {
   fields.field_or("gemm_launch", device.gemm_launch.value, device.gemm_launch.value, 0, 1);
   fields.field_or("gemm_start", device.gemm_start, device.gemm_start, 0, 1e6);
   fields.field_or("multiprocessors", device.multiprocessors, device.multiprocessors, 0, 1 << 20);
-  fields.list("rates", device.rates, [](auto& item, auto& rate) {
-    precision_field<precisions>(item, rate.precision);
-    item.field_or("format", rate.format, name_of(rate.precision));
-    item.field("peak_flops", rate.peak_flops, 1, 1e21);
-    item.field_or("gemm_share", rate.gemm_share, rate.gemm_share, 0.001, 1);
-    item.field_or("sustained_share", rate.sustained_share, rate.sustained_share, 0.001, 1);
-  });
+  if (fields.has("rates", true))
+    fields.list("rates", device.rates, [](auto& item, auto& rate) {
+      precision_field<precisions.size()>(item, rate.precision);
+      item.field_or("format", rate.format, name_of(rate.precision));
+      item.field("peak_flops", rate.peak_flops, 1, 1e21);
+      item.field_or("gemm_share", rate.gemm_share, rate.gemm_share, 0.001, 1);
+      item.field_or("sustained_share", rate.sustained_share, rate.sustained_share, 0.001, 1);
+    });
   fields.check("rates", !device.rates.empty(), "at least one precision is needed, e.g. {\"precision\": \"bf16\", ...}");
-  fields.list("attention", device.attention, [](auto& item, auto& curve) {
+  list_if_any(fields, "attention", device.attention, [](auto& item, auto& curve) {
     item.word("pass", curve.kind, op::attentions, op::pass_of);
     item.field("head_dim", curve.head_dim, 1, 4096);
     points_field(item, "shares", curve.shares);
@@ -195,7 +179,7 @@ void device_fields(Fields& fields, D& device) {
       item.check("shares", i == 0 || curve.shares[i].first > curve.shares[i - 1].first, "tokens must rise");
     }
   });
-}
+};
 
 /// Those before the device and the links.
 template <class Fields, class C>
@@ -217,43 +201,35 @@ void table_fields(Fields& fields, C& cluster) {
   const auto concurrency = [](auto& item, auto& table) {
     item.field_or("concurrency", table.concurrency, 0, 0, most_devices);
   };
-  fields.list("gemm", cluster.gemm, [&](auto& item, auto& table) {
+  list_if_any(fields, "gemm", cluster.gemm, [&](auto& item, auto& table) {
     item.word("layout", table.kind, op::gemms, op::layout_of);
     item.field_or("writes", table.writes, false);
     item.check("writes", !table.writes || table.kind == op::Kind::gemm_tn,
                "only weight gradients, layout tn, are written or added to");
-    precision_field<precisions>(item, table.precision);
+    precision_field<precisions.size()>(item, table.precision);
     concurrency(item, table);
     grid_field<3>(item, table.seconds, {"m", "n", "k"});
   });
-  fields.list("attention", cluster.attention, [&](auto& item, auto& table) {
+  list_if_any(fields, "attention", cluster.attention, [&](auto& item, auto& table) {
     item.word("pass", table.kind, op::attentions, op::pass_of);
     item.field_or("causal", table.causal, true);
     precision_field<2>(item, table.precision);
     concurrency(item, table);
     grid_field<3>(item, table.seconds, {"tokens", "head_dim", "heads"});
   });
-  fields.list("memory_bound", cluster.memory_bound, [&](auto& item, auto& table) {
+  list_if_any(fields, "memory_bound", cluster.memory_bound, [&](auto& item, auto& table) {
     item.word("kind", table.kind, op::memory_bound, op::name_of);
     precision_field<2>(item, table.precision);
     concurrency(item, table);
     grid_field<2>(item, table.seconds, {"rows", "columns"});
   });
-  fields.list("messages", cluster.messages, [&](auto& item, auto& table) {
+  list_if_any(fields, "messages", cluster.messages, [&](auto& item, auto& table) {
     item.word("kind", table.kind, op::communications, op::name_of);
     item.field("group", table.group, 2, most_devices);
     item.field_or("strided", table.strided, false);
     concurrency(item, table);
     curve_field(item, table.seconds);
   });
-}
-
-/// The object `key`, by its list of fields.
-template <class List, class T>
-void object_from_json(JsonObject& parent, std::string_view key, const List& list, T& value) {
-  JsonObject fields = parent.required_object(key);
-  list(fields, value);
-  if (auto done = fields.finish(); !done) parent.fail(done.error().message);
 }
 
 /// A preset stands for its device, and where the file does not say otherwise for its links with their tables and the
@@ -263,19 +239,16 @@ inline void preset_from_json(JsonObject& fields, const json& name, const std::st
   if (fields.failed()) return;
   const auto preset = std::find_if(device_presets.begin(), device_presets.end(),
                                    [&](const DevicePreset& p) { return name == std::string(p.name); });
-  if (preset == device_presets.end()) {
-    std::vector<std::string> names;
-    for (const DevicePreset& p : device_presets) names.emplace_back(p.name);
-    fields.fail(place + ": unknown device, " + JsonObject::describe(name) + "; known are " + join(names));
-    return;
-  }
+  if (preset == device_presets.end())
+    return fields.fail(place + ": unknown device, " + JsonObject::describe(name) + "; known are " +
+                       joined(device_presets, &DevicePreset::name));
   Cluster like = preset_cluster(*preset, cluster.devices);
   cluster.device = std::move(like.device);
   cluster.across_nodes = like.across_nodes;
   cluster.overlap_slowdown = like.overlap_slowdown;
   if (fields.contains("inside_node")) return;  // tables would win over the link that the file gives
   cluster.inside_node = like.inside_node;
-  if (!fields.contains("messages")) cluster.messages = std::move(like.messages);
+  cluster.messages = std::move(like.messages);
 }
 
 }  // namespace detail
@@ -284,17 +257,14 @@ inline void preset_from_json(JsonObject& fields, const json& name, const std::st
 /// version, missing and unknown keys, values out of range, tables whose sizes disagree.
 inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
   JsonObject fields(value, source_name);
-  if (value.is_object()) {
-    if (const auto format = fields.required<std::string>("format"); !fields.failed() && format != cluster_format)
-      fields.fail(source_name + ": this is a \"" + detail::one_line(format, 40) +
-                  "\" file; a cluster file has \"format\": \"" + cluster_format + "\"");
-    if (const int version = fields.required<int>("version"); !fields.failed() && version != cluster_format_version)
-      fields.fail(source_name + ": cluster format version " + std::to_string(version) +
-                  " is not known; this program reads version " + std::to_string(cluster_format_version) +
-                  ", write the file again with galvatron profile");
-  }
-  if (fields.failed()) return tl::unexpected<Error>(fields.finish_allowing_unknown_keys().error());
-
+  const auto format = fields.required<std::string>("format");
+  fields.check("format", format == cluster_format,
+               "this is a \"" + detail::one_line(format, 40) + "\" file; a cluster file has \"format\": \"" +
+                   cluster_format + "\"");
+  const int version = fields.required<int>("version");
+  fields.check("version", version == cluster_format_version,
+               "cluster format version " + std::to_string(version) + " is not known; this program reads version " +
+                   std::to_string(cluster_format_version) + ", write the file again with galvatron profile");
   Cluster cluster;
   detail::cluster_fields(fields, cluster);
   const nlohmann::json* device = fields.any("device");
@@ -302,34 +272,18 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
   const bool like = device != nullptr && device->is_object() && device->contains("like");
   if (named) detail::preset_from_json(fields, *device, fields.name("device"), cluster);
   if (like) detail::preset_from_json(fields, device->at("like"), fields.name("device") + ": \"like\"", cluster);
-  if (device == nullptr) fields.fail(source_name + ": the key \"device\" is missing");
-  if (!named && !fields.failed()) {
-    if (device->is_object() && device->contains("rates")) cluster.device.rates.clear();
-    if (device->is_object() && device->contains("attention")) cluster.device.attention.clear();
-    const auto list = [](JsonObject& object, DeviceSpec& spec) {
+  if (!named)
+    fields.object("device", cluster.device, [](JsonObject& object, DeviceSpec& spec) {
       object.any("like");
       detail::device_fields(object, spec);
-    };
-    detail::object_from_json(fields, "device", list, cluster.device);
-  }
+    });
   const auto link = [&](const char* key, Link& to, bool needed) {
-    if (fields.contains(key))
-      detail::object_from_json(fields, key, detail::link_fields<JsonObject, Link>, to);
-    else if (needed && !named && !like && !fields.failed())
-      fields.fail(source_name + ": the key \"" + key + "\" is missing");
-    else
-      fields.any(key);
+    if (fields.has(key, true) || (needed && !named && !like)) fields.object(key, to, detail::link_fields);
   };
   link("inside_node", cluster.inside_node, cluster.devices_per_node > 1);
   link("across_nodes", cluster.across_nodes, cluster.devices > cluster.devices_per_node);
   detail::table_fields(fields, cluster);
-  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(done.error());
-  return cluster;
-}
-
-/// Reads a cluster file. Errors (usage): unreadable, malformed, and those of cluster_from_json.
-inline Result<Cluster> read_cluster(const std::filesystem::path& path) {
-  return read_json_file(path).and_then([&](const auto& value) { return cluster_from_json(value, path.string()); });
+  return fields.finish().map([&] { return std::move(cluster); });
 }
 
 /// A preset by name, or else the cluster file at that path. Errors (usage): neither exists, or the file is bad.
@@ -341,25 +295,24 @@ inline Result<Cluster> load_cluster(const std::string& name_or_path) {
   if (!std::filesystem::exists(name_or_path, ignored))
     return usage_error("unknown cluster \"" + detail::one_line(name_or_path, 120) +
                        "\": no preset and no file of this name" +
-                       detail::cluster_advice(name_or_path, "; presets are " + detail::join(cluster_names()) +
+                       detail::cluster_advice(name_or_path, "; presets are " + detail::joined(cluster_names()) +
                                                                 " (N is a number), `galvatron profile` writes a file "
                                                                 "for this machine"));
-  return read_cluster(name_or_path);
+  return read_json_file(name_or_path).and_then([&](const auto& value) {
+    return cluster_from_json(value, name_or_path);
+  });
 }
 
 /// The JSON form of a cluster; cluster_from_json gives the same value back, bit for bit.
 inline nlohmann::json cluster_to_json(const Cluster& cluster) {
-  nlohmann::json out{{"format", cluster_format},
-                     {"version", cluster_format_version},
-                     {"device", {{"rates", nlohmann::json::array()}}}};
+  nlohmann::json out;
   JsonWriter fields(out);
-  JsonWriter device(out["device"]);
-  JsonWriter inside(out["inside_node"]);
-  JsonWriter across(out["across_nodes"]);
+  fields.field("format", cluster_format);
+  fields.field("version", cluster_format_version);
   detail::cluster_fields(fields, cluster);
-  detail::device_fields(device, cluster.device);
-  detail::link_fields(inside, cluster.inside_node);
-  detail::link_fields(across, cluster.across_nodes);
+  fields.object("device", cluster.device, detail::device_fields);
+  fields.object("inside_node", cluster.inside_node, detail::link_fields);
+  fields.object("across_nodes", cluster.across_nodes, detail::link_fields);
   detail::table_fields(fields, cluster);
   return out;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -90,10 +91,8 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
 
   const Seconds step = cluster.inside_node.latency;
   if (preset.name == "titan-24g") {
-    for (const auto& [kind, share] :
-         {std::pair{op::Kind::all_reduce, pcie_all_reduce}, std::pair{op::Kind::all_gather, pcie_all_gather},
-          std::pair{op::Kind::reduce_scatter, pcie_reduce_scatter}})
-      for (const auto& [group, reached] : {std::pair{2, share.two}, {4, share.four}, {8, share.eight}})
+    for (const auto& [kind, two, four, eight] : pcie_shares)
+      for (const auto& [group, reached] : {std::pair{2, two}, {4, four}, {8, eight}})
         cluster.messages.push_back(
             bus_table(kind, group, std::array{BusPoint{8589934592, reached * pcie3_link}}, 1.0, step));
     return cluster;
@@ -157,15 +156,8 @@ inline std::vector<std::string> likely_clusters(std::string_view name) {
 
 /// `; did you mean 8xa100-40g or 8xa100-80g?`, or `otherwise`.
 inline std::string cluster_advice(std::string_view name, const std::string& otherwise) {
-  std::string out;
-  for (const std::string& likely : likely_clusters(name)) out += (out.empty() ? "" : " or ") + likely;
-  return out.empty() ? otherwise : "; did you mean " + out + "?";
-}
-
-inline std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+  const std::vector<std::string> likely = likely_clusters(name);
+  return likely.empty() ? otherwise : "; did you mean " + joined(likely, {}, " or ") + "?";
 }
 
 }  // namespace detail
@@ -218,7 +210,7 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   const std::string_view name = name_text;
   if (name == "host") return std::optional(host_cluster());
   const std::size_t cross = name.find('x');
-  const auto known = [] { return "; known are " + detail::join(cluster_names()); };
+  const auto known = [] { return "; known are " + detail::joined(cluster_names()); };
   if (cross == 0 || cross == std::string_view::npos) return std::nullopt;
   const std::string_view digits = name.substr(0, cross);
   const std::string_view device = name.substr(cross + 1);
@@ -244,7 +236,7 @@ inline Result<Cluster> find_cluster(std::string_view name) {
   if (preset->has_value()) return std::move(**preset);
   return usage_error(
       "unknown cluster \"" + detail::one_line(name, 120) + "\"" +
-      detail::cluster_advice(name, ": presets are " + detail::join(cluster_names()) + " (N is a number)"));
+      detail::cluster_advice(name, ": presets are " + detail::joined(cluster_names()) + " (N is a number)"));
 }
 
 }  // namespace galvatron

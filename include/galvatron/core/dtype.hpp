@@ -1,6 +1,7 @@
 // Number formats of tensors.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <type_traits>
@@ -27,7 +28,7 @@ struct bfloat16 {
 /// parameters are bfloat16, and products of blocks have 8-bit operands (cost/product_8bit.hpp). Of an optimizer's
 /// moments fp32 or bf16 is the format in which they are kept.
 enum class Precision : std::uint8_t { fp32, bf16, fp8 };
-inline constexpr int precisions = static_cast<int>(Precision::fp8) + 1;
+inline constexpr std::array precisions{Precision::fp32, Precision::bf16, Precision::fp8};
 
 constexpr const char* name_of(Precision precision) {
   return precision == Precision::fp32 ? "fp32" : precision == Precision::bf16 ? "bf16" : "fp8";

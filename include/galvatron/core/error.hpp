@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <new>
 #include <source_location>
 #include <stdexcept>
@@ -38,9 +39,6 @@ using Result = tl::expected<T, Error>;
 [[nodiscard]] inline tl::unexpected<Error> usage_error(std::string message) {
   return tl::unexpected<Error>(Error{ErrorKind::usage, std::move(message)});
 }
-[[nodiscard]] inline tl::unexpected<Error> internal_error(std::string message) {
-  return tl::unexpected<Error>(Error{ErrorKind::internal, std::move(message)});
-}
 
 namespace detail {
 
@@ -49,6 +47,17 @@ inline std::string one_line(std::string_view text, std::size_t limit = 200) {
   std::string out;
   for (const char c : text.substr(0, limit)) out += c >= 0x20 && c < 0x7f ? c : '?';
   return text.size() > limit ? out + "..." : out;
+}
+
+/// `a, b, c` of the words that word(item) are.
+template <class Items, class Word = std::identity>
+std::string joined(const Items& items, const Word& word = {}, std::string_view between = ", ") {
+  std::string out;
+  for (const auto& item : items) {
+    if (!out.empty()) out += between;
+    out += std::invoke(word, item);
+  }
+  return out;
 }
 
 }  // namespace detail

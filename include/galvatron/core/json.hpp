@@ -140,7 +140,7 @@ class JsonObject {
   template <class T>
   T optional(std::string_view key, T otherwise, const T& least = std::numeric_limits<T>::lowest(),
              const T& most = std::numeric_limits<T>::max()) {
-    const nlohmann::json* field = find(key);
+    const nlohmann::json* field = any(key);
     if (field == nullptr || field->is_null()) return otherwise;
     return read<T>(*field, name(key), least, most);
   }
@@ -158,29 +158,37 @@ class JsonObject {
   template <class T, class Values, class Word>
   void word(std::string_view key, T& value, const Values& values, const Word& word) {
     const auto text = required<std::string>(key);
-    std::string known;
     for (const T each : values) {
       value = each;
       if (text == word(each)) return;
-      known += (known.empty() ? "" : ", ") + std::string(word(each));
     }
-    fail(name(key) + ": unknown value \"" + detail::one_line(text, 40) + "\"; known are " + known);
+    fail(name(key) + ": unknown value \"" + detail::one_line(text, 40) + "\"; known are " +
+         detail::joined(values, word));
   }
-  /// An optional array of objects with the fields that fields(object, item) lists. Two items of one key() contradict
-  /// each other.
+  /// The object `key` with the fields that fields(object, value) lists.
+  template <class T, class Fields>
+  void object(std::string_view key, T& value, const Fields& fields) {
+    if (const nlohmann::json* field = find_required(key)) read_object(*field, name(key), value, fields);
+  }
+  /// An array of objects with the fields that fields(object, item) lists. Two items of one key() contradict each other.
   template <class T, class Fields>
   void list(std::string_view key, std::vector<T>& items, const Fields& fields) {
-    if (!contains(key)) return;
     const nlohmann::json& values = required_array(key);
+    items.clear();
     for (std::size_t i = 0; i < values.size() && !failed(); ++i) {
-      JsonObject object(values[i], name(key) + "[" + std::to_string(i) + "]");
-      fields(object, items.emplace_back());
-      if (auto done = object.finish(); !done) fail(done.error().message);
-      for (std::size_t j = 0; j < i; ++j)
-        if (items[i].key() == items[j].key())
-          fail(name(key) + ": entries " + std::to_string(j) + " and " + std::to_string(i) +
-               " are for the same thing; keep one of them");
+      read_object(values[i], where_ + ": " + std::string(key) + "[" + std::to_string(i) + "]", items.emplace_back(),
+                  fields);
+      if constexpr (requires { items[i].key(); })
+        for (std::size_t j = 0; j < i; ++j)
+          if (items[i].key() == items[j].key())
+            fail(name(key) + ": entries " + std::to_string(j) + " and " + std::to_string(i) +
+                 " are for the same thing; keep one of them");
     }
+  }
+  /// Whether there is a field `key`; a JsonWriter has one where it is `needed`.
+  bool has(std::string_view key, [[maybe_unused]] bool needed) {
+    const nlohmann::json* field = any(key);
+    return field != nullptr && !field->is_null();
   }
   /// `otherwise` says what is wrong with the field `key` unless it holds.
   void check(std::string_view key, bool holds, const std::string& otherwise) {
@@ -196,8 +204,24 @@ class JsonObject {
     return nothing;
   }
 
+  /// The array `key` of numbers in [least, most].
+  template <class T>
+  std::vector<T> numbers(std::string_view key, const T& least = std::numeric_limits<T>::lowest(),
+                         const T& most = std::numeric_limits<T>::max()) {
+    std::vector<T> out;
+    for (const nlohmann::json& value : required_array(key))
+      out.push_back(read<T>(value, name(key) + "[" + std::to_string(out.size()) + "]", least, most));
+    return out;
+  }
+
   /// Any value under `key`, marked as known; null pointer when there is none.
-  const nlohmann::json* any(std::string_view key) { return find(key); }
+  const nlohmann::json* any(std::string_view key) {
+    const std::string wanted(key);
+    asked_.insert(wanted);
+    if (!value_->is_object()) return nullptr;
+    const auto at = value_->find(wanted);
+    return at == value_->end() ? nullptr : &*at;
+  }
 
   /// A reader of the object `key` of this one. Its own finish() tells its errors.
   JsonObject required_object(std::string_view key) {
@@ -218,12 +242,16 @@ class JsonObject {
   }
   [[nodiscard]] bool failed() const { return error_.has_value(); }
 
+  /// This object and those in it only inform: keys may be missing, and unknown ones are ignored.
+  void only_informs() { only_informs_ = true; }
+
   /// The first error, or an error for the keys that nobody asked for.
   [[nodiscard]] Result<void> finish() {
-    if (!error_)
+    if (!error_ && !only_informs_)
       for (const auto& item : value_->items())
         if (asked_.find(item.key()) == asked_.end()) {
-          fail(where_ + ": unknown key \"" + detail::one_line(item.key(), 60) + "\"; known are " + known_keys());
+          fail(where_ + ": unknown key \"" + detail::one_line(item.key(), 60) + "\"; known are " +
+               (asked_.empty() ? "none" : detail::joined(asked_)));
           break;
         }
     return finish_allowing_unknown_keys();
@@ -243,18 +271,19 @@ class JsonObject {
   }
 
  private:
-  const nlohmann::json* find(std::string_view key) {
-    const std::string wanted(key);
-    asked_.insert(wanted);
-    if (!value_->is_object()) return nullptr;
-    const auto at = value_->find(wanted);
-    return at == value_->end() ? nullptr : &*at;
-  }
-
   const nlohmann::json* find_required(std::string_view key) {
-    const nlohmann::json* field = find(key);
+    const nlohmann::json* field = any(key);
+    if (only_informs_) return field == nullptr || field->is_null() ? nullptr : field;
     if (field == nullptr) fail(where_ + ": the key \"" + std::string(key) + "\" is missing");
     return field;
+  }
+
+  template <class T, class Fields>
+  void read_object(const nlohmann::json& from, std::string where, T& value, const Fields& fields) {
+    JsonObject object(from, std::move(where));
+    object.only_informs_ = only_informs_;
+    fields(object, value);
+    if (auto done = object.finish(); !done) fail(done.error().message);
   }
 
   template <class T>
@@ -305,22 +334,18 @@ class JsonObject {
     return std::is_integral_v<T> ? " from " + text(least) + " to " + text(most) : "";
   }
 
-  [[nodiscard]] std::string known_keys() const {
-    std::string list;
-    for (const std::string& key : asked_) list += (list.empty() ? "" : ", ") + key;
-    return list.empty() ? "none" : list;
-  }
-
   const nlohmann::json* value_;
   std::string where_;
   std::set<std::string> asked_;
   std::optional<Error> error_;
+  bool only_informs_ = false;
 };
 
 /// Writes the fields of an object that a JsonObject reads, with the same calls.
+template <class Json>
 class JsonWriter {
  public:
-  explicit JsonWriter(nlohmann::json& out) : out_(out) {}
+  explicit JsonWriter(Json& out) : out_(out) { out_ = Json::object(); }
 
   template <class T, class... Limits>
   void field(const std::string& key, const T& value, const Limits&...) {
@@ -335,17 +360,24 @@ class JsonWriter {
     out_[key] = word(value);
   }
   template <class T, class Fields>
-  void list(const std::string& key, const std::vector<T>& items, const Fields& fields) {
-    for (const T& item : items) {
-      JsonWriter object(out_[key].emplace_back());
+  void object(const std::string& key, T& value, const Fields& fields) {
+    JsonWriter object(out_[key]);
+    fields(object, value);
+  }
+  template <class T, class Fields>
+  void list(const std::string& key, T& items, const Fields& fields) {
+    Json& values = out_[key] = Json::array();
+    for (auto& item : items) {
+      JsonWriter object(values.emplace_back());
       fields(object, item);
     }
   }
+  static bool has(std::string_view, bool needed) { return needed; }
   template <class Message>
   void check(const std::string&, bool, const Message&) {}
 
  private:
-  nlohmann::json& out_;
+  Json& out_;
 };
 
 }  // namespace galvatron

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -12,8 +13,10 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/names.hpp>
 #include <galvatron/core/units.hpp>
 
 namespace galvatron {
@@ -38,6 +41,24 @@ inline std::string in_units(double value, double base, const std::array<const ch
   for (; std::fabs(value) >= base - 0.5 && unit + 1 < units.size(); ++unit) value /= base;
   return (std::fabs(value) >= base - 0.5 ? formatted("%.3g", value) : three_digits(value)) + units[unit];
 }
+/// The shortest text that reads back as the same number; infinities and NaN become 0, which JSON can say.
+inline std::string shortest_text(double x) {
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), std::isfinite(x) ? x : 0.0).ptr;
+  return {digits.data(), end};
+}
+
+/// The parts of a text between separators.
+inline std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+  std::vector<std::string_view> out;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, at), text.size());
+    out.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+
 /// A number at the beginning of a text; nothing for another word or one above 2^63 - 1.
 inline std::optional<std::int64_t> leading_number(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -58,32 +79,28 @@ inline Result<Bytes> parse_bytes(std::string_view text) {
                        "; write a size as 16GiB, 36GB, 512MiB or a number of bytes");
   };
   if (!text.empty() && text.front() == '-') return refuse("it is negative");
-  std::size_t at = 0;
-  const auto is_digit = [&] { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
-  detail::WideUnsigned digits = 0;  // the number without its point
-  detail::WideUnsigned scale = 1;   // ten to the number of digits after the point
-  constexpr auto limit = static_cast<detail::WideUnsigned>(std::numeric_limits<std::int64_t>::max());
-  bool any = false;
-  for (; is_digit(); ++at, any = true) {
-    digits = digits * 10 + static_cast<unsigned>(text[at] - '0');
-    if (digits > limit) return refuse("it is larger than 2^63 - 1 bytes");
-  }
-  bool fraction = false;
-  if (any && at < text.size() && text[at] == '.') {
-    ++at;
-    for (; is_digit(); ++at, fraction = true)
+  constexpr std::uint64_t limit = std::numeric_limits<std::int64_t>::max();
+  std::uint64_t whole = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), whole);
+  if (failure == std::errc::invalid_argument) return refuse("it does not begin with a digit");
+  if (failure != std::errc{} || whole > limit) return refuse("it is larger than 2^63 - 1 bytes");
+  auto at = static_cast<std::size_t>(end - text.data());
+  detail::WideUnsigned digits = whole;  // the number without its point
+  detail::WideUnsigned scale = 1;       // ten to the number of digits after the point
+  const bool fraction = at < text.size() && text[at] == '.';
+  if (fraction) {
+    const std::size_t point = at++;
+    for (; at < text.size() && detail::is_digit(text[at]); ++at)
       if (digits < limit && scale < 1'000'000'000'000'000'000) {  // what follows is less than a byte
         digits = digits * 10 + static_cast<unsigned>(text[at] - '0');
         scale *= 10;
       }
-    if (!fraction) return refuse("digits must follow the point");
+    if (at == point + 1) return refuse("digits must follow the point");
   }
-  if (!any) return refuse("it does not begin with a digit");
   const std::string number(text.substr(0, std::min<std::size_t>(at, 20)));
   if (at < text.size() && text[at] == ' ') ++at;
 
-  std::string unit;
-  for (const char c : text.substr(at)) unit += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string unit = detail::lower_case(text.substr(at));
   detail::WideUnsigned factor = 1;
   if (unit.empty() || unit == "b") {
     if (fraction) return refuse("a fraction needs a unit");

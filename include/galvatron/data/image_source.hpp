@@ -36,7 +36,6 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/data/data_files.hpp>
-#include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::train {

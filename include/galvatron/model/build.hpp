@@ -1,10 +1,15 @@
-// Models of the GPT-2 and Llama families from a few numbers.
+// Models from a few numbers, family by family: GPT-2, Llama, BERT, ViT, T5, Swin, Mixtral. None is checked here: see
+// checked().
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 
+#include <galvatron/model/graph.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {
@@ -37,58 +42,251 @@ struct LlamaShape {
   double norm_epsilon = 1e-5;
 };
 
+/// The numbers of a model of the BERT family; 0 stands for the usual value.
+struct BertShape {
+  int layers = 0;                ///< L
+  std::int64_t hidden = 0;       ///< H
+  std::int64_t heads = 0;        ///< A
+  std::int64_t vocabulary = 0;   ///< V
+  std::int64_t positions = 512;  ///< the longest sequence
+  std::int64_t ffn = 0;          ///< width of the MLP, 4 H by default
+  std::int64_t token_types = 2;  ///< segments
+  double norm_epsilon = 1e-12;
+};
+
+/// The numbers of a Vision Transformer; 0 stands for the usual value.
+struct VitShape {
+  int layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t ffn = 0;       ///< 4 H by default
+  std::int64_t image = 224;   ///< pixels of a side
+  std::int64_t patch = 16;    ///< pixels of a side; divides `image`
+  std::int64_t channels = 3;  ///< numbers of a pixel
+  std::int64_t classes = 1000;
+  double norm_epsilon = 1e-6;
+};
+
+/// The numbers of a model of the T5 family; 0 stands for the usual value.
+struct T5Shape {
+  int encoder_layers = 0;
+  int decoder_layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t head_dim = 0;  ///< H / A by default
+  std::int64_t ffn = 0;
+  std::int64_t vocabulary = 32128;
+  std::int64_t source = 512;  ///< tokens of the encoder, in which the model's sequence is counted
+  std::int64_t target = 512;  ///< tokens of the decoder beside `source` ones of the encoder; at most as many
+  std::int64_t buckets = 32;  ///< of distances, each with a bias for every head
+  bool tied = true;
+  bool gated = false;  ///< SwiGLU instead of ReLU
+  double norm_epsilon = 1e-6;
+};
+
+/// The numbers of a Swin Transformer.
+struct SwinShape {
+  std::array<int, 4> depths{};  ///< blocks of each stage; 0 for stages that a small model lacks at its end
+  std::int64_t hidden = 0;      ///< of the first stage; it doubles from one to the next
+  std::array<std::int64_t, 4> heads{};
+  std::int64_t ffn_ratio = 4;  ///< MLP width over hidden
+  std::int64_t image = 224;    ///< pixels of a side; a multiple of 8 patches (of fewer with fewer stages)
+  std::int64_t patch = 4;      ///< pixels of a side
+  std::int64_t window = 7;     ///< tokens of a side; divides those of a side in every stage, or all of a small image
+  std::int64_t channels = 3;
+  std::int64_t classes = 1000;
+  double norm_epsilon = 1e-5;
+};
+
+/// A Llama whose MLPs are experts.
+struct MixtralShape {
+  LlamaShape dense;
+  std::int64_t experts = 0;
+  std::int64_t active_experts = 0;  ///< of a token
+};
+
 /// An embedding, `layers` equal blocks and a head. `block` describes a block and carries the vocabulary.
-inline ModelSpec model_of_equal_blocks(std::string name, const LayerSpec& block, int layers) {
-  ModelSpec model;
-  model.name = std::move(name);
-  LayerSpec layer = block;
-  layer.layers = layers;
-  model.embedding = layer;
+inline ModelSpec model_of_equal_blocks(std::string name, LayerSpec block, int layers) {
+  block.kind = LayerKind::block;
+  block.layers = layers;
+  ModelSpec model{std::move(name), block, {}, block};
   model.embedding.kind = LayerKind::embedding;
-  model.head = layer;
   model.head.kind = LayerKind::head;
-  layer.kind = LayerKind::block;
-  model.blocks.assign(layers > 0 ? static_cast<std::size_t>(layers) : 0, layer);
+  model.blocks.assign(layers > 0 ? static_cast<std::size_t>(layers) : 0, block);
   return model;
 }
 
-/// GPT-2 (Radford et al., 2019): learned positions, LayerNorm before each part, GELU, biases, tied head. Not checked:
-/// see checked().
+namespace detail {
+
+/// A block of what all families but Swin's have in their shapes.
+template <class Shape>
+LayerSpec block_of(const Shape& shape) {
+  LayerSpec block;
+  block.hidden = shape.hidden;
+  block.heads = block.kv_heads = shape.heads;
+  block.head_dim = shape.heads > 0 ? shape.hidden / shape.heads : 0;
+  if constexpr (requires { shape.head_dim; }) block.head_dim = shape.head_dim != 0 ? shape.head_dim : block.head_dim;
+  block.ffn = shape.ffn;
+  block.norm_epsilon = shape.norm_epsilon;
+  if constexpr (requires { shape.vocabulary; }) block.vocabulary = shape.vocabulary;
+  if constexpr (requires { shape.positions; }) block.positions = shape.positions;
+  if constexpr (requires { shape.tied; }) block.tied = shape.tied;
+  return block;
+}
+/// The same with an MLP of 4 H by default.
+template <class Shape>
+LayerSpec gpt_block_of(const Shape& shape) {
+  LayerSpec block = block_of(shape);
+  if (block.ffn == 0) block.ffn = 4 * block.hidden;
+  return block;
+}
+
+}  // namespace detail
+
+/// GPT-2 (Radford et al., 2019): learned positions, LayerNorm before each part, GELU, biases, tied head.
 inline ModelSpec gpt(std::string name, const GptShape& shape) {
-  return model_of_equal_blocks(std::move(name),
-                               {.hidden = shape.hidden,
-                                .heads = shape.heads,
-                                .kv_heads = shape.heads,
-                                .head_dim = shape.heads > 0 ? shape.hidden / shape.heads : 0,
-                                .ffn = shape.ffn != 0 ? shape.ffn : 4 * shape.hidden,
-                                .vocabulary = shape.vocabulary,
-                                .positions = shape.positions,
-                                .tied = shape.tied,
-                                .norm_epsilon = shape.norm_epsilon},
-                               shape.layers);
+  return model_of_equal_blocks(std::move(name), detail::gpt_block_of(shape), shape.layers);
 }
 
 /// Llama (Touvron et al., 2023): rotary positions, RMSNorm before each part, SwiGLU, grouped-query attention, no
-/// biases. Not checked: see checked().
+/// biases.
 inline ModelSpec llama(std::string name, const LlamaShape& shape) {
-  return model_of_equal_blocks(std::move(name),
-                               {.hidden = shape.hidden,
-                                .heads = shape.heads,
-                                .kv_heads = shape.kv_heads != 0 ? shape.kv_heads : shape.heads,
-                                .head_dim = shape.head_dim != 0 ? shape.head_dim
-                                            : shape.heads > 0   ? shape.hidden / shape.heads
-                                                                : 0,
-                                .ffn = shape.ffn,
-                                .vocabulary = shape.vocabulary,
-                                .positions = shape.positions,
-                                .norm = NormKind::rms_norm,
-                                .activation = ActivationKind::swiglu,
-                                .position = PositionKind::rotary,
-                                .bias = shape.bias,
-                                .tied = shape.tied,
-                                .rope_theta = shape.rope_theta,
-                                .norm_epsilon = shape.norm_epsilon},
-                               shape.layers);
+  LayerSpec block = detail::block_of(shape);
+  if (shape.kv_heads != 0) block.kv_heads = shape.kv_heads;
+  block.norm = NormKind::rms_norm;
+  block.activation = ActivationKind::swiglu;
+  block.position = PositionKind::rotary;
+  block.bias = shape.bias;
+  block.rope_theta = shape.rope_theta;
+  return model_of_equal_blocks(std::move(name), block, shape.layers);
+}
+
+/// Mixtral (Jiang et al., 2024): Llama with a router before the MLPs of each block.
+inline ModelSpec mixtral(std::string name, const MixtralShape& shape) {
+  ModelSpec model = llama(std::move(name), shape.dense);
+  for (LayerSpec& block : model.blocks) {
+    block.experts = shape.experts;
+    block.active_experts = shape.active_experts;
+  }
+  return model;
+}
+
+/// BERT (Devlin et al., 2019): learned positions and segments, bidirectional attention, a norm after each residual, and
+/// the head of its masked language model, tied.
+inline ModelSpec bert(std::string name, const BertShape& shape) {
+  LayerSpec block = detail::gpt_block_of(shape);
+  block.causal = false;
+  block.tied = true;
+  block.norm_order = NormOrder::after;
+  block.head = HeadKind::masked_language;
+  ModelSpec model = model_of_equal_blocks(std::move(name), block, shape.layers);
+  model.embedding.token_types = shape.token_types;
+  model.embedding.closing_norm = true;
+  return model;
+}
+
+/// ViT (Dosovitskiy et al., 2021): patches and a class token, learned positions, blocks as GPT's without a mask, a
+/// classifier of the class token.
+inline ModelSpec vit(std::string name, const VitShape& shape) {
+  const std::int64_t side = shape.patch > 0 ? shape.image / shape.patch : 0;
+  LayerSpec block = detail::gpt_block_of(shape);
+  block.vocabulary = shape.classes;
+  block.positions = side * side + 1;
+  block.causal = false;
+  ModelSpec model = model_of_equal_blocks(std::move(name), block, shape.layers);
+  model.embedding.vocabulary = 0;
+  model.embedding.patch_width = shape.patch * shape.patch * shape.channels;
+  model.embedding.class_token = true;
+  model.head.head = HeadKind::classifier;
+  model.head.class_token = true;
+  return model;
+}
+
+/// T5 (Raffel et al., 2020): an encoder and a decoder with cross attention behind each other, biases by relative
+/// position, RMS norms, no other biases. Every block has a table of positions of its own, as in umT5 (Chung et al.,
+/// 2023); T5 has one for all blocks of a side, which pipeline stages would have to keep alike. The embedding looks up
+/// source and target tokens: the encoder reads the one, the first decoder the other, and all decoders the encoder's
+/// output. Without encoders or decoders it has no blocks.
+inline ModelSpec t5(std::string name, const T5Shape& shape) {
+  const TokenRatio target{shape.target, shape.source};
+  LayerSpec encoder = detail::block_of(shape);
+  encoder.positions = shape.source;
+  encoder.norm = NormKind::rms_norm;
+  encoder.activation = shape.gated ? ActivationKind::swiglu : ActivationKind::relu;
+  encoder.position = PositionKind::relative;
+  encoder.bias = false;
+  encoder.causal = false;
+  encoder.bias_rows = shape.buckets;
+  LayerSpec layer = encoder;
+  layer.layers = shape.encoder_layers + shape.decoder_layers;
+  ModelGraph graph;
+  graph.name = std::move(name);
+  const auto add = [&graph](LayerSpec made, LayerKind kind, NodeOutput first, NodeOutput second = {}) {
+    made.kind = kind;
+    return NodeOutput{graph.add(made, first, second)};
+  };
+  LayerSpec end = layer;
+  end.bias_rows = 0;
+  end.target = target;
+  NodeOutput x = add(end, LayerKind::embedding, {});
+  NodeOutput y{x.node, 1};
+  for (int i = 0; i < shape.encoder_layers; ++i) {
+    layer.closing_norm = i + 1 == shape.encoder_layers;
+    x = add(layer, LayerKind::block, x);
+  }
+  layer.closing_norm = false;
+  layer.causal = true;
+  layer.tokens = target;
+  layer.memory = all_tokens;
+  for (int i = 0; i < shape.decoder_layers; ++i) y = add(layer, LayerKind::block, y, x);
+  layer.memory = no_tokens;
+  layer.bias_rows = 0;
+  layer.causal = encoder.causal;
+  add(layer, LayerKind::head, y);
+  auto chain = chain_of(graph);
+  return chain ? std::move(*chain) : model_of_equal_blocks(graph.name, encoder, 0);
+}
+
+/// Swin (Liu et al., 2021): attention within windows, every other block's shifted, with a table of relative positions
+/// in each block; between the four stages 2 x 2 tokens become one of twice the width, as a part of the next block; a
+/// classifier of the mean. An image that is no larger than a window is one, and nothing is shifted. The sequence is
+/// counted in tokens of the first stage.
+inline ModelSpec swin(std::string name, const SwinShape& shape) {
+  const std::int64_t side = shape.patch > 0 ? shape.image / shape.patch : 0;
+  ModelSpec model;
+  model.name = std::move(name);
+  LayerSpec layer{.hidden = shape.hidden,
+                  .vocabulary = shape.classes,
+                  .positions = side * side,
+                  .position = PositionKind::relative,
+                  .causal = false,
+                  .norm_epsilon = shape.norm_epsilon,
+                  .layers = shape.depths[0] + shape.depths[1] + shape.depths[2] + shape.depths[3]};
+  model.embedding = layer;
+  model.embedding.kind = LayerKind::embedding;
+  model.embedding.vocabulary = 0;
+  model.embedding.patch_width = shape.patch * shape.patch * shape.channels;
+  model.embedding.closing_norm = true;
+  for (std::size_t stage = 0; stage < shape.depths.size(); ++stage) {
+    layer.hidden = shape.hidden << stage;
+    layer.heads = layer.kv_heads = shape.heads[stage];
+    layer.head_dim = layer.heads > 0 ? layer.hidden / layer.heads : 0;
+    layer.ffn = shape.ffn_ratio * layer.hidden;
+    layer.tokens.whole = std::int64_t{1} << (2 * stage);
+    layer.window = std::min(shape.window, side >> stage);
+    layer.bias_rows = (2 * layer.window - 1) * (2 * layer.window - 1);
+    for (int i = 0; i < shape.depths[stage]; ++i) {
+      layer.merges = stage > 0 && i == 0;
+      layer.shift = i % 2 == 1 && layer.window < side >> stage ? layer.window / 2 : 0;
+      model.blocks.push_back(layer);
+    }
+  }
+  model.head = model.blocks.empty() ? layer : model.blocks.back();
+  model.head.kind = LayerKind::head;
+  model.head.head = HeadKind::classifier;
+  model.head.window = model.head.shift = model.head.bias_rows = 0;
+  model.head.merges = false;
+  return model;
 }
 
 }  // namespace galvatron

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {
@@ -81,8 +80,6 @@ inline Result<ModelSpec> checked(ModelSpec model) {
   };
   if (model.embedding.kind != LayerKind::embedding || model.head.kind != LayerKind::head || model.blocks.empty())
     return refuse("", "it is an embedding, at least one block, and a head.");
-  if (const auto why = why_inconsistent(model.embedding); !why.empty()) return refuse(" (embedding)", why);
-  if (const auto why = why_inconsistent(model.head); !why.empty()) return refuse(" (head)", why);
   const std::int64_t sequence = model.positions();
   const auto fits_behind = [sequence](const LayerSpec& before, const LayerSpec& layer) {
     if (layer.positions < sequence) return false;
@@ -92,26 +89,24 @@ inline Result<ModelSpec> checked(ModelSpec model) {
     for (int i = 0; i < most_parts; ++i)  // what is not read again ends here
       if (!same(before.after(i), layer.before(i)) && layer.before(i).tokens.any()) return false;
     const BundlePart in = layer.before(layer.place.inputs[0] < 0 ? 0 : layer.place.inputs[0]);
-    const BundlePart own{layer.merges ? TokenRatio{4 * layer.tokens.part, layer.tokens.whole} : layer.tokens,
-                         layer.merges ? layer.hidden / 2 : layer.hidden};
-    const BundlePart memory{layer.memory, layer.hidden};
-    return layer.input_elements(sequence) > 0 && (layer.kind == LayerKind::embedding || same(in, own)) &&
-           (!layer.memory.any() || same(layer.before(layer.place.inputs[1]), memory));
+    return layer.input_elements(sequence) > 0 && (layer.kind == LayerKind::embedding || same(in, layer.input())) &&
+           (!layer.memory.any() || same(layer.before(layer.place.inputs[1]), {layer.memory, layer.hidden}));
   };
-  const LayerSpec* before = &model.embedding;
-  for (const LayerSpec& block : model.blocks) {
-    const auto index = std::to_string(&block - model.blocks.data());
-    if (block.kind != LayerKind::block && block.is_in_chain())
-      return refuse(" (layer " + index + ")", "it is not a block.");
-    if (const auto why = why_inconsistent(block); !why.empty()) return refuse(" (layer " + index + ")", why);
-    if (block.kind != LayerKind::block && block.tied)
-      return refuse(" (layer " + index + ")", "only the first layer and the last one have one table.");
-    if (!fits_behind(*before, block))
-      return refuse(" (layer " + index + ")", "its hidden size, tokens or positions differ from the layer's before.");
-    before = &block;
+  for (int i = 0; i < model.layers(); ++i) {
+    const LayerSpec& layer = model.layer(i);
+    const bool is_first = i == 0;
+    const bool is_last = i + 1 == model.layers();
+    const std::string where = is_first  ? " (embedding)"
+                              : is_last ? " (head)"
+                                        : " (layer " + std::to_string(i - 1) + ")";
+    if (!is_first && !is_last && layer.kind != LayerKind::block) {
+      if (layer.is_in_chain()) return refuse(where, "it is not a block.");
+      if (layer.tied) return refuse(where, "only the first layer and the last one have one table.");
+    }
+    if (const auto why = why_inconsistent(layer); !why.empty()) return refuse(where, why);
+    if (!is_first && !fits_behind(model.layer(i - 1), layer))
+      return refuse(where, "its hidden size, tokens or positions differ from the layer's before.");
   }
-  if (!fits_behind(*before, model.head))
-    return refuse(" (head)", "its hidden size, tokens or positions differ from the layer's before.");
   const auto losses = std::count_if(model.blocks.begin(), model.blocks.end(),
                                     [](const LayerSpec& block) { return block.kind == LayerKind::head; });
   if (losses >= most_losses) return refuse("", "it has at most " + std::to_string(most_losses) + " losses.");

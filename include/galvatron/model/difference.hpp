@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <charconv>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +10,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include <galvatron/core/quantity.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {
@@ -26,11 +26,8 @@ namespace detail {
 
 inline std::string field_text(bool value) { return value ? "true" : "false"; }
 inline std::string field_text(std::integral auto value) { return std::to_string(value); }
-/// The shortest text that reads back as the same number: 1e-05 and 1.00001e-05 differ.
-inline std::string field_text(double value) {
-  std::array<char, 32> digits{};
-  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
-}
+/// 1e-05 and 1.00001e-05 differ.
+inline std::string field_text(double value) { return shortest_text(value); }
 inline std::string field_text(const TokenRatio& value) {
   return std::to_string(value.part) + "/" + std::to_string(value.whole);
 }

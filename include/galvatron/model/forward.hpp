@@ -214,10 +214,14 @@ class Builder {
     check(!width_of(x).split, "a norm needs whole rows: its operand is split over tensor-parallel ranks");
     check(is_vector(gamma, width_of(x)) && (beta.id < 0 || is_vector(beta, width_of(x))),
           "a norm's parameters have its operand's width");
-    Node node = unary(Kind::norm, x, shape_of(x));
-    node.weights = {gamma.id, beta.id, -1};
+    Node node = unary(Kind::norm, x, shape_of(x), {gamma, beta});
     node.norm = graph_.layer.norm;
     return push(node);
+  }
+  /// The same with parameters of these names; RMS norms have no beta.
+  constexpr Tensor norm(Tensor x, ParameterName gamma, ParameterName beta) {
+    const Weight scale = vector(gamma, width_of(x), ParameterInit::one);
+    return norm(x, scale, graph_.layer.norm == NormKind::layer_norm ? vector(beta, width_of(x)) : Weight{});
   }
   constexpr Tensor linear(Tensor x, Weight w, Weight bias = {}) {
     const WeightSpec& spec = graph_.weight(w.id);
@@ -225,10 +229,14 @@ class Builder {
     check(!spec.columns.split || !spec.rows.split,
           "a weight is split over tensor-parallel ranks in one extent at most");
     check(bias.id < 0 || is_vector(bias, spec.rows), "a linear layer's bias has as many elements as its result");
-    Node node = unary(Kind::linear, x, {spec.rows, rows_of(x)});
-    node.weights = {w.id, bias.id, -1};
     factor_of_product(w);
-    return push(node);
+    return push(unary(Kind::linear, x, {spec.rows, rows_of(x)}, {w, bias}));
+  }
+  /// The same with parameters of these names; a bias where the layer has some.
+  constexpr Tensor linear(Tensor x, ParameterName weight_name, ParameterName bias_name, Width outputs,
+                          double deviation = 0.02) {
+    const Weight w = weight(weight_name, outputs, width_of(x), deviation);
+    return linear(x, w, graph_.layer.bias ? vector(bias_name, outputs) : Weight{});
   }
   /// @param width  of the result, which differs from that of x for gated kinds
   constexpr Tensor activation(ActivationKind kind, Tensor x, Width width) {
@@ -248,7 +256,7 @@ class Builder {
   constexpr Tensor attend(Tensor qkv, Width out, Weight biases = {}) {
     check(has_sections(qkv, {queries(), keys(), keys()}) && out.extent == queries(),
           "attention's operand has the sections queries, keys and values of the layer's heads");
-    return with_table(unary(Kind::attend, qkv, {out, rows_of(qkv)}), biases);
+    return push(unary(Kind::attend, qkv, {out, rows_of(qkv)}, {biases}));
   }
   constexpr Tensor cross_attend(Tensor q, Tensor keys_and_values) {
     check(has_sections(keys_and_values, {keys(), keys(), 0}) && width_of(q).extent == queries(),
@@ -256,8 +264,7 @@ class Builder {
     return binary(Kind::cross_attend, q, keys_and_values, width_of(q));
   }
   constexpr Tensor experts(Tensor x, Weight router, Weight in, Weight out) {
-    Node node = unary(Kind::experts, x, shape_of(x));
-    node.weights = {router.id, in.id, out.id};
+    Node node = unary(Kind::experts, x, shape_of(x), {router, in, out});
     node.activation = graph_.layer.activation;
     for (const Weight w : {router, in, out}) factor_of_product(w);
     return push(node);
@@ -267,25 +274,23 @@ class Builder {
   }
   /// Tokens to rows of the table.
   constexpr Tensor look_up(Weight table, Rows rows = Rows::tokens) {
-    return with_table(unary(Kind::look_up, {}, {graph_.weight(table.id).columns, rows}), table);
+    return push(unary(Kind::look_up, {}, {graph_.weight(table.id).columns, rows}, {table}));
   }
   constexpr Tensor add_positions(Tensor x, Weight table) {
-    return with_table(unary(Kind::add_positions, x, shape_of(x)), table);
+    return push(unary(Kind::add_positions, x, shape_of(x), {table}));
   }
   constexpr Tensor add_segment(Tensor x, Weight table) {
-    return with_table(unary(Kind::add_segment, x, shape_of(x)), table);
+    return push(unary(Kind::add_segment, x, shape_of(x), {table}));
   }
   constexpr Tensor prepend(Weight token, Tensor patches) {
-    return with_table(unary(Kind::prepend, patches, {width_of(patches), Rows::tokens}), token);
+    return push(unary(Kind::prepend, patches, {width_of(patches), Rows::tokens}, {token}));
   }
   constexpr Tensor first_token(Tensor x) {
     return push(unary(Kind::first_token, x, {width_of(x), Rows::first_tokens}));
   }
   constexpr Tensor mean(Tensor x) { return push(unary(Kind::mean, x, {width_of(x), Rows::samples})); }
   constexpr void cross_entropy(Tensor x, Weight table, Weight bias = {}) {
-    Node node{.operation = Kind::cross_entropy, .inputs = {x.id, -1}};
-    node.weights = {table.id, bias.id, -1};
-    push(node);
+    push({.operation = Kind::cross_entropy, .inputs = {x.id, -1}, .weights = {table.id, bias.id, -1}});
   }
   /// What goes to other layers: the first output, then the second.
   constexpr void output(Tensor y) {
@@ -334,8 +339,11 @@ class Builder {
   [[nodiscard]] constexpr bool is_vector(Weight w, const Width& width) const {
     return matches(graph_.weight(w.id).rows, width) && graph_.weight(w.id).columns.extent == 1;
   }
-  constexpr Node unary(Kind operation, Tensor x, const TensorSpec& result) {
-    return {.operation = operation, .inputs = {x.id, -1}, .output = tensor(result)};
+  constexpr Node unary(Kind operation, Tensor x, const TensorSpec& result, const std::array<Weight, 3>& weights = {}) {
+    return {.operation = operation,
+            .inputs = {x.id, -1},
+            .output = tensor(result),
+            .weights = {weights[0].id, weights[1].id, weights[2].id}};
   }
   constexpr Tensor binary(Kind operation, Tensor a, Tensor b, const Width& width) {
     Node node = unary(operation, a, {width, rows_of(a)});
@@ -345,10 +353,6 @@ class Builder {
   constexpr Tensor elementwise(Kind operation, Tensor a, Tensor b) {
     check(matches(width_of(a), width_of(b)) && rows_of(a) == rows_of(b), "a sum or product has operands of one shape");
     return binary(operation, a, b, width_of(a));
-  }
-  constexpr Tensor with_table(Node node, Weight table) {
-    node.weights[0] = table.id;
-    return push(node);
   }
   /// Throws std::length_error.
   static constexpr void check_count(int count, int most) {

@@ -10,7 +10,6 @@
 //     two losses embedding ==> block ==> .. ==> block ==> head --> block ==> .. ==> head
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -162,28 +161,5 @@ class Chain {
 /// checked as a model: see checked(). Errors (usage): no embedding first or no head last, an input or an output that is
 /// missing, more than `most_parts` values at a border.
 inline Result<ModelSpec> chain_of(const ModelGraph& graph) { return detail::Chain(graph).run(); }
-
-/// The graph of a chain, and of a model that was one: nodes are numbered as the plan numbers layers.
-inline ModelGraph graph_of(const ModelSpec& model) {
-  ModelGraph out;
-  out.name = model.name;
-  std::array<NodeOutput, most_parts> held{};
-  const auto add = [&](LayerSpec layer) {
-    const BundlePlace place = layer.place;
-    const int number = static_cast<int>(out.nodes.size());
-    layer.place = {};
-    ModelGraph::Node node{layer, {}};
-    for (std::size_t k = 0; k < 2 && number > 0; ++k)
-      if (place.inputs[k] >= 0) node.inputs[k] = held[static_cast<std::size_t>(place.inputs[k])];
-    for (int k = 0; k < 2; ++k)
-      if (const int part = place.outputs[static_cast<std::size_t>(k)]; part >= 0 && layer.kind != LayerKind::head)
-        held[static_cast<std::size_t>(part)] = {number, k};
-    out.nodes.push_back(node);
-  };
-  add(model.embedding);
-  for (const LayerSpec& block : model.blocks) add(block);
-  add(model.head);
-  return out;
-}
 
 }  // namespace galvatron

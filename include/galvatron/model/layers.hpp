@@ -1,9 +1,8 @@
-// The forward passes of the library's layers. Shape letters as in model/spec.hpp; T tokens, M tokens of the encoder's
-// output, q = A * head_dim, kv = A_kv * head_dim, F the width of the MLP. Widths that
+// The forward passes of the library's layers, and how many parameters they have. Shape letters as in model/spec.hpp; T
+// tokens, M tokens of the encoder's output, q = A * head_dim, kv = A_kv * head_dim, F the width of the MLP. Widths that
 // are divided over tensor-parallel ranks are split.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include <galvatron/model/forward.hpp>
@@ -13,30 +12,15 @@ namespace galvatron {
 
 namespace detail {
 
-/// 1 / sqrt(2 L) of GPT-2's residual projections, by Newton's iteration: std::sqrt is not constexpr.
-constexpr double residual_scale(int layers) {
+/// The deviation of GPT-2's residual projections, 0.02 / sqrt(2 L), by Newton's iteration: std::sqrt is not constexpr.
+constexpr double residual_deviation(const LayerSpec& l) {
   double scale = 1;
   for (int i = 0; i < 64; ++i) {
-    const double next = 0.5 * (scale + 1.0 / (2.0 * layers * scale));
+    const double next = 0.5 * (scale + 1.0 / (2.0 * l.layers * scale));
     if (next == scale) break;
     scale = next;
   }
-  return scale;
-}
-
-constexpr forward::Tensor layer_norm(forward::Builder& b, const LayerSpec& l, forward::Tensor x, ParameterName gamma,
-                                     ParameterName beta) {
-  const forward::Width h = forward::Builder::whole(l.hidden);
-  const forward::Weight g = b.vector(gamma, h, ParameterInit::one);
-  return b.norm(x, g, l.norm == NormKind::layer_norm ? b.vector(beta, h) : forward::Weight{});
-}
-
-/// A linear layer with its bias, where the layer has some.
-constexpr forward::Tensor projection(forward::Builder& b, const LayerSpec& l, forward::Tensor x, ParameterName weight,
-                                     ParameterName bias, forward::Width outputs, forward::Width inputs,
-                                     double deviation = 0.02) {
-  const forward::Weight w = b.weight(weight, outputs, inputs, deviation);
-  return b.linear(x, w, l.bias ? b.vector(bias, outputs) : forward::Weight{});
+  return 0.02 * scale;
 }
 
 }  // namespace detail
@@ -44,48 +28,43 @@ constexpr forward::Tensor projection(forward::Builder& b, const LayerSpec& l, fo
 /// Self-attention of a block, between its norm and its residual: n (T, H) -> (T, H). With relative positions scores
 /// have a bias by distance from a table (rows, A) of the block.
 constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
-  const forward::Width h = forward::Builder::whole(l.hidden);
   const std::int64_t q = l.heads * l.head_dim;
   const std::int64_t kv = l.kv_heads * l.head_dim;
-  forward::Tensor qkv = detail::projection(b, l, n, ParameterName::qkv_weight, ParameterName::qkv_bias,
-                                           forward::Builder::split(q + 2 * kv, {q, kv, kv}), h);  // (T, q + 2 kv)
+  forward::Tensor qkv = b.linear(n, ParameterName::qkv_weight, ParameterName::qkv_bias,
+                                 forward::Builder::split(q + 2 * kv, {q, kv, kv}));  // (T, q + 2 kv)
   if (l.position == PositionKind::rotary) qkv = b.rotate(qkv);
   const forward::Weight biases = l.position == PositionKind::relative
                                      ? b.weight(ParameterName::relative_positions, forward::Builder::whole(l.bias_rows),
                                                 forward::Builder::split(l.heads))
                                      : forward::Weight{};
   const forward::Tensor o = b.attend(qkv, forward::Builder::split(q), biases);  // (T, q)
-  return detail::projection(b, l, o, ParameterName::attention_out_weight, ParameterName::attention_out_bias, h,
-                            forward::Builder::split(q), 0.02 * detail::residual_scale(l.layers));  // (T, H)
+  return b.linear(o, ParameterName::attention_out_weight, ParameterName::attention_out_bias,
+                  forward::Builder::whole(l.hidden), detail::residual_deviation(l));  // (T, H)
 }
 
 /// Attention of a decoder to the encoder's output: n (T, H), memory (M, H) -> (T, H).
 constexpr forward::Tensor cross_attention(forward::Builder& b, const LayerSpec& l, forward::Tensor n,
                                           forward::Tensor memory) {
-  const forward::Width h = forward::Builder::whole(l.hidden);
-  const forward::Width q = forward::Builder::split(l.heads * l.head_dim);
   const std::int64_t kv = l.kv_heads * l.head_dim;
-  const forward::Tensor queries =
-      detail::projection(b, l, n, ParameterName::cross_query_weight, ParameterName::cross_query_bias, q, h);  // (T, q)
+  const forward::Tensor queries = b.linear(n, ParameterName::cross_query_weight, ParameterName::cross_query_bias,
+                                           forward::Builder::split(l.heads * l.head_dim));  // (T, q)
   const forward::Tensor keys_and_values =
-      detail::projection(b, l, memory, ParameterName::cross_memory_weight, ParameterName::cross_memory_bias,
-                         forward::Builder::split(2 * kv, {kv, kv, 0}), h);  // (M, 2 kv)
-  const forward::Tensor o = b.cross_attend(queries, keys_and_values);       // (T, q)
-  return detail::projection(b, l, o, ParameterName::cross_out_weight, ParameterName::cross_out_bias, h, q,
-                            0.02 * detail::residual_scale(l.layers));  // (T, H)
+      b.linear(memory, ParameterName::cross_memory_weight, ParameterName::cross_memory_bias,
+               forward::Builder::split(2 * kv, {kv, kv, 0}));          // (M, 2 kv)
+  const forward::Tensor o = b.cross_attend(queries, keys_and_values);  // (T, q)
+  return b.linear(o, ParameterName::cross_out_weight, ParameterName::cross_out_bias, forward::Builder::whole(l.hidden),
+                  detail::residual_deviation(l));  // (T, H)
 }
 
 /// The MLP of a block, between its norm and its residual: n (T, H) -> (T, H).
 constexpr forward::Tensor feed_forward(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
-  const forward::Width h = forward::Builder::whole(l.hidden);
   const forward::Width f = forward::Builder::split(l.ffn);
   const forward::Width in =
       l.activation == ActivationKind::swiglu ? forward::Builder::split(2 * l.ffn, {l.ffn, l.ffn, 0}) : f;
-  const forward::Tensor u =
-      detail::projection(b, l, n, ParameterName::mlp_in_weight, ParameterName::mlp_in_bias, in, h);
+  const forward::Tensor u = b.linear(n, ParameterName::mlp_in_weight, ParameterName::mlp_in_bias, in);
   const forward::Tensor g = b.activation(l.activation, u, f);  // (T, F)
-  return detail::projection(b, l, g, ParameterName::mlp_out_weight, ParameterName::mlp_out_bias, h, f,
-                            0.02 * detail::residual_scale(l.layers));  // (T, H)
+  return b.linear(g, ParameterName::mlp_out_weight, ParameterName::mlp_out_bias, forward::Builder::whole(l.hidden),
+                  detail::residual_deviation(l));  // (T, H)
 }
 
 /// MLPs of which a router chooses some for every token: n (T, H) -> (T, H).
@@ -96,7 +75,7 @@ constexpr forward::Tensor experts(forward::Builder& b, const LayerSpec& l, forwa
   const forward::Width inputs = forward::Builder::split(l.experts * l.ffn_inputs(), {l.ffn, up, 0});
   const forward::Weight in = b.weight(ParameterName::mlp_in_weight, inputs, h);
   const forward::Weight out = b.weight(ParameterName::mlp_out_weight, forward::Builder::whole(l.experts * l.hidden),
-                                       forward::Builder::split(l.ffn), 0.02 * detail::residual_scale(l.layers));
+                                       forward::Builder::split(l.ffn), detail::residual_deviation(l));
   return b.experts(n, router, in, out);
 }
 
@@ -108,12 +87,9 @@ constexpr forward::Graph block_forward(const LayerSpec& l) {
   forward::Tensor x;
   forward::Tensor memory;
   if (l.merges) {  // 2 x 2 tokens of half the width become one (Swin)
-    const forward::Width wide = forward::Builder::whole(2 * l.hidden);
     const forward::Tensor four = b.merge(b.input(forward::Builder::whole(l.hidden / 2), forward::Rows::squares));
-    const forward::Weight gamma = b.vector(ParameterName::merge_gamma, wide, ParameterInit::one);
-    const forward::Weight beta =
-        l.norm == NormKind::layer_norm ? b.vector(ParameterName::merge_beta, wide) : forward::Weight{};
-    x = b.linear(b.norm(four, gamma, beta), b.weight(ParameterName::merge_weight, h, wide));
+    x = b.norm(four, ParameterName::merge_gamma, ParameterName::merge_beta);
+    x = b.linear(x, b.weight(ParameterName::merge_weight, h, forward::Builder::whole(2 * l.hidden)));
   } else {
     x = b.input(h);
     if (l.memory.any()) memory = b.input(h, forward::Rows::memory);
@@ -121,9 +97,9 @@ constexpr forward::Graph block_forward(const LayerSpec& l) {
 
   const auto residual = [&](ParameterName gamma, ParameterName beta, const auto& part) {
     if (l.norm_order == NormOrder::before)
-      x = b.add(x, part(detail::layer_norm(b, l, x, gamma, beta)));
+      x = b.add(x, part(b.norm(x, gamma, beta)));
     else
-      x = detail::layer_norm(b, l, b.add(x, part(x)), gamma, beta);
+      x = b.norm(b.add(x, part(x)), gamma, beta);
   };
   residual(ParameterName::norm1_gamma, ParameterName::norm1_beta,
            [&](forward::Tensor n) { return self_attention(b, l, n); });
@@ -132,7 +108,7 @@ constexpr forward::Graph block_forward(const LayerSpec& l) {
              [&](forward::Tensor n) { return cross_attention(b, l, n, memory); });
   residual(ParameterName::norm2_gamma, ParameterName::norm2_beta,
            [&](forward::Tensor n) { return l.experts > 0 ? experts(b, l, n) : feed_forward(b, l, n); });
-  if (l.closing_norm) x = detail::layer_norm(b, l, x, ParameterName::closing_gamma, ParameterName::closing_beta);
+  if (l.closing_norm) x = b.norm(x, ParameterName::closing_gamma, ParameterName::closing_beta);
   b.output(x);
   return b.graph();
 }
@@ -157,7 +133,7 @@ constexpr forward::Graph embedding_forward(const LayerSpec& l) {
     x = b.add_positions(x, b.weight(ParameterName::positions, forward::Builder::whole(l.positions), h));
   if (l.token_types > 0)
     x = b.add_segment(x, b.weight(ParameterName::token_types, forward::Builder::whole(l.token_types), h));
-  if (l.closing_norm) x = detail::layer_norm(b, l, x, ParameterName::closing_gamma, ParameterName::closing_beta);
+  if (l.closing_norm) x = b.norm(x, ParameterName::closing_gamma, ParameterName::closing_beta);
   b.output(x);
   if (l.target.any()) b.output(b.look_up(table, forward::Rows::target));
   return b.graph();
@@ -175,7 +151,7 @@ constexpr forward::Graph head_forward(const LayerSpec& l) {
     x = b.activation(l.activation, b.linear(x, w, b.vector(ParameterName::transform_bias, h)), h);
   }
   if (classifies && l.class_token) x = b.first_token(x);
-  x = detail::layer_norm(b, l, x, ParameterName::norm1_gamma, ParameterName::norm1_beta);
+  x = b.norm(x, ParameterName::norm1_gamma, ParameterName::norm1_beta);
   if (classifies && !l.class_token) x = b.mean(x);
   const forward::Weight bias = l.head == HeadKind::language ? forward::Weight{} : b.logits_bias(l.vocabulary);
   b.cross_entropy(x, b.table(l.vocabulary, h), bias);
@@ -188,6 +164,23 @@ constexpr forward::Graph forward_of(const LayerSpec& l) {
   if (l.kind == LayerKind::embedding) return embedding_forward(l);
   if (l.kind == LayerKind::head) return head_forward(l);
   return block_forward(l);
+}
+
+/// Parameters of a layer; a tied head has no table.
+constexpr std::int64_t parameters(const LayerSpec& layer) {
+  const forward::Graph graph = forward_of(layer);
+  std::int64_t sum = 0;
+  for (int i = 0; i < graph.weight_count; ++i)
+    if (const forward::WeightSpec& w = graph.weight(i); !(w.is_table && layer.kind == LayerKind::head && layer.tied))
+      sum += w.rows.extent * w.columns.extent;
+  return sum;
+}
+
+/// Parameters of the whole model; a tied table counts once.
+inline std::int64_t parameters(const ModelSpec& model) {
+  std::int64_t sum = 0;
+  for (int i = 0; i < model.layers(); ++i) sum += parameters(model.layer(i));
+  return sum;
 }
 
 }  // namespace galvatron

@@ -3,11 +3,9 @@
 #pragma once
 
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/check.hpp>
-#include <galvatron/model/count.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/graph.hpp>
-#include <galvatron/model/image_grid.hpp>
+#include <galvatron/model/layers.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/model/zoo.hpp>

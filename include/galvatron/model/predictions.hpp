@@ -1,18 +1,22 @@
 // How many predictions a model makes for a sample: what the mean in its loss is over.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {
 
-/// Tokens of a sequence that a masked language model has to find out: 15 of 100, rounded, at least one (Devlin et al.,
-/// 2019).
-constexpr std::int64_t masked_tokens(std::int64_t sequence) {
-  const std::int64_t n = (15 * sequence + 50) / 100;
-  return n > 0 ? n : 1;
+namespace detail {
+/// `part` of `whole` of n, rounded, at least one.
+constexpr std::int64_t share_of(std::int64_t n, std::int64_t part, std::int64_t whole) {
+  return std::max<std::int64_t>((2 * part * n + whole) / (2 * whole), 1);
 }
+}  // namespace detail
+
+/// Tokens of a sequence that a masked language model has to find out: 15 of 100 (Devlin et al., 2019).
+constexpr std::int64_t masked_tokens(std::int64_t sequence) { return detail::share_of(sequence, 15, 100); }
 
 /// How an encoder-decoder model is trained on text (Raffel et al., 2020, section 3.1.4): 15 of 100 tokens of a sample
 /// are noise, in spans of 3 on average. For the encoder every span becomes one token; the decoder is to tell what they
@@ -30,12 +34,8 @@ inline constexpr std::int64_t least_corrupted_sequence = 3;  ///< tokens of the 
 /// The longest text whose corrupted form fits an encoder of `sequence` tokens.
 constexpr SpanCorruption span_corruption(std::int64_t sequence) {
   const auto corrupted = [](std::int64_t text) {
-    const auto share = [](std::int64_t n, std::int64_t part, std::int64_t whole) {
-      const std::int64_t rounded = (2 * part * n + whole) / (2 * whole);
-      return rounded > 0 ? rounded : 1;
-    };
-    const std::int64_t noise = share(text, 15, 100);
-    return SpanCorruption{text, noise, share(noise, 1, 3)};
+    const std::int64_t noise = detail::share_of(text, 15, 100);
+    return SpanCorruption{text, noise, detail::share_of(noise, 1, 3)};
   };
   SpanCorruption out = corrupted(2);
   for (std::int64_t text = 3; corrupted(text).inputs() <= sequence; ++text) out = corrupted(text);
@@ -46,19 +46,9 @@ constexpr SpanCorruption span_corruption(std::int64_t sequence) {
 constexpr std::int64_t predictions(const ModelSpec& model, std::int64_t sequence) {
   const LayerSpec& head = model.head;
   const std::int64_t tokens = head.tokens.of(sequence);
-  if (model.is_encoder_decoder()) {
-    const std::int64_t targets = span_corruption(sequence).targets();
-    return targets < tokens ? targets : tokens;
-  }
-  switch (head.head) {
-    case HeadKind::masked_language:
-      return masked_tokens(sequence);
-    case HeadKind::classifier:
-      return 1;
-    case HeadKind::language:
-      break;
-  }
-  return tokens;
+  if (model.is_encoder_decoder()) return std::min(span_corruption(sequence).targets(), tokens);
+  if (head.head == HeadKind::masked_language) return masked_tokens(sequence);
+  return head.head == HeadKind::classifier ? 1 : tokens;
 }
 
 }  // namespace galvatron

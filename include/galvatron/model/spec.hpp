@@ -46,6 +46,14 @@ struct TokenRatio {
 inline constexpr TokenRatio all_tokens{1, 1};
 inline constexpr TokenRatio no_tokens{0, 1};
 
+/// The tokens of a side of a square of `tokens` tokens; 0 where they make no square.
+constexpr std::int64_t side_of_square(std::int64_t tokens) {
+  if (tokens < 1) return 0;
+  std::int64_t side = tokens;  // Newton's iteration from above
+  for (std::int64_t next = (side + 1) / 2; next < side; next = (side + tokens / side) / 2) side = next;
+  return side * side == tokens ? side : 0;
+}
+
 /// One of the values that cross a border between layers; empty without tokens.
 struct BundlePart {
   TokenRatio tokens = no_tokens;
@@ -139,10 +147,13 @@ struct LayerSpec {
       if (part.tokens.any()) return false;
     return true;
   }
+  /// The first value that the layer reads.
+  [[nodiscard]] constexpr BundlePart input() const {
+    return merges ? BundlePart{{4 * tokens.part, tokens.whole}, hidden / 2} : BundlePart{tokens, hidden};
+  }
   [[nodiscard]] constexpr BundlePart before(int part) const {
     if (!is_in_chain()) return place.before[static_cast<std::size_t>(part)];
-    if (part != 0) return {};
-    return merges ? BundlePart{{4 * tokens.part, tokens.whole}, hidden / 2} : BundlePart{tokens, hidden};
+    return part == 0 ? input() : BundlePart{};
   }
   [[nodiscard]] constexpr BundlePart after(int part) const {
     if (!is_in_chain()) return place.after[static_cast<std::size_t>(part)];
@@ -193,6 +204,12 @@ struct ModelSpec {
   LayerSpec head;
 
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
+  /// Layers are numbered from the embedding, 0, to the head, layers() - 1.
+  [[nodiscard]] constexpr int layers() const { return static_cast<int>(blocks.size()) + 2; }
+  [[nodiscard]] constexpr const LayerSpec& layer(int number) const {
+    if (number == 0) return embedding;
+    return number + 1 == layers() ? head : blocks[static_cast<std::size_t>(number - 1)];
+  }
   /// Of the embedding; layers behind may be wider.
   [[nodiscard]] constexpr std::int64_t hidden() const { return embedding.hidden; }
   /// Tokens, or classes of a model of images: the rows of the head's table.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,27 +13,23 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {
 
 namespace detail {
 
-struct GptPreset {
+template <class Shape>
+struct ModelPreset {
   std::string_view name;
-  GptShape shape;
-};
-struct LlamaPreset {
-  std::string_view name;
-  LlamaShape shape;
+  Shape shape;
 };
 
 // gpt2-*: Radford et al., "Language models are unsupervised multitask learners", 2019 (sizes as the released weights).
 // gpt-6.7b, gpt3-175b: Brown et al., 2020. gpt-39b, -530b, -1t: Narayanan et al., "Efficient large-scale language model
 // training on GPU clusters using Megatron-LM", SC 2021, table 1. gpt-15b, -65b: Wang et al., "Improving automatic
 // parallel training via balanced memory workload optimization", 2023. All but gpt2-* with Megatron's padded vocabulary.
-inline constexpr GptPreset gpt_presets[] = {
+inline constexpr ModelPreset<GptShape> gpt_presets[] = {
     {"gpt2-tiny", {.layers = 4, .hidden = 128, .heads = 4, .vocabulary = 256, .positions = 256}},
     {"gpt2-124m", {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 50257, .positions = 1024}},
     {"gpt2-350m", {.layers = 24, .hidden = 1024, .heads = 16, .vocabulary = 50257, .positions = 1024}},
@@ -47,80 +44,48 @@ inline constexpr GptPreset gpt_presets[] = {
     {"gpt-1t", {.layers = 128, .hidden = 25600, .heads = 160, .vocabulary = 51200, .positions = 2048}},
 };
 
+/// What Llama 3's models have in common, and in what they differ.
+constexpr LlamaShape llama3(int layers, std::int64_t hidden, std::int64_t heads, std::int64_t ffn,
+                            std::int64_t positions) {
+  return {.layers = layers,
+          .hidden = hidden,
+          .heads = heads,
+          .kv_heads = 8,
+          .ffn = ffn,
+          .vocabulary = 128256,
+          .positions = positions,
+          .rope_theta = 500000.0};
+}
+
 // Touvron et al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024 (the positions of the
 // released weights; 405b was released in version 3.1 only).
-inline constexpr LlamaPreset llama_presets[] = {
+inline constexpr ModelPreset<LlamaShape> llama_presets[] = {
     {"llama-tiny",
      {.layers = 4, .hidden = 128, .heads = 8, .kv_heads = 4, .ffn = 384, .vocabulary = 256, .positions = 256}},
     {"llama2-7b", {.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocabulary = 32000, .positions = 4096}},
     {"llama2-13b", {.layers = 40, .hidden = 5120, .heads = 40, .ffn = 13824, .vocabulary = 32000, .positions = 4096}},
     {"llama2-70b",
      {.layers = 80, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn = 28672, .vocabulary = 32000, .positions = 4096}},
-    {"llama3-8b",
-     {.layers = 32,
-      .hidden = 4096,
-      .heads = 32,
-      .kv_heads = 8,
-      .ffn = 14336,
-      .vocabulary = 128256,
-      .positions = 8192,
-      .rope_theta = 500000.0}},
-    {"llama3-70b",
-     {.layers = 80,
-      .hidden = 8192,
-      .heads = 64,
-      .kv_heads = 8,
-      .ffn = 28672,
-      .vocabulary = 128256,
-      .positions = 8192,
-      .rope_theta = 500000.0}},
-    {"llama3-405b",
-     {.layers = 126,
-      .hidden = 16384,
-      .heads = 128,
-      .kv_heads = 8,
-      .ffn = 53248,
-      .vocabulary = 128256,
-      .positions = 131072,
-      .rope_theta = 500000.0}},
-};
-
-struct BertPreset {
-  std::string_view name;
-  BertShape shape;
-};
-struct VitPreset {
-  std::string_view name;
-  VitShape shape;
-};
-struct T5Preset {
-  std::string_view name;
-  T5Shape shape;
-};
-struct SwinPreset {
-  std::string_view name;
-  SwinShape shape;
-};
-struct MixtralPreset {
-  std::string_view name;
-  MixtralShape shape;
+    {"llama3-8b", llama3(32, 4096, 32, 14336, 8192)},
+    {"llama3-70b", llama3(80, 8192, 64, 28672, 8192)},
+    {"llama3-405b", llama3(126, 16384, 128, 53248, 131072)},
 };
 
 // bert-large: Devlin et al., 2019. *-huge-32|48, t5-large-32|48: Miao et al., "Galvatron: efficient Transformer
 // training over multiple GPUs using automatic parallelism", PVLDB 2022 (arXiv 2211.13878), section 5; their heads as in
 // its implementation. t5-large-48 is T5-large and t5-3b T5-3B of Raffel et al., 2020.
-inline constexpr BertPreset bert_presets[] = {
+inline constexpr ModelPreset<BertShape> bert_presets[] = {
     {"bert-tiny", {.layers = 4, .hidden = 128, .heads = 4, .vocabulary = 257, .positions = 256}},
     {"bert-large", {.layers = 24, .hidden = 1024, .heads = 16, .vocabulary = 30522}},
     {"bert-huge-32", {.layers = 32, .hidden = 1280, .heads = 16, .vocabulary = 30522}},
     {"bert-huge-48", {.layers = 48, .hidden = 1280, .heads = 16, .vocabulary = 30522}},
 };
-inline constexpr VitPreset vit_presets[] = {
+inline constexpr ModelPreset<VitShape> vit_presets[] = {
     {"vit-tiny", {.layers = 4, .hidden = 128, .heads = 4, .image = 28, .patch = 4, .channels = 1, .classes = 10}},
     {"vit-huge-32", {.layers = 32, .hidden = 1280, .heads = 16, .patch = 14}},
     {"vit-huge-48", {.layers = 48, .hidden = 1280, .heads = 16, .patch = 14}},
 };
-inline constexpr T5Preset t5_presets[] = {
+inline constexpr ModelPreset<T5Shape> t5_presets[] = {
     // Bytes, and 64 tokens for spans, of which a sample of the longest sequence has 14.
     {"t5-tiny",
      {.encoder_layers = 2,
@@ -135,7 +100,7 @@ inline constexpr T5Preset t5_presets[] = {
     {"t5-large-48", {.encoder_layers = 24, .decoder_layers = 24, .hidden = 1024, .heads = 16, .ffn = 4096}},
     {"t5-3b", {.encoder_layers = 24, .decoder_layers = 24, .hidden = 1024, .heads = 32, .head_dim = 128, .ffn = 16384}},
 };
-inline constexpr SwinPreset swin_presets[] = {
+inline constexpr ModelPreset<SwinShape> swin_presets[] = {
     {"swin-toy",
      {.depths = {2, 2, 2, 2},
       .hidden = 32,
@@ -148,7 +113,7 @@ inline constexpr SwinPreset swin_presets[] = {
     {"swin-huge-48", {.depths = {2, 2, 42, 2}, .hidden = 320, .heads = {8, 16, 32, 64}}},
 };
 // Jiang et al., "Mixtral of experts", 2024 (the positions of the released weights).
-inline constexpr MixtralPreset mixtral_presets[] = {
+inline constexpr ModelPreset<MixtralShape> mixtral_presets[] = {
     {"mixtral-8x7b",
      {.dense = {.layers = 32,
                 .hidden = 4096,
@@ -216,8 +181,7 @@ inline std::string why_unknown_model(std::string_view name) {
   std::vector<std::string> near = nearest_names(word, model_names(), 8);
   for (const auto& [other, preset] : detail::hub_names)
     if (word == other) near = {std::string(preset)};
-  std::string listed;
-  for (const std::string& one : near) listed += (listed.empty() ? "" : ", ") + one;
+  const std::string listed = detail::joined(near);
   const bool one = near.size() == 1;
   if (!hub.empty())
     return "\"" + detail::one_line(name, 80) +

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,11 +53,7 @@ inline std::string row(std::vector<std::string> cells) {
   return out + "\n";
 }
 
-inline std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, share < 0.0995 ? "%.1f %%" : "%.0f %%", 100 * share);
-  return text;
-}
+inline std::string percent(double share) { return formatted(share < 0.0995 ? "%.1f %%" : "%.0f %%", 100 * share); }
 
 /// What `other` does worse than `best`, largest part first: "communication +12 ms, idle +3 ms".
 inline std::string lost_by(const PredictedAlternative& other, const PlanCost& best) {
@@ -73,9 +68,7 @@ inline std::string lost_by(const PredictedAlternative& other, const PlanCost& be
   part("waiting for other stages", other.idle, best.idle);
   part("gradients and optimizer", other.update, best.update);
   std::sort(parts.rbegin(), parts.rend());
-  std::string out;
-  for (const auto& [more, text] : parts) out += (out.empty() ? "" : ", ") + text;
-  return out;
+  return joined(parts, &std::pair<double, std::string>::second);
 }
 
 inline std::string table(const Plan& plan, const PlanCost& cost) {
@@ -125,10 +118,10 @@ inline std::string reasons(const Plan& plan, const PlanCost& cost) {
   const std::string own = "best with pipeline " + std::to_string(plan.stages.size());
   std::vector<const PredictedAlternative*> slower;
   std::vector<const PredictedAlternative*> larger;
-  std::string impossible;
+  std::vector<std::string> impossible;
   for (const PredictedAlternative& a : p.alternatives) {
     if (!a.exists) {
-      impossible += (impossible.empty() ? "" : ", ") + a.name;
+      impossible.push_back(a.name);
     } else if (!a.fits) {
       larger.push_back(&a);
     } else if (a.name != own && a.iteration.value > cost.iteration.value * (1 + 1e-9)) {
@@ -163,7 +156,7 @@ inline std::string reasons(const Plan& plan, const PlanCost& cost) {
                        " a device, the budget is " + format_bytes(p.budget) + ".",
                    2);
   if (!impossible.empty())
-    out += wrapped("- Impossible here, whatever the memory: " + impossible +
+    out += wrapped("- Impossible here, whatever the memory: " + joined(impossible) +
                        " (the batch, the heads or the layers do not divide, or --space leaves it out).",
                    2);
   if (slower.empty() && larger.empty()) out += "- Nothing else was possible.\n";

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,7 +17,7 @@
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/search/search.hpp>
-#include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
 
@@ -60,23 +62,20 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
 
 /// A plan in a few words: `pp4 m16: tp4 dp64 zero1`; the strategy is that of most layers, `+n` counts others.
 inline std::string plan_words(const Plan& plan) {
-  std::vector<std::pair<StrategySpec, int>> counts;
-  for (const StrategySpec& spec : plan.layers) {
-    auto found = counts.begin();
-    while (found != counts.end() && !(found->first == spec)) ++found;
-    if (found == counts.end()) found = counts.insert(counts.end(), {spec, 0});
-    ++found->second;
-  }
+  const StrategySpec* usual = nullptr;
+  std::ptrdiff_t most = 0;  // layers that have it
+  for (const StrategySpec& spec : plan.layers)
+    if (const auto layers = std::ranges::count(plan.layers, spec); layers > most) {
+      usual = &spec;
+      most = layers;
+    }
   std::string out;
   if (plan.stages.size() > 1) out += "pp" + std::to_string(plan.stages.size()) + " " + name_of(plan.schedule) + " ";
   if (plan.virtual_stages > 1) out += "v" + std::to_string(plan.virtual_stages) + " ";
   out += "m" + std::to_string(plan.microbatches) + ":";
-  if (counts.empty()) return out;
-  auto most = counts.begin();
-  for (auto at = counts.begin(); at != counts.end(); ++at)
-    if (at->second > most->second) most = at;
-  out += " " + strategy_text(most->first);
-  if (counts.size() > 1) out += " +" + std::to_string(plan.layers.size() - static_cast<std::size_t>(most->second));
+  if (usual == nullptr) return out;
+  out += " " + strategy_text(*usual);
+  if (const auto others = std::ssize(plan.layers) - most; others > 0) out += " +" + std::to_string(others);
   return out;
 }
 
@@ -126,7 +125,9 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
   if (!out.feasible) return out;
   out.plan = plan_of(found->best, model, cluster, *options);
   auto cost = cost_of(out.plan, model, cluster);
-  if (!cost) return internal_error("the search made a plan that cannot be priced: " + cost.error().message);
+  if (!cost)
+    return tl::unexpected<Error>(
+        Error{ErrorKind::internal, "the search made a plan that cannot be priced: " + cost.error().message});
   out.cost = std::move(*cost);
   out.statistics.bound = min(out.statistics.bound, out.cost.iteration);  // they differ by rounding when it is proven
   if (out.statistics.narrowed)  // of what was left out: its arithmetic at the devices' peak

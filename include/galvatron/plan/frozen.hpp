@@ -10,7 +10,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>

@@ -18,19 +18,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <span>
 #include <string>
-#include <string_view>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -38,6 +32,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/core/quantity.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/plan.hpp>
 
@@ -47,13 +42,6 @@ namespace detail {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
-
-/// The shortest text that reads back as the same number; infinities and NaN become 0, which JSON can say.
-inline std::string shortest_text(double x) {
-  std::array<char, 40> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), std::isfinite(x) ? x : 0.0).ptr;
-  return {digits.data(), end};
-}
 
 /// Appends a value as plan files have it: with `lines`, each of its items begins a line, and so do those of the lists
 /// in it and of the objects in it that have lists; all else stays on one line.
@@ -77,223 +65,120 @@ inline void append_json(std::string& out, const ordered_json& value, bool lines,
   out += value.is_object() ? '}' : ']';
 }
 
-// What the files have, described once: describe(file, value) names the fields in their order, and `file` is a
-// PlanReader or a PlanWriter.
+// What the files have, for JsonObject, which reads it into a value, and for JsonWriter, which writes a value's.
 
-/// Reads the fields of an object. Errors stick, as those of JsonObject.
-class PlanReader {
- public:
-  /// @param of_version  of the file
-  PlanReader(const json& value, std::string where, int of_version)
-      : fields(value, std::move(where)), version(of_version) {}
+template <class Fields, class E, class Values>
+void name_field(Fields& fields, const char* key, E& value, const Values& values) {
+  fields.word(key, value, values, [](E e) { return std::string(name_of(e)); });
+}
 
-  void field(std::string_view key, std::string& value) { value = fields.required<std::string>(key); }
-  template <std::integral T>
-  void field(std::string_view key, T& value, std::type_identity_t<T> least,
-             std::type_identity_t<T> most = std::numeric_limits<int>::max()) {
-    value = fields.required<T>(key, least, most);
-  }
-  /// The enumerator of `values` whose name is the field's text.
-  template <class E>
-  void field(std::string_view key, E& value, std::span<const std::type_identity_t<E>> values) {
-    const auto text = fields.required<std::string>(key);
-    if (fields.failed()) return;
-    const auto named = std::ranges::find_if(values, [&](E e) { return text == name_of(e); });
-    if (named != values.end()) {
-      value = *named;
-      return;
-    }
-    std::string known;
-    for (const E e : values) known += (known.empty() ? "" : ", ") + std::string(name_of(e));
-    fields.fail(fields.name(key) + ": \"" + one_line(text, 40) + "\" is unknown; known are " + known);
-  }
-  void field(std::string_view key, std::pair<int&, int&> ranks) {
-    const json& pair = fields.required_array(key);
-    const auto small = [](const json& n) {
-      return n.is_number_integer() && n >= 0 && n <= static_cast<std::int64_t>(most_ranks);
-    };
-    if (!fields.failed() && (pair.size() != 2 || !std::ranges::all_of(pair, small)))
-      fields.fail(fields.name(key) + ": expected [first, count], two integers from 0 to " + std::to_string(most_ranks) +
-                  ", found " + one_line(pair.dump(), 60));
-    if (!fields.failed()) ranks = std::pair(pair[0].get<int>(), pair[1].get<int>());
-  }
-  /// A field that is left out where its value is `otherwise`.
-  void optional(std::string_view key, bool& value, bool otherwise) { value = fields.optional<bool>(key, otherwise); }
-  template <class E>
-  void optional(std::string_view key, E& value, E otherwise, std::span<const std::type_identity_t<E>> values) {
-    value = otherwise;
-    if (fields.contains(key)) field(key, value, values);
-  }
+inline void ranks_field(JsonObject& fields, const char* key, int& first, int& count) {
+  const json& pair = fields.required_array(key);
+  const auto small = [](const json& n) {
+    return n.is_number_integer() && n >= 0 && n <= static_cast<std::int64_t>(most_ranks);
+  };
+  if (fields.failed()) return;
+  if (pair.size() != 2 || !std::ranges::all_of(pair, small))
+    return fields.fail(fields.name(key) + ": expected [first, count], two integers from 0 to " +
+                       std::to_string(most_ranks) + ", found " + one_line(pair.dump(), 60));
+  first = pair[0].get<int>();
+  count = pair[1].get<int>();
+}
+inline void ranks_field(JsonWriter<ordered_json>& fields, const char* key, int first, int count) {
+  fields.field(key, std::pair(first, count));
+}
 
-  // What informs people may be missing.
-  void field(std::string_view key, Seconds& value) { value = {fields.optional<double>(key, 0.0, -1e-6, 1e30)}; }
-  void field(std::string_view key, Bytes& value) { value = {fields.optional<std::int64_t>(key, 0, 0)}; }
-  void field(std::string_view key, double& value) { value = fields.optional<double>(key, 0.0, 0.0, 1e30); }
-  void field(std::string_view key, bool& value) { value = fields.optional<bool>(key, false); }
-  void field(std::string_view key, std::string& value, std::size_t longest) {
-    value = one_line(fields.optional<std::string>(key, ""), longest);
-  }
-  template <class T>
-  void field(std::string_view key, std::vector<T>& values) {
-    if (fields.contains(key)) read_list(fields.required_array(key), key, values, false);
-  }
-
-  /// The object `from`, which this file has under `key`; with `strict` it has known keys only.
-  template <class T>
-  void read(const json& from, const std::string& key, T& value, bool strict) const {
-    PlanReader in(from, fields.where() + ": " + key, version);
-    describe(in, value);
-    value_or_throw(strict ? in.fields.finish() : in.fields.finish_allowing_unknown_keys());
-  }
-  template <class T>
-  void read_list(const json& list, std::string_view key, std::vector<T>& values, bool strict) const {
-    for (const json& item : list) {
-      const std::string name = std::string(key) + "[" + std::to_string(values.size()) + "]";
-      read(item, name, values.emplace_back(), strict);
-    }
-  }
-
-  JsonObject fields;
-  int version;
-};
-
-/// Makes the object with the fields.
-class PlanWriter {
- public:
-  explicit PlanWriter(int of_version) : version(of_version) {}
-
-  template <class T, class... Limits>
-  void field(std::string_view key, T& value, const Limits&...) {
-    ordered_json& to = fields[std::string(key)];
-    if constexpr (std::is_enum_v<T>)
-      to = name_of(value);
-    else if constexpr (std::is_same_v<T, Seconds>)
-      to = value.value;
-    else if constexpr (std::is_same_v<T, Bytes>)
-      to = value.count;
-    else if constexpr (requires { describe(*this, value); })
-      to = described(value);
-    else
-      to = value;
-  }
-  void field(std::string_view key, std::pair<int&, int&> ranks) { fields[std::string(key)] = ranks; }
-  template <class T>
-  void field(std::string_view key, std::vector<T>& values) {
-    ordered_json& list = fields[std::string(key)] = json::array();
-    for (T& value : values) list.push_back(described(value));
-  }
-  template <class T, class... Limits>
-  void optional(std::string_view key, T& value, T otherwise, const Limits&...) {
-    if (value != otherwise) field(key, value);
-  }
-
-  ordered_json fields = ordered_json::object();
-  int version;
-
- private:
-  template <class T>
-  ordered_json described(T& value) const {
-    PlanWriter in(version);
-    describe(in, value);
-    return std::move(in.fields);
-  }
-};
-
-template <class File>
-void describe(File& file, StrategySpec& spec) {
-  file.field("tensor", spec.tensor, 1);
-  file.field("sequence", spec.sequence, sequence_kinds);
-  file.field("context", spec.context, 1);
-  file.field("data", spec.data, 1);
-  file.field("zero", spec.zero, 0, 3);
-  file.field("expert", spec.expert, 1);
+/// @param version  of the file
+template <class Fields>
+void strategy_fields(Fields& fields, StrategySpec& spec, int version) {
+  fields.field("tensor", spec.tensor, 1);
+  name_field(fields, "sequence", spec.sequence, sequence_kinds);
+  fields.field("context", spec.context, 1);
+  fields.field("data", spec.data, 1);
+  fields.field("zero", spec.zero, 0, 3);
+  fields.field("expert", spec.expert, 1);
   constexpr std::array kinds{RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective, RecomputeKind::full};
-  if (file.version == 1) {
+  if (version == 1) {
     bool keeps = spec.recompute == RecomputeKind::none;
     if (spec.recompute == RecomputeKind::cheap) spec.recompute = RecomputeKind::none;
-    file.field("recompute", spec.recompute, std::array{kinds[0], kinds[2], kinds[3]});
-    file.optional("keep_outputs", keeps, false);
-    if constexpr (std::is_same_v<File, PlanReader>)
-      if (keeps && !file.fields.failed() && spec.recompute != RecomputeKind::none)
-        file.fields.fail(file.fields.name("keep_outputs") + ": true contradicts \"recompute\": \"" +
-                         name_of(spec.recompute) +
-                         "\", which recomputes them; leave it out or write \"recompute\": \"none\"");
+    name_field(fields, "recompute", spec.recompute, std::array{kinds[0], kinds[2], kinds[3]});
+    if (fields.has("keep_outputs", keeps)) fields.field("keep_outputs", keeps);
+    fields.check("keep_outputs", !keeps || spec.recompute == RecomputeKind::none,
+                 std::string("true contradicts \"recompute\": \"") + name_of(spec.recompute) +
+                     "\", which recomputes them; leave it out or write \"recompute\": \"none\"");
     if (!keeps && spec.recompute == RecomputeKind::none) spec.recompute = RecomputeKind::cheap;
   } else {
-    file.field("recompute", spec.recompute, kinds);
+    name_field(fields, "recompute", spec.recompute, kinds);
   }
-  file.optional("strided", spec.strided, false);
+  if (fields.has("strided", spec.strided)) fields.field("strided", spec.strided);
 }
 
-template <class File>
-void describe(File& file, PlanStage& stage) {
-  file.field("first_layer", stage.first_layer, 0, std::numeric_limits<int>::max() - 1);
-  file.field("last_layer", stage.last_layer, 0, std::numeric_limits<int>::max() - 1);
-  file.field("ranks", std::pair<int&, int&>(stage.first_rank, stage.rank_count));
-}
+inline constexpr auto prediction_fields = [](auto& fields, Prediction& prediction) {
+  const auto seconds = [](auto& object, const char* key, Seconds& value) {
+    object.field(key, value.value, -1e-6, 1e30);
+  };
+  seconds(fields, "iteration_seconds", prediction.iteration);
+  fields.field("samples_per_second", prediction.samples_per_second, 0, 1e30);
+  fields.field("tokens_per_second", prediction.tokens_per_second, 0, 1e30);
+  fields.field("mfu", prediction.mfu, 0, 1e30);
+  fields.field("budget_bytes", prediction.budget.count, 0);
+  fields.list("stages", prediction.stages, [&](auto& item, PredictedStage& stage) {
+    item.field("peak_bytes", stage.peak.count, 0);
+    seconds(item, "forward_seconds", stage.forward);
+    seconds(item, "backward_seconds", stage.backward);
+  });
+  fields.list("alternatives", prediction.alternatives, [&](auto& item, PredictedAlternative& alternative) {
+    item.field("name", alternative.name);
+    item.field("strategy", alternative.strategy);
+    item.field("exists", alternative.exists);
+    item.field("fits", alternative.fits);
+    seconds(item, "iteration_seconds", alternative.iteration);
+    seconds(item, "compute_seconds", alternative.compute);
+    seconds(item, "communication_seconds", alternative.communication);
+    seconds(item, "idle_seconds", alternative.idle);
+    seconds(item, "update_seconds", alternative.update);
+    item.field("peak_bytes", alternative.peak.count, 0);
+  });
+};
 
-template <class File>
-void describe(File& file, PredictedStage& stage) {
-  file.field("peak_bytes", stage.peak);
-  file.field("forward_seconds", stage.forward);
-  file.field("backward_seconds", stage.backward);
-}
-
-template <class File>
-void describe(File& file, PredictedAlternative& alternative) {
-  file.field("name", alternative.name, 80);
-  file.field("strategy", alternative.strategy, 200);
-  file.field("exists", alternative.exists);
-  file.field("fits", alternative.fits);
-  file.field("iteration_seconds", alternative.iteration);
-  file.field("compute_seconds", alternative.compute);
-  file.field("communication_seconds", alternative.communication);
-  file.field("idle_seconds", alternative.idle);
-  file.field("update_seconds", alternative.update);
-  file.field("peak_bytes", alternative.peak);
-}
-
-template <class File>
-void describe(File& file, Prediction& prediction) {
-  file.field("iteration_seconds", prediction.iteration);
-  file.field("samples_per_second", prediction.samples_per_second);
-  file.field("tokens_per_second", prediction.tokens_per_second);
-  file.field("mfu", prediction.mfu);
-  file.field("budget_bytes", prediction.budget);
-  file.field("stages", prediction.stages);
-  file.field("alternatives", prediction.alternatives);
-}
-
-/// What comes before the stages, but for the version.
-template <class File>
-void describe(File& file, Plan& plan) {
-  file.field("model", plan.model);
-  file.field("cluster", plan.cluster);
-  file.field("global_batch", plan.global_batch, 1, 1 << 30);
-  file.field("sequence_length", plan.sequence_length, 1, 1 << 24);
-  file.field("precision", plan.precision, std::array{Precision::fp32, Precision::bf16, Precision::fp8});
-  file.field("microbatches", plan.microbatches, 1);
-  file.field("schedule", plan.schedule, schedule_kinds);
-  file.field("virtual_stages", plan.virtual_stages, 1, 1 << 12);
-  file.optional("trainer", plan.trainer, cost::Trainer::galvatron, cost::trainers);
-  file.optional("moments", plan.moments, Precision::fp32, std::array{Precision::fp32, Precision::bf16});
-  file.optional("overlap", plan.overlap, true);
+/// All but the version and what was predicted.
+template <class Fields>
+void plan_fields(Fields& fields, Plan& plan) {
+  fields.field("model", plan.model);
+  fields.field("cluster", plan.cluster);
+  fields.field("global_batch", plan.global_batch, 1, 1 << 30);
+  fields.field("sequence_length", plan.sequence_length, 1, 1 << 24);
+  name_field(fields, "precision", plan.precision, precisions);
+  fields.field("microbatches", plan.microbatches, 1);
+  name_field(fields, "schedule", plan.schedule, schedule_kinds);
+  fields.field("virtual_stages", plan.virtual_stages, 1, 1 << 12);
+  if (fields.has("trainer", plan.trainer != cost::Trainer::galvatron))
+    name_field(fields, "trainer", plan.trainer, cost::trainers);
+  if (fields.has("moments", plan.moments != Precision::fp32))
+    name_field(fields, "moments", plan.moments, std::span(precisions).first(2));
+  if (fields.has("overlap", !plan.overlap)) fields.field("overlap", plan.overlap);
+  fields.list("stages", plan.stages, [](auto& item, PlanStage& stage) {
+    item.field("first_layer", stage.first_layer, 0, std::numeric_limits<int>::max() - 1);
+    item.field("last_layer", stage.last_layer, 0, std::numeric_limits<int>::max() - 1);
+    ranks_field(item, "ranks", stage.first_rank, stage.rank_count);
+  });
+  const auto strategy = [&plan](auto& item, StrategySpec& spec) { strategy_fields(item, spec, plan.version); };
+  fields.list("layers", plan.layers, strategy);
+  fields.object("embedding", plan.embedding, strategy);
+  fields.object("head", plan.head, strategy);
 }
 
 }  // namespace detail
 
 /// The text of a plan file, keys in the order of the head of this file, a line for each layer.
 inline std::string plan_text(Plan plan) {
-  detail::PlanWriter file(plan.version);
-  file.field("version", plan.version);
-  describe(file, plan);
-  file.field("stages", plan.stages);
-  file.field("layers", plan.layers);
-  file.field("embedding", plan.embedding);
-  file.field("head", plan.head);
-  file.field("predicted", plan.predicted);
+  nlohmann::ordered_json file;
+  JsonWriter fields(file);
+  fields.field("version", plan.version);
+  detail::plan_fields(fields, plan);
+  fields.object("predicted", plan.predicted, detail::prediction_fields);
   std::string out;
-  detail::append_json(out, file.fields, true);
+  detail::append_json(out, file, true);
   return out + "\n";
 }
 
@@ -302,38 +187,31 @@ inline nlohmann::ordered_json to_json(const Plan& plan) { return nlohmann::order
 
 /// The plan in a JSON value; `where` opens the messages. Errors (usage): a missing or unknown key, a wrong type, an
 /// unknown version or name, and everything of why_inconsistent(const Plan&).
-inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& where) try {
+inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& where) {
   Plan plan;
-  detail::PlanReader file(value, where, plan_version);
-  JsonObject& fields = file.fields;
+  JsonObject fields(value, where);
   // A file of another version may look quite different: say so before anything else.
-  file.version = plan.version = fields.required<int>("version");
-  if (!fields.failed() && (plan.version < 1 || plan.version > newest_plan_version))
-    fields.fail(fields.name("version") + ": version " + std::to_string(plan.version) +
-                " is unknown: this program reads versions 1 and " + std::to_string(newest_plan_version));
-  describe(file, plan);
-  if (fields.optional<bool>("split_layers", false))
-    fields.fail(fields.name("split_layers") +
-                ": plans with attention and MLP as layers of their own are no longer read: make the plan again with "
-                "`galvatron plan`");
-  const nlohmann::json& stages = fields.required_array("stages");
-  const nlohmann::json& layers = fields.required_array("layers");
-  const nlohmann::json* embedding = fields.any("embedding");
-  const nlohmann::json* head = fields.any("head");
-  const nlohmann::json* predicted = fields.any("predicted");
-  for (const auto& [key, field] : {std::pair{"embedding", embedding}, {"head", head}})
-    if (field == nullptr) fields.fail(where + ": the key \"" + key + "\" is missing");
-  value_or_throw(fields.finish());
-  file.read_list(stages, "stages", plan.stages, true);
-  file.read_list(layers, "layers", plan.layers, true);
-  file.read(*embedding, "embedding", plan.embedding, true);
-  file.read(*head, "head", plan.head, true);
-  if (predicted != nullptr) file.read(*predicted, "predicted", plan.predicted, false);
+  plan.version = fields.required<int>("version");
+  fields.check("version", plan.version >= 1 && plan.version <= newest_plan_version,
+               "version " + std::to_string(plan.version) + " is unknown: this program reads versions 1 and " +
+                   std::to_string(newest_plan_version));
+  fields.check("split_layers", !fields.optional<bool>("split_layers", false),
+               "plans with attention and MLP as layers of their own are no longer read: make the plan again with "
+               "`galvatron plan`");
+  detail::plan_fields(fields, plan);
+  if (fields.contains("predicted"))
+    fields.object("predicted", plan.predicted, [](JsonObject& object, Prediction& prediction) {
+      object.only_informs();
+      detail::prediction_fields(object, prediction);
+    });
+  for (PredictedAlternative& alternative : plan.predicted.alternatives) {
+    alternative.name = detail::one_line(alternative.name, 80);
+    alternative.strategy = detail::one_line(alternative.strategy, 200);
+  }
+  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
   if (const std::string why = why_inconsistent(plan); !why.empty())
     return usage_error(where + ": not a plan: " + why + "; mend the file or make a new one with `galvatron plan`");
   return plan;
-} catch (const Failure& failure) {
-  return error_of(failure);
 }
 
 namespace detail {

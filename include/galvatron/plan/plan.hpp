@@ -14,7 +14,6 @@
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/spec.hpp>
-#include <galvatron/strategy/text.hpp>
 
 namespace galvatron {
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>

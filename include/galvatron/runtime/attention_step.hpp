@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/model/image_grid.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention.hpp>
 #include <galvatron/runtime/ring.hpp>

@@ -84,9 +84,7 @@ Context<D> make_context(D& device, device::Region& workspace, comm::World& world
                         const StrategySpec& spec, std::int64_t samples, std::int64_t sequence, bool overlap = true,
                         bool eight_bit = false, Precision moments = Precision::fp32) {
   const RankLayout layout = spec.rank_layout(first_rank);
-  const auto group = [&](RankModes modes) -> comm::Group& {
-    return world.group(RankGroup(layout, modes).ranks(world.rank()));
-  };
+  const auto group = [&](RankModes modes) -> comm::Group& { return world.group(layout.group(modes, world.rank())); };
   return Context<D>(device, workspace, group(RankMode::tp), group(RankMode::cp), group(shard_modes), spec, samples,
                     sequence, overlap, eight_bit, moments);
 }

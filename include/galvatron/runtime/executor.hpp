@@ -12,7 +12,7 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/model/image_grid.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/program/allocate.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>

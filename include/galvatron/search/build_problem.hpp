@@ -21,7 +21,6 @@
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/tuning.hpp>
-#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/one_for_all.hpp>

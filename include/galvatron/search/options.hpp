@@ -16,7 +16,6 @@
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/stop.hpp>
-#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>

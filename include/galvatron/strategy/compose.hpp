@@ -1,11 +1,9 @@
 // Strategy<>: how a layer is spread over ranks, as a type.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
@@ -13,7 +11,6 @@
 #include <galvatron/strategy/policies.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/spec.hpp>
-#include <galvatron/strategy/text.hpp>
 
 namespace galvatron::program {
 /// The program of a layer, lowered at compile time (program/lower.hpp).
@@ -38,9 +35,6 @@ constexpr StrategySpec without_zero(StrategySpec spec) {
   spec.zero = 0;
   return spec;
 }
-
-template <Axis A, class... Policies>
-inline constexpr int policies_of_axis = (0 + ... + (Policies::axis == A ? 1 : 0));
 
 /// The first policy of an axis, or Default.
 template <Axis A, class Default, class... Policies>
@@ -86,14 +80,12 @@ struct Policy {
 
   static constexpr bool is_static =
       Data::degree != dynamic && Tensor::degree != dynamic && Context::degree != dynamic && Stages::degree != dynamic;
-  static constexpr bool splits_context =
-      Sequence::kind == SequenceKind::ulysses || Sequence::kind == SequenceKind::ring;
 
   /// The spec, with the most favourable value for degrees that are not known yet: what is illegal here is always so.
   static constexpr StaticSpec best_case{
       {.tensor = Tensor::degree == dynamic ? 2 : Tensor::degree,
        .sequence = Sequence::kind,
-       .context = Context::degree == dynamic ? (splits_context ? 2 : 1) : Context::degree,
+       .context = Context::degree == dynamic ? (is_split_over_context(Sequence::kind) ? 2 : 1) : Context::degree,
        .data = Data::degree == dynamic ? 2 : Data::degree,
        .zero = Zero::stage,
        .expert = 1,
@@ -142,7 +134,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
                 "galvatron: the arguments of Strategy<> are policies: DataParallel, ZeRO, TensorParallel, "
                 "SequenceParallel, ContextParallel, Pipeline or Recompute.");
   template <Axis A>
-  static constexpr bool names_once = detail::policies_of_axis<A, Policies...> <= 1;
+  static constexpr bool names_once = (0 + ... + (Policies::axis == A ? 1 : 0)) <= 1;
   static_assert(names_once<Axis::data>, "galvatron: Strategy<> names DataParallel more than once.");
   static_assert(names_once<Axis::zero>, "galvatron: Strategy<> names ZeRO more than once.");
   static_assert(names_once<Axis::tensor>, "galvatron: Strategy<> names TensorParallel more than once.");
@@ -182,26 +174,6 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
     assign(degrees);
   }
 
-  /// As the constructor, with the reason as a value. Errors (usage): a run-time degree is missing, a static one
-  /// differs, or the combination is illegal.
-  static Result<Strategy> create(const Degrees& degrees) {
-    if (const char* refused = refusal(degrees))
-      return usage_error(std::string(refused) + " The strategy type is " + type_text() + ".");
-    return Strategy(degrees);
-  }
-  /// The strategy of a stage of `ranks` ranks; `given` are the run-time degrees other than data. Errors (usage): the
-  /// degrees do not divide the ranks, or are illegal.
-  static Result<Strategy> for_ranks(int ranks, Degrees given = {}) {
-    const std::int64_t rest =
-        std::int64_t{pick(given.tensor, Policy::Tensor::degree)} * pick(given.context, Policy::Context::degree);
-    if (rest >= 1 && given.data == 0 && Policy::Data::degree == dynamic) given.data = static_cast<int>(ranks / rest);
-    auto out = create(given);
-    if (out && out->spec().ranks() != ranks)
-      return usage_error(type_text() + " needs a number of ranks that its degrees multiply to, but a stage has " +
-                         std::to_string(ranks) + ": tensor " + std::to_string(out->spec().tensor) + ", context " +
-                         std::to_string(out->spec().context) + ", data " + std::to_string(out->spec().data));
-    return out;
-  }
   /// True when `spec` is of these kinds and, where degrees are static, of these degrees in these places.
   static constexpr bool accepts(const StrategySpec& spec) {
     const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };
@@ -211,14 +183,6 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
            (spec.strided == Policy::Tensor::is_strided ||
             (Policy::Tensor::degree == dynamic && !Policy::Tensor::is_strided)) &&
            is_legal(spec);
-  }
-  /// The strategy that `spec` describes; `accepts(spec)` must hold.
-  static constexpr Strategy of(const StrategySpec& spec) {
-    return Strategy(Degrees{.data = spec.data,
-                            .tensor = spec.tensor,
-                            .context = spec.context,
-                            .pipeline = Policy::Stages::degree == dynamic ? 1 : 0,
-                            .strided = spec.strided});
   }
 
   [[nodiscard]] constexpr int tensor() const { return this->spec().tensor; }
@@ -275,5 +239,14 @@ inline constexpr bool is_strategy<Strategy<Policies...>> = true;
 /// A Strategy<> type: what the layers of runtime/ are written against.
 template <class S>
 concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
+
+/// The Strategy<> whose kinds and degrees are those of `spec`, which is known when the program is compiled. A spec that
+/// breaks a rule does not compile, with the sentence of the rule.
+///
+///     constexpr auto found = search::constexpr_search<12>(block, cluster, options);
+///     using Chosen = StrategyOf<found.strategies[0]>;
+template <StrategySpec spec>
+using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
+                            SequenceParallel<spec.sequence>, ContextParallel<spec.context>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron

@@ -1,6 +1,7 @@
 // Where the activations between layers lie, and what a change of that layout has to move.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include <galvatron/strategy/spec.hpp>
@@ -22,10 +23,8 @@ struct Region {
 };
 
 constexpr Region intersection(const Region& a, const Region& b) {
-  const auto low = [](std::int64_t x, std::int64_t y) { return x > y ? x : y; };
-  const auto high = [](std::int64_t x, std::int64_t y) { return x < y ? x : y; };
-  return {low(a.sequence_begin, b.sequence_begin), high(a.sequence_end, b.sequence_end),
-          low(a.batch_begin, b.batch_begin), high(a.batch_end, b.batch_end)};
+  return {std::max(a.sequence_begin, b.sequence_begin), std::min(a.sequence_end, b.sequence_end),
+          std::max(a.batch_begin, b.batch_begin), std::min(a.batch_end, b.batch_end)};
 }
 
 /// The layout of a layer's input and output over the ranks [first_rank, first_rank + ranks()) of its stage. Samples are

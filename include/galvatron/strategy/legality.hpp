@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include <galvatron/model/forward.hpp>
-#include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/spec.hpp>
 

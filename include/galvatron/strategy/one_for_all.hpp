@@ -4,8 +4,8 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/model/spec.hpp>
@@ -26,40 +26,15 @@ enum class OneForAll : std::uint8_t {
 inline constexpr std::array one_for_all_names{OneForAll::uniform, OneForAll::megatron, OneForAll::torchtitan,
                                               OneForAll::deepspeed, OneForAll::hetu};
 
-constexpr std::string_view name_of(OneForAll trainer) {
-  switch (trainer) {
-    case OneForAll::no:
-      return "no";
-    case OneForAll::uniform:
-      return "uniform";
-    case OneForAll::megatron:
-      return "megatron";
-    case OneForAll::torchtitan:
-      return "torchtitan";
-    case OneForAll::deepspeed:
-      return "deepspeed";
-    case OneForAll::hetu:
-      return "hetu";
-  }
-  return "?";
+constexpr const char* name_of(OneForAll trainer) {
+  return std::array{"no", "uniform", "megatron", "torchtitan", "deepspeed", "hetu"}[static_cast<std::size_t>(trainer)];
 }
 
-/// Whether the trainer's pipelines have this schedule.
+/// Whether the trainer's pipelines have this schedule; all have 1F1B.
 constexpr bool has_schedule(OneForAll trainer, ScheduleKind kind) {
-  switch (trainer) {
-    case OneForAll::no:
-      return true;
-    case OneForAll::uniform:
-    case OneForAll::megatron:
-      return kind == ScheduleKind::one_f_one_b || kind == ScheduleKind::interleaved;
-    case OneForAll::torchtitan:
-      return kind != ScheduleKind::zb_h1;
-    case OneForAll::deepspeed:
-      return kind == ScheduleKind::one_f_one_b;
-    case OneForAll::hetu:
-      return kind == ScheduleKind::one_f_one_b || kind == ScheduleKind::gpipe;
-  }
-  return false;
+  if (trainer == OneForAll::no || kind == ScheduleKind::one_f_one_b) return true;
+  if (kind == ScheduleKind::gpipe) return trainer == OneForAll::torchtitan || trainer == OneForAll::hetu;
+  return kind == ScheduleKind::interleaved && trainer != OneForAll::deepspeed && trainer != OneForAll::hetu;
 }
 
 /// Whether the trainer can give `spec` to all layers of a pipeline of so many stages.

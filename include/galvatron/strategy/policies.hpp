@@ -44,7 +44,7 @@ concept StrategyPolicy = requires {
   { P::axis } -> std::convertible_to<Axis>;
 };
 
-/// Ranks that work on different samples. Left out of a strategy, it takes the ranks that the other axes leave over.
+/// Ranks that work on different samples. Left out of a strategy, the degree is one of run time.
 template <int N = dynamic>
 struct DataParallel {
   static_assert(N == dynamic || N >= 1, "galvatron: the degree of DataParallel<N> is at least 1.");

@@ -1,11 +1,7 @@
 // RankLayout: ranks as a nest of the dimensions of parallelism, and the groups of ranks that follow from it.
 //
-// A layout is a list of modes, each with a size and a stride, as in CuTe's layout algebra:
-//
-//     (tp 2, cp 2, dp 2) : (1, 2, 4)     rank  0  1  2  3  4  5  6  7
-//                                        tp    0  1  0  1  0  1  0  1
-//                                        cp    0  0  1  1  0  0  1  1
-//                                        dp    0  0  0  0  1  1  1  1
+// A layout is a list of modes, each with a size and a stride, as in CuTe's layout algebra: in
+// (tp 2, cp 2, dp 2) : (1, 2, 4) tensor ranks are neighbours and data ranks 4 apart (drawn at StrategySpec).
 #pragma once
 
 #include <array>
@@ -30,7 +26,6 @@ class RankModes {
     a.bits_ |= b.bits_;
     return a;
   }
-  friend constexpr bool operator==(RankModes, RankModes) = default;
 
  private:
   unsigned bits_;
@@ -47,7 +42,6 @@ class RankLayout {
     RankMode name = RankMode::tp;
     int size = 1;
     int stride = 1;
-    friend constexpr bool operator==(const Mode&, const Mode&) = default;
   };
 
   constexpr RankLayout() = default;
@@ -57,43 +51,28 @@ class RankLayout {
     modes_[static_cast<std::size_t>(count_++)] = {name, size, stride};
     return *this;
   }
-  /// Around the modes so far, which are without gaps.
-  constexpr RankLayout& append(RankMode name, int size) { return append(name, size, ranks()); }
-
-  friend constexpr bool operator==(const RankLayout& a, const RankLayout& b) {
-    if (a.first_rank_ != b.first_rank_ || a.count_ != b.count_) return false;
-    for (int i = 0; i < a.count_; ++i)
-      if (!(a[i] == b[i])) return false;
-    return true;
-  }
   [[nodiscard]] constexpr int first_rank() const { return first_rank_; }
-  [[nodiscard]] constexpr int modes() const { return count_; }
-  [[nodiscard]] constexpr const Mode& operator[](int i) const { return modes_[static_cast<std::size_t>(i)]; }
-  /// Ranks of all modes.
-  [[nodiscard]] constexpr int ranks() const {
-    int product = 1;
-    for (int i = 0; i < count_; ++i) product *= (*this)[i].size;
-    return product;
+  [[nodiscard]] constexpr std::span<const Mode> modes() const {
+    return std::span(modes_).first(static_cast<std::size_t>(count_));
   }
   /// Ranks of the chosen modes together; 1 where there is none.
   [[nodiscard]] constexpr int size(RankModes chosen) const {
     int product = 1;
-    for (int i = 0; i < count_; ++i)
-      if (chosen.contains((*this)[i].name)) product *= (*this)[i].size;
+    for (const Mode& mode : modes())
+      if (chosen.contains(mode.name)) product *= mode.size;
     return product;
   }
   /// The stride of the first of the chosen modes, whatever its size; 1 where there is none.
   [[nodiscard]] constexpr int stride(RankModes chosen) const {
-    for (int i = 0; i < count_; ++i)
-      if (chosen.contains((*this)[i].name)) return (*this)[i].stride;
+    for (const Mode& mode : modes())
+      if (chosen.contains(mode.name)) return mode.stride;
     return 1;
   }
   /// The coordinate of a rank in the chosen modes.
   [[nodiscard]] constexpr int coordinate(RankModes chosen, int rank) const {
     int sum = 0;
     int unit = 1;
-    for (int i = 0; i < count_; ++i) {
-      const Mode& mode = (*this)[i];
+    for (const Mode& mode : modes()) {
       if (!chosen.contains(mode.name)) continue;
       sum += (rank - first_rank_) / mode.stride % mode.size * unit;
       unit *= mode.size;
@@ -104,46 +83,23 @@ class RankLayout {
   /// modes is the rank with these coordinates.
   [[nodiscard]] constexpr int offset(RankModes chosen, int coordinate) const {
     int sum = 0;
-    for (int i = 0; i < count_; ++i) {
-      const Mode& mode = (*this)[i];
+    for (const Mode& mode : modes()) {
       if (!chosen.contains(mode.name)) continue;
       sum += coordinate % mode.size * mode.stride;
       coordinate /= mode.size;
     }
     return sum;
   }
-  /// The layout of the chosen modes alone, from the same first rank.
-  [[nodiscard]] constexpr RankLayout sub(RankModes chosen) const { return filtered(chosen, true); }
-  /// The layout of all other modes: with each of its ranks as the first, sub(chosen) tiles the layout.
-  [[nodiscard]] constexpr RankLayout complement(RankModes chosen) const { return filtered(chosen, false); }
-  /// The same ranks in the same order with as few modes as can be: modes of one rank are left out, and a mode that
-  /// continues the one before it joins it under that one's name.
-  [[nodiscard]] constexpr RankLayout coalesced() const {
-    RankLayout out(first_rank_);
-    for (int i = 0; i < count_; ++i) {
-      const Mode& mode = (*this)[i];
-      if (mode.size == 1) continue;
-      if (out.count_ > 0) {
-        Mode& last = out.modes_[static_cast<std::size_t>(out.count_ - 1)];
-        if (mode.stride == last.size * last.stride) {
-          last.size *= mode.size;
-          continue;
-        }
-      }
-      out.append(mode.name, mode.size, mode.stride);
-    }
+  /// The ranks that differ from `rank` in the chosen modes alone, itself among them, in the order in which sums are
+  /// added: by their coordinate in these modes.
+  [[nodiscard]] std::vector<int> group(RankModes chosen, int rank) const {
+    const int first = rank - offset(chosen, coordinate(chosen, rank));
+    std::vector<int> out;
+    for (int i = 0; i < size(chosen); ++i) out.push_back(first + offset(chosen, i));
     return out;
   }
 
  private:
-  [[nodiscard]] constexpr RankLayout filtered(RankModes chosen, bool wanted) const {
-    RankLayout out(first_rank_);
-    for (int i = 0; i < count_; ++i)
-      if (const Mode& mode = (*this)[i]; chosen.contains(mode.name) == wanted)
-        out.append(mode.name, mode.size, mode.stride);
-    return out;
-  }
-
   int first_rank_ = 0;
   int count_ = 0;
   std::array<Mode, capacity> modes_{};
@@ -156,86 +112,5 @@ constexpr RankLayout stage_layout(int tensor, int context, int data, bool tensor
       .append(RankMode::cp, context, tensor_outermost ? 1 : tensor)
       .append(RankMode::dp, data, tensor_outermost ? context : context * tensor);
 }
-
-/// The groups of ranks that differ in some modes of a layout alone, or one union of sets of ranks. Which group is meant
-/// a rank tells; its members have an order, in which sums are added.
-class RankGroup {
- public:
-  static constexpr int most_sets = 4;
-  /// Neighbours in a group are `stride` apart; 0 where the gaps differ. Of one rank: 1.
-  struct Shape {
-    int size = 1;
-    int stride = 1;
-    friend constexpr bool operator==(const Shape&, const Shape&) = default;
-  };
-
-  constexpr RankGroup(const RankLayout& layout, RankModes chosen)
-      : layout_(layout), members_(layout.sub(chosen)), chosen_(chosen) {}
-  /// The ranks of up to most_sets disjoint layouts, one after the other: one group, whichever rank.
-  constexpr explicit RankGroup(std::span<const RankLayout> sets) {
-    for (const RankLayout& set : sets) sets_[static_cast<std::size_t>(count_++)] = set;
-  }
-
-  [[nodiscard]] constexpr int size() const {
-    if (count_ == 0) return members_.ranks();
-    int sum = 0;
-    for (int i = 0; i < count_; ++i) sum += sets_[static_cast<std::size_t>(i)].ranks();
-    return sum;
-  }
-  /// Member `index` of the group of `rank`.
-  [[nodiscard]] constexpr int member(int rank, int index) const {
-    if (count_ == 0) return rank + along(members_, index) - along(members_, layout_.coordinate(chosen_, rank));
-    int i = 0;
-    for (; index >= sets_[static_cast<std::size_t>(i)].ranks(); ++i)
-      index -= sets_[static_cast<std::size_t>(i)].ranks();
-    const RankLayout& set = sets_[static_cast<std::size_t>(i)];
-    return set.first_rank() + along(set, index);
-  }
-  /// The index of a rank in its group; -1 for a rank outside the union.
-  [[nodiscard]] constexpr int index_of(int rank) const {
-    if (count_ == 0) return layout_.coordinate(chosen_, rank);
-    for (int i = 0; i < size(); ++i)
-      if (member(rank, i) == rank) return i;
-    return -1;
-  }
-  /// The group of `rank` in its order.
-  [[nodiscard]] std::vector<int> ranks(int rank) const {
-    std::vector<int> out;
-    out.reserve(static_cast<std::size_t>(size()));
-    for (int i = 0; i < size(); ++i) out.push_back(member(rank, i));
-    return out;
-  }
-  [[nodiscard]] constexpr Shape shape() const {
-    if (count_ == 0) {
-      const RankLayout one = members_.coalesced();
-      if (one.modes() == 0) return {};
-      return {one.ranks(), one.modes() == 1 ? one[0].stride : 0};
-    }
-    Shape out{size(), 1};
-    for (int i = 1; i < out.size; ++i) {
-      const int gap = member(0, i) - member(0, i - 1);
-      if (i == 1) out.stride = gap;
-      if (gap != out.stride) return {out.size, 0};
-    }
-    return out;
-  }
-
- private:
-  // From the first rank of a layout to its rank `index` in the order of its modes.
-  static constexpr int along(const RankLayout& layout, int index) {
-    int sum = 0;
-    for (int i = 0; i < layout.modes(); ++i) {
-      sum += index % layout[i].size * layout[i].stride;
-      index /= layout[i].size;
-    }
-    return sum;
-  }
-
-  RankLayout layout_;
-  RankLayout members_;
-  RankModes chosen_ = RankMode::tp;
-  int count_ = 0;
-  std::array<RankLayout, most_sets> sets_{};
-};
 
 }  // namespace galvatron

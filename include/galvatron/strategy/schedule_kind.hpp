@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -18,17 +19,7 @@ inline constexpr std::array schedule_kinds{ScheduleKind::gpipe, ScheduleKind::on
                                            ScheduleKind::zb_h1};
 
 constexpr const char* name_of(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::gpipe:
-      return "gpipe";
-    case ScheduleKind::one_f_one_b:
-      return "1f1b";
-    case ScheduleKind::interleaved:
-      return "interleaved";
-    case ScheduleKind::zb_h1:
-      return "zb-h1";
-  }
-  return "?";
+  return std::array{"gpipe", "1f1b", "interleaved", "zb-h1"}[static_cast<std::size_t>(kind)];
 }
 
 constexpr std::optional<ScheduleKind> schedule_named(std::string_view name) {

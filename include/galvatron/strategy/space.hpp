@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstddef>
 #include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -13,12 +14,26 @@
 #include <vector>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/strategy/divisors.hpp>
+#include <galvatron/core/quantity.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
+
+/// Divisors of n >= 1 in ascending order; with `powers_of_two` only those that are.
+constexpr std::vector<int> divisors(int n, bool powers_of_two = false) {
+  std::vector<int> low;
+  std::vector<int> high;
+  const auto wanted = [powers_of_two](int d) { return !powers_of_two || (d & (d - 1)) == 0; };
+  for (int d = 1; d <= n / d; ++d) {
+    if (n % d != 0) continue;
+    if (wanted(d)) low.push_back(d);
+    if (d != n / d && wanted(n / d)) high.push_back(n / d);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
 
 /// The degrees that an axis may have.
 struct DegreeRange {
@@ -27,13 +42,15 @@ struct DegreeRange {
   int most = 0;      ///< at most this degree, where 0 is no cap
   friend constexpr bool operator==(const DegreeRange&, const DegreeRange&) = default;
 
+  [[nodiscard]] constexpr bool is_limited() const { return forced != 0 || most != 0; }
   [[nodiscard]] constexpr bool allows(int degree) const {
     if (forced != 0) return degree == forced;
     return degree == 1 || (open && (most == 0 || degree <= most));
   }
 };
 
-/// Everything that a search may choose from. The default is all that can be priced.
+/// Everything that a search may choose from. The default is all that can be priced, and all that the trainer of this
+/// version carries out (InstantiatedStrategies), for the layers that runtime/implemented.hpp names.
 struct Space {
   DegreeRange data;
   DegreeRange tensor;
@@ -50,9 +67,9 @@ struct Space {
   friend bool operator==(const Space&, const Space&) = default;
 };
 
-/// All that the trainer of this version carries out (InstantiatedStrategies): whatever a search chooses from, for the
-/// layers that runtime/implemented.hpp names.
-constexpr Space runnable_space() { return {}; }
+/// The axes that have degrees, as --space calls them.
+inline constexpr std::pair<std::string_view, DegreeRange Space::*> degree_axes[] = {
+    {"dp", &Space::data}, {"tp", &Space::tensor}, {"cp", &Space::context}, {"pp", &Space::pipeline}};
 
 /// The pipeline degrees of a space for `ranks` ranks: divisors, ascending.
 inline std::vector<int> pipeline_degrees(const Space& space, int ranks) {
@@ -71,23 +88,12 @@ constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, in
     return std::find(space.sequence.begin(), space.sequence.end(), kind) != space.sequence.end();
   };
   const bool cuts = tensor > 1 && allows(SequenceKind::megatron);
-  const auto applies = [&](SequenceKind kind) {
-    switch (kind) {
-      case SequenceKind::none:
-        return context == 1 && tensor > 1;
-      case SequenceKind::megatron:
-        return cuts && (context == 1 || allows(SequenceKind::ring));
-      case SequenceKind::ulysses:
-        return context > 1;
-      case SequenceKind::ring:
-        return context > 1 && (!cuts || allows(SequenceKind::none));
-    }
-    return false;
-  };
+  const bool may_be_whole = !cuts || allows(SequenceKind::none);  // between tensor ranks
   std::vector<SequenceKind> out;
-  for (const SequenceKind kind : space.sequence)
-    if (applies(kind)) out.push_back(kind);
-  if (context == 1 && out.empty()) out.push_back(SequenceKind::none);
+  if (context == 1 && may_be_whole) out.push_back(SequenceKind::none);
+  if (cuts && (context == 1 || allows(SequenceKind::ring))) out.push_back(SequenceKind::megatron);
+  if (context > 1 && allows(SequenceKind::ulysses)) out.push_back(SequenceKind::ulysses);
+  if (context > 1 && allows(SequenceKind::ring) && may_be_whole) out.push_back(SequenceKind::ring);
   return out;
 }
 
@@ -132,15 +138,12 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
 inline constexpr std::string_view space_names =
     "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, recompute, "
     "selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, hetu, dp=N, tp=N, cp=N, pp=N, max-dp=N, "
-    "max-tp=N, "
-    "max-cp=N, max-pp=N, "
-    "sp=none|megatron|ulysses|ring, "
-    "recompute=none|cheap|selective|full";
+    "max-tp=N, max-cp=N, max-pp=N, sp=none|megatron|ulysses|ring, recompute=none|cheap|selective|full";
 
 /// A space from its notation, a comma-separated list of what the search may use:
 ///
 ///     all                    everything (also the default), narrowed by what else is given
-///     runnable               likewise, of what `galvatron train` carries out
+///     runnable               likewise: `galvatron train` carries out all of it
 ///     dp, zero1, zero2, zero3 (= sdp)   data parallelism with that ZeRO stage
 ///     tp, sp, pp             tensor, Megatron sequence (also with ring), pipeline parallelism
 ///     strided                tensor ranks also in different nodes, with the other ranks of the layer in one
@@ -161,147 +164,109 @@ inline Result<Space> parse_space(std::string_view text) {
   const auto refuse = [text](const std::string& why) {
     return usage_error("bad --space \"" + std::string(text.substr(0, 80)) + "\": " + why);
   };
+  constexpr std::string_view uses[] = {"all", "runnable", "dp",        "zero1",     "zero2",   "zero3",
+                                       "sdp", "tp",       "strided",   "sp",        "ulysses", "ring",
+                                       "cp",  "pp",       "recompute", "selective", "keep"};
+  const auto is_use = [&uses](std::string_view name) { return std::ranges::find(uses, name) != std::end(uses); };
+  const auto add_kind = [](const auto& kinds, std::string_view name, auto& into) {
+    const auto kind = std::ranges::find_if(kinds, [name](auto each) { return name == name_of(each); });
+    if (kind != kinds.end()) into.push_back(*kind);
+    return kind != kinds.end();
+  };
   Space space;
-  bool everything = false;
-  bool runnable = false;
-  std::array<bool, 4> zero{};
-  bool data = false;
-  bool tensor = false;
-  bool context = false;
-  bool pipeline = false;
-  bool strided = false;
-  bool sequence = false;
-  bool ulysses = false;
-  bool ring = false;
-  bool recompute = false;
-  bool selective = false;
-  bool keep = false;
-  std::array<bool, one_for_all_names.size()> alike{};  // of these names
-  bool named_any = false;                              // of what may be used
+  std::set<std::string_view> given;  // without a value
   std::vector<SequenceKind> only_sequence;
   std::vector<RecomputeKind> only_recompute;
-  const std::pair<std::string_view, bool*> switches[] = {
-      {"all", &everything},      {"runnable", &runnable}, {"dp", &zero[0]},
-      {"zero1", &zero[1]},       {"zero2", &zero[2]},     {"zero3", &zero[3]},
-      {"sdp", &zero[3]},         {"tp", &tensor},         {"strided", &strided},
-      {"sp", &sequence},         {"ulysses", &ulysses},   {"ring", &ring},
-      {"cp", &context},          {"pp", &pipeline},       {"recompute", &recompute},
-      {"selective", &selective}, {"keep", &keep},         {"pow2", &space.powers_of_two},
-      {"uniform", &alike[0]},    {"megatron", &alike[1]}, {"torchtitan", &alike[2]},
-      {"deepspeed", &alike[3]},  {"hetu", &alike[4]},
-  };
-  const std::pair<std::string_view, std::pair<DegreeRange*, bool*>> degrees[] = {{"dp", {&space.data, &data}},
-                                                                                 {"tp", {&space.tensor, &tensor}},
-                                                                                 {"cp", {&space.context, &context}},
-                                                                                 {"pp", {&space.pipeline, &pipeline}}};
-  const auto named = [](const auto& kinds, std::string_view name, auto& into) {
-    for (const auto kind : kinds) {
-      if (name != name_of(kind)) continue;
-      into.push_back(kind);
-      return true;
-    }
-    return false;
-  };
-  while (true) {
-    const std::size_t comma = text.find(',');
-    const std::string_view item = text.substr(0, comma);
+  for (const std::string_view item : detail::parts_of(text, ',')) {
     const std::size_t equals = item.find('=');
     std::string_view name = item.substr(0, equals);
-    const std::string_view value = equals == std::string_view::npos ? std::string_view{} : item.substr(equals + 1);
     const std::string shown(item.substr(0, 40));
     const auto unknown = [&] {
       return refuse((item.empty() ? std::string("a name is missing") : "unknown name \"" + shown + "\"") +
                     "; valid are " + std::string(space_names));
     };
     if (equals == std::string_view::npos) {
-      const auto* found = std::find_if(std::begin(switches), std::end(switches),
-                                       [name](const auto& known) { return known.first == name; });
-      if (found == std::end(switches)) return unknown();
-      *found->second = true;
-      named_any = named_any || (found->second != &space.powers_of_two &&
-                                std::none_of(alike.begin(), alike.end(), [&](bool& b) { return &b == found->second; }));
-    } else if (name == "sp" || name == "recompute") {
-      if (!(name == "sp" ? named(sequence_kinds, value, only_sequence) : named(recompute_kinds, value, only_recompute)))
-        return unknown();
-    } else {
-      const bool cap = name.substr(0, 4) == "max-";
-      if (cap) name.remove_prefix(4);
-      const auto* found = std::find_if(std::begin(degrees), std::end(degrees),
-                                       [name](const auto& known) { return known.first == name; });
-      if (found == std::end(degrees)) return unknown();
-      int degree = 0;
-      const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), degree);
-      if (failure != std::errc{} || end != value.data() + value.size() || degree < 1)
-        return refuse("\"" + shown + "\" needs a degree of at least 1");
-      DegreeRange& range = *found->second.first;
-      int& value_of = cap ? range.most : range.forced;
-      if (value_of != 0 && value_of != degree)
-        return refuse("\"" + shown + "\" contradicts " + std::to_string(value_of) + " before it; give one of them");
-      value_of = degree;
-      if (range.forced != 0 && range.most != 0 && range.forced > range.most)
-        return refuse(std::string(name) + "=" + std::to_string(range.forced) + " is above max-" + std::string(name) +
-                      "=" + std::to_string(range.most) + "; leave one of them out");
-      *found->second.second = true;
+      const auto is_it = [name](OneForAll trainer) { return name == name_of(trainer); };
+      if (!is_use(name) && name != "pow2" && std::ranges::none_of(one_for_all_names, is_it)) return unknown();
+      given.insert(name);
+      continue;
     }
-    if (comma == std::string_view::npos) break;
-    text.remove_prefix(comma + 1);
+    const std::string_view value = item.substr(equals + 1);
+    if (name == "sp" || name == "recompute") {
+      if (!(name == "sp" ? add_kind(sequence_kinds, value, only_sequence)
+                         : add_kind(recompute_kinds, value, only_recompute)))
+        return unknown();
+      continue;
+    }
+    const bool cap = name.starts_with("max-");
+    if (cap) name.remove_prefix(4);
+    const auto* axis = std::ranges::find_if(degree_axes, [name](const auto& known) { return known.first == name; });
+    if (axis == std::end(degree_axes)) return unknown();
+    int degree = 0;
+    const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), degree);
+    if (failure != std::errc{} || end != value.data() + value.size() || degree < 1)
+      return refuse("\"" + shown + "\" needs a degree of at least 1");
+    DegreeRange& range = space.*axis->second;
+    int& limit = cap ? range.most : range.forced;
+    if (limit != 0 && limit != degree)
+      return refuse("\"" + shown + "\" contradicts " + std::to_string(limit) + " before it; give one of them");
+    limit = degree;
+    if (range.forced != 0 && range.most != 0 && range.forced > range.most)
+      return refuse(std::string(name) + "=" + std::to_string(range.forced) + " is above max-" + std::string(name) +
+                    "=" + std::to_string(range.most) + "; leave one of them out");
   }
-  for (const DegreeRange* range : {&space.data, &space.tensor, &space.context, &space.pipeline})
-    if (space.powers_of_two && (range->forced & (range->forced - 1)) != 0)
-      return refuse(std::to_string(range->forced) + " is no power of two; leave pow2 out");
-  for (std::size_t i = 0; i < alike.size(); ++i) {
-    if (!alike[i]) continue;
+  const auto has = [&given](std::string_view name) { return given.contains(name); };
+  space.powers_of_two = has("pow2");
+  for (const auto& [name, axis] : degree_axes)
+    if (const int forced = (space.*axis).forced; space.powers_of_two && (forced & (forced - 1)) != 0)
+      return refuse(std::to_string(forced) + " is no power of two; leave pow2 out");
+  for (const OneForAll trainer : one_for_all_names) {
+    if (!has(name_of(trainer))) continue;
     if (space.one_for_all != OneForAll::no && space.one_for_all != OneForAll::uniform)
-      return refuse(std::string(name_of(space.one_for_all)) + " and " + std::string(name_of(one_for_all_names[i])) +
+      return refuse(std::string(name_of(space.one_for_all)) + " and " + name_of(trainer) +
                     " are two trainers; name one");
-    space.one_for_all = one_for_all_names[i];
+    space.one_for_all = trainer;
   }
   const bool uniform = space.one_for_all != OneForAll::no;
-  if (uniform && strided)
+  if (uniform && has("strided"))
     return refuse("trainers with one strategy for all layers make tensor ranks neighbours; leave strided or " +
                   std::string(name_of(space.one_for_all)) + " out");
-  if (runnable || everything || (uniform && !named_any)) {
+  if (has("all") || has("runnable") || (uniform && std::ranges::none_of(given, is_use))) {
     if (uniform) {
       space.strided = false;
       space.recompute = {RecomputeKind::none, RecomputeKind::full};
-    } else if (runnable) {
-      const Space can = runnable_space();
-      space.context.open = can.context.open;
-      space.sequence = can.sequence;
-      space.recompute = can.recompute;
     }
     if (!only_sequence.empty()) space.sequence = only_sequence;
     if (!only_recompute.empty()) space.recompute = only_recompute;
     return space;
   }
-  const auto has = [&](SequenceKind kind) {
-    return std::find(only_sequence.begin(), only_sequence.end(), kind) != only_sequence.end();
-  };
-  const bool any_zero = std::find(zero.begin(), zero.end(), true) != zero.end();
-  if ((sequence || has(SequenceKind::megatron)) && !tensor)
-    return refuse("sp splits sequences over tensor-parallel ranks; add tp");
-  if (strided && !tensor) return refuse("strided says where tensor-parallel ranks lie; add tp");
+  const auto forces = [&](SequenceKind kind) { return std::ranges::find(only_sequence, kind) != only_sequence.end(); };
+  const bool megatron = has("sp") || forces(SequenceKind::megatron);
+  space.tensor.open = has("tp") || space.tensor.is_limited();
+  if (megatron && !space.tensor.open) return refuse("sp splits sequences over tensor-parallel ranks; add tp");
+  if (has("strided") && !space.tensor.open) return refuse("strided says where tensor-parallel ranks lie; add tp");
   // `cp` alone is either kind of context parallelism.
-  const bool either = context && !ulysses && !ring && !has(SequenceKind::ulysses) && !has(SequenceKind::ring);
-  ulysses = ulysses || either || has(SequenceKind::ulysses);
-  ring = ring || either || has(SequenceKind::ring);
-  space.data.open = data || any_zero;
-  space.tensor.open = tensor;
-  space.strided = strided;
+  bool ulysses = has("ulysses") || forces(SequenceKind::ulysses);
+  bool ring = has("ring") || forces(SequenceKind::ring);
+  if (!ulysses && !ring) ulysses = ring = has("cp") || space.context.is_limited();
+  const std::array zero{has("dp"), has("zero1"), has("zero2"), has("zero3") || has("sdp")};
+  const bool any_zero = std::ranges::find(zero, true) != zero.end();
+  space.data.open = any_zero || space.data.is_limited();
+  space.strided = has("strided");
   space.context.open = ulysses || ring;
-  space.pipeline.open = pipeline;
+  space.pipeline.open = has("pp") || space.pipeline.is_limited();
   space.zero = any_zero ? zero : std::array{true, false, false, false};
   space.sequence.clear();
-  if (!has(SequenceKind::megatron) || sequence) space.sequence.push_back(SequenceKind::none);
-  if (sequence || has(SequenceKind::megatron)) space.sequence.push_back(SequenceKind::megatron);
+  if (!forces(SequenceKind::megatron) || has("sp")) space.sequence.push_back(SequenceKind::none);
+  if (megatron) space.sequence.push_back(SequenceKind::megatron);
   if (ulysses) space.sequence.push_back(SequenceKind::ulysses);
   if (ring) space.sequence.push_back(SequenceKind::ring);
   space.recompute = only_recompute;
   if (only_recompute.empty()) {
     space.recompute.push_back(uniform ? RecomputeKind::none : RecomputeKind::cheap);
-    if (selective) space.recompute.push_back(RecomputeKind::selective);
-    if (recompute) space.recompute.push_back(RecomputeKind::full);
-    if (keep && !uniform) space.recompute.push_back(RecomputeKind::none);
+    if (has("selective")) space.recompute.push_back(RecomputeKind::selective);
+    if (has("recompute")) space.recompute.push_back(RecomputeKind::full);
+    if (has("keep") && !uniform) space.recompute.push_back(RecomputeKind::none);
   }
   return space;
 }
@@ -309,16 +274,15 @@ inline Result<Space> parse_space(std::string_view text) {
 /// What to tell those who wrote `--space pp=8`, which allows nothing but pipelines, and may have meant all plans with 8
 /// stages. Empty for a space that allows more than some degrees.
 inline std::string hint_at_all(const Space& space) {
-  const std::pair<const char*, const DegreeRange*> axes[] = {
-      {"dp", &space.data}, {"tp", &space.tensor}, {"cp", &space.context}, {"pp", &space.pipeline}};
   if (space.sequence.size() != 1 || space.recompute != std::vector{RecomputeKind::cheap}) return {};
   std::string degrees;
   bool closed = false;
-  for (const auto& [name, range] : axes) {
-    if (range->forced != 0) degrees += "," + std::string(name) + "=" + std::to_string(range->forced);
-    if (range->most != 0) degrees += ",max-" + std::string(name) + "=" + std::to_string(range->most);
-    if (range->forced != 0 || range->most != 0) continue;
-    if (range->open) return {};
+  for (const auto& [name, axis] : degree_axes) {
+    const DegreeRange& range = space.*axis;
+    if (range.forced != 0) degrees += "," + std::string(name) + "=" + std::to_string(range.forced);
+    if (range.most != 0) degrees += ",max-" + std::string(name) + "=" + std::to_string(range.most);
+    if (range.is_limited()) continue;
+    if (range.open) return {};
     closed = true;
   }
   if (degrees.empty() || !closed) return {};

@@ -1,8 +1,10 @@
-// StrategySpec: how one layer is spread over the ranks of its pipeline stage, as a value.
+// StrategySpec: how one layer is spread over the ranks of its pipeline stage, as a value, and in a few letters.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include <galvatron/strategy/rank_layout.hpp>
 
@@ -19,6 +21,9 @@ enum class SequenceKind : std::uint8_t {
 
 inline constexpr std::array sequence_kinds{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses,
                                            SequenceKind::ring};
+constexpr const char* name_of(SequenceKind kind) {
+  return std::array{"none", "megatron", "ulysses", "ring"}[static_cast<std::size_t>(kind)];
+}
 
 /// What backward computes again instead of keeping.
 enum class RecomputeKind : std::uint8_t {
@@ -30,6 +35,9 @@ enum class RecomputeKind : std::uint8_t {
 
 inline constexpr std::array recompute_kinds{RecomputeKind::cheap, RecomputeKind::selective, RecomputeKind::full,
                                             RecomputeKind::none};
+constexpr const char* name_of(RecomputeKind kind) {
+  return std::array{"cheap", "selective", "full", "none"}[static_cast<std::size_t>(kind)];
+}
 
 /// Ranks that share parameters and gradients.
 inline constexpr RankModes shard_modes = RankMode::cp | RankMode::dp;
@@ -80,32 +88,25 @@ struct StrategySpec {
   [[nodiscard]] constexpr int shard(int local) const { return rank_layout().coordinate(shard_modes, local); }
 };
 
-constexpr const char* name_of(SequenceKind kind) {
-  switch (kind) {
-    case SequenceKind::none:
-      return "none";
-    case SequenceKind::megatron:
-      return "megatron";
-    case SequenceKind::ulysses:
-      return "ulysses";
-    case SequenceKind::ring:
-      return "ring";
-  }
-  return "?";
-}
-
-constexpr const char* name_of(RecomputeKind kind) {
-  switch (kind) {
-    case RecomputeKind::cheap:
-      return "cheap";
-    case RecomputeKind::selective:
-      return "selective";
-    case RecomputeKind::full:
-      return "full";
-    case RecomputeKind::none:
-      return "none";
-  }
-  return "?";
+/// `tp2 megatron cp2 ring dp4 zero3 recompute-full` without the parts that are 1 or the default (whole sequences,
+/// ZeRO-0, cheap recomputation); a star for degrees that are open.
+inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = false, bool open_context = false,
+                                 bool open_data = false) {
+  std::string out;
+  const auto add = [&out](const std::string& part) { out += (out.empty() ? "" : " ") + part; };
+  const auto degree = [&add](const char* axis, int n, bool open) {
+    if (open || n != 1) add(axis + (open ? std::string("*") : std::to_string(n)));
+  };
+  degree("tp", spec.tensor, open_tensor);
+  if (spec.strided) add("strided");
+  if (spec.sequence == SequenceKind::megatron) add("megatron");
+  degree("cp", spec.context, open_context);
+  if (spec.sequence == SequenceKind::ulysses || spec.uses_ring()) add(spec.uses_ring() ? "ring" : "ulysses");
+  degree("dp", spec.data, open_data);
+  if (spec.zero != 0) add("zero" + std::to_string(spec.zero));
+  if (spec.expert != 1) add("ep" + std::to_string(spec.expert));
+  if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
+  return out.empty() ? "single" : out;
 }
 
 }  // namespace galvatron

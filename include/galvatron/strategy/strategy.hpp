@@ -2,7 +2,6 @@
 #pragma once
 
 #include <galvatron/strategy/compose.hpp>
-#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/parameters.hpp>
@@ -12,5 +11,3 @@
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
-#include <galvatron/strategy/text.hpp>
-#include <galvatron/strategy/type_of.hpp>

@@ -8,6 +8,8 @@
 #include <span>
 #include <string_view>
 
+#include <galvatron/op/kind.hpp>
+
 namespace galvatron::detail {
 
 /// Causal attention, head dim 128, in TFLOP/s at 512, 1k, 2k, 4k, 8k and 16k tokens.
@@ -165,13 +167,14 @@ inline constexpr std::array device_presets{
                  .overlap = 1.15},
 };
 
-/// Share of a PCIe link that collectives of 2, 4 and 8 devices reach where nothing else connects them.
+inline constexpr double pcie3_link = 15.75;  // GB/s, x16
+/// Share of a PCIe link that a collective of 2, 4 and 8 devices reaches where nothing else connects them.
 struct PcieShares {
+  op::Kind kind;
   double two, four, eight;
 };
-inline constexpr double pcie3_link = 15.75;  // GB/s, x16
-inline constexpr PcieShares pcie_all_reduce{0.70, 0.69, 0.418};
-inline constexpr PcieShares pcie_all_gather{0.70, 0.69, 0.450};
-inline constexpr PcieShares pcie_reduce_scatter{0.70, 0.68, 0.369};
+inline constexpr PcieShares pcie_shares[] = {{op::Kind::all_reduce, 0.70, 0.69, 0.418},
+                                             {op::Kind::all_gather, 0.70, 0.69, 0.450},
+                                             {op::Kind::reduce_scatter, 0.70, 0.68, 0.369}};
 
 }  // namespace galvatron::detail

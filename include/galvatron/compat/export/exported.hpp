@@ -17,7 +17,6 @@
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/spec.hpp>
-#include <galvatron/strategy/text.hpp>
 
 namespace galvatron {
 

@@ -19,7 +19,7 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/strategy/divisors.hpp>
+#include <galvatron/strategy/space.hpp>
 
 namespace galvatron::search::hetu {
 

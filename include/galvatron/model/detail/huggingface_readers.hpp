@@ -14,20 +14,37 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/check.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::detail {
 
-inline Result<ModelSpec> finished(JsonObject& fields, ModelSpec model) {
+/// The checked model that build(name, shape) makes, if all of the file was as it should be.
+template <class Build, class Shape>
+Result<ModelSpec> built(const JsonObject& fields, const Build& build, std::string name, const Shape& shape) {
   if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  return checked(std::move(model));
+  return checked(build(std::move(name), shape));
+}
+
+inline void refuse_indivisible(JsonObject& fields, std::string_view divisor_key, std::int64_t divisor,
+                               std::string_view key, std::int64_t value, std::string_view but = "") {
+  if (!fields.failed() && value % divisor != 0)
+    fields.fail(fields.where() + ": \"" + std::string(divisor_key) + "\" " + std::to_string(divisor) +
+                " does not divide \"" + std::string(key) + "\" " + std::to_string(value) + std::string(but));
+}
+
+/// Refuses a text value other than those in `supported`, of which the first is the value of an absent key.
+inline void refuse_unless(JsonObject& fields, std::string_view key, std::initializer_list<const char*> supported,
+                          const std::string& that_are = "") {
+  const auto value = fields.optional<std::string>(key, *supported.begin());
+  if (std::ranges::find(supported, value) == supported.end())
+    fields.fail(fields.name(key) + ": \"" + one_line(value, 40) +
+                "\" is not supported; supported: " + joined(supported) + that_are);
 }
 
 /// Fails the reader when a switch that galvatron has no code for is on.
-inline void refuse_if(JsonObject& fields, std::string_view key, bool refused_value, bool otherwise) {
-  if (fields.optional<bool>(key, otherwise) == refused_value)
+inline void refuse_if(JsonObject& fields, std::string_view key, bool refused_value) {
+  if (fields.optional<bool>(key, !refused_value) == refused_value)
     fields.fail(fields.name(key) + ": " + (refused_value ? "true" : "false") + " is not supported; only " +
                 (refused_value ? "false" : "true") + " is");
 }
@@ -39,6 +56,9 @@ inline void refuse_present(JsonObject& fields, std::string_view key, std::string
   if (value != nullptr && !value->is_null())
     fields.fail(fields.name(key) + ": " + std::string(what) + " is not supported; " + std::string(way_out));
 }
+
+/// Names of GELU where its tanh approximation is as good.
+inline constexpr std::initializer_list<const char*> gelus{"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"};
 
 inline void refuse_quantized(JsonObject& fields) {
   refuse_present(fields, "quantization_config", "a quantized model",
@@ -55,19 +75,14 @@ inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
   shape.ffn = fields.optional<std::int64_t>("n_inner", 0, 1, model_limits::ffn);
   shape.norm_epsilon = fields.optional<double>("layer_norm_epsilon", 1e-5, 0.0, 1.0);
   shape.tied = fields.optional<bool>("tie_word_embeddings", true);
-  const auto activation = fields.optional<std::string>("activation_function", "gelu_new");
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh" && activation != "gelu_fast")
-    fields.fail(fields.name("activation_function") + ": \"" + one_line(activation, 40) +
-                "\" is not supported; only the tanh approximation of GELU is (gelu_new, gelu_pytorch_tanh, gelu_fast)");
-  refuse_if(fields, "scale_attn_weights", false, true);
-  refuse_if(fields, "scale_attn_by_inverse_layer_idx", true, false);
-  refuse_if(fields, "add_cross_attention", true, false);
+  refuse_unless(fields, "activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"},
+                " (the tanh approximation of GELU)");
+  refuse_if(fields, "scale_attn_weights", false);
+  refuse_if(fields, "scale_attn_by_inverse_layer_idx", true);
+  refuse_if(fields, "add_cross_attention", true);
   refuse_quantized(fields);
-  if (!fields.failed() && shape.hidden % shape.heads != 0)
-    fields.fail(fields.where() + ": \"n_head\" " + std::to_string(shape.heads) + " does not divide \"n_embd\" " +
-                std::to_string(shape.hidden));
-  if (fields.failed()) shape = {};
-  return finished(fields, gpt(std::move(name), shape));
+  refuse_indivisible(fields, "n_head", shape.heads, "n_embd", shape.hidden);
+  return built(fields, gpt, std::move(name), shape);
 }
 
 /// The base of the rotary positions. Older files have `rope_theta`, and `rope_scaling` beside it; files of transformers
@@ -128,58 +143,40 @@ inline LlamaShape llama_shape_from(JsonObject& fields, const LlamaDefaults& defa
     fields.fail(fields.where() +
                 ": \"attention_bias\" and \"mlp_bias\" differ, which is not supported; choose a model " +
                 "with biases in both or in neither");
-  const auto activation = fields.optional<std::string>("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish")
-    fields.fail(fields.name("hidden_act") + ": \"" + one_line(activation, 40) + "\" is not supported; only silu is");
+  refuse_unless(fields, "hidden_act", {"silu", "swish"});
   refuse_quantized(fields);
-  if (!fields.failed() && shape.head_dim == 0 && shape.hidden % shape.heads != 0)
-    fields.fail(fields.where() + ": \"num_attention_heads\" " + std::to_string(shape.heads) +
-                " does not divide \"hidden_size\" " + std::to_string(shape.hidden) + " and there is no \"head_dim\"");
+  if (shape.head_dim == 0)
+    refuse_indivisible(fields, "num_attention_heads", shape.heads, "hidden_size", shape.hidden,
+                       " and there is no \"head_dim\"");
   return shape;
 }
 
 inline Result<ModelSpec> llama_from(JsonObject& fields, std::string name) {
-  LlamaShape shape = llama_shape_from(fields, {});
-  if (fields.failed()) shape = {};
-  return finished(fields, llama(std::move(name), shape));
+  return built(fields, llama, std::move(name), llama_shape_from(fields, {}));
 }
 
-/// The widths of an encoder in BERT's spelling.
-inline void encoder_from(JsonObject& fields, int& layers, std::int64_t& hidden, std::int64_t& heads,
-                         std::int64_t& ffn) {
-  hidden = fields.required<std::int64_t>("hidden_size", 1, model_limits::hidden);
-  layers = fields.required<int>("num_hidden_layers", 1, model_limits::layers);
-  heads = fields.required<std::int64_t>("num_attention_heads", 1, model_limits::heads);
-  ffn = fields.required<std::int64_t>("intermediate_size", 1, model_limits::ffn);
-  if (!fields.failed() && hidden % heads != 0)
-    fields.fail(fields.where() + ": \"num_attention_heads\" " + std::to_string(heads) +
-                " does not divide \"hidden_size\" " + std::to_string(hidden));
-}
-
-/// Refuses a text value other than those in `supported`, of which the first is the value of an absent key.
-inline void refuse_unless(JsonObject& fields, std::string_view key, std::initializer_list<const char*> supported) {
-  const auto value = fields.optional<std::string>(key, *supported.begin());
-  std::string list;
-  for (const char* one : supported) {
-    if (value == one) return;
-    list += (list.empty() ? "" : ", ") + std::string(one);
-  }
-  fields.fail(fields.name(key) + ": \"" + one_line(value, 40) + "\" is not supported; supported: " + list);
+/// The widths of an encoder in BERT's spelling, and its activation.
+template <class Shape>
+void encoder_from(JsonObject& fields, Shape& shape) {
+  shape.hidden = fields.required<std::int64_t>("hidden_size", 1, model_limits::hidden);
+  shape.layers = fields.required<int>("num_hidden_layers", 1, model_limits::layers);
+  shape.heads = fields.required<std::int64_t>("num_attention_heads", 1, model_limits::heads);
+  shape.ffn = fields.required<std::int64_t>("intermediate_size", 1, model_limits::ffn);
+  shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-12, 0.0, 1.0);
+  refuse_indivisible(fields, "num_attention_heads", shape.heads, "hidden_size", shape.hidden);
+  refuse_unless(fields, "hidden_act", gelus);
 }
 
 inline Result<ModelSpec> bert_from(JsonObject& fields, std::string name) {
   BertShape shape;
-  encoder_from(fields, shape.layers, shape.hidden, shape.heads, shape.ffn);
+  encoder_from(fields, shape);
   shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
   shape.positions = fields.required<std::int64_t>("max_position_embeddings", 1, model_limits::positions);
   shape.token_types = fields.optional<std::int64_t>("type_vocab_size", 2, 0, model_limits::vocabulary);
-  shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-12, 0.0, 1.0);
-  refuse_unless(fields, "hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
   refuse_unless(fields, "position_embedding_type", {"absolute"});
-  refuse_if(fields, "is_decoder", true, false);
-  refuse_if(fields, "tie_word_embeddings", false, true);
-  if (fields.failed()) shape = {};
-  return finished(fields, bert(std::move(name), shape));
+  refuse_if(fields, "is_decoder", true);
+  refuse_if(fields, "tie_word_embeddings", false);
+  return built(fields, bert, std::move(name), shape);
 }
 
 /// Image size, patch size and channels of a vision model, and its classes: `num_labels`, else as many as there are
@@ -193,20 +190,15 @@ void image_from(JsonObject& fields, Shape& shape, std::int64_t patch) {
   const nlohmann::json* labels = fields.any("id2label");
   const std::int64_t count = labels != nullptr && labels->is_object() ? static_cast<std::int64_t>(labels->size()) : 2;
   shape.classes = fields.optional<std::int64_t>("num_labels", count, 1, model_limits::vocabulary);
-  if (!fields.failed() && shape.image % shape.patch != 0)
-    fields.fail(fields.where() + ": \"patch_size\" " + std::to_string(shape.patch) +
-                " does not divide \"image_size\" " + std::to_string(shape.image));
+  refuse_indivisible(fields, "patch_size", shape.patch, "image_size", shape.image);
 }
 
 inline Result<ModelSpec> vit_from(JsonObject& fields, std::string name) {
   VitShape shape;
-  encoder_from(fields, shape.layers, shape.hidden, shape.heads, shape.ffn);
+  encoder_from(fields, shape);
   image_from(fields, shape, 16);
-  shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-12, 0.0, 1.0);
-  refuse_unless(fields, "hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
-  refuse_if(fields, "qkv_bias", false, true);
-  if (fields.failed()) shape = {};
-  return finished(fields, vit(std::move(name), shape));
+  refuse_if(fields, "qkv_bias", false);
+  return built(fields, vit, std::move(name), shape);
 }
 
 inline Result<ModelSpec> t5_from(JsonObject& fields, std::string name) {
@@ -222,34 +214,24 @@ inline Result<ModelSpec> t5_from(JsonObject& fields, std::string name) {
   shape.buckets = fields.optional<std::int64_t>("relative_attention_num_buckets", 32, 1, model_limits::positions);
   shape.norm_epsilon = fields.optional<double>("layer_norm_epsilon", 1e-6, 0.0, 1.0);
   shape.tied = fields.optional<bool>("tie_word_embeddings", true);
-  const auto activation = fields.optional<std::string>("feed_forward_proj", "relu");
-  shape.gated = activation == "gated-silu";
-  if (activation == "gated-gelu")  // T5 1.1 and most of its successors
-    fields.fail(fields.name("feed_forward_proj") +
-                ": \"gated-gelu\" is not supported: no layer here has a gated GELU; choose a model with relu or " +
+  shape.gated = fields.optional<std::string>("feed_forward_proj", "relu") == "gated-silu";
+  refuse_unless(fields, "feed_forward_proj", {"relu", "gated-silu"},
+                "; no layer here has the gated GELU of T5 1.1 and most of its successors: choose a model with relu or "
                 "gated-silu, as the first T5 has relu");
-  refuse_unless(fields, "feed_forward_proj", {"relu", "gated-silu"});
-  refuse_if(fields, "is_encoder_decoder", false, true);
-  if (const auto far = fields.optional<std::int64_t>("relative_attention_max_distance", 128); far != 128)
-    fields.fail(fields.name("relative_attention_max_distance") + ": " + std::to_string(far) +
-                " is not supported; only 128 is");
+  refuse_if(fields, "is_encoder_decoder", false);
+  const auto far = fields.optional<std::int64_t>("relative_attention_max_distance", 128);
+  fields.check("relative_attention_max_distance", far == 128, std::to_string(far) + " is not supported; only 128 is");
   refuse_quantized(fields);
-  if (fields.failed()) shape = {};
-  return finished(fields, t5(std::move(name), shape));
+  return built(fields, t5, std::move(name), shape);
 }
 
 inline Result<ModelSpec> swin_from(JsonObject& fields, std::string name) {
   SwinShape shape;
   shape.hidden = fields.required<std::int64_t>("embed_dim", 1, model_limits::hidden);
   const auto four = [&fields](std::string_view key, auto& out, std::int64_t most) {
-    const nlohmann::json& array = fields.required_array(key);
-    const auto in_range = [most](const nlohmann::json& n) { return n.is_number_integer() && n >= 1 && n <= most; };
-    if (array.size() == out.size() && std::all_of(array.begin(), array.end(), in_range)) {
-      for (std::size_t i = 0; i < out.size(); ++i) array[i].get_to(out[i]);
-    } else {
-      fields.fail(fields.name(key) + ": expected four integers from 1 to " + std::to_string(most) +
-                  ", one for each stage");
-    }
+    const auto numbers = fields.numbers<std::int64_t>(key, 1, most);
+    fields.check(key, numbers.size() == out.size(), "expected four integers, one for each stage");
+    if (!fields.failed()) std::ranges::copy(numbers, out.begin());
   };
   four("depths", shape.depths, model_limits::layers);
   four("num_heads", shape.heads, model_limits::heads);
@@ -257,18 +239,16 @@ inline Result<ModelSpec> swin_from(JsonObject& fields, std::string name) {
   shape.window = fields.optional<std::int64_t>("window_size", 7, 1, 4096);
   const double ratio = fields.optional<double>("mlp_ratio", 4.0, 1.0, 64.0);
   shape.ffn_ratio = static_cast<std::int64_t>(ratio);
-  if (static_cast<double>(shape.ffn_ratio) != ratio)
-    fields.fail(fields.name("mlp_ratio") + ": only whole numbers are supported");
+  fields.check("mlp_ratio", static_cast<double>(shape.ffn_ratio) == ratio, "only whole numbers are supported");
   shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-5, 0.0, 1.0);
-  refuse_unless(fields, "hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
-  refuse_if(fields, "qkv_bias", false, true);
-  refuse_if(fields, "use_absolute_embeddings", true, false);
+  refuse_unless(fields, "hidden_act", gelus);
+  refuse_if(fields, "qkv_bias", false);
+  refuse_if(fields, "use_absolute_embeddings", true);
   for (std::size_t i = 0; i < shape.heads.size() && !fields.failed(); ++i)
     if ((shape.hidden << i) % shape.heads[i] != 0)
       fields.fail(fields.where() + ": \"num_heads\" " + std::to_string(shape.heads[i]) +
                   " does not divide the width of its stage, " + std::to_string(shape.hidden << i));
-  if (fields.failed()) shape = {};
-  return finished(fields, swin(std::move(name), shape));
+  return built(fields, swin, std::move(name), shape);
 }
 
 inline Result<ModelSpec> mixtral_from(JsonObject& fields, std::string name) {
@@ -278,8 +258,7 @@ inline Result<ModelSpec> mixtral_from(JsonObject& fields, std::string name) {
   shape.active_experts = fields.required<std::int64_t>("num_experts_per_tok", 1, model_limits::experts);
   refuse_present(fields, "sliding_window", "attention in a sliding window",
                  "choose a model without one (null, as Mixtral was published)");
-  if (fields.failed()) shape = {};
-  return finished(fields, mixtral(std::move(name), shape));
+  return built(fields, mixtral, std::move(name), shape);
 }
 
 }  // namespace galvatron::detail

@@ -1,11 +1,11 @@
-#include <galvatron/model/build_mixed.hpp>
+#include <galvatron/model/build.hpp>
 
 #include <string>
 
 #include <doctest/doctest.h>
 
 #include <galvatron/model/check.hpp>
-#include <galvatron/model/count.hpp>
+#include <galvatron/model/layers.hpp>
 
 namespace galvatron {
 namespace {
