@@ -31,6 +31,7 @@
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/op/kind.hpp>
 
 namespace galvatron {
@@ -241,7 +242,7 @@ inline void preset_from_json(JsonObject& fields, const json& name, const std::st
                                    [&](const DevicePreset& p) { return name == std::string(p.name); });
   if (preset == device_presets.end())
     return fields.fail(place + ": unknown device, " + JsonObject::describe(name) + "; known are " +
-                       joined(device_presets, &DevicePreset::name));
+                       joined(device_presets, ", ", &DevicePreset::name));
   Cluster like = preset_cluster(*preset, cluster.devices);
   cluster.device = std::move(like.device);
   cluster.across_nodes = like.across_nodes;
@@ -295,7 +296,7 @@ inline Result<Cluster> load_cluster(const std::string& name_or_path) {
   if (!std::filesystem::exists(name_or_path, ignored))
     return usage_error("unknown cluster \"" + detail::one_line(name_or_path, 120) +
                        "\": no preset and no file of this name" +
-                       detail::cluster_advice(name_or_path, "; presets are " + detail::joined(cluster_names()) +
+                       detail::cluster_advice(name_or_path, "; presets are " + joined(cluster_names()) +
                                                                 " (N is a number), `galvatron profile` writes a file "
                                                                 "for this machine"));
   return read_json_file(name_or_path).and_then([&](const auto& value) {

@@ -18,6 +18,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/op/kind.hpp>
 
 namespace galvatron {
@@ -157,7 +158,7 @@ inline std::vector<std::string> likely_clusters(std::string_view name) {
 /// `; did you mean 8xa100-40g or 8xa100-80g?`, or `otherwise`.
 inline std::string cluster_advice(std::string_view name, const std::string& otherwise) {
   const std::vector<std::string> likely = likely_clusters(name);
-  return likely.empty() ? otherwise : "; did you mean " + joined(likely, {}, " or ") + "?";
+  return likely.empty() ? otherwise : "; did you mean " + joined(likely, " or ") + "?";
 }
 
 }  // namespace detail
@@ -210,7 +211,7 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   const std::string_view name = name_text;
   if (name == "host") return std::optional(host_cluster());
   const std::size_t cross = name.find('x');
-  const auto known = [] { return "; known are " + detail::joined(cluster_names()); };
+  const auto known = [] { return "; known are " + joined(cluster_names()); };
   if (cross == 0 || cross == std::string_view::npos) return std::nullopt;
   const std::string_view digits = name.substr(0, cross);
   const std::string_view device = name.substr(cross + 1);
@@ -234,9 +235,8 @@ inline Result<Cluster> find_cluster(std::string_view name) {
   auto preset = preset_cluster(name);
   if (!preset) return tl::unexpected<Error>(std::move(preset.error()));
   if (preset->has_value()) return std::move(**preset);
-  return usage_error(
-      "unknown cluster \"" + detail::one_line(name, 120) + "\"" +
-      detail::cluster_advice(name, ": presets are " + detail::joined(cluster_names()) + " (N is a number)"));
+  return usage_error("unknown cluster \"" + detail::one_line(name, 120) + "\"" +
+                     detail::cluster_advice(name, ": presets are " + joined(cluster_names()) + " (N is a number)"));
 }
 
 }  // namespace galvatron

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
-#include <functional>
 #include <new>
 #include <source_location>
 #include <stdexcept>
@@ -47,17 +46,6 @@ inline std::string one_line(std::string_view text, std::size_t limit = 200) {
   std::string out;
   for (const char c : text.substr(0, limit)) out += c >= 0x20 && c < 0x7f ? c : '?';
   return text.size() > limit ? out + "..." : out;
-}
-
-/// `a, b, c` of the words that word(item) are.
-template <class Items, class Word = std::identity>
-std::string joined(const Items& items, const Word& word = {}, std::string_view between = ", ") {
-  std::string out;
-  for (const auto& item : items) {
-    if (!out.empty()) out += between;
-    out += std::invoke(word, item);
-  }
-  return out;
 }
 
 }  // namespace detail

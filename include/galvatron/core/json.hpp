@@ -18,6 +18,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
+#include <galvatron/core/text.hpp>
 
 namespace galvatron {
 
@@ -162,8 +163,7 @@ class JsonObject {
       value = each;
       if (text == word(each)) return;
     }
-    fail(name(key) + ": unknown value \"" + detail::one_line(text, 40) + "\"; known are " +
-         detail::joined(values, word));
+    fail(name(key) + ": unknown value \"" + detail::one_line(text, 40) + "\"; known are " + joined(values, ", ", word));
   }
   /// The object `key` with the fields that fields(object, value) lists.
   template <class T, class Fields>
@@ -251,7 +251,7 @@ class JsonObject {
       for (const auto& item : value_->items())
         if (asked_.find(item.key()) == asked_.end()) {
           fail(where_ + ": unknown key \"" + detail::one_line(item.key(), 60) + "\"; known are " +
-               (asked_.empty() ? "none" : detail::joined(asked_)));
+               (asked_.empty() ? "none" : joined(asked_)));
           break;
         }
     return finish_allowing_unknown_keys();

@@ -39,7 +39,7 @@ std::string joined(const Items& items, std::string_view separator = ", ", Of of 
   std::string out;
   std::size_t left = std::size(items);
   for (const auto& item : items) {
-    out += text_of(of(item));
+    out += text_of(std::invoke(of, item));
     if (--left > 0) out += left == 1 && !last.empty() ? last : separator;
   }
   return out;

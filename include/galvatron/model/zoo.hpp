@@ -12,6 +12,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/spec.hpp>
 
@@ -181,7 +182,7 @@ inline std::string why_unknown_model(std::string_view name) {
   std::vector<std::string> near = nearest_names(word, model_names(), 8);
   for (const auto& [other, preset] : detail::hub_names)
     if (word == other) near = {std::string(preset)};
-  const std::string listed = detail::joined(near);
+  const std::string listed = joined(near);
   const bool one = near.size() == 1;
   if (!hub.empty())
     return "\"" + detail::one_line(name, 80) +

@@ -11,6 +11,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/wrapped.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
@@ -68,7 +69,7 @@ inline std::string lost_by(const PredictedAlternative& other, const PlanCost& be
   part("waiting for other stages", other.idle, best.idle);
   part("gradients and optimizer", other.update, best.update);
   std::sort(parts.rbegin(), parts.rend());
-  return joined(parts, &std::pair<double, std::string>::second);
+  return joined(parts, ", ", &std::pair<double, std::string>::second);
 }
 
 inline std::string table(const Plan& plan, const PlanCost& cost) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/strategy/compose.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/policies.hpp>
@@ -54,7 +55,7 @@ Error not_instantiated(const StrategySpec& spec) {
   if (const auto why = why_illegal(spec); !why.empty()) {
     message += "is not possible: " + std::string(why);
   } else {
-    message += "is not instantiated in this program; instantiated are: " + detail::joined(names_of(List{}));
+    message += "is not instantiated in this program; instantiated are: " + joined(names_of(List{}));
   }
   return {ErrorKind::usage, std::move(message)};
 }

@@ -12,6 +12,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
+#include <galvatron/device/device.hpp>
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/runtime/layer.hpp>
 

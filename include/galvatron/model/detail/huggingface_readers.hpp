@@ -13,6 +13,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/check.hpp>
 #include <galvatron/model/spec.hpp>
