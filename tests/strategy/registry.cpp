@@ -21,14 +21,30 @@ TEST_CASE("every strategy of the runnable space has its instantiation, with the 
   for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 64}) {
     for (const StrategySpec& spec : strategies(Space{}, ranks)) {
       CHECK(is_instantiated(InstantiatedStrategies{}, spec));
+      const auto back = dispatch(InstantiatedStrategies{}, spec, [](const auto& strategy) { return strategy.spec(); });
+      REQUIRE(back.has_value());
+      CHECK(*back == spec);
     }
   }
+}
+
+TEST_CASE("the kinds of the type that is called are those of the spec") {
+  const StrategySpec spec{
+      .tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2, .recompute = RecomputeKind::full};
+  const auto called = dispatch(InstantiatedStrategies{}, spec, [](auto strategy) {
+    using S = decltype(strategy);
+    return S::zero == 2 && S::sequence == SequenceKind::megatron && S::recompute == RecomputeKind::full;
+  });
+  REQUIRE(called.has_value());
+  CHECK(*called);
 }
 
 TEST_CASE("what is not instantiated is refused with the list of what is") {
   const StrategySpec experts{.data = 2, .expert = 2};
   CHECK_FALSE(is_instantiated(InstantiatedStrategies{}, experts));
-  const Error refused = not_instantiated<InstantiatedStrategies>(experts);
+  int calls = 0;
+  const Error refused = dispatch(InstantiatedStrategies{}, experts, [&calls](const auto&) { return ++calls; }).error();
+  CHECK(calls == 0);
   CHECK(refused.kind == ErrorKind::usage);
   CHECK(refused.message.find("\"" + strategy_text(experts) + "\" is not instantiated") != std::string::npos);
   for (const std::string& name : names_of(InstantiatedStrategies{}))
@@ -44,6 +60,7 @@ TEST_CASE("a trainer that names one strategy instantiates only that") {
   using Mine = TypeList<Strategy<ZeRO<3>, TensorParallel<2>, Recompute<full>>>;
   const StrategySpec spec{.tensor = 2, .data = 2, .zero = 3, .recompute = RecomputeKind::full};
   CHECK(is_instantiated(Mine{}, spec));
+  CHECK(dispatch(Mine{}, spec, [](const auto& s) { return s.ranks(); }).value() == 4);
   CHECK_FALSE(is_instantiated(Mine{}, {.tensor = 4}));
   CHECK(not_instantiated<Mine>({.tensor = 4}).message.find("instantiated are: tp2 dp* zero3 recompute-full") !=
         std::string::npos);

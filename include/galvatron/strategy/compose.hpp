@@ -184,6 +184,14 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
             (Policy::Tensor::degree == dynamic && !Policy::Tensor::is_strided)) &&
            is_legal(spec);
   }
+  /// The strategy that `spec` describes; `accepts(spec)` must hold.
+  static constexpr Strategy of(const StrategySpec& spec) {
+    return Strategy(Degrees{.data = spec.data,
+                            .tensor = spec.tensor,
+                            .context = spec.context,
+                            .pipeline = Policy::Stages::degree == dynamic ? 1 : 0,
+                            .strided = spec.strided});
+  }
 
   [[nodiscard]] constexpr int tensor() const { return this->spec().tensor; }
   [[nodiscard]] constexpr int context() const { return this->spec().context; }

@@ -1,8 +1,9 @@
-// The types of strategies that a program instantiates, and which of them carries a strategy that is a value.
+// From a strategy as a value to the strategy as a type: which instantiations a program has, and the way to them.
 #pragma once
 
 #include <cstddef>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,22 @@ Error not_instantiated(const StrategySpec& spec) {
     message += "is not instantiated in this program; instantiated are: " + joined(names_of(List{}));
   }
   return {ErrorKind::usage, std::move(message)};
+}
+
+/// Calls `f(strategy)` with the first Strategy<> type of the list that accepts `spec`, made of its degrees: how a
+/// trainer that is compiled for types carries out a plan that it got at startup. Returns Result<R> for an f that
+/// returns R, the same for all types and not void. Errors (usage): those of not_instantiated.
+template <class First, class... Others, class F>
+auto dispatch(TypeList<First, Others...> list, const StrategySpec& spec, F&& f) {
+  Result<std::invoke_result_t<F&, First>> out = tl::unexpected<Error>(Error{});
+  const auto calls = [&]<class S>(std::type_identity<S> /*type*/) {
+    if (!S::accepts(spec)) return false;
+    out = f(S::of(spec));
+    return true;
+  };
+  if (!(calls(std::type_identity<First>{}) || ... || calls(std::type_identity<Others>{})))
+    out = tl::unexpected<Error>(not_instantiated<decltype(list)>(spec));
+  return out;
 }
 
 }  // namespace galvatron
