@@ -52,6 +52,7 @@ class WorkList {
     constexpr Slot() {}
     explicit constexpr Slot(const Work& w) : work(w) {}
     constexpr operator const Work&() const { return work; }
+    friend constexpr bool operator==(const Slot& a, const Slot& b) { return a.work == b.work; }
   };
 
  public:

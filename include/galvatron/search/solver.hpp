@@ -61,9 +61,8 @@ constexpr bool keep_best(std::vector<PartialPipeline>& pipelines, std::size_t mo
       return false;
     });
   } else {
-    std::size_t comparisons = 0;
     const auto no_more = [](const auto& p, const auto& q) { return dominates(p.terms, q.terms); };
-    pipelines.resize(keep_non_dominated(pipelines, no_more, unlimited, comparisons));
+    pipelines.resize(keep_non_dominated(pipelines, no_more));
   }
   if (pipelines.size() <= most) return false;
   std::vector<double> scores;
