@@ -210,7 +210,7 @@ TEST_CASE("weights whose config.json has what no layer computes are refused with
   };
   refused("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "scaled rotary positions (\"llama3\")");
   refused("rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 500.0}}, "scaled rotary positions (\"yarn\")");
-  refused("hidden_act", "gelu", "only silu is");
+  refused("hidden_act", "gelu", "supported: silu");
   refused("model_type", "mistral", "\"mistral\" is not supported");
   fs::remove(folder.path / "weights/config.json");  // nothing to compare with
   CHECK(HuggingFaceWeights::open(folder.path / "weights", *model).has_value());
