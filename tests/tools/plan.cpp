@@ -183,8 +183,8 @@ TEST_CASE("more effort proves what a usual search leaves open, or comes nearer t
 
 TEST_CASE("a search ends after --time with the best plan so far and the gap") {
   const Folder folder;
-  const std::string base = "plan --model llama3-70b --cluster 96xh100-80g --global-batch ";
-  for (const std::string batch : {"576", "96..2304"}) {
+  const std::string base = "plan --model gpt-65b --cluster 4620xa100-40g --schedule all --global-batch ";
+  for (const std::string batch : {"27720", "6930..27720"}) {
     CAPTURE(batch);
     const json report = folder.run(base + batch + " --effort 1000000 --json --time 0.5").json();
     check_report(report);
@@ -193,13 +193,13 @@ TEST_CASE("a search ends after --time with the best plan so far and the gap") {
     CHECK(report.at("bound_seconds").get<double>() <= report.at("iteration_seconds").get<double>());
     CHECK(report.at("search_seconds").get<double>() < 20);  // far above, for busy machines
   }
-  CHECK(folder.run(base + "576 --effort 1000000 --time 0.5").out.find("out of time") != std::string::npos);
+  CHECK(folder.run(base + "27720 --effort 1000000 --time 0.5").out.find("out of time") != std::string::npos);
   const json unhurried =
       folder.run("plan --model gpt2-tiny --cluster 4xa100-40g --global-batch 8 --json --time 600").json();
   CHECK(unhurried.at("proven").get<bool>());
   CHECK_FALSE(unhurried.at("interrupted").get<bool>());
   for (const std::string bad : {"0", "-1", "soon", "inf"})
-    check_failure(folder.run(base + "96 --time " + bad), 2, "--time");
+    check_failure(folder.run(base + "27720 --time " + bad), 2, "--time");
 }
 
 TEST_CASE("the local search is an option, and never beats the exact one") {

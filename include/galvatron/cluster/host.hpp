@@ -95,7 +95,7 @@ inline std::vector<ControlGroups> memory_control_groups(std::string_view groups,
     const auto has_memory = [](std::string_view list) { return std::ranges::count(parts_of(list, ','), "memory") > 0; };
     const bool is_first = !parts[1].empty();
     if (is_first && !has_memory(parts[1])) continue;
-    const std::string path(parts[2].data(), line.data() + line.size());
+    const std::string path(line.substr(parts[0].size() + parts[1].size() + 2));  // it may have colons
     for (const std::string_view mounted : parts_of(mounts, '\n')) {  // 35 31 0:32 ROOT MOUNT rw - TYPE SOURCE OPTIONS
       const std::size_t middle = mounted.find(" - ");
       if (middle == mounted.npos) continue;

@@ -130,8 +130,10 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
         Error{ErrorKind::internal, "the search made a plan that cannot be priced: " + cost.error().message});
   out.cost = std::move(*cost);
   out.statistics.bound = min(out.statistics.bound, out.cost.iteration);  // they differ by rounding when it is proven
-  if (out.statistics.narrowed)  // of what was left out: its arithmetic at the devices' peak
-    out.statistics.bound = min(out.statistics.bound, out.cost.iteration * std::min(1.0, out.cost.mfu));
+  // What was left out, or not looked at yet, has its arithmetic to do, at the devices' peak.
+  const Seconds arithmetic = out.cost.iteration * std::min(1.0, out.cost.mfu);
+  if (out.statistics.narrowed) out.statistics.bound = min(out.statistics.bound, arithmetic);
+  if (out.statistics.interrupted) out.statistics.bound = max(out.statistics.bound, arithmetic);
   Prediction& p = out.plan.predicted;
   p.iteration = out.cost.iteration;
   p.samples_per_second = out.cost.samples_per_second;

@@ -375,7 +375,8 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   if (allowed(ScheduleKind::zb_h1)) kinds.lower(options, settings, true);
   std::vector<Case> made(allowed(ScheduleKind::zb_h1) ? 2 * each : each);
   executor.each(made.size(), [&](std::size_t i) {
-    if (options.interrupted()) return;
+    // What ends a search early leaves it some cases, so that there is a plan.
+    if (options.interrupted() && i % counts.size() % (counts.size() / tuning::few + 1) != 0) return;
     made[i] = detail::make_case(model, kinds, cluster, options, settings[i % each / counts.size()],
                                 counts[i % counts.size()], i >= each);
   });

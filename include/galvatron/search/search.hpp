@@ -72,7 +72,7 @@ class Search {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
     for (const Case& c : cases_)
-      if (!options_.interrupted()) try_uniform(c);
+      if (!options_.interrupted() || !best_.fits()) try_uniform(c);
     bounds_.resize(cases_.size());
     executor_.each(cases_.size(), [&](std::size_t i) {
       if (options_.interrupted()) return;  // a bound of 0
