@@ -34,8 +34,6 @@ class RunMerger {
     Size before;
     do {
       before = size_;
-      for (int stage = 0; stage < p_.stages(); ++stage)
-        for (int type = 0; type < static_cast<int>(p_.types.size()); ++type) gather(stage, type);
       move_a_run();
     } while (size_ < before && tries_ > 0);
     return std::move(best_);
@@ -85,35 +83,8 @@ class RunMerger {
     return true;
   }
 
-  // Layers of one type in a stage exchange their choices, so that equal ones are neighbours.
-  void gather(int stage, int type) {
-    std::vector<std::size_t> places;
-    std::vector<int> choices;
-    for (std::size_t i = 0; i < at_.size(); ++i) {
-      if (at_[i] < best_.plan.first[static_cast<std::size_t>(stage)] ||
-          at_[i] >= best_.plan.first[static_cast<std::size_t>(stage) + 1] ||
-          p_.layers[static_cast<std::size_t>(at_[i])] != type)
-        continue;
-      places.push_back(i);
-      choices.push_back(choice_at(best_.plan, i));
-    }
-    std::vector<int> order = choices;  // of the groups
-    std::sort(order.begin(), order.end());
-    order.erase(std::unique(order.begin(), order.end()), order.end());
-    if (order.size() < 2) return;
-    constexpr int most_orders = 120;
-    for (int k = 0; k == 0 || (k < most_orders && std::next_permutation(order.begin(), order.end())); ++k) {
-      Assignment plan = best_.plan;
-      auto place = places.begin();
-      for (const int choice : order)
-        for (auto left = std::count(choices.begin(), choices.end(), choice); left > 0; --left)
-          choice_at(plan, *place++) = choice;
-      offer(std::move(plan));
-    }
-  }
-
-  // The layers of a run get the tag of the run beside it; as many layers at an end of another run with that tag get the
-  // old one, where they lengthen the next run; or none do.
+  // Two runs beside each other change places. Or the layers of a run get the tag of the run beside it, and as many
+  // layers of another run with that tag, at its end, get the old one, where they lengthen the next run; or none do.
   void move_a_run() {
     std::vector<Run> runs;
     for (std::size_t i = 0; i < at_.size(); ++i) {
@@ -127,6 +98,11 @@ class RunMerger {
         Assignment without = best_.plan;
         if (!give(without, runs[i].first, runs[i].count, runs[beside].tag)) continue;
         if (offer(without)) return;
+        const Run& other = runs[beside];
+        Assignment swapped = best_.plan;
+        if (beside > i && give(swapped, runs[i].first, other.count, other.tag) &&
+            give(swapped, runs[i].first + other.count, runs[i].count, runs[i].tag) && offer(std::move(swapped)))
+          return;
         for (std::size_t j = 0; j < runs.size(); ++j) {
           if (j == i || runs[j].tag != runs[i].tag) continue;
           for (const std::size_t giver : {j - 1, j + 1}) {

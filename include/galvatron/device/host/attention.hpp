@@ -28,7 +28,8 @@
 
 namespace galvatron::device::host {
 
-inline constexpr std::int64_t block_size = 96;  ///< queries, and keys, that are worked on at a time
+inline constexpr std::int64_t query_block = 96;
+inline constexpr std::int64_t key_block = 96;
 inline constexpr std::int64_t longest_head = 256;
 
 /// Hands out pieces of a thread's scratch memory; null, and less than nothing is left, once that is too small.
@@ -47,41 +48,56 @@ class ScratchFloats {
   std::int64_t left_;
 };
 
+/// Where the heads of a tensor's rows lie.
+struct HeadRows {
+  std::int64_t batch;
+  std::int64_t head_dim;
+  std::int64_t stride;  ///< elements between rows
+
+  [[nodiscard]] std::int64_t at(std::int64_t token, std::int64_t sample, std::int64_t head) const {
+    return (token * batch + sample) * stride + head * head_dim;
+  }
+  /// Elements between a sample's successive tokens.
+  [[nodiscard]] std::int64_t step() const { return batch * stride; }
+};
+
 /// Where the parts of an attention lie; see AttentionShape.
 struct AttentionLayout {
   AttentionShape shape;
+  HeadRows q, kv, dq, dkv, out;
   std::int64_t width;  ///< head_dim padded to tile columns
   std::int64_t group;  ///< query heads per key/value head
-  std::int64_t query_blocks, key_blocks;
+  std::int64_t query_blocks;
+  std::int64_t key_blocks;
 
   explicit AttentionLayout(const AttentionShape& s)
       : shape(s),
+        q{s.batch, s.head_dim, s.q_stride},
+        kv{s.batch, s.head_dim, s.kv_stride},
+        dq{s.batch, s.head_dim, s.dq_row()},
+        dkv{s.batch, s.head_dim, s.dkv_row()},
+        out{s.batch, s.head_dim, s.out_stride},
         width(round_up(s.head_dim, tile_columns)),
         group(s.heads / s.kv_heads),
-        query_blocks(divide_up(s.queries, block_size)),
-        key_blocks(divide_up(s.keys, block_size)) {
+        query_blocks(divide_up(s.queries, query_block)),
+        key_blocks(divide_up(s.keys, key_block)) {
     if (s.head_dim > longest_head)
       throw DeviceFailure("the host's attention has heads of at most " + std::to_string(longest_head) +
                           " elements, not " + std::to_string(s.head_dim));
   }
-  /// Of a head in a tensor with rows of `stride` elements.
-  [[nodiscard]] std::int64_t at(std::int64_t stride, std::int64_t token, std::int64_t sample, std::int64_t head) const {
-    return (token * shape.batch + sample) * stride + head * shape.head_dim;
-  }
-  /// Elements between a sample's successive tokens.
-  [[nodiscard]] std::int64_t step(std::int64_t stride) const { return shape.batch * stride; }
   [[nodiscard]] std::int64_t lse_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
     return (sample * shape.heads + head) * shape.lse_row() + token;
   }
   /// Key blocks that a block of queries sees.
   [[nodiscard]] std::int64_t visible_blocks(std::int64_t block) const {
-    return shape.causal ? std::min(key_blocks, block + 1) : key_blocks;
+    if (!shape.causal) return key_blocks;
+    return std::min(key_blocks, divide_up(std::min(shape.queries, (block + 1) * query_block), key_block));
   }
-  /// Keys of the block at `first_key`: block_size, or what is left.
+  /// Keys of the block at `first_key`: key_block, or what is left.
   [[nodiscard]] std::int64_t keys_of(std::int64_t first_key) const {
-    return std::min(block_size, shape.keys - first_key);
+    return std::min(key_block, shape.keys - first_key);
   }
-  /// Keys of the block at `first_key` that query `token` sees, between 0 and block_size.
+  /// Keys of the block at `first_key` that query `token` sees, between 0 and key_block.
   [[nodiscard]] std::int64_t visible_keys(std::int64_t token, std::int64_t first_key) const {
     const std::int64_t there = keys_of(first_key);
     if (!shape.causal) return there;
@@ -132,7 +148,7 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
   using S = Vectors<isa>;
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
-  alignas(64) float s[tile_rows * block_size];
+  alignas(64) float s[tile_rows * key_block];
   float rescale[tile_rows];
   const std::int64_t width = layout.width;
   for (std::int64_t group = 0; group < rows; group += tile_rows) {
@@ -140,10 +156,10 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
     if (most == 0) continue;
     const std::int64_t columns = round_up(most, tile_columns);
-    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, block_size, Start::zero,
-                       s, block_size);
+    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
+                       nullptr, s, key_block);
     for (std::int64_t r = 0; r < tile_rows; ++r) {
-      float* line = s + r * block_size;
+      float* line = s + r * key_block;
       float& maximum = state.maximum[group + r];
       auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
       const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
@@ -166,10 +182,11 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
       }
       sum = total;
     }
-    multiply_rows<isa>(width, most, s, block_size, 1, v, width, Start::keep, state.o + group * width, width, rescale);
+    multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
   }
 }
 
+/// o and lse from q, k and v; see Device::attention_forward.
 template <class T>
 void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
                        float* lse, const AttentionBias& bias = {}) {
@@ -187,21 +204,20 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
 
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
-    const QueryState state{scratch.take(block_size * width), scratch.take(block_size * width), scratch.take(block_size),
-                           scratch.take(block_size * tile_columns)};
+    const QueryState state{scratch.take(query_block * width), scratch.take(query_block * width),
+                           scratch.take(query_block), scratch.take(query_block * tile_columns)};
     // All keys of a head are packed once when they fit, else block by block as they are needed.
-    const std::int64_t block_floats = 2 * block_size * width;
-    const bool all_fit = layout.key_blocks * block_floats <= scratch.left();
-    float* packed = scratch.take((all_fit ? layout.key_blocks : 1) * block_floats);
+    const std::int64_t slots = std::min(layout.key_blocks, scratch.left() / (2 * key_block * width));
+    const bool all_fit = slots == layout.key_blocks;
+    float* packed = scratch.take(std::max<std::int64_t>(1, all_fit ? slots : 1) * 2 * key_block * width);
 
     const auto pack = [&](std::int64_t sample, std::int64_t kv_head, std::int64_t block, float* kt) {
-      const std::int64_t offset = layout.at(shape.kv_stride, block * block_size, sample, kv_head);
-      const std::int64_t keys = layout.keys_of(block * block_size);
+      const std::int64_t offset = layout.kv.at(block * key_block, sample, kv_head);
+      const std::int64_t keys = layout.keys_of(block * key_block);
       vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-        pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.step(shape.kv_stride),
-                        kt, block_size);
-        pack_rows(keys, keys, shape.head_dim, v + offset, layout.step(shape.kv_stride), 1.0F, kt + block_size * width,
-                  width);
+        pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.kv.step(), kt,
+                        key_block);
+        pack_rows(keys, keys, shape.head_dim, v + offset, layout.kv.step(), 1.0F, kt + key_block * width, width);
       });
     };
     std::int64_t passed = 0;
@@ -215,24 +231,24 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
         passed += visible;
         if (!mine) continue;
         for (; all_fit && packed_blocks < visible; ++packed_blocks)
-          pack(sample, kv_head, packed_blocks, packed + packed_blocks * block_floats);
-        const std::int64_t first_query = block * block_size;
-        const std::int64_t rows = std::min(block_size, shape.queries - first_query);
+          pack(sample, kv_head, packed_blocks, packed + packed_blocks * 2 * key_block * width);
+        const std::int64_t first_query = block * query_block;
+        const std::int64_t rows = std::min(query_block, shape.queries - first_query);
         const std::int64_t padded_rows = round_up(rows, tile_rows);
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-            pack_rows(rows, padded_rows, shape.head_dim, q + layout.at(shape.q_stride, first_query, sample, head),
-                      layout.step(shape.q_stride), scale, state.q, width);
+            pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first_query, sample, head), layout.q.step(),
+                      scale, state.q, width);
           });
           std::fill_n(state.o, padded_rows * width, 0.0F);
           std::fill_n(state.maximum, padded_rows, -std::numeric_limits<float>::infinity());
           std::fill_n(state.sum, padded_rows * tile_columns, 0.0F);
           for (std::int64_t at = 0; at < visible; ++at) {
-            float* kt = packed + (all_fit ? at * block_floats : 0);
+            float* kt = packed + (all_fit ? at * 2 * key_block * width : 0);
             if (!all_fit) pack(sample, kv_head, at, kt);
             with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-              attend<isa>(layout, first_query, rows, at * block_size, kt, kt + block_size * width,
-                          BiasRows(bias, head, first_query, at * block_size), state);
+              attend<isa>(layout, first_query, rows, at * key_block, kt, kt + key_block * width,
+                          BiasRows(bias, head, first_query, at * key_block), state);
             });
           }
           float* head_lse = lse + layout.lse_offset(first_query, sample, head);
@@ -242,7 +258,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
               for (std::int64_t i = 0; i < tile_columns; ++i) sum += state.sum[r * tile_columns + i];
               head_lse[r] = state.maximum[r] * kernels::ln_2 + std::log(sum);
               unpack_rows(1, shape.head_dim, state.o + r * width, width, 1.0F / sum, false,
-                          o + layout.at(shape.out_stride, first_query + r, sample, head), 0);
+                          o + layout.out.at(first_query + r, sample, head), 0);
             }
           });
         }
@@ -251,6 +267,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
   });
 }
 
+/// o and lse take in the results of another part of the keys; see the Device concept.
 template <class T>
 void attention_merge(const Team& team, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
                      float* lse) {
@@ -271,18 +288,30 @@ void attention_merge(const Team& team, const AttentionShape& shape, const T* o_p
 
 /// A packed block of keys with its gradients; what is beyond its keys, padded to whole tiles, is not set.
 struct KeyTiles {
-  float *kt, *vt;      // (width, 96)
-  float *k, *dk, *dv;  // (96, width)
+  float* kt;  ///< (width, 96)
+  float* vt;  ///< (width, 96)
+  float* k;   ///< (96, width)
+  float* dk;  ///< (96, width)
+  float* dv;  ///< (96, width)
 
-  /// All in one run of memory, each of `tile` floats.
-  KeyTiles(float* at, std::int64_t tile) : kt(at), vt(kt + tile), k(vt + tile), dk(k + tile), dv(dk + tile) {}
+  static std::int64_t floats(std::int64_t width) { return 5 * key_block * width; }
+  KeyTiles(float* at, std::int64_t width)
+      : kt(at),
+        vt(at + key_block * width),
+        k(at + 2 * key_block * width),
+        dk(at + 3 * key_block * width),
+        dv(at + 4 * key_block * width) {}
 };
 
 /// A packed block of queries of one head with its gradient.
 struct QueryTiles {
-  float *q, *d_o, *dq;  // (96, width); q is scaled by head_dim^-1/2 log2(e)
-  float *p, *ds;        // (96, 96)
-  float *lse, *delta;   // (96); lse in log 2
+  float* q;      ///< (96, width), scaled by head_dim^-1/2 log2(e)
+  float* d_o;    ///< (96, width)
+  float* dq;     ///< (96, width)
+  float* p;      ///< (96, 96)
+  float* ds;     ///< (96, 96)
+  float* lse;    ///< (96), log 2
+  float* delta;  ///< (96)
 };
 
 /// The five products of a block of queries and a block of keys.
@@ -303,15 +332,15 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
     const std::int64_t last = std::min(group + tile_rows, rows) - 1;
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
     const std::int64_t columns = round_up(most, tile_columns);
-    float* p = queries.p + group * block_size;
-    float* ds = queries.ds + group * block_size;
-    multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, block_size, Start::zero, p,
-                       block_size);
-    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, block_size, Start::zero, ds,
-                       block_size);
+    float* p = queries.p + group * key_block;
+    float* ds = queries.ds + group * key_block;
+    multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero, nullptr,
+                       p, key_block);
+    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
+                       nullptr, ds, key_block);
     for (std::int64_t r = 0; r < tile_rows; ++r) {
-      float* p_line = p + r * block_size;
-      float* ds_line = ds + r * block_size;
+      float* p_line = p + r * key_block;
+      float* ds_line = ds + r * key_block;
       const std::int64_t seen =
           group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
       bias.add(group + r, seen, p_line);
@@ -327,20 +356,22 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
       for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
       bias.give(group + r, seen, ds_line);
     }
-    multiply_rows<isa>(width, most, ds, block_size, 1, keys.k, width, Start::keep, queries.dq + group * width, width);
+    multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
+                       width);
   }
   for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
     std::int64_t from = first_group;  // the first row that sees these six keys
     if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
     if (from >= rows) break;
-    const std::int64_t at = from * block_size + key;
-    multiply_rows<isa>(width, rows - from, queries.p + at, 1, block_size, queries.d_o + from * width, width,
-                       Start::keep, keys.dv + key * width, width);
-    multiply_rows<isa>(width, rows - from, queries.ds + at, 1, block_size, queries.q + from * width, width, Start::keep,
-                       keys.dk + key * width, width);
+    const std::int64_t at = from * key_block + key;
+    multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
+                       nullptr, keys.dv + key * width, width);
+    multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
+                       nullptr, keys.dk + key * width, width);
   }
 }
 
+/// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
 template <class T>
 void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
                         const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
@@ -348,7 +379,7 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
   if (shape.batch == 0 || shape.queries == 0) return;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
-  const std::int64_t tile = block_size * width;
+  const std::int64_t tile = query_block * width;
   const float root = std::sqrt(static_cast<float>(shape.head_dim));
   const std::int64_t pairs = shape.batch * shape.kv_heads;
   const std::int64_t work = pairs * layout.group * layout.query_blocks * layout.key_blocks;
@@ -358,54 +389,56 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
 
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
-    QueryTiles queries{};
-    for (float** part : {&queries.q, &queries.d_o, &queries.dq}) *part = scratch.take(tile);
-    for (float** part : {&queries.p, &queries.ds}) *part = scratch.take(block_size * block_size);
-    for (float** part : {&queries.lse, &queries.delta}) *part = scratch.take(block_size);
-    const std::int64_t floats = 5 * block_size * width;  // of KeyTiles
-    const std::int64_t span = std::clamp<std::int64_t>(scratch.left() / floats, 1, layout.key_blocks);
-    float* spans = scratch.take(span * floats);
+    const QueryTiles queries{scratch.take(tile),
+                             scratch.take(tile),
+                             scratch.take(tile),
+                             scratch.take(query_block * key_block),
+                             scratch.take(query_block * key_block),
+                             scratch.take(query_block),
+                             scratch.take(query_block)};
+    const std::int64_t span = std::clamp<std::int64_t>(scratch.left() / KeyTiles::floats(width), 1, layout.key_blocks);
+    float* spans = scratch.take(span * KeyTiles::floats(width));
 
-    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * floats, block_size * width); };
+    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * KeyTiles::floats(width), width); };
     const std::int64_t first_unit = units * thread / threads;
     const std::int64_t own_units = units * (thread + 1) / threads - first_unit;
     for (std::int64_t i = 0; i < own_units * (pairs / units); ++i) {
       const std::int64_t pair = i / own_units * units + first_unit + i % own_units;
       const std::int64_t sample = pair / shape.kv_heads;
       const std::int64_t kv_head = pair % shape.kv_heads;
+      // Packs a block of keys and clears its gradients.
       const auto pack_keys = [&](std::int64_t first, const KeyTiles& keys) {
-        const std::int64_t offset = layout.at(shape.kv_stride, first, sample, kv_head);
+        const std::int64_t offset = layout.kv.at(first, sample, kv_head);
         const std::int64_t count = layout.keys_of(first);
         const std::int64_t padded = round_up(count, tile_columns);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-          pack_transposed(count, padded, shape.head_dim, k + offset, layout.step(shape.kv_stride), keys.kt, block_size);
-          pack_transposed(count, padded, shape.head_dim, v + offset, layout.step(shape.kv_stride), keys.vt, block_size);
-          pack_rows(count, count, shape.head_dim, k + offset, layout.step(shape.kv_stride), 1.0F, keys.k, width);
+          pack_transposed(count, padded, shape.head_dim, k + offset, layout.kv.step(), keys.kt, key_block);
+          pack_transposed(count, padded, shape.head_dim, v + offset, layout.kv.step(), keys.vt, key_block);
+          pack_rows(count, count, shape.head_dim, k + offset, layout.kv.step(), 1.0F, keys.k, width);
         });
         for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * width, 0.0F);
       };
+      // Writes the gradients of a block of keys.
       const auto unpack_keys = [&](std::int64_t first, const KeyTiles& keys) {
-        const std::int64_t offset = layout.at(shape.dkv_row(), first, sample, kv_head);
+        const std::int64_t offset = layout.dkv.at(first, sample, kv_head);
         const std::int64_t count = layout.keys_of(first);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
           // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
-          unpack_rows(count, shape.head_dim, keys.dk, width, kernels::ln_2, false, dk + offset,
-                      layout.step(shape.dkv_row()));
-          unpack_rows(count, shape.head_dim, keys.dv, width, 1.0F, false, dv + offset, layout.step(shape.dkv_row()));
+          unpack_rows(count, shape.head_dim, keys.dk, width, kernels::ln_2, false, dk + offset, layout.dkv.step());
+          unpack_rows(count, shape.head_dim, keys.dv, width, 1.0F, false, dv + offset, layout.dkv.step());
         });
       };
       // Packs a block of queries of one head; works out delta when `first_span`, else reads it.
       const auto pack_queries = [&](std::int64_t head, std::int64_t first, std::int64_t rows, bool first_span) {
         const std::int64_t padded_rows = round_up(rows, tile_rows);
         const std::int64_t statistics = layout.lse_offset(first, sample, head);
-        const std::int64_t out_offset = layout.at(shape.out_stride, first, sample, head);
+        const std::int64_t out_offset = layout.out.at(first, sample, head);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-          pack_rows(rows, padded_rows, shape.head_dim, q + layout.at(shape.q_stride, first, sample, head),
-                    layout.step(shape.q_stride), kernels::log2_e / root, queries.q, width);
-          pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.step(shape.out_stride), 1.0F,
-                    queries.d_o, width);
+          pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first, sample, head), layout.q.step(),
+                    kernels::log2_e / root, queries.q, width);
+          pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), 1.0F, queries.d_o, width);
           for (std::int64_t r = 0; first_span && r < rows; ++r) {
-            const T* out = o + out_offset + r * layout.step(shape.out_stride);
+            const T* out = o + out_offset + r * layout.out.step();
             const float* gradient = queries.d_o + r * width;
             float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -421,26 +454,26 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
       };
       for (std::int64_t from = 0; from < layout.key_blocks; from += span) {
         const std::int64_t to = std::min(layout.key_blocks, from + span);
-        for (std::int64_t at = from; at < to; ++at) pack_keys(at * block_size, tiles(at - from));
+        for (std::int64_t at = from; at < to; ++at) pack_keys(at * key_block, tiles(at - from));
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           for (std::int64_t block = 0; block < layout.query_blocks; ++block) {
             const std::int64_t visible = std::min(to, layout.visible_blocks(block));
             if (visible <= from) continue;
-            const std::int64_t first_query = block * block_size;
-            const std::int64_t rows = std::min(block_size, shape.queries - first_query);
+            const std::int64_t first_query = block * query_block;
+            const std::int64_t rows = std::min(query_block, shape.queries - first_query);
             pack_queries(head, first_query, rows, from == 0);
             for (std::int64_t at = from; at < visible; ++at)
               with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-                attend_backward<isa>(layout, first_query, rows, at * block_size, tiles(at - from),
-                                     BiasRows(bias, head, first_query, at * block_size), queries);
+                attend_backward<isa>(layout, first_query, rows, at * key_block, tiles(at - from),
+                                     BiasRows(bias, head, first_query, at * key_block), queries);
               });
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
               unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, from > 0,
-                          dq + layout.at(shape.dq_row(), first_query, sample, head), layout.step(shape.dq_row()));
+                          dq + layout.dq.at(first_query, sample, head), layout.dq.step());
             });
           }
         }
-        for (std::int64_t at = from; at < to; ++at) unpack_keys(at * block_size, tiles(at - from));
+        for (std::int64_t at = from; at < to; ++at) unpack_keys(at * key_block, tiles(at - from));
       }
     }
   });

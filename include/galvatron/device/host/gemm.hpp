@@ -280,7 +280,7 @@ void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, 
         with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
           for (std::int64_t r = 0; r < rows; r += tile_rows)
             multiply_rows<isa>(columns, depth, tile_a + r, 1, rows_8bit, tile_b, columns_8bit,
-                               first == 0 ? Start::zero : Start::keep, sums + r * columns_8bit, columns_8bit);
+                               first == 0 ? Start::zero : Start::keep, nullptr, sums + r * columns_8bit, columns_8bit);
         });
       }
       for (std::int64_t r = 0; r < rows; ++r)

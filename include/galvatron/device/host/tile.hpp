@@ -15,14 +15,14 @@ namespace galvatron::device::host {
 inline constexpr std::int64_t tile_rows = 6;      ///< rows of a tile come in multiples of this
 inline constexpr std::int64_t tile_columns = 16;  ///< columns likewise
 
-/// What c is before a product is added to it: zero, or what it was, times `scale` where that is given.
-enum class Start : std::uint8_t { zero, keep };
+/// What c is before a product is added to it.
+enum class Start : std::uint8_t { zero, keep, scale };
 
 /// Six rows of `vectors` vectors. Element (r, p) of a is a[r * row_step + p * depth_step].
 template <class S, int vectors>
 GALVATRON_INLINE void multiply_group(std::int64_t depth, const float* a, std::int64_t row_step, std::int64_t depth_step,
-                                     const float* b, std::int64_t b_stride, Start start, float* c,
-                                     std::int64_t c_stride, const float* scale) {
+                                     const float* b, std::int64_t b_stride, Start start, const float* scale, float* c,
+                                     std::int64_t c_stride) {
   constexpr int rows = static_cast<int>(tile_rows);
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
@@ -35,7 +35,7 @@ GALVATRON_INLINE void multiply_group(std::int64_t depth, const float* a, std::in
         sum[r][v] = V{};
       else
         sum[r][v] = vector_at<S>(c + r * c_stride + v * lanes);
-      if (scale != nullptr) sum[r][v] *= scale[r];
+      if (start == Start::scale) sum[r][v] *= scale[r];
     }
   }
   for (std::int64_t p = 0; p < depth; ++p) {
@@ -61,7 +61,7 @@ GALVATRON_INLINE void multiply_group(std::int64_t depth, const float* a, std::in
 template <Isa isa>
 GALVATRON_INLINE void multiply_rows(std::int64_t columns, std::int64_t depth, const float* a, std::int64_t row_step,
                                     std::int64_t depth_step, const float* b, std::int64_t b_stride, Start start,
-                                    float* c, std::int64_t c_stride, const float* scale = nullptr) {
+                                    const float* scale, float* c, std::int64_t c_stride) {
   with_isa<isa>([&]<Isa same>() GALVATRON_INLINE_LAMBDA {
     using S = Vectors<same>;
     constexpr std::int64_t lanes = S::lanes;
@@ -69,15 +69,15 @@ GALVATRON_INLINE void multiply_rows(std::int64_t columns, std::int64_t depth, co
     constexpr int most = same == Isa::avx512 ? 4 : 2;
     std::int64_t at = 0;
     for (; at + most * lanes <= columns; at += most * lanes)
-      multiply_group<S, most>(depth, a, row_step, depth_step, b + at, b_stride, start, c + at, c_stride, scale);
+      multiply_group<S, most>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
     if constexpr (most == 4) {
       if (at + 2 * lanes <= columns) {
-        multiply_group<S, 2>(depth, a, row_step, depth_step, b + at, b_stride, start, c + at, c_stride, scale);
+        multiply_group<S, 2>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
         at += 2 * lanes;
       }
     }
     if (at < columns)
-      multiply_group<S, 1>(depth, a, row_step, depth_step, b + at, b_stride, start, c + at, c_stride, scale);
+      multiply_group<S, 1>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
   });
 }
 
@@ -98,8 +98,7 @@ GALVATRON_INLINE void pack_rows(std::int64_t rows, std::int64_t padded_rows, std
 template <class T>
 GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t padded_rows, std::int64_t columns, const T* from,
                                       std::int64_t from_stride, float* to, std::int64_t to_stride) {
-  using S = Vectors<Isa::portable>;
-  using V = typename S::Float;
+  using V = Vectors<Isa::portable>::Float;
   const std::int64_t whole_rows = rows / 4 * 4;
   const std::int64_t whole_columns = columns / 4 * 4;
   for (std::int64_t r = 0; r < whole_rows; r += 4) {
@@ -116,10 +115,12 @@ GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t padded_row
       const V c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
       const V d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
       float* out = to + i * to_stride + r;
-      vector_at<S>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-      vector_at<S>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-      vector_at<S>(out + 2 * to_stride) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-      vector_at<S>(out + 3 * to_stride) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + 2 * to_stride) =
+          __builtin_shufflevector(c, d, 0, 1, 4, 5);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + 3 * to_stride) =
+          __builtin_shufflevector(c, d, 2, 3, 6, 7);
     }
   }
   for (std::int64_t r = 0; r < rows; ++r)

@@ -101,7 +101,7 @@ class WindowTiles {
                                  bool across, const float* b, Start start, float* c) const {
     for (std::int64_t r = 0; r < n; r += tile_rows)
       multiply_rows<isa>(wide, depth, a + (across ? r : r * a_stride), across ? 1 : a_stride, across ? a_stride : 1, b,
-                         wide, start, c + r * wide, wide);
+                         wide, start, nullptr, c + r * wide, wide);
   }
 
   std::int64_t n;                     ///< tokens
