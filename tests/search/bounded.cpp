@@ -89,6 +89,7 @@ TEST_CASE("no question takes long or much memory") {
   const char* wanted = std::getenv("GALVATRON_RANDOM_QUESTIONS");
   const unsigned count = wanted != nullptr ? static_cast<unsigned>(std::atoi(wanted)) : 25;
   std::vector<Question> questions{
+      {"llama3-405b", "2xtitan-24g", "dp,tp,pp", {.global_batch = 735134400}},     // tensors of more than 2^63 bytes
       {"gpt3-175b", "8192xtitan-24g", "uniform", {.global_batch = 1441440}},       // a case for every strategy
       {"swin-huge-32", "6486480xa100-80g", "all", {.global_batch = 1 << 20}},      // very many degrees
       {"swin-huge-48", "144xa100-40g", "runnable", {.global_batch = 735134400}}};  // very many micro-batches

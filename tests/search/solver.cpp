@@ -105,7 +105,7 @@ TEST_CASE("without dominated choices the answers are the same") {
 }
 
 TEST_CASE("a solver that may keep few labels is never better than brute force, and says that it proves nothing") {
-  int thinned = 0;
+  int truncated = 0;
   for (unsigned seed = 0; seed < 500; ++seed) {
     std::mt19937 random(seed);
     const Problem p = testing::random_problem(random);
@@ -120,7 +120,7 @@ TEST_CASE("a solver that may keep few labels is never better than brute force, a
     CHECK(quick->cost.peak <= p.budget);
     if (solver.proven()) CHECK(quick->cost.seconds == doctest::Approx(best));
     CHECK(std::min(solver.open(), quick->cost.seconds) <= best * (1 + 1e-9));
-    thinned += solver.proven() ? 0 : 1;
+    truncated += solver.proven() ? 0 : 1;
   }
-  CHECK(thinned > 10);
+  CHECK(truncated > 10);
 }

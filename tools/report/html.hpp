@@ -115,7 +115,7 @@ inline std::string bars(const std::vector<std::pair<std::string, StageSeconds>>&
 }
 
 /// The most in each of so many equal parts of the time, where there are more points than anybody can see.
-inline std::vector<MemoryPoint> thinned(const std::vector<MemoryPoint>& points, Seconds length) {
+inline std::vector<MemoryPoint> downsampled(const std::vector<MemoryPoint>& points, Seconds length) {
   constexpr std::size_t most_points = 600;
   if (points.size() <= most_points) return points;
   constexpr std::size_t columns = most_points / 2;
@@ -148,7 +148,7 @@ inline std::string memory_chart(const PlanStageCost& stage, const std::vector<Me
   const double top = 1.06 * static_cast<double>(budgeted ? std::max(budget.count, total.count) : total.count);
   const auto y_of = [&](Bytes bytes) { return number(height * (1 - static_cast<double>(bytes.count) / top), 1); };
   const auto x_of = [&](Seconds at) { return number(width * (at / length), 1); };
-  const std::vector<MemoryPoint> shown = thinned(points, length);
+  const std::vector<MemoryPoint> shown = downsampled(points, length);
   const auto area = [&](const char* colour, auto&& value) {
     std::string path;
     std::string last;

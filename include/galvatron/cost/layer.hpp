@@ -80,7 +80,7 @@ constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& ba
   store.synchronise(out.synchronise);
   store.update(out.update);
   out.states = store.states();
-  // Where traffic runs beside the work of neighbouring layers there is room for two.
+  // Where traffic overlaps the computation of neighbouring layers there are two buffers.
   const int rooms = batch.overlap ? 2 : 1;
   out.forward_workspace = out.backward_workspace = store.gathered() * rooms;
   (split ? out.weights_workspace : out.backward_workspace) += store.gradient() * rooms;

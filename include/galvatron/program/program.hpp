@@ -194,7 +194,7 @@ using Step = BasicStep<ExtentId>;
 enum class Phase : std::uint8_t { forward, backward, weights };
 inline constexpr int phases = 3;
 
-/// A list with room for N items; no allocation, so that it also lives at compile time.
+/// A list with a capacity of N items; no allocation, so that it also lives at compile time.
 template <class T, int N>
 struct FixedList {
   std::array<T, N> items{};

@@ -88,15 +88,15 @@ class Store {
   // and finish_gradients some time after it.
 
   /// Bytes of the whole parameters; 0 where they are whole anyway.
-  [[nodiscard]] virtual Bytes parameter_room() const = 0;
+  [[nodiscard]] virtual Bytes parameter_buffer_bytes() const = 0;
   /// Bytes of the whole gradient.
-  [[nodiscard]] virtual Bytes gradient_room() const = 0;
+  [[nodiscard]] virtual Bytes gradient_buffer_bytes() const = 0;
 
-  /// Begins to gather the parameters into `room`, which is the layer's until release_parameters().
-  virtual void start_gather(View<std::byte> room) = 0;
+  /// Begins to gather the parameters into `buffer`, which is the layer's until release_parameters().
+  virtual void start_gather(View<std::byte> buffer) = 0;
   virtual void release_parameters() = 0;
-  /// The layer's next gradient goes to `room`, and from there over the data ranks until finish_gradients().
-  virtual void set_gradient_buffer(View<std::byte> room) = 0;
+  /// The layer's next gradient goes to `buffer`, and from there over the data ranks until finish_gradients().
+  virtual void set_gradient_buffer(View<std::byte> buffer) = 0;
   virtual void finish_gradients() = 0;
 
  protected:
@@ -134,7 +134,7 @@ class Layer {
   /// From the input to y (rows_local, H). The head has no y: it adds to the device's sum of losses.
   virtual void forward(int slot, View<T> y) = 0;
   /// d: the gradient of the bundle behind the layer, part by part, becomes that of the bundle before it, for which it
-  /// has room. Of a chain that is y (rows_local, H).
+  /// has capacity. Of a chain that is y (rows_local, H).
   /// @param kept  -1, or where backward comes in two parts what a micro-batch keeps until the second, by number. Layers
   ///              whose program does not split do it all in the first part.
   virtual void backward(int slot, int kept, View<T> d) = 0;

@@ -41,7 +41,7 @@ class ProgramLayer final : public Layer<T> {
         groups_(context_, layer, around.number, shared, around.replicas, states),
         loss_(around.loss) {}
 
-  /// The vocabulary's table; null where there is none.
+  /// The parameters of the vocabulary table; null in layers without one.
   ParameterStore<D, T>* table() { return groups_.table(); }
   /// True for a strategy of the same kinds: two layers that share a table have it.
   [[nodiscard]] bool has_strategy_of(const StrategySpec& spec) const {

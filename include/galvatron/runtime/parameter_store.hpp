@@ -138,18 +138,18 @@ class ParameterStore final : public Store {
     }
   }
 
-  [[nodiscard]] Bytes parameter_room() const override {
+  [[nodiscard]] Bytes parameter_buffer_bytes() const override {
     return {zero_ == 3 ? layout_.elements * static_cast<std::int64_t>(sizeof(T)) : 0};
   }
-  [[nodiscard]] Bytes gradient_room() const override {
+  [[nodiscard]] Bytes gradient_buffer_bytes() const override {
     return {zero_ >= 2 ? layout_.elements * static_cast<std::int64_t>(sizeof(float)) : 0};
   }
-  void start_gather(View<std::byte> room) override {
-    gathered_ = typed<T>(room);
+  void start_gather(View<std::byte> buffer) override {
+    gathered_ = typed<T>(buffer);
     gathering_ = context_->data.start_all_gather(View<const T>(parameters_), gathered_);
   }
   void release_parameters() override { gathered_ = {}; }
-  void set_gradient_buffer(View<std::byte> room) override { gradient_buffer_ = typed<float>(room); }
+  void set_gradient_buffer(View<std::byte> buffer) override { gradient_buffer_ = typed<float>(buffer); }
   void finish_gradients() override {
     context_->data.finish(reducing_);
     context_->device.accumulate(own_.count(), gradient_buffer_.slice(own_.begin, own_.count()), gradients_);
@@ -312,8 +312,8 @@ class ParameterStore final : public Store {
     return gradients.slice(layout_.written_end, layout_.elements - layout_.written_end);
   }
   template <class U>
-  static View<U> typed(View<std::byte> room) {
-    return {reinterpret_cast<U*>(room.data), room.count / static_cast<std::int64_t>(sizeof(U))};
+  static View<U> typed(View<std::byte> buffer) {
+    return {reinterpret_cast<U*>(buffer.data), buffer.count / static_cast<std::int64_t>(sizeof(U))};
   }
   void begin_reduction() {
     reduction_begun_ = true;

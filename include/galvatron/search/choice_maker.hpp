@@ -104,7 +104,7 @@ class ChoiceMaker {
     if (const StrategySpec degrees = degrees_of(spec); !(degrees == degrees_)) {
       degrees_ = degrees;
       fits_ = is_fit(layer_, spec, batch_.microbatch, batch_.sequence) &&
-              !divides_samples_instead(spec, layer_, space_, batch_);
+              !divides_samples_instead(spec, layer_, space_, batch_) && has_countable_bytes(spec);
       passes_ = {};
       parameters_ = {};
     }
@@ -128,6 +128,13 @@ class ChoiceMaker {
     std::int64_t weights_workspace = 0;
   };
 
+  // Whether 64 bits count the bytes of the largest tensor of a rank, which no device has anyway.
+  [[nodiscard]] constexpr bool has_countable_bytes(const StrategySpec& spec) const {
+    const std::int64_t widest =
+        std::max({layer_.ffn, layer_.hidden, layer_.vocabulary, layer_.heads * batch_.sequence});
+    const double tokens = static_cast<double>(batch_.microbatch / spec.data) * static_cast<double>(batch_.sequence);
+    return tokens * static_cast<double>(widest) < 0x1p56;
+  }
   [[nodiscard]] constexpr Part part_of(const cost::LayerCounts& counts, const StrategySpec& spec) const {
     return {.prices = cost::layer_prices(counts, spec, cluster_, prices_),
             .bytes = {.states = counts.states.count,

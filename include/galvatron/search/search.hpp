@@ -200,9 +200,10 @@ class Search {
       }
       const std::size_t count = std::min(tuning::at_once, open.size() - first);
       std::vector<Attempt> attempts(count);
-      std::int64_t hopeful = 0;
-      for (std::size_t i = 0; i < count; ++i) hopeful += bounds_[open[first + i]] < upper_for(cases_[open[first + i]]);
-      const std::int64_t work = std::max<std::int64_t>(0, until - work_) / std::max<std::int64_t>(1, hopeful);
+      std::int64_t not_pruned = 0;
+      for (std::size_t i = 0; i < count; ++i)
+        not_pruned += bounds_[open[first + i]] < upper_for(cases_[open[first + i]]);
+      const std::int64_t work = std::max<std::int64_t>(0, until - work_) / std::max<std::int64_t>(1, not_pruned);
       executor_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels, work); });
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t index = open[first + i];
@@ -266,7 +267,7 @@ class Search {
     for (const auto& [bound, index] : order) {
       if (bound >= least || options_.interrupted()) break;
       const Case& c = cases_[index];
-      // Memory alone has few labels: never thinned, so the answer is exact.
+      // Memory alone has few labels: never beam-truncated, so the answer is exact.
       Solver solver(c.problem, {.labels = 1 << 16, .stop = options_.stop}, &executor_);
       const auto found = solver.smallest(least);
       work_ += solver.work();

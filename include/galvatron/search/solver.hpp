@@ -108,7 +108,7 @@ class Solver {
     open_ = infinite;
     std::optional<Solution> best;
     const double wanted = upper;
-    upper *= 1 + 1e-9;  // room for rounding in the bounds
+    upper *= 1 + 1e-9;  // bounds are rounded
     if (problem_.movable() < problem_.stages() || !memory_.may_fit(problem_.budget) || !bounds_.narrow(upper))
       return best;
     const auto offer = [&](Solution solution) {

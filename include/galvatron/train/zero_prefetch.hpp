@@ -9,7 +9,7 @@
 //
 // The places are at that end of the workspace where the activations are not. A run ends where layers have other sizes
 // or another layout: its first layer waits for its parameters, its last one for its gradients. The memory formulas give
-// every layer that streams the room for two (cost::parameter_counts), so no run takes more than the plan says.
+// every layer that streams two buffers (cost::parameter_counts), so no run takes more than the plan says.
 #pragma once
 
 #include <array>
@@ -42,17 +42,17 @@ class ZeroPrefetch {
   /// Before layer `i` works. A phase goes through all layers: `forward` from the first on, the others from the last.
   /// @param high  which end of the workspace is free
   void before(Phase phase, std::size_t i, bool high) {
-    const Room room = room_of(phase, i);
-    if (room.empty()) return;
+    const BufferSizes sizes = sizes_of(phase, i);
+    if (sizes.empty()) return;
     runtime::Store& store = *layers_[i].streaming.store;
-    const bool gathers = room.parameters.count > 0;
+    const bool gathers = sizes.parameters.count > 0;
     if (!running_) {
-      begin(room, high);
+      begin(sizes, high);
       if (gathers) store.start_gather(parameters_[turn_]);
     }
     if (gathers && goes_on(phase, i))
       layers_[phase == Phase::forward ? i + 1 : i - 1].streaming.store->start_gather(parameters_[1 - turn_]);
-    if (room.gradients.count > 0) {
+    if (sizes.gradients.count > 0) {
       finish(turn_);
       store.set_gradient_buffer(gradients_[turn_]);
       reducing_[turn_] = &store;
@@ -61,9 +61,9 @@ class ZeroPrefetch {
 
   /// After it.
   void after(Phase phase, std::size_t i) {
-    const Room room = room_of(phase, i);
-    if (room.empty()) return;
-    if (room.parameters.count > 0) layers_[i].streaming.store->release_parameters();
+    const BufferSizes sizes = sizes_of(phase, i);
+    if (sizes.empty()) return;
+    if (sizes.parameters.count > 0) layers_[i].streaming.store->release_parameters();
     turn_ = 1 - turn_;
     if (!goes_on(phase, i)) end();
   }
@@ -74,37 +74,37 @@ class ZeroPrefetch {
     bool follows = false;  ///< it and the layer before are of one run
   };
   /// What one layer takes in a pass.
-  struct Room {
+  struct BufferSizes {
     Bytes parameters, gradients;
     [[nodiscard]] bool empty() const { return parameters.count == 0 && gradients.count == 0; }
   };
 
   static bool alike(const runtime::Streaming& a, const runtime::Streaming& b) {
     return a.store != nullptr && b.store != nullptr && a.splits == b.splits &&
-           a.store->parameter_room() == b.store->parameter_room() &&
-           a.store->gradient_room() == b.store->gradient_room();
+           a.store->parameter_buffer_bytes() == b.store->parameter_buffer_bytes() &&
+           a.store->gradient_buffer_bytes() == b.store->gradient_buffer_bytes();
   }
-  [[nodiscard]] Room room_of(Phase phase, std::size_t i) const {
+  [[nodiscard]] BufferSizes sizes_of(Phase phase, std::size_t i) const {
     const runtime::Streaming& layer = layers_[i].streaming;
     if (layer.store == nullptr) return {};
     const bool reduces = phase == (splits_ && layer.splits ? Phase::weights : Phase::backward);
-    return {phase != Phase::weights ? layer.store->parameter_room() : Bytes{},
-            reduces ? layer.store->gradient_room() : Bytes{}};
+    return {phase != Phase::weights ? layer.store->parameter_buffer_bytes() : Bytes{},
+            reduces ? layer.store->gradient_buffer_bytes() : Bytes{}};
   }
   [[nodiscard]] bool goes_on(Phase phase, std::size_t i) const {
     return phase == Phase::forward ? i + 1 < layers_.size() && layers_[i + 1].follows : layers_[i].follows;
   }
 
-  void begin(const Room& room, bool high) {
+  void begin(const BufferSizes& sizes, bool high) {
     running_ = true;
     high_ = high;
     turn_ = 0;
     mark_ = high ? workspace_->high() : workspace_->low();
-    for (View<std::byte>& place : parameters_) place = take(room.parameters);
-    for (View<std::byte>& place : gradients_) place = take(room.gradients);
+    for (View<std::byte>& place : parameters_) place = take(sizes.parameters);
+    for (View<std::byte>& place : gradients_) place = take(sizes.gradients);
   }
-  View<std::byte> take(Bytes room) {
-    return high_ ? workspace_->take_high<std::byte>(room.count) : workspace_->take<std::byte>(room.count);
+  View<std::byte> take(Bytes bytes) {
+    return high_ ? workspace_->take_high<std::byte>(bytes.count) : workspace_->take<std::byte>(bytes.count);
   }
   void end() {
     finish(turn_);  // the older one

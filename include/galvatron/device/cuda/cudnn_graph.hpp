@@ -253,7 +253,7 @@ inline std::vector<Choice> choices(const Object& operations, const Target& targe
 }
 
 /// The first of the library's choices within that workspace that gives the same bits every time, compiled. Throws
-/// Refused with the last reason when there is none, NeedsWorkspace when more would have helped.
+/// Refused, with the library's last reason, when there is none, and NeedsWorkspace when a larger workspace has one.
 class Plan {
  public:
   Plan(const Graph& graph, const Target& target, std::int64_t most_workspace)
