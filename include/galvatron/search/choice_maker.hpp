@@ -132,7 +132,8 @@ class ChoiceMaker {
   [[nodiscard]] constexpr bool has_countable_bytes(const StrategySpec& spec) const {
     const std::int64_t widest =
         std::max({layer_.ffn, layer_.hidden, layer_.vocabulary, layer_.heads * batch_.sequence});
-    const double tokens = static_cast<double>(batch_.microbatch / spec.data) * static_cast<double>(batch_.sequence);
+    const std::int64_t samples = batch_.microbatch / spec.data;  // it divides them
+    const double tokens = static_cast<double>(samples) * static_cast<double>(batch_.sequence);
     return tokens * static_cast<double>(widest) < 0x1p56;
   }
   [[nodiscard]] constexpr Part part_of(const cost::LayerCounts& counts, const StrategySpec& spec) const {
