@@ -2,7 +2,7 @@
 // attention, the copy of the same run for everything else. Of training steps: as one CUDA graph and operation by
 // operation, the floor (step_work.hpp), what a profile of this GPU predicts, and every operation of the step by itself.
 //
-//   benchmark_gpu [--seconds S] [--peak TFLOPS] [--bandwidth GB/s] [--cluster FILE] [--steps N]
+//   benchmark_gpu [--only PART...] [--seconds S] [--peak TFLOPS] [--bandwidth GB/s] [--cluster FILE] [--steps N]
 //
 // Without a GPU it says so and exits with 77.
 #include <algorithm>
@@ -33,6 +33,7 @@ using namespace galvatron::bench;
 using Bench = train::detail::Bench<train::CudaPlatform>;
 
 struct Arguments {
+  std::vector<std::string> only{"operations", "steps", "parts"};
   double least = 0.02;
   double peak = 989;
   double bandwidth = 3350;
@@ -41,6 +42,8 @@ struct Arguments {
 };
 
 void options(CLI::App& app, Arguments& a) {
+  app.add_option("--only", a.only, "operations, steps, or parts: a step's operations by themselves (default: all)")
+      ->check(CLI::IsMember({"operations", "steps", "parts"}));
   app.add_option("--seconds", a.least, "for each operation (default: 0.02)")->check(CLI::PositiveNumber);
   app.add_option("--peak", a.peak, "TFLOP/s of the card in bf16 (default: 989, an H100 SXM)")
       ->check(CLI::PositiveNumber);
@@ -82,7 +85,7 @@ void products_with_gelu(const Arguments& a, Bench& bench, std::int64_t tokens, s
 }
 
 void operations(const Arguments& a) {
-  train::detail::on_one_gpu(1, 0, {}, [&](train::OneGpuWorld&, const train::CudaPlatform& platform) {
+  const auto measure = [&](auto&, const train::CudaPlatform& platform) {
     Bench bench(platform,
                 {.pool_bytes = std::int64_t{2} << 30, .near_bytes = std::int64_t{8} << 20, .vocabulary_bits = 15});
     bench.search(true);  // as training does
@@ -167,7 +170,8 @@ void operations(const Arguments& a) {
           seconds * 1e6, bytes / seconds * 1e-9, 100 * bytes / seconds / copy);
     }
     bench.search(false);
-  });
+  };
+  train::detail::on_one_gpu(1, 0, {}, train::with_platform(measure));
 }
 
 /// A step's training run: median seconds, and the bytes of its rank.
@@ -237,7 +241,7 @@ double alone(Bench& bench, const op::Work& work, double least) {
 
 /// Every operation of a step by itself: where the time above the floor goes.
 void parts(const Arguments& a) {
-  train::detail::on_one_gpu(1, 0, {}, [&](train::OneGpuWorld&, const train::CudaPlatform& platform) {
+  const auto measure = [&](auto&, const train::CudaPlatform& platform) {
     Bench bench(platform,
                 {.pool_bytes = std::int64_t{4} << 30, .near_bytes = std::int64_t{8} << 20, .vocabulary_bits = 15});
     bench.search(true);
@@ -268,7 +272,8 @@ void parts(const Arguments& a) {
         std::printf("%-52s %6d %12.0f %12.0f %12.0f\n", part.name.c_str(), part.times, part.least * 1e6,
                     part.alone * 1e6, (part.alone - part.least) * 1e6);
     }
-  });
+  };
+  train::detail::on_one_gpu(1, 0, {}, train::with_platform(measure));
 }
 
 int benchmark(const Arguments& a) {
@@ -277,9 +282,10 @@ int benchmark(const Arguments& a) {
     return 77;
   }
   std::printf("%s\n", device::cuda::describe_device(0).name.c_str());
-  operations(a);
-  steps(a);
-  parts(a);
+  const auto wants = [&a](const char* part) { return std::find(a.only.begin(), a.only.end(), part) != a.only.end(); };
+  if (wants("operations")) operations(a);
+  if (wants("steps")) steps(a);
+  if (wants("parts")) parts(a);
   return 0;
 }
 

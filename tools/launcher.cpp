@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <numeric>
 #include <system_error>
 #include <thread>
 
@@ -20,13 +19,6 @@
 #include "plans.hpp"
 
 namespace galvatron::tools {
-
-std::vector<int> Launcher::ranks_here(const Plan& plan) const {
-  if (processes_ != nullptr) return {processes_->rank()};
-  std::vector<int> ranks(static_cast<std::size_t>(plan.ranks()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 std::string Launcher::shared(std::string text) const {
   if (processes_ == nullptr) return text;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -55,7 +56,12 @@ class Launcher {
   /// True when all processes have to call profile(), with the same options; the one that shows gets the result.
   [[nodiscard]] virtual bool profiles_together() const { return false; }
   /// The plan's ranks that this process sees to the memory of: those on this machine.
-  [[nodiscard]] virtual std::vector<int> ranks_here(const Plan& plan) const;
+  [[nodiscard]] virtual std::vector<int> ranks_here(const Plan& plan) const {
+    if (processes_ != nullptr) return {processes_->rank()};
+    std::vector<int> ranks(static_cast<std::size_t>(plan.ranks()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
   /// The text of the process that shows, in all processes, which all call it.
   [[nodiscard]] std::string shared(std::string text) const;
   virtual galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model,

@@ -143,7 +143,8 @@ TEST_CASE("a rank that fails ends the others, and their memory goes away in peac
 
 TEST_CASE("one rank by NCCL") {
   first_gpu();
-  comm::tcp::run({0, 1, 0, "localhost", comm::tcp::Listener(0).port(), "torchrun"}, [](comm::tcp::World& control) {
+  const auto port = comm::tcp::Listener(0).port();
+  comm::tcp::run({0, 1, 0, "localhost", port, "torchrun"}, [](comm::tcp::World& control) {
     device::cuda::Stream compute;
     comm::nccl::World world(control, compute);
     const std::vector<float> source = values<float>(0, 1000);

@@ -298,8 +298,8 @@ TEST_CASE("of a job on GPUs that cannot run, one process tells, once, and all en
         "; code=$?; wait $! && exit 99; [ $? = $code ] && exit $code");
   };
   const std::string base = "train --plan p.json --data text.txt --steps 1 --device cuda ";
-  check_failure(job(base), 4, "CUDA");
-  check_failure(job("profile --device cuda"), 4, "CUDA");
+  check_failure(job(base), 4, "no CUDA");
+  check_failure(job("profile --device cuda"), 4, "no CUDA");
   check_failure(job(base + "--stepps 2"), 2, "--stepps");
   check_failure(folder.shell("export RANK=1 WORLD_SIZE=2; $G " + base), 2, "LOCAL_RANK is not set");
 }
@@ -310,8 +310,8 @@ TEST_CASE("devices, launchers and strategies that are not there are refused") {
   folder.write("p.json", small_plan().dump());
   const std::string base = "train --plan p.json --data text.txt --steps 1 ";
   ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // nor where there is one
-  check_failure(folder.run(base + "--device cuda"), 4, "CUDA");
-  check_failure(folder.run("profile --device cuda"), 4, "CUDA");
+  check_failure(folder.run(base + "--device cuda"), 4, "no CUDA");
+  check_failure(folder.run("profile --device cuda"), 4, "no CUDA");
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   check_failure(folder.run(base + "--launcher slurm"), 2, "threads|mpi");
   check_failure(folder.run(base + "--device tpu"), 2, "host|cuda");

@@ -36,6 +36,16 @@ Outcome on_gpu(const Plan& plan, const ModelSpec& model, RunOptions options) {
   return out;
 }
 
+template <bool is_llama, int rank_count>
+struct ModelOnRanks {
+  static constexpr bool llama = is_llama;
+  static constexpr int ranks = rank_count;
+};
+using GptOn4 = ModelOnRanks<false, 4>;
+using GptOn8 = ModelOnRanks<false, 8>;
+using LlamaOn4 = ModelOnRanks<true, 4>;
+using LlamaOn8 = ModelOnRanks<true, 8>;
+
 std::vector<ModelSpec> models() {
   return {model(false, 4), model(true, 4), bert(4), vit(4), t5(4, true), swin({1, 1, 2, 1})};
 }
@@ -75,14 +85,11 @@ TEST_CASE("8-bit products train as on the cores, up to their rounding") {
   }
 }
 
-TEST_CASE("every strategy that 4 and 8 ranks allow trains as one rank does") {
-  constexpr int steps = 3;
-  for (const bool llama : {false, true}) {
-    const ModelSpec spec = model(llama, 4);
-    const Outcome reference = on_gpu(single_rank(spec), spec, {steps});
-    for (const int ranks : {4, 8})
-      for (const Plan& plan : combinations(spec, ranks)) check_plan(plan, spec, reference, on_gpu);
-  }
+TEST_CASE_TEMPLATE("every strategy that 4 and 8 ranks allow trains as one rank does", Case, GptOn4, GptOn8, LlamaOn4,
+                   LlamaOn8) {
+  const ModelSpec spec = model(Case::llama, 4);
+  const Outcome reference = on_gpu(single_rank(spec), spec, {3});
+  for (const Plan& plan : combinations(spec, Case::ranks)) check_plan(plan, spec, reference, on_gpu);
 }
 
 TEST_CASE("random plans on up to 16 ranks train as one rank does") {

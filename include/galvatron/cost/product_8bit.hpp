@@ -16,9 +16,9 @@ constexpr bool fits_8bit(std::int64_t m, std::int64_t n, std::int64_t k) {
   return m > 0 && n > 0 && k > 0 && (m | n | k) % 16 == 0;
 }
 
-/// Bytes of both rounded operands and of their two scales.
+/// Bytes of both rounded operands and of their two scales, which lie on 16-byte boundaries.
 constexpr std::int64_t room_8bit(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return aligned_bytes(m * k) + aligned_bytes(n * k) + aligned_bytes(2 * 4);
+  return aligned_bytes(m * k) + aligned_bytes(n * k) + aligned_bytes(2 * 16);
 }
 
 /// Bytes that rounding `elements` of a bfloat16 tensor moves: read for the greatest magnitude, read again, written.

@@ -79,12 +79,13 @@ void with_format_of_a(op::Kind kind, const auto& f) {
 struct Room8bit {
   View<std::uint8_t> a;  ///< (m, k)
   View<std::uint8_t> b;  ///< (n, k)
-  View<float> unscale;   ///< (2): what a and b are multiplied with after rounding
+  View<float> unscale;   ///< what a is multiplied with after rounding, and in [of_b] what b is
+  static constexpr std::int64_t of_b = 4;  ///< cuBLASLt takes scales on 16-byte boundaries
 
   Room8bit(View<std::byte> room, std::int64_t m, std::int64_t n, std::int64_t k)
       : a(reinterpret_cast<std::uint8_t*>(room.data), m * k),
         b(a.data + aligned_bytes(m * k), n * k),
-        unscale(reinterpret_cast<float*>(room.data + aligned_bytes(m * k) + aligned_bytes(n * k)), 2) {}
+        unscale(reinterpret_cast<float*>(room.data + aligned_bytes(m * k) + aligned_bytes(n * k)), of_b + 1) {}
 };
 
 }  // namespace galvatron::device

@@ -23,7 +23,7 @@ namespace galvatron::device::cuda {
 /// Executes the operations of the Device concept, in order, on machine M, which has:
 /// - launch(geometry, kernel), zero(to, bytes), copy(from, to, bytes);
 /// - multiply(product, a, b, bias, c): see Product; of fp8 multiply(product, a, b, bias, c, unscale), for gemm_nt of
-///   codes that are multiplied with unscale (2);
+///   codes that are multiplied with unscale, see Room8bit;
 /// - try_multiply(product, epilogue, a, b, bias, u, c): see Epilogue; false when the machine has no such product, and
 ///   nothing was done;
 /// - attention(shape, precision, q, k, v, o, lse), or with (d_o, dq, dk, dv) behind them backward: false when the
@@ -79,7 +79,7 @@ class Gpu {
     });
     const bool b_across = kind != op::Kind::gemm_nt;
     cuda::round_to_8bit<float8_e4m3>(m_, scratch_, b_across ? k : n, b_across ? n : k, b_across, b.data, codes.b.data,
-                                     codes.unscale.data + 1);
+                                     codes.unscale.data + Room8bit::of_b);
     Product product = product_of<bfloat16, C>(op::Kind::gemm_nt, m, n, k, accumulate, !bias.empty());
     product.operands = Precision::fp8;
     product.gradient = has_gradient(kind);
