@@ -1,6 +1,6 @@
 // What does a training step on a GPU take at least, and where does the planner expect the rest?
 //
-//   benchmark_floor [--cluster 1xh100-80g] [--fp32] [--half-moments] [--details]
+//   benchmark_floor [--cluster 1xh100-80g|FILE] [--fp32] [--half-moments] [--details]
 //
 // Counts only, no GPU. For every step: FLOPs, bytes through the device's memory, the floor (each operation's arithmetic
 // at the peak or its bytes at the bandwidth, whichever is longer), what of it no fusion avoids, and the time that the
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/cluster/presets.hpp>
+#include <galvatron/cluster/json.hpp>
 #include <galvatron/plan/cost.hpp>
 
 #include "guarded.hpp"
@@ -30,7 +30,7 @@ struct Arguments {
 };
 
 void options(CLI::App& app, Arguments& a) {
-  app.add_option("--cluster", a.cluster, "a preset (default: 1xh100-80g)");
+  app.add_option("--cluster", a.cluster, "a preset or a file of `galvatron profile` (default: 1xh100-80g)");
   app.add_flag("--fp32", a.fp32, "compute in fp32 instead of bf16");
   app.add_flag("--half-moments", a.half_moments, "keep AdamW's moments in bf16");
   app.add_flag("--details", a.details, "print a table for each step");
@@ -52,7 +52,7 @@ struct Row {
 };
 
 int report(const Arguments& a) {
-  const Cluster cluster = value_or_throw(find_cluster(a.cluster));
+  const Cluster cluster = value_or_throw(load_cluster(a.cluster));
   const Precision precision = a.fp32 ? Precision::fp32 : Precision::bf16;
   const Chip chip{cluster.peak_flops(precision), cluster.device.memory_bandwidth};
   std::printf("%s, %s: %.0f TFLOP/s, %.0f GB/s\n\n", cluster.name.c_str(), galvatron::name_of(precision),

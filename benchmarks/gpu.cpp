@@ -3,6 +3,7 @@
 // operation, the floor (step_work.hpp), what a profile of this GPU predicts, and every operation of the step by itself.
 //
 //   benchmark_gpu [--only PART...] [--seconds S] [--peak TFLOPS] [--bandwidth GB/s] [--cluster FILE] [--steps N]
+//                 [--nondeterministic]
 //
 // Without a GPU it says so and exits with 77.
 #include <algorithm>
@@ -39,11 +40,14 @@ struct Arguments {
   double bandwidth = 3350;
   std::string cluster;
   int steps = 8;
+  bool nondeterministic = false;
 };
 
 void options(CLI::App& app, Arguments& a) {
-  app.add_option("--only", a.only, "operations, steps, or parts: a step's operations by themselves (default: all)")
-      ->check(CLI::IsMember({"operations", "steps", "parts"}));
+  app.add_option("--only", a.only,
+                 "operations; steps, or those compared with peers alone; parts: a step's operations by themselves "
+                 "(default: operations, steps and parts)")
+      ->check(CLI::IsMember({"operations", "steps", "compared", "parts"}));
   app.add_option("--seconds", a.least, "for each operation (default: 0.02)")->check(CLI::PositiveNumber);
   app.add_option("--peak", a.peak, "TFLOP/s of the card in bf16 (default: 989, an H100 SXM)")
       ->check(CLI::PositiveNumber);
@@ -52,6 +56,7 @@ void options(CLI::App& app, Arguments& a) {
   app.add_option("--cluster", a.cluster, "a cluster file of `galvatron profile`: predicts the steps");
   app.add_option("--steps", a.steps, "of each training run; the first does not count (default: 8)")
       ->check(CLI::Range(2, 1000));
+  app.add_flag("--nondeterministic", a.nondeterministic, "as `galvatron train --deterministic off`");
 }
 
 // The MLP's product with GELU and the one with GELU's gradient, each as one operation and as two.
@@ -171,7 +176,7 @@ void operations(const Arguments& a) {
     }
     bench.search(false);
   };
-  train::detail::on_one_gpu(1, 0, {}, train::with_platform(measure));
+  train::detail::on_one_gpu(1, 0, {}, train::with_platform(measure, !a.nondeterministic));
 }
 
 /// A step's training run: median seconds, and the bytes of its rank.
@@ -190,6 +195,7 @@ std::pair<double, double> measured(const Step& step, const Arguments& a, bool re
   train::TrainOptions options;
   options.steps = a.steps;
   options.repeats = repeats;
+  options.deterministic = !a.nondeterministic;
   options.initial = [](int, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
     const float size = tensor.init == ParameterInit::normal ? static_cast<float>(tensor.deviation) : 0.0F;
     const float middle = tensor.init == ParameterInit::one ? 1.0F : 0.0F;
@@ -204,13 +210,13 @@ std::pair<double, double> measured(const Step& step, const Arguments& a, bool re
   return {report.iteration_seconds, static_cast<double>(report.measured_memory[0].total().count)};
 }
 
-void steps(const Arguments& a) {
+void steps(const Arguments& a, const std::vector<Step>& all) {
   std::optional<Cluster> profiled;
   if (!a.cluster.empty()) profiled = value_or_throw(load_cluster(a.cluster));
   std::printf("\n%-48s %10s %10s %10s %10s %12s %8s %8s\n", "training step, bf16", "ms", "one by one", "floor",
               "predicted", "tokens/s", "GiB", "MFU");
   std::size_t number = 0;
-  for (const Step& step : predicted_steps()) {
+  for (const Step& step : all) {
     const auto [seconds, bytes] = measured(step, a, true);
     const bool compared = number++ < compared_steps().size();
     const double one_by_one = compared ? measured(step, a, false).first : std::nan("");
@@ -273,7 +279,7 @@ void parts(const Arguments& a) {
                     part.alone * 1e6, (part.alone - part.least) * 1e6);
     }
   };
-  train::detail::on_one_gpu(1, 0, {}, train::with_platform(measure));
+  train::detail::on_one_gpu(1, 0, {}, train::with_platform(measure, !a.nondeterministic));
 }
 
 int benchmark(const Arguments& a) {
@@ -284,7 +290,8 @@ int benchmark(const Arguments& a) {
   std::printf("%s\n", device::cuda::describe_device(0).name.c_str());
   const auto wants = [&a](const char* part) { return std::find(a.only.begin(), a.only.end(), part) != a.only.end(); };
   if (wants("operations")) operations(a);
-  if (wants("steps")) steps(a);
+  if (wants("steps")) steps(a, predicted_steps());
+  if (wants("compared")) steps(a, compared_steps());
   if (wants("parts")) parts(a);
   return 0;
 }

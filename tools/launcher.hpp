@@ -121,6 +121,8 @@ bool name_gpus(const Arguments& arguments);
 using RunOnGpus = void(const std::optional<comm::LaunchEnvironment>& job, const std::function<void(Launcher&)>& body,
                        comm::Verdict& verdict);
 
+/// The option --deterministic of those who compute on GPUs.
+void deterministic_option(Options& options, bool& deterministic);
 /// The option --on-busy of those who measure this machine. @param when  "with --auto: ", or nothing
 void busy_option(Options& options, std::optional<bool>& accepts_busy, const std::string& when = {});
 

@@ -46,6 +46,7 @@ bool read(const Arguments& arguments, ProfileArguments& a, Common& common) {
                  "about how long to measure; less is coarser (default: 35)");
   options.texts("--model", a.models, "M...",
                 "measure also the products of these models, with all tensor degrees: presets or config.json files");
+  deterministic_option(options, a.profile.deterministic);
   busy_option(options, a.accepts_busy);
   options.section("Output");
   options.text("--out", a.out, "FILE", "the cluster file (default: cluster.json)");
@@ -123,6 +124,12 @@ void profile(ProfileArguments& a, Common& common, Launcher& launcher) {
 }
 
 }  // namespace
+
+void deterministic_option(Options& options, bool& deterministic) {
+  options.choice_of("--deterministic", deterministic, {{"on", true}, {"off", false}},
+                    "with --device cuda: the same bits every time; off, gradients of attention come faster and differ "
+                    "by their rounding (default: on)");
+}
 
 void busy_option(Options& options, std::optional<bool>& accepts_busy, const std::string& when) {
   options.choice_of(

@@ -120,6 +120,7 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
       "--tune", a.options.searches, {{"on", true}, {"off", false}},
       "with --device cuda and one rank: search the fastest algorithm of each matrix product first and keep "
       "it on disk (default: on)");
+  deterministic_option(options, a.options.deterministic);
   options.choice(
       "--launcher", a.launcher, {"threads", "mpi"},
       "what a rank is: a thread, or a process (default: threads; processes when a launcher has started several)");
@@ -304,6 +305,7 @@ train::ProfileOptions profile_for(const TrainArguments& a, const Cluster& before
           .precisions = {precision},
           .time_budget = {a.profile_seconds},
           .models = {model},
+          .deterministic = a.options.deterministic,
           .accepts_busy = a.accepts_busy.value_or(false)};
 }
 

@@ -60,8 +60,10 @@ TEST_CASE("cuDNN accepts attention's operations as one graph, whatever the shape
     const cudnn::AttentionPart all{s.batch, s.kv_heads};
     CAPTURE(cudnn::to_string(s, true));
     CHECK_NOTHROW(std::ignore = cudnn::attention_forward_graph(s, all).finished({}));
-    CHECK_NOTHROW(std::ignore = cudnn::attention_backward_graph(s, all).finished({}));
-    CHECK_NOTHROW(std::ignore = cudnn::attention_backward_graph(s, {1, 1}).finished({}));
+    for (const bool deterministic : {true, false}) {
+      CHECK_NOTHROW(std::ignore = cudnn::attention_backward_graph(s, all, deterministic).finished({}));
+      CHECK_NOTHROW(std::ignore = cudnn::attention_backward_graph(s, {1, 1}, deterministic).finished({}));
+    }
   }
 }
 
@@ -91,9 +93,13 @@ TEST_CASE("cuDNN has engines for attention on an H100 and an A100") {
       const cudnn::AttentionPart part{1, 1};
       const std::int64_t heads = part.heads(s);
       const std::int64_t tokens = round_up(s.queries, 256);
-      const std::int64_t backward = least(cudnn::attention_backward_graph(s, part));
+      const std::int64_t backward = least(cudnn::attention_backward_graph(s, part, true));
       CHECK(backward >= heads * s.queries * s.queries * 2);
       CHECK(backward <= heads * tokens * (tokens + 4 * s.head_dim) * 2 + 1024);
+      // Not deterministic: nothing of (queries, keys).
+      const std::int64_t adding = least(cudnn::attention_backward_graph(s, part, false));
+      CHECK(adding >= 0);
+      CHECK(adding <= heads * tokens * 4 * s.head_dim * 2 + 1024);
     }
   }
 }

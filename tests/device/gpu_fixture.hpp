@@ -39,8 +39,10 @@ inline int several_gpus() {
 /// A machine on the first GPU that owns its workspace.
 class TestMachine {
  public:
-  explicit TestMachine(std::int64_t workspace = device::cuda::Machine::library_workspace_bytes())
-      : ordinal_(first_gpu()), memory_({workspace}), machine_(ordinal_, stream_, {memory_.data(), workspace}) {}
+  explicit TestMachine(bool deterministic = true)
+      : ordinal_(first_gpu()),
+        memory_({device::cuda::Machine::library_workspace_bytes()}),
+        machine_(ordinal_, stream_, {memory_.data(), memory_.size().count}, deterministic) {}
   device::cuda::Machine* operator->() { return &machine_; }
   device::cuda::Machine& operator*() { return machine_; }
 

@@ -89,7 +89,7 @@ TEST_CASE("three packed documents go through Ulysses of 2 ranks and, in the next
       const std::int64_t tokens = 8 * degree;
       const StrategySpec spec{.sequence = SequenceKind::ulysses, .context = degree, .data = 4 / degree};
       auto context = rank.context(spec, degree == 2 ? std::span<const int>(pair) : all, all, tokens);
-      context.documents = documents;
+      context.batch.documents = documents;
       HostExecutor executor(context, program, groups, tokens);
       const std::int64_t first = world.rank() % degree * 8;
       const Rows found = run(rank, executor, first, 8);

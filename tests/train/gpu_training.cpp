@@ -1,6 +1,7 @@
 // labels: gpu
 // Training on a GPU: the loss curves of the cores, every strategy on several ranks that share the card, memory as
 // predicted, and the same bits twice.
+#include <cmath>
 #include <cstddef>
 #include <mutex>
 #include <random>
@@ -148,4 +149,17 @@ TEST_CASE("searched algorithms train as cuBLASLt's first choice, and are kept") 
     CHECK(searched.steps[i].loss == again.steps[i].loss);
     CHECK(searched.steps[i].loss == read.steps[i].loss);
   }
+}
+
+TEST_CASE("training that is not deterministic has the losses of the one that is, up to the rounding of gradients") {
+  const ModelSpec spec = model(false, 4);
+  const Plan plan = single_rank(spec, Precision::bf16);
+  const auto source = source_of(spec, plan.sequence_length);
+  train::TrainOptions options;
+  options.steps = 10;
+  const auto exact = train::train_on_gpu(plan, spec, *source, options, test::first_gpu());
+  options.deterministic = false;
+  const auto rounded = train::train_on_gpu(plan, spec, *source, options, test::first_gpu());
+  for (std::size_t i = 0; i < exact.steps.size(); ++i)
+    CHECK(std::abs(exact.steps[i].loss - rounded.steps[i].loss) < 1e-2 * exact.steps[i].loss);
 }

@@ -34,6 +34,7 @@ struct ProfileOptions {
   std::vector<Precision> precisions{};                     ///< empty: all that the processor has; with fp8 goes bf16
   Seconds time_budget{35};                                 ///< about what it takes; less is coarser
   std::vector<ModelSpec> models{};                         ///< whose products are measured as they are besides
+  bool deterministic = true;                               ///< as TrainOptions::deterministic
   bool accepts_busy = false;                               ///< a doubtful profile of a host too (profile/check.hpp)
   std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
 };

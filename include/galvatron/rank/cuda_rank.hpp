@@ -23,13 +23,13 @@ class CudaRank {
  public:
   using Device = device::Cuda;
 
-  /// @param planned  of which the library's part belongs to the device
-  CudaRank(const cost::StageMemory& planned, int ordinal, device::cuda::Stream& stream)
+  /// @param planned  of which the library's part belongs to the device  @param deterministic  see cuda::Machine
+  CudaRank(const cost::StageMemory& planned, int ordinal, device::cuda::Stream& stream, bool deterministic)
       : algorithms_(device::cuda::AlgorithmCache::folder(), device::cuda::describe_device(ordinal).name,
                     cublasLtGetVersion()),
         arena_(planned.total()),
         memory_(planned, arena_),
-        machine_(ordinal, stream, memory_.library.take<std::byte>(memory_.library.capacity())),
+        machine_(ordinal, stream, memory_.library.take<std::byte>(memory_.library.capacity()), deterministic),
         device_(machine_) {
     machine_.products().read(algorithms_);
   }
@@ -76,6 +76,7 @@ struct CudaPlatform {
   using Rank = CudaRank;
   int ordinal = 0;
   device::cuda::Stream* stream = nullptr;  ///< in which the rank computes; of that GPU
+  bool deterministic = true;               ///< see cuda::Machine
 
   /// Throws DeviceFailure for a precision that the GPU does not have, or when there is none.
   static void require(Precision precision, int ordinal = 0) {
@@ -88,14 +89,14 @@ struct CudaPlatform {
   void enter_beside() const { device::cuda::use_device(ordinal); }
   [[nodiscard]] static Bytes library_workspace() { return {device::cuda::Machine::library_workspace_bytes()}; }
   [[nodiscard]] static detail::Stopwatch stopwatch() { return {false}; }
-  [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, ordinal, *stream}; }
+  [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, ordinal, *stream, deterministic}; }
 };
 
 /// Calls body(world, platform): a body of on_own_gpu(), on_own_gpus() and on_one_gpu() (rank/gpu_world.hpp).
 template <class Body>
-auto with_platform(const Body& body) {
-  return [&body](auto& world, int ordinal, device::cuda::Stream& compute) {
-    body(world, CudaPlatform{ordinal, &compute});
+auto with_platform(const Body& body, bool deterministic = true) {
+  return [&body, deterministic](auto& world, int ordinal, device::cuda::Stream& compute) {
+    body(world, CudaPlatform{ordinal, &compute, deterministic});
   };
 }
 

@@ -16,8 +16,8 @@ namespace galvatron::runtime {
 /// Calls f(shape, first row) for every document of a packed sequence, or once for equal sequences.
 template <class D, class F>
 void for_each_document(const Context<D>& context, const device::AttentionShape& shape, const F& f) {
-  if (context.documents.empty()) return f(shape, std::int64_t{0});
-  for (const Document& document : context.documents) {
+  if (context.batch.documents.empty()) return f(shape, std::int64_t{0});
+  for (const Document& document : context.batch.documents) {
     device::AttentionShape own = shape;
     own.queries = own.keys = document.tokens;
     f(own, document.first);
@@ -44,7 +44,7 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
   const auto fused = [&](View<T> all) { return by_heads ? ulysses.core(all) : heads.fused(all); };
   const auto shape = [&](const Projections<T>& from, bool causal) -> device::AttentionShape {
     const std::int64_t own_heads = by_heads ? ulysses.heads() : heads.heads;
-    return {.batch = context.samples,
+    return {.batch = context.batch.samples,
             .queries = queries,
             .keys = keys,
             .heads = own_heads,
@@ -57,8 +57,8 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
   };
   // Tensor ranks have whole images of some heads, and the biases of those heads.
   const auto windows = [&]() -> device::WindowShape {
-    return {.batch = context.samples,
-            .side = side_of_square(context.sequence),
+    return {.batch = context.batch.samples,
+            .side = side_of_square(context.batch.sequence),
             .window = layer.window,
             .shift = layer.shift,
             .heads = heads.heads,

@@ -60,7 +60,8 @@ class Executor {
       if (const int phase = program.buffer(b).phase; phase >= 0)
         frame_offsets_[at(b)] = program::frame_offset(program, b, frame_bytes_[at(phase)], size);
     const auto local = [&](const BundlePart& part) {
-      return part.elements(sequence) * context.samples / (context.rows() / context.rows_local() * context.spec.context);
+      return part.elements(sequence) * context.batch.samples /
+             (context.rows() / context.rows_local() * context.spec.context);
     };
     for (int part = 0; part + 1 < most_parts; ++part)
       begins_[at(part + 1)] = begins_[at(part)] + std::max(local(layer_.before(part)), local(layer_.after(part)));
@@ -124,7 +125,7 @@ class Executor {
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, int tensor_rank) const {
-    return {layer_, context_.spec, context_.samples * context_.spec.data, sequence, precision_of<T>, tensor_rank};
+    return {layer_, context_.spec, context_.batch.samples * context_.spec.data, sequence, precision_of<T>, tensor_rank};
   }
   [[nodiscard]] std::int64_t bytes(const program::Buffer& buffer) const {
     return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
@@ -231,6 +232,7 @@ class Executor {
     D& device = context_.device;
     const std::int64_t m = of(step.m);
     const std::int64_t n = of(step.n);
+    const std::int64_t b = context_.batch.samples;
     const std::int64_t k = of(step.k);
     const View<T> in = value(step.in[0]);
     const View<T> out = value(step.out[0]);
@@ -332,12 +334,12 @@ class Executor {
         return device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
                                          gradient(weight));
       case Code::add_positions:
-        return context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
-          device.position_forward(rows, samples, n, position, parameter(weight), out.slice(first * n, rows * n));
+        return context_.for_each_run(m, true, [&](auto first, auto rows, auto position) {
+          device.position_forward(rows, b, n, position, parameter(weight), out.slice(first * n, rows * n));
         });
       case Code::positions_gradient:
-        return context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
-          device.position_backward(rows, samples, n, position, in.slice(first * n, rows * n), gradient(weight));
+        return context_.for_each_run(m, true, [&](auto first, auto rows, auto position) {
+          device.position_backward(rows, b, n, position, in.slice(first * n, rows * n), gradient(weight));
         });
       case Code::add_segment:
         return device.position_forward(m, m, n, 0, parameter(weight), out);
@@ -353,9 +355,9 @@ class Executor {
         if (k > 0) device.zero(raw_bytes(out.slice(out.count - k * n, k * n)));
         break;
       case Code::mean:
-        return device.pool_forward(m / context_.samples, context_.samples, n, token_share(), in, out);
+        return device.pool_forward(m / b, b, n, token_share(), in, out);
       case Code::mean_backward:
-        return device.pool_backward(m / context_.samples, context_.samples, n, token_share(), in, out);
+        return device.pool_backward(m / b, b, n, token_share(), in, out);
       case Code::cross_entropy:
         return cross_entropy<D, T>(
             context_, layer_, m, parameter(weight), parameter(step.weights[1]), gradient(weight),
@@ -398,10 +400,10 @@ class Executor {
     return slot_->tokens.slice(0, own);
   }
   [[nodiscard]] device::RelativePositions relative_positions() const {
-    return {.tokens = context_.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
+    return {.tokens = context_.batch.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
   }
   // Of a token in the mean of its sample.
-  [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.sequence); }
+  [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.batch.sequence); }
   // The first token of this rank's part of the vocabulary.
   [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
   // The four tokens of a square of an image side by side (Swin): x (4 rows, width) -> four (rows, 4 width), or back.
@@ -411,8 +413,8 @@ class Executor {
   //
   // It needs no other rank: under Megatron sequence parallelism a rank holds whole pairs of rows of the image.
   void merge_squares(std::int64_t rows, std::int64_t width, View<T> x, View<T> four, bool back) {
-    const std::int64_t side = side_of_square(context_.sequence);  // of the merged image
-    const std::int64_t b = context_.samples;
+    const std::int64_t side = side_of_square(context_.batch.sequence);  // of the merged image
+    const std::int64_t b = context_.batch.samples;
     for (std::int64_t corner = 0; corner < 4; ++corner) {
       // Blocks are columns of the merged image, repeats samples.
       const device::Runs::Distances narrow{.block = 2 * b * width, .repeat = width, .row = 4 * side * b * width};
@@ -433,9 +435,9 @@ class Executor {
   void rotate(View<T> qkv, bool inverse) {
     const AttentionHeads heads(layer_, context_.spec.tensor);
     const std::int64_t width = heads.qkv();
-    context_.for_each_run(qkv.count / width, false, [&](auto first, auto rows, auto samples, auto position) {
-      context_.device.rotary(rows, samples, position, heads.heads + heads.kv_heads, layer_.head_dim, width,
-                             layer_.rope_theta, inverse, qkv.slice(first * width, rows * width));
+    context_.for_each_run(qkv.count / width, false, [&](auto first, auto rows, auto position) {
+      context_.device.rotary(rows, context_.batch.samples, position, heads.heads + heads.kv_heads, layer_.head_dim,
+                             width, layer_.rope_theta, inverse, qkv.slice(first * width, rows * width));
     });
   }
 

@@ -36,8 +36,8 @@ class ProgramLayer final : public Layer<T> {
   /// @param shared  as for ParameterGroups
   ProgramLayer(const Context<D>& context, const LayerSpec& layer, const LayerArguments<T>& around,
                ParameterStore<D, T>* shared, device::Region& states)
-      : context_(context.with_tokens(layer.tokens.of(context.sequence))),
-        sequence_(context.sequence),
+      : context_(context.with_tokens(layer.tokens.of(context.batch.sequence))),
+        sequence_(context.batch.sequence),
         groups_(context_, layer, around.number, shared, around.replicas, states),
         loss_(around.loss) {}
 

@@ -99,12 +99,12 @@ class RingAttention {
         widen(dkv_part, d_here);
       } else {
         std::swap(d_here, d_next);
-        c_.device.add_runs(device::Runs{.rows = c_.samples * part.shape.queries,
+        c_.device.add_runs(device::Runs{.rows = c_.batch.samples * part.shape.queries,
                                         .width = heads_.q(),
                                         .from = {.row = heads_.q()},
                                         .to = {.row = dq_stride}},
                            to_dq, part.queries_of(dq, dq_stride));
-        c_.device.accumulate(c_.samples * part.shape.keys * 2 * heads_.kv(), dkv_part, d_here);
+        c_.device.accumulate(c_.batch.samples * part.shape.keys * 2 * heads_.kv(), dkv_part, d_here);
       }
       std::swap(here, next);
     }
@@ -129,7 +129,7 @@ class RingAttention {
 
   [[nodiscard]] Part part_of(int step) const {
     const std::int64_t tokens = c_.tokens();
-    Part part{{.batch = c_.samples,
+    Part part{{.batch = c_.batch.samples,
                .queries = tokens,
                .keys = tokens,
                .heads = heads_.heads,

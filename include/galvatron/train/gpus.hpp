@@ -20,7 +20,7 @@ TrainReport train_on_gpu(const Plan& plan, const ModelSpec& model, BatchSource& 
                          int ordinal = 0) {
   CudaPlatform::require(plan.precision, ordinal);
   return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
-    detail::on_one_gpu(plan.ranks(), ordinal, options.world, with_platform(train_one));
+    detail::on_one_gpu(plan.ranks(), ordinal, options.world, with_platform(train_one, options.deterministic));
   });
 }
 
@@ -30,7 +30,7 @@ TrainReport train_on_gpu(const Plan& plan, const ModelSpec& model, BatchSource& 
 template <class List = InstantiatedStrategies>
 TrainReport train_on_gpus(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
   return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
-    detail::on_own_gpus(plan.ranks(), options.world.timeout, with_platform(train_one));
+    detail::on_own_gpus(plan.ranks(), options.world.timeout, with_platform(train_one, options.deterministic));
   });
 }
 
@@ -51,7 +51,7 @@ TrainReport train_on_gpus(comm::tcp::World& control, int ordinal, const Plan& pl
   control.set_timeout(options.world.timeout);
   const std::vector<Seat> seats = take_seats(control, seat_on(ordinal));
   TrainReport report = detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
-    detail::on_own_gpu(control, ordinal, options.world.timeout, with_platform(train_one));
+    detail::on_own_gpu(control, ordinal, options.world.timeout, with_platform(train_one, options.deterministic));
   });
   const Seat& own = seats[static_cast<std::size_t>(control.rank())];
   gather_report(control, report, options.recorder,

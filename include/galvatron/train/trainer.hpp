@@ -62,6 +62,7 @@ struct TrainOptions {
   std::optional<std::uint32_t> data_crc32c{};
   bool repeats = true;       ///< see Stage::repeat
   bool searches = true;      ///< before training, the fastest algorithms of products, where a rank is alone
+  bool deterministic = true;  ///< GPUs: the same bits every time; else attention's gradients differ by their rounding
   int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
   /// Called on rank 0's thread. What it throws ends the run: with a checkpoint, where there are any, within about 0.1

@@ -1,8 +1,9 @@
 // Attention through cuDNN: bfloat16, as graphs of operations in the form that its fused engines recognise.
 //
-// Which shapes an engine takes, only the library knows; what it refuses, our own kernel computes. Backward that gives
-// the same bits every time has the weights' gradient, (queries, keys) of every head, in its workspace: samples and
-// heads are taken a part at a time.
+// Which shapes an engine takes, only the library knows; what it refuses, our own kernel computes. Backward in two ways:
+// deterministic, with the weights' gradient, (queries, keys) of every head, in its workspace, which it writes and reads
+// again; or adding to dq in float from all blocks of keys, in an order that varies, with (queries, head_dim) of every
+// head. Where the workspace is too small, samples and heads are taken a part at a time.
 #pragma once
 
 #include <cmath>
@@ -26,7 +27,7 @@ namespace galvatron::device::cuda {
 namespace cudnn {
 
 /// The tensors and numbers that a call names.
-enum AttentionTensor : std::int64_t { q = 1, k, v, o, lse, d_o, dq, dk, dv, row_sums, scale, masked, one };
+enum AttentionTensor : std::int64_t { q = 1, k, v, o, lse, d_o, dq, dk, dv, row_sums, dq_sums, scale, masked, one };
 
 /// The samples and key/value heads that are computed at a time.
 struct AttentionPart {
@@ -108,8 +109,9 @@ inline Graph attention_forward_graph(const AttentionShape& s, const AttentionPar
 }
 
 /// dq, dk and dv from what forward had and gave, and d_o. With P the weights and D = row sums of o * d_o:
-/// dV = P^T dO; dS = scale P * (dO V^T - D); dQ = dS K; dK = dS^T Q. D lies in memory between the engine's kernels.
-inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPart& part) {
+/// dV = P^T dO; dS = scale P * (dO V^T - D); dQ = dS K; dK = dS^T Q. D lies in memory between the engine's kernels, and
+/// dQ in float where it is not deterministic: by that cuDNN knows which of its ways is meant.
+inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPart& part, bool deterministic) {
   Graph graph;
   const AttentionTensors t{graph, s, part};
   const Tensor queries = t.query_rows(q, s.q_stride);
@@ -146,7 +148,13 @@ inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPa
   multiply_transposed(scaled, queries, t.key_rows(dk, s.dkv_row()));
 
   const Tensor key_rows = graph.reshape(keys, graph.between(CUDNN_DATA_BFLOAT16, t.of_keys(), t.rows(s.kv_stride)));
-  graph.multiply(scaled, key_rows, t.query_rows(dq, s.dq_row()));
+  const Tensor out = t.query_rows(dq, s.dq_row());
+  if (deterministic) {
+    graph.multiply(scaled, key_rows, out);
+  } else {
+    const Tensor sum = graph.memory(dq_sums, CUDNN_DATA_FLOAT, t.of_queries(), Graph::dense(t.of_queries()));
+    graph.apply(CUDNN_POINTWISE_IDENTITY, graph.multiply(scaled, key_rows, sum), out);
+  }
   return graph;
 }
 
@@ -173,29 +181,35 @@ struct Call {
   }
 };
 
-/// A plan for a part of the samples and heads, executed for one part after the other.
+/// A plan for a part of the samples and heads, executed for one part after the other. The workspace has its row sums,
+/// its sums for dq, and what the plan itself wants.
 struct PlannedAttention {
   AttentionPart part{};
   Plan plan;
+  std::int64_t row_sum_bytes = 0;
+  std::int64_t dq_sum_bytes = 0;
 };
 
-/// What backward's row sums take of the workspace, before the plan's.
-inline std::int64_t row_sum_bytes(const AttentionShape& s, const AttentionPart& part) {
-  return round_up(part.samples * part.heads(s) * s.queries * static_cast<std::int64_t>(sizeof(float)), 256);
-}
-
-/// Forward for all samples and heads; backward for as many as fit the workspace. Throws Refused.
-inline PlannedAttention plan_attention(const AttentionShape& s, bool backward, const Target& target,
-                                       std::int64_t workspace) {
+/// Backward for as many samples and heads as fit the workspace. Throws Refused.
+inline PlannedAttention plan_attention_backward(const AttentionShape& s, const Target& target, std::int64_t workspace,
+                                                bool deterministic) {
   AttentionPart part{s.batch, s.kv_heads};
-  if (!backward) return {part, Plan(attention_forward_graph(s, part), target, workspace)};
   const auto next_divisor = [](std::int64_t& part_of_all, std::int64_t all) {
     do --part_of_all;
     while (all % part_of_all != 0);
   };
   while (true) {
+    const auto floats = [&](std::int64_t of_a_row) {
+      return round_up(part.samples * part.heads(s) * s.queries * of_a_row * static_cast<std::int64_t>(sizeof(float)),
+                      256);
+    };
+    const std::int64_t row_sums = floats(1);
+    const std::int64_t dq_sums = deterministic ? 0 : floats(s.head_dim);
     try {
-      return {part, Plan(attention_backward_graph(s, part), target, workspace - row_sum_bytes(s, part))};
+      return {part,
+              Plan(attention_backward_graph(s, part, deterministic), target, workspace - row_sums - dq_sums,
+                   deterministic),
+              row_sums, dq_sums};
     } catch (const NeedsWorkspace&) {
       if (part.samples == 1 && part.kv_heads == 1) throw;
     }
@@ -204,6 +218,19 @@ inline PlannedAttention plan_attention(const AttentionShape& s, bool backward, c
     else
       next_divisor(part.kv_heads, s.kv_heads);
   }
+}
+
+/// Forward for all samples and heads, or backward; deterministic too where the other way does not take the shape.
+/// Throws Refused.
+inline PlannedAttention plan_attention(const AttentionShape& s, bool backward, const Target& target,
+                                       std::int64_t workspace, bool deterministic) {
+  const AttentionPart all{s.batch, s.kv_heads};
+  if (!backward) return {all, Plan(attention_forward_graph(s, all), target, workspace)};
+  if (!deterministic) try {
+      return plan_attention_backward(s, target, workspace, false);
+    } catch (const Refused&) {
+    }
+  return plan_attention_backward(s, target, workspace, true);
 }
 
 /// Why a shape is not even asked about on a card of that compute capability; empty when it may be.
@@ -227,9 +254,11 @@ inline std::string unsuited(const AttentionShape& s, bool backward, int major) {
 /// The attention of one GPU, in one stream.
 class Attention {
  public:
-  /// The workspace starts on a 256-byte boundary. @param major  of the GPU's compute capability
-  Attention(const Stream& stream, View<std::byte> workspace, int major)
-      : stream_(stream), workspace_(workspace), major_(major) {}
+  /// The workspace starts on a 256-byte boundary.
+  /// @param major  of the GPU's compute capability
+  /// @param deterministic  backward gives the same bits every time
+  Attention(const Stream& stream, View<std::byte> workspace, int major, bool deterministic = true)
+      : stream_(stream), workspace_(workspace), major_(major), deterministic_(deterministic) {}
 
   /// One line for every shape that cuDNN refused.
   [[nodiscard]] const std::set<std::string>& refusals() const { return refusals_; }
@@ -261,10 +290,11 @@ class Attention {
           call.tensor(cudnn::dk, dk, place(s.dkv_row(), group));
           call.tensor(cudnn::dv, dv, place(s.dkv_row(), group));
           call.tensor(cudnn::row_sums, workspace_.data);
+          if (planned->dq_sum_bytes > 0) call.tensor(cudnn::dq_sums, workspace_.data, planned->row_sum_bytes);
         }
         try {
           planned->plan.execute(handle_.get(), call.ids, call.data,
-                                workspace_.data + (backward ? cudnn::row_sum_bytes(s, part) : 0));
+                                workspace_.data + planned->row_sum_bytes + planned->dq_sum_bytes);
         } catch (const cudnn::Refused& refused) {
           throw DeviceFailure("cuDNN: attention failed: " + std::string(refused.what()));
         }
@@ -289,7 +319,8 @@ class Attention {
         if (const std::string reason = cudnn::unsuited(s, backward, major_); !reason.empty())
           throw cudnn::Refused(reason);
         open();
-        found->second = cudnn::plan_attention(s, backward, {.handle = handle_.get()}, workspace_.count);
+        found->second =
+            cudnn::plan_attention(s, backward, {.handle = handle_.get()}, workspace_.count, deterministic_);
       } catch (const cudnn::Refused& refused) {
         refusals_.insert(cudnn::to_string(s, backward) + ": " + refused.what());
       }
@@ -309,6 +340,7 @@ class Attention {
   const Stream& stream_;
   View<std::byte> workspace_;
   int major_;
+  bool deterministic_;
   Owner<cudnnHandle_t, cudnnDestroy> handle_;
   std::set<std::string> refusals_;
   std::map<std::pair<AttentionShape, bool>, std::optional<cudnn::PlannedAttention>> plans_;  ///< forward, backward

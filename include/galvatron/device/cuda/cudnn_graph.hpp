@@ -252,17 +252,19 @@ inline std::vector<Choice> choices(const Object& operations, const Target& targe
   return found;
 }
 
-/// The first of the library's choices within that workspace that gives the same bits every time, compiled. Throws
-/// Refused, with the library's last reason, when there is none, and NeedsWorkspace when a larger workspace has one.
+/// The first of the library's choices within that workspace, compiled; where `deterministic`, of those that give the
+/// same bits every time. Throws Refused, with the library's last reason, when there is none, and NeedsWorkspace when a
+/// larger workspace has one.
 class Plan {
  public:
-  Plan(const Graph& graph, const Target& target, std::int64_t most_workspace)
+  Plan(const Graph& graph, const Target& target, std::int64_t most_workspace, bool deterministic = true)
       : plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan") {
     const Object operations = graph.finished(target);
     std::string reason = "cuDNN has no engine for it";
     bool short_of_workspace = false;
     for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
       for (const Choice& choice : choices(operations, target, mode)) try {
+          if (deterministic && choice.varies) throw Refused("cuDNN's engine gives other bits every time");
           plan_ = compiled(choice, target, most_workspace);
           return;
         } catch (const NeedsWorkspace& refused) {
@@ -293,7 +295,6 @@ class Plan {
         throw NeedsWorkspace("cuDNN's engine needs a workspace of " + std::to_string(workspace) + " bytes and has " +
                              std::to_string(most_workspace));
     };
-    if (choice.varies) throw Refused("cuDNN's engine gives other bits every time");
     check_room(choice.workspace);
     Object plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan",
                 {{CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, choice.configuration.get()},

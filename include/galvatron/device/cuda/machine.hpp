@@ -32,13 +32,14 @@ class Machine {
   static constexpr std::int64_t library_workspace_bytes() { return std::int64_t{640} << 20; }
 
   /// Makes GPU `ordinal`, of which the stream is, the calling thread's. The workspace, memory of that GPU of at least
-  /// library_workspace_bytes() on a 64-byte boundary, is the machine's own as long as it lives.
-  Machine(int ordinal, Stream& stream, View<std::byte> library_workspace)
+  /// library_workspace_bytes() on a 64-byte boundary, is the machine's own as long as it lives. Where not
+  /// `deterministic`, gradients of attention may differ by their rounding from one time to the next.
+  Machine(int ordinal, Stream& stream, View<std::byte> library_workspace, bool deterministic = true)
       : major_(describe_device(use_device(ordinal)).major),
         workspace_(on_boundary(library_workspace)),
         stream_(stream),
         products_(stream_, workspace_.slice(kernel_workspace_bytes, product_workspace_bytes)),
-        attention_(stream_, after(kernel_workspace_bytes + product_workspace_bytes), major_) {}
+        attention_(stream_, after(kernel_workspace_bytes + product_workspace_bytes), major_, deterministic) {}
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
   /// Waits for all that was launched.

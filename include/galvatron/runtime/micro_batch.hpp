@@ -1,0 +1,36 @@
+// The tokens that a layer computes on at once, and in which rows they lie.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+namespace galvatron::runtime {
+
+/// A document of a packed sequence: tokens attend within it, and its positions begin with 0.
+struct Document {
+  std::int64_t first = 0;  ///< row of its first token, of the rows of all context ranks
+  std::int64_t tokens = 0;
+};
+
+/// One rank's samples of a micro-batch. Of equal sequences token t of sample i is row t * samples + i; a packed
+/// sequence is one sample, in whose rows its documents follow each other.
+struct MicroBatch {
+  std::int64_t samples = 0;               ///< b
+  std::int64_t sequence = 0;              ///< S: tokens of a sample; of a layer, its own
+  std::span<const Document> documents{};  ///< empty: equal sequences. Not with ring attention
+
+  /// Calls f(first row, rows, position of the first row) for the runs of rows whose positions follow each other, of the
+  /// `rows` rows from token `begin` of every sample on: one for each document, else one. Rows count from the first.
+  template <class F>
+  void for_each_run(std::int64_t begin, std::int64_t rows, const F& f) const {
+    if (documents.empty()) return f(std::int64_t{0}, rows, begin);
+    for (const Document& document : documents) {
+      const std::int64_t from = std::max(document.first, begin);
+      const std::int64_t to = std::min(document.first + document.tokens, begin + rows);
+      if (from < to) f(from - begin, to - from, from - document.first);
+    }
+  }
+};
+
+}  // namespace galvatron::runtime
