@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/device/host/attention.hpp>
+#include <galvatron/device/host/attention_backward.hpp>
 
 #include "host_fixture.hpp"
 

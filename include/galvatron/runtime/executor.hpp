@@ -17,6 +17,7 @@
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
 #include <galvatron/runtime/logits.hpp>
+#include <galvatron/runtime/merge_squares.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
 
 namespace galvatron::runtime {
@@ -298,7 +299,7 @@ class Executor {
       case Code::merge:
       case Code::merge_back: {
         const bool back = step.code == Code::merge_back;
-        merge_squares(m, n / 4, back ? out : in, back ? in : out, back);
+        merge_squares(context_, m, n / 4, back ? out : in, back ? in : out, back);
         break;
       }
       case Code::rotate:
@@ -406,31 +407,6 @@ class Executor {
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.batch.sequence); }
   // The first token of this rank's part of the vocabulary.
   [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
-  // The four tokens of a square of an image side by side (Swin): x (4 rows, width) -> four (rows, 4 width), or back.
-  //
-  //   image rows     2Y    a c         the four of (Y, X) side by side: a b c d
-  //                2Y+1    b d
-  //
-  // It needs no other rank: under Megatron sequence parallelism a rank holds whole pairs of rows of the image.
-  void merge_squares(std::int64_t rows, std::int64_t width, View<T> x, View<T> four, bool back) {
-    const std::int64_t side = side_of_square(context_.batch.sequence);  // of the merged image
-    const std::int64_t b = context_.batch.samples;
-    for (std::int64_t corner = 0; corner < 4; ++corner) {
-      // Blocks are columns of the merged image, repeats samples.
-      const device::Runs::Distances narrow{.block = 2 * b * width, .repeat = width, .row = 4 * side * b * width};
-      const device::Runs::Distances wide{.block = b * 4 * width, .repeat = 4 * width, .row = side * b * 4 * width};
-      const std::int64_t first = (corner % 2 * 2 * side + corner / 2) * b * width;  // down, then to the right
-      const View<T> apart = behind(x, first);
-      const View<T> together = behind(four, corner * width);
-      context_.device.copy_runs(device::Runs{.blocks = side,
-                                             .repeats = b,
-                                             .rows = rows / (b * side),
-                                             .width = width,
-                                             .from = back ? wide : narrow,
-                                             .to = back ? narrow : wide},
-                                back ? together : apart, back ? apart : together);
-    }
-  }
   // Queries and keys, run by run of the sequence.
   void rotate(View<T> qkv, bool inverse) {
     const AttentionHeads heads(layer_, context_.spec.tensor);

@@ -10,6 +10,7 @@
 
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/attention.hpp>
+#include <galvatron/device/host/attention_backward.hpp>
 #include <galvatron/device/host/embedding.hpp>
 #include <galvatron/device/host/gemm.hpp>
 #include <galvatron/device/host/norm.hpp>

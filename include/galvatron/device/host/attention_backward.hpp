@@ -1,0 +1,215 @@
+// Gradients of flash attention on the host, from what the forward pass (attention.hpp) kept.
+//
+// One thread has a sample's key/value head and so its dk and dv: nothing is shared. Where biases have gradients, it has
+// that head of all samples. For each block of queries of each head of the group, and each block of keys that it sees
+// (algorithm 4 of the paper, with queries outside),
+//   P = exp(Q K^T - lse)   dP = dO V^T   dS = P (dP - delta)   dV += P^T dO   dK += dS^T Q   dQ += dS K
+// with dK, dV and the packed K^T, V^T and K of a span of keys in scratch memory. A sequence that is longer than such
+// a span is done span by span, and dQ adds up in its own format.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include <galvatron/device/device.hpp>
+#include <galvatron/device/host/attention.hpp>
+#include <galvatron/device/host/tile.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
+
+namespace galvatron::device::host {
+
+/// A packed block of keys with its gradients; what is beyond its keys, padded to whole tiles, is not set.
+struct KeyTiles {
+  float* kt;  ///< (width, 96)
+  float* vt;  ///< (width, 96)
+  float* k;   ///< (96, width)
+  float* dk;  ///< (96, width)
+  float* dv;  ///< (96, width)
+
+  static std::int64_t floats(std::int64_t width) { return 5 * key_block * width; }
+  KeyTiles(float* at, std::int64_t width)
+      : kt(at),
+        vt(at + key_block * width),
+        k(at + 2 * key_block * width),
+        dk(at + 3 * key_block * width),
+        dv(at + 4 * key_block * width) {}
+};
+
+/// A packed block of queries of one head with its gradient.
+struct QueryTiles {
+  float* q;      ///< (96, width), scaled by head_dim^-1/2 log2(e)
+  float* d_o;    ///< (96, width)
+  float* dq;     ///< (96, width)
+  float* p;      ///< (96, 96)
+  float* ds;     ///< (96, 96)
+  float* lse;    ///< (96), log 2
+  float* delta;  ///< (96)
+};
+
+/// The five products of a block of queries and a block of keys.
+template <Isa isa>
+GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
+                                      std::int64_t first_key, const KeyTiles& keys, const BiasRows& bias,
+                                      const QueryTiles& queries) {
+  using S = Vectors<isa>;
+  using V = typename S::Float;
+  constexpr std::int64_t lanes = S::lanes;
+  const std::int64_t width = layout.width;
+  const std::int64_t head_dim = layout.shape.head_dim;
+  const std::int64_t padded_rows = round_up(rows, tile_rows);
+  const std::int64_t keys_here = layout.keys_of(first_key);
+  std::int64_t first_group = 0;  // rows before it see nothing of this block
+  if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
+  for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
+    const std::int64_t last = std::min(group + tile_rows, rows) - 1;
+    const std::int64_t most = layout.visible_keys(first_query + last, first_key);
+    const std::int64_t columns = round_up(most, tile_columns);
+    float* p = queries.p + group * key_block;
+    float* ds = queries.ds + group * key_block;
+    multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero, nullptr,
+                       p, key_block);
+    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
+                       nullptr, ds, key_block);
+    for (std::int64_t r = 0; r < tile_rows; ++r) {
+      float* p_line = p + r * key_block;
+      float* ds_line = ds + r * key_block;
+      const std::int64_t seen =
+          group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
+      bias.add(group + r, seen, p_line);
+      const float lse = queries.lse[group + r];
+      const float delta = queries.delta[group + r];
+      for (std::int64_t i = 0; i < columns; i += lanes) {
+        V probability = vector_at<S>(p_line + i);
+        auto& gradient = vector_at<S>(ds_line + i);
+        kernels::attention_probability(probability, lse);
+        vector_at<S>(p_line + i) = probability;
+        gradient = probability * (gradient - delta);
+      }
+      for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
+      bias.give(group + r, seen, ds_line);
+    }
+    multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
+                       width);
+  }
+  for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
+    std::int64_t from = first_group;  // the first row that sees these six keys
+    if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
+    if (from >= rows) break;
+    const std::int64_t at = from * key_block + key;
+    multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
+                       nullptr, keys.dv + key * width, width);
+    multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
+                       nullptr, keys.dk + key * width, width);
+  }
+}
+
+/// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
+template <class T>
+void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
+                        const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
+                        const AttentionBias& bias = {}) {
+  if (shape.batch == 0 || shape.queries == 0) return;
+  const AttentionLayout layout(shape);
+  const std::int64_t width = layout.width;
+  const std::int64_t tile = query_block * width;
+  const float root = std::sqrt(static_cast<float>(shape.head_dim));
+  const std::int64_t pairs = shape.batch * shape.kv_heads;
+  const std::int64_t work = pairs * layout.group * layout.query_blocks * layout.key_blocks;
+  // Units of work, and the pairs of sample and key/value head in each: pair i * units + unit.
+  const std::int64_t units = bias.gradient.empty() ? pairs : shape.kv_heads;
+  const int threads = work > 2 ? static_cast<int>(std::min<std::int64_t>(team.threads, units)) : 1;
+
+  on_threads(threads, [&](int thread) {
+    ScratchFloats scratch(team.scratch_of(thread));
+    const QueryTiles queries{scratch.take(tile),
+                             scratch.take(tile),
+                             scratch.take(tile),
+                             scratch.take(query_block * key_block),
+                             scratch.take(query_block * key_block),
+                             scratch.take(query_block),
+                             scratch.take(query_block)};
+    const std::int64_t span = std::clamp<std::int64_t>(scratch.left() / KeyTiles::floats(width), 1, layout.key_blocks);
+    float* spans = scratch.take(span * KeyTiles::floats(width));
+
+    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * KeyTiles::floats(width), width); };
+    const std::int64_t first_unit = units * thread / threads;
+    const std::int64_t own_units = units * (thread + 1) / threads - first_unit;
+    for (std::int64_t i = 0; i < own_units * (pairs / units); ++i) {
+      const std::int64_t pair = i / own_units * units + first_unit + i % own_units;
+      const std::int64_t sample = pair / shape.kv_heads;
+      const std::int64_t kv_head = pair % shape.kv_heads;
+      // Packs a block of keys and clears its gradients.
+      const auto pack_keys = [&](std::int64_t first, const KeyTiles& keys) {
+        const std::int64_t offset = layout.kv.at(first, sample, kv_head);
+        const std::int64_t count = layout.keys_of(first);
+        const std::int64_t padded = round_up(count, tile_columns);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          pack_transposed(count, padded, shape.head_dim, k + offset, layout.kv.step(), keys.kt, key_block);
+          pack_transposed(count, padded, shape.head_dim, v + offset, layout.kv.step(), keys.vt, key_block);
+          pack_rows(count, count, shape.head_dim, k + offset, layout.kv.step(), 1.0F, keys.k, width);
+        });
+        for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * width, 0.0F);
+      };
+      // Writes the gradients of a block of keys.
+      const auto unpack_keys = [&](std::int64_t first, const KeyTiles& keys) {
+        const std::int64_t offset = layout.dkv.at(first, sample, kv_head);
+        const std::int64_t count = layout.keys_of(first);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
+          unpack_rows(count, shape.head_dim, keys.dk, width, kernels::ln_2, false, dk + offset, layout.dkv.step());
+          unpack_rows(count, shape.head_dim, keys.dv, width, 1.0F, false, dv + offset, layout.dkv.step());
+        });
+      };
+      // Packs a block of queries of one head; works out delta when `first_span`, else reads it.
+      const auto pack_queries = [&](std::int64_t head, std::int64_t first, std::int64_t rows, bool first_span) {
+        const std::int64_t padded_rows = round_up(rows, tile_rows);
+        const std::int64_t statistics = layout.lse_offset(first, sample, head);
+        const std::int64_t out_offset = layout.out.at(first, sample, head);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first, sample, head), layout.q.step(),
+                    kernels::log2_e / root, queries.q, width);
+          pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), 1.0F, queries.d_o, width);
+          for (std::int64_t r = 0; first_span && r < rows; ++r) {
+            const T* out = o + out_offset + r * layout.out.step();
+            const float* gradient = queries.d_o + r * width;
+            float sum = 0;
+#pragma omp simd reduction(+ : sum)
+            for (std::int64_t e = 0; e < shape.head_dim; ++e) sum += kernels::get(out[e]) * gradient[e];
+            delta[statistics + r] = sum;
+          }
+        });
+        for (std::int64_t r = 0; r < padded_rows; ++r) {
+          queries.delta[r] = r < rows ? delta[statistics + r] : 0.0F;
+          queries.lse[r] = r < rows ? lse[statistics + r] * kernels::log2_e : 0.0F;
+        }
+        std::fill_n(queries.dq, padded_rows * width, 0.0F);
+      };
+      for (std::int64_t from = 0; from < layout.key_blocks; from += span) {
+        const std::int64_t to = std::min(layout.key_blocks, from + span);
+        for (std::int64_t at = from; at < to; ++at) pack_keys(at * key_block, tiles(at - from));
+        for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
+          for (std::int64_t block = 0; block < layout.query_blocks; ++block) {
+            const std::int64_t visible = std::min(to, layout.visible_blocks(block));
+            if (visible <= from) continue;
+            const std::int64_t first_query = block * query_block;
+            const std::int64_t rows = std::min(query_block, shape.queries - first_query);
+            pack_queries(head, first_query, rows, from == 0);
+            for (std::int64_t at = from; at < visible; ++at)
+              with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+                attend_backward<isa>(layout, first_query, rows, at * key_block, tiles(at - from),
+                                     BiasRows(bias, head, first_query, at * key_block), queries);
+              });
+            vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+              unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, from > 0,
+                          dq + layout.dq.at(first_query, sample, head), layout.dq.step());
+            });
+          }
+        }
+        for (std::int64_t at = from; at < to; ++at) unpack_keys(at * key_block, tiles(at - from));
+      }
+    }
+  });
+}
+
+}  // namespace galvatron::device::host
