@@ -3,7 +3,7 @@
 // operation, the floor (step_work.hpp), what a profile of this GPU predicts, and every operation of the step by itself.
 //
 //   benchmark_gpu [--only PART...] [--seconds S] [--peak TFLOPS] [--bandwidth GB/s] [--cluster FILE] [--steps N]
-//                 [--nondeterministic]
+//                 [--nondeterministic] [--fp8]
 //
 // Without a GPU it says so and exits with 77.
 #include <algorithm>
@@ -41,6 +41,7 @@ struct Arguments {
   std::string cluster;
   int steps = 8;
   bool nondeterministic = false;
+  bool fp8 = false;
 };
 
 void options(CLI::App& app, Arguments& a) {
@@ -56,6 +57,7 @@ void options(CLI::App& app, Arguments& a) {
   app.add_option("--cluster", a.cluster, "a cluster file of `galvatron profile`: predicts the steps");
   app.add_option("--steps", a.steps, "of each training run; the first does not count (default: 8)")
       ->check(CLI::Range(2, 1000));
+  app.add_flag("--fp8", a.fp8, "training steps with 8-bit products");
   app.add_flag("--nondeterministic", a.nondeterministic, "as `galvatron train --deterministic off`");
 }
 
@@ -188,7 +190,7 @@ std::pair<double, double> measured(const Step& step, const Arguments& a, bool re
   plan.global_batch = step.batch;
   plan.sequence_length = step.sequence;
   plan.microbatches = step.microbatches;
-  plan.precision = Precision::bf16;
+  plan.precision = a.fp8 ? Precision::fp8 : Precision::bf16;
   plan.stages = {{0, static_cast<int>(model.blocks.size()) - 1, 0, 1}};
   plan.layers.assign(model.blocks.size(), {.recompute = step.recompute});
   CheapTokens tokens(model.vocabulary());
@@ -213,7 +215,7 @@ std::pair<double, double> measured(const Step& step, const Arguments& a, bool re
 void steps(const Arguments& a, const std::vector<Step>& all) {
   std::optional<Cluster> profiled;
   if (!a.cluster.empty()) profiled = value_or_throw(load_cluster(a.cluster));
-  std::printf("\n%-48s %10s %10s %10s %10s %12s %8s %8s\n", "training step, bf16", "ms", "one by one", "floor",
+  std::printf("\n%-48s %10s %10s %10s %10s %12s %8s %8s\n", a.fp8 ? "training step, fp8" : "training step, bf16", "ms", "one by one", "floor",
               "predicted", "tokens/s", "GiB", "MFU");
   std::size_t number = 0;
   for (const Step& step : all) {
