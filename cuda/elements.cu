@@ -6,8 +6,7 @@
 
 namespace galvatron::device::cuda {
 
-template void Stream::launch(const Geometry&, const SumSquares&);
-template void Stream::launch(const Geometry&, const AddTotal&);
+template void Stream::launch(const Geometry&, const WithTotal<SumSquares>&);
 template void Stream::launch(const Geometry&, const ForEach<ClipScale>&);
 template void Stream::launch(const Geometry&, const ForElements<StepAdamW<float, float>>&);
 template void Stream::launch(const Geometry&, const ForElements<StepAdamW<float, bfloat16>>&);

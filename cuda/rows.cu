@@ -6,25 +6,26 @@
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(T)                                                       \
-  template void Stream::launch(const Geometry&, const Norm<T>&);                       \
-  template void Stream::launch(const Geometry&, const Norm<T, true>&);                 \
-  template void Stream::launch(const Geometry&, const NormBackward<T>&);               \
-  template void Stream::launch(const Geometry&, const ColumnSums<T, PutSums<float>>&); \
-  template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&);          \
-  template void Stream::launch(const Geometry&, const SoftmaxBackward<T>&);            \
-  template void Stream::launch(const Geometry&, const ForRows<GatherTokens<T>>&);      \
-  template void Stream::launch(const Geometry&, const SumTokens<T>&);                  \
-  template void Stream::launch(const Geometry&, const ForRows<AddPosition<T>>&);       \
-  template void Stream::launch(const Geometry&, const ForRows<SumPositions<T>>&);      \
+#define GALVATRON_INSTANTIATE(T)                                                   \
+  template void Stream::launch(const Geometry&, const Norm<T>&);                   \
+  template void Stream::launch(const Geometry&, const Norm<T, true>&);             \
+  template void Stream::launch(const Geometry&, const NormBackward<T>&);           \
+  template void Stream::launch(const Geometry&, const BiasSums<T>&);               \
+  template void Stream::launch(const Geometry&, const ColumnSums<T, PutSums<T>>&); \
+  template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&);      \
+  template void Stream::launch(const Geometry&, const SoftmaxBackward<T>&);        \
+  template void Stream::launch(const Geometry&, const ForRows<GatherTokens<T>>&);  \
+  template void Stream::launch(const Geometry&, const SumTokens<T>&);              \
+  template void Stream::launch(const Geometry&, const ForRows<AddPosition<T>>&);   \
+  template void Stream::launch(const Geometry&, const ForRows<SumPositions<T>>&);  \
   template void Stream::launch(const Geometry&, const ForRows<SpreadMean<T>>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
 template void Stream::launch(const Geometry&, const ColumnSums<float, AddSums>&);
 template void Stream::launch(const Geometry&, const SoftmaxMerge&);
-template void Stream::launch(const Geometry&, const ColumnSums<bfloat16, PutSums<bfloat16>>&);
+template void Stream::launch(const Geometry&, const WithTotal<SoftmaxMerge>&);
 template void Stream::launch(const Geometry&, const SortTokens&);
-template void Stream::launch(const Geometry&, const ForEach<MergeTokens>&);
+template void Stream::launch(const Geometry&, const MergeTokens&);
 template void Stream::launch(const Geometry&, const SumContinued&);
 
 }  // namespace galvatron::device::cuda

@@ -21,6 +21,20 @@ struct SumOfIndices {
   }
 };
 
+struct SumByTheLast {
+  static constexpr int most_threads = 64;
+  std::int64_t blocks;
+  int* values;  // one a thread
+  std::uint32_t* ticket;
+  int* sums;  // one a thread of a block
+  template <class B>
+  void operator()(B& block) const {
+    values[block.index() * block.threads() + block.thread()] = static_cast<int>(block.index()) + 1;
+    if (!cuda::is_last_block(block, ticket, blocks)) return;
+    for (std::int64_t i = 0; i < blocks; ++i) sums[block.thread()] += values[i * block.threads() + block.thread()];
+  }
+};
+
 struct Reverse {
   static constexpr int most_threads = 64;
   bool waits;
@@ -72,6 +86,17 @@ TEST_CASE("sums over blocks of any number of warps") {
     std::vector<double> out(3);
     emulator.launch({.blocks = 3, .threads = threads}, SumOfIndices{out.data()});
     for (const double sum : out) CHECK(sum == threads * (threads - 1) / 2);
+  }
+}
+
+TEST_CASE("the last block of a launch, and only that, sees what all have left, launch by launch") {
+  test::Emulator emulator;
+  std::uint32_t ticket = 0;
+  std::vector<int> values(5 * 64), sums(64);
+  for (const int launch : {1, 2}) {
+    emulator.launch({.blocks = 5, .threads = 64}, SumByTheLast{5, values.data(), &ticket, sums.data()});
+    CHECK(ticket == 0);
+    CHECK(sums == std::vector<int>(64, 15 * launch));
   }
 }
 

@@ -216,10 +216,12 @@ TEST_CASE("bias gradients are column sums that accumulate, in the same bits ever
       for (const unsigned order : {1U, 2U}) {
         Emulator emulator(order);
         std::vector<std::byte> scratch(at(scratch_bytes), std::byte{0xff});
+        std::vector<std::uint32_t> tickets(at(cuda::most_tickets));
         auto db = before;
-        cuda::bias_gradient(emulator, view(scratch), rows, n, dy.data(), db.data());
-        cuda::bias_gradient(emulator, view(scratch), rows, n, half.data(), db.data());
+        cuda::bias_gradient(emulator, view(scratch), tickets.data(), rows, n, dy.data(), db.data());
+        cuda::bias_gradient(emulator, view(scratch), tickets.data(), rows, n, half.data(), db.data());
         CHECK(error_of(db, expected) < 5e-6);
+        CHECK(std::count(tickets.begin(), tickets.end(), 0U) == cuda::most_tickets);
         results.push_back(db);
       }
       CHECK(same_bits(results[0], results[1]));
@@ -236,7 +238,7 @@ TEST_CASE("no rows: nothing is launched") {
                                 none);
   cuda::norm_backward<float>(emulator, view(scratch), NormKind::rms_norm, 0, 8, none, none, gamma.data(), none, nullptr,
                              none, sums.data(), nullptr);
-  cuda::bias_gradient<float>(emulator, view(scratch), 0, 8, none, sums.data());
+  cuda::bias_gradient<float>(emulator, view(scratch), nullptr, 0, 8, none, sums.data());
   CHECK(emulator.launches() == 0);
   CHECK(sums[0] == 3.0F);
 }
@@ -246,7 +248,7 @@ TEST_CASE("column sums of rows that exceed the scratch memory are refused with t
   const std::vector<float> dy(100);
   std::vector<float> db(100);
   std::vector<std::byte> scratch(399);
-  CHECK_THROWS_WITH_AS(cuda::bias_gradient(emulator, view(scratch), 1, 100, dy.data(), db.data()),
+  CHECK_THROWS_WITH_AS(cuda::bias_gradient(emulator, view(scratch), nullptr, 1, 100, dy.data(), db.data()),
                        doctest::Contains("need 400 bytes of the GPU's workspace, there are 399"), DeviceFailure);
 }
 

@@ -270,7 +270,9 @@ TEST_CASE("the sum of squares on a GPU is that of doubles, comes on top, and is 
         for (const std::uint64_t order : {1, 2}) {
           Emulator emulator(order);
           sums.push_back(0.25);
-          cuda::norm_squared(emulator, scratch(bytes), n, x.data() + offset, &sums.back());
+          std::uint32_t ticket = 0;
+          cuda::norm_squared(emulator, scratch(bytes), &ticket, n, x.data() + offset, &sums.back());
+          CHECK(ticket == 0);
         }
         CHECK(sums[0] == doctest::Approx(expected).epsilon(1e-12));
         CHECK(sums[0] == sums[1]);
@@ -279,7 +281,7 @@ TEST_CASE("the sum of squares on a GPU is that of doubles, comes on top, and is 
   Emulator emulator;
   const float one = 1.0F;
   double sum = 0;
-  CHECK_THROWS_WITH_AS(cuda::norm_squared(emulator, scratch(7), 1, &one, &sum),
+  CHECK_THROWS_WITH_AS(cuda::norm_squared(emulator, scratch(7), nullptr, 1, &one, &sum),
                        "a sum of squares needs 8 bytes of scratch memory at least, not 7", DeviceFailure);
 }
 

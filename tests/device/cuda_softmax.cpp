@@ -56,15 +56,17 @@ void check(std::mt19937& random, std::int64_t rows, std::int64_t vocabulary, std
   double loss = 1.5;
   host->softmax_merge(rows, shards, view(stats), view(expected_lse), View<double>{&expected_loss, 1});
   std::vector<double> scratch(2048, NAN);
+  std::uint32_t ticket = 0;
   const View<std::byte> bytes{reinterpret_cast<std::byte*>(scratch.data()), 2048 * 8};
-  cuda::softmax_merge(emulator, bytes, rows, shards, stats.data(), lse.data(), &loss);
+  cuda::softmax_merge(emulator, bytes, &ticket, rows, shards, stats.data(), lse.data(), &loss);
   CHECK(same_bits(lse, expected_lse));
   CHECK(loss == doctest::Approx(expected_loss).epsilon(1e-12));
   double again = 1.5;
-  cuda::softmax_merge(emulator, bytes, rows, shards, stats.data(), lse.data(), &again);
+  cuda::softmax_merge(emulator, bytes, &ticket, rows, shards, stats.data(), lse.data(), &again);
   CHECK(again == loss);
+  CHECK(ticket == 0);
   std::fill(lse.begin(), lse.end(), NAN);
-  cuda::softmax_merge(emulator, {}, rows, shards, stats.data(), lse.data(), nullptr);
+  cuda::softmax_merge(emulator, {}, nullptr, rows, shards, stats.data(), lse.data(), nullptr);
   CHECK(same_bits(lse, expected_lse));
 
   for (std::int64_t s = 0; s < shards; ++s) {
@@ -93,10 +95,12 @@ std::pair<float, double> cross_entropy(const std::vector<float>& logits, std::in
   const auto n = static_cast<std::int64_t>(logits.size());
   std::vector<float> stats(3);
   std::vector<double> scratch(1);
+  std::uint32_t ticket = 0;
   float lse = 0;
   double loss = 0;
   cuda::softmax_statistics(emulator, 1, n, n, 0, logits.data(), &target, stats.data());
-  cuda::softmax_merge(emulator, {reinterpret_cast<std::byte*>(scratch.data()), 8}, 1, 1, stats.data(), &lse, &loss);
+  cuda::softmax_merge(emulator, {reinterpret_cast<std::byte*>(scratch.data()), 8}, &ticket, 1, 1, stats.data(), &lse,
+                      &loss);
   return {lse, loss};
 }
 
@@ -127,10 +131,11 @@ TEST_CASE("more rows than the grid merges at once") {
   }
   std::vector<double> scratch(40);  // fewer blocks than the rows would like
   std::vector<float> lse(at(rows));
+  std::uint32_t ticket = 0;
   double loss = 0;
   Emulator emulator;
-  cuda::softmax_merge(emulator, {reinterpret_cast<std::byte*>(scratch.data()), 320}, rows, 1, stats.data(), lse.data(),
-                      &loss);
+  cuda::softmax_merge(emulator, {reinterpret_cast<std::byte*>(scratch.data()), 320}, &ticket, rows, 1, stats.data(),
+                      lse.data(), &loss);
   CHECK(std::all_of(lse.begin(), lse.end(), [](float x) { return x == 1.0F; }));
   CHECK(loss == 0.25 * static_cast<double>(rows));
 }
@@ -166,7 +171,7 @@ TEST_CASE("no rows: nothing is launched") {
   double loss = 2;
   float* none = nullptr;
   cuda::softmax_statistics<float>(emulator, 0, 8, 8, 0, none, nullptr, none);
-  cuda::softmax_merge(emulator, {}, 0, 1, none, none, &loss);
+  cuda::softmax_merge(emulator, {}, nullptr, 0, 1, none, none, &loss);
   cuda::softmax_backward<float>(emulator, 0, 8, 8, 0, none, nullptr, 1.0F, none);
   CHECK(emulator.launches() == 0);
   CHECK(loss == 2);

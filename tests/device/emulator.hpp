@@ -189,6 +189,11 @@ class Emulator::Block {
     sync_warp();
     return out;
   }
+  bool is_last(std::uint32_t* ticket, int of) {
+    if (static_cast<int>(++*ticket) < of) return false;
+    *ticket = 0;
+    return true;
+  }
   void multiply(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
     struct Fragments {
       std::uint32_t a[4];

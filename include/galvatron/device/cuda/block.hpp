@@ -54,7 +54,7 @@ constexpr Geometry over_rows(std::int64_t rows, std::int64_t packs, int most_thr
 
 template <class B>
 concept Block = requires(B& block, float x, double y, int i, float (&c)[4], const std::uint32_t (&a)[4],
-                         const std::uint32_t (&b)[2]) {
+                         const std::uint32_t (&b)[2], std::uint32_t* ticket) {
   { block.index() } -> std::same_as<std::int64_t>;   ///< of the block in the grid
   { block.blocks() } -> std::same_as<std::int64_t>;  ///< of the grid
   { block.thread() } -> std::same_as<int>;           ///< of this block
@@ -73,6 +73,9 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   /// c (16, 8) += a (16, 16) * b (16, 8), bfloat16 with float sums, by all lanes of the warp, whose registers hold the
   /// elements that PTX's mma.m16n8k16 gives them.
   block.multiply(c, a, b);
+  /// By one thread of a block, once or more often in a launch: true for the last of `i` that come, which then sees what
+  /// the blocks of the others wrote before; the ticket is 0 before and afterwards.
+  { block.is_last(ticket, i) } -> std::same_as<bool>;
 };
 
 struct Sum {
@@ -117,5 +120,20 @@ GALVATRON_KERNEL V over_block(auto& block, V value, auto join) {
 }
 GALVATRON_KERNEL auto block_sum(auto& block, auto value) { return over_block(block, value, Sum{}); }
 GALVATRON_KERNEL auto block_maximum(auto& block, auto value) { return over_block(block, value, Maximum{}); }
+
+/// Tickets are memory of the device for the kernels of one stream, 0 before and behind every kernel.
+inline constexpr std::int64_t most_tickets = 512;
+
+/// True in all threads of the last of `blocks` blocks that come here, which sees what all threads of the others wrote
+/// before. All threads of a block call it.
+GALVATRON_KERNEL bool is_last_block(auto& block, std::uint32_t* ticket, std::int64_t blocks) {
+  bool* last = block.template slots<bool>();
+  block.sync();
+  if (block.thread() == 0) *last = block.is_last(ticket, static_cast<int>(blocks));
+  block.sync();
+  const bool out = *last;
+  block.sync();
+  return out;
+}
 
 }  // namespace galvatron::device::cuda

@@ -95,6 +95,10 @@ GALVATRON_KERNEL void work_on(auto& block, const ElementRange& all, const W& wor
 template <class W>
 struct ForElements {
   static constexpr int most_threads = 256;
+  static constexpr int least_blocks = [] {
+    if constexpr (requires { W::least_blocks; }) return W::least_blocks;
+    return 0;
+  }();
   ElementRange all;
   W work;
 
@@ -118,6 +122,7 @@ void for_elements(auto& launcher, std::int64_t count, bool aligned, const W& wor
 template <class T, class Own, class V>
 struct ReduceElements {
   static constexpr int most_threads = 256;
+  static constexpr int least_blocks = 4;  ///< for more the compiler waits for each pack before it asks for the next
   static constexpr int width = Pack<T>::size;
   static constexpr int at_once = 4;
   ElementRange all;
@@ -130,6 +135,7 @@ struct ReduceElements {
     Own own;
     for (std::int64_t i = first * width; i < all.packed; i += at_once * step * width) {
       Pack<T> packs[at_once];
+      GALVATRON_UNROLL
       for (int p = 0; p < at_once; ++p) {
         const std::int64_t at = i + p * step * width;
         packs[p] = at < all.packed ? Pack<T>::at(x + at) : Pack<T>{};

@@ -30,8 +30,8 @@ struct TokenKey {
 
 /// The keys of each tile of rows in order, a block a tile.
 struct SortTokens {
-  static constexpr int most_threads = 1024;
-  static constexpr int most_rows = 4096;
+  static constexpr int most_threads = 512;
+  static constexpr int most_rows = 1024;
   std::int64_t rows;
   int tile;  ///< a power of two
   const std::int32_t* tokens;
@@ -67,22 +67,25 @@ struct SortTokens {
   }
 };
 
-/// All keys in order, from tiles in order.
+/// All keys in order, from tiles in order: a warp a key, which its lanes look for in the tiles.
 struct MergeTokens {
+  static constexpr int most_threads = 256;
   std::int64_t rows, tile;
   const TokenKey* keys;
   TokenKey* sorted;
 
-  GALVATRON_KERNEL void operator()(std::int64_t i) const {
-    const std::uint64_t key = keys[i].bits;
-    const std::int64_t own = i / tile * tile;
-    std::int64_t place = i - own;
-    for (std::int64_t begin = 0; begin < rows; begin += tile) {
-      if (begin == own) continue;
-      const std::int64_t end = begin + tile < rows ? begin + tile : rows;
-      place += first_where(begin, end, [&](std::int64_t at) { return keys[at].bits >= key; }) - begin;
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    const Teams warps{rows, warp_threads};
+    for (std::int64_t i = warps.first_row(block); i < rows; i += warps.row_step(block)) {
+      const std::uint64_t key = keys[i].bits;
+      std::int64_t before = 0;
+      for (std::int64_t begin = warps.rank(block) * tile; begin < rows; begin += warp_threads * tile) {
+        const std::int64_t end = begin + tile < rows ? begin + tile : rows;
+        before += first_where(begin, end, [&](std::int64_t at) { return keys[at].bits >= key; }) - begin;
+      }
+      before = warp_sum(block, before);
+      if (warps.rank(block) == 0) sorted[before].bits = key;
     }
-    sorted[place].bits = key;
   }
 };
 
@@ -96,7 +99,8 @@ void sort_tokens(auto& launcher, std::int64_t rows, const std::int32_t* tokens, 
                    .threads = std::clamp(tile / 2, warp_threads, SortTokens::most_threads),
                    .shared_bytes = tile * static_cast<std::int64_t>(sizeof(TokenKey))},
                   SortTokens{rows, tile, tokens, first, count, tiles > 1 ? keys : sorted});
-  if (tiles > 1) for_each(launcher, rows, MergeTokens{rows, tile, keys, sorted});
+  if (tiles > 1)
+    launcher.launch(over_items(rows * warp_threads, MergeTokens::most_threads), MergeTokens{rows, tile, keys, sorted});
 }
 
 template <class T>
@@ -121,7 +125,8 @@ template <class T>
 struct SumTokens {
   static constexpr int most_threads = 128;
   static constexpr int size = Pack<T>::size;
-  static constexpr int at_once = 4;  ///< rows that a thread asks for before it adds them
+  static constexpr int at_once = 4;  ///< rows that a thread asks for, and for where their sums go, before it adds them
+  static constexpr int parts = size / Pack<float>::size;
   std::int64_t rows, chunk, tiles, hidden;
   bool packed;
   std::int64_t count;
@@ -136,62 +141,75 @@ struct SumTokens {
     if (at >= hidden) return;
     const std::int64_t begin = number * chunk;
     const std::int64_t end = begin + chunk < rows ? begin + chunk : rows;
-    std::int64_t entry = sorted[begin].entry();
-    bool begins = begin == 0 || sorted[begin - 1].entry() != entry;
+    const std::int64_t first_entry = sorted[begin].entry();
+    const bool goes_on = begin > 0 && sorted[begin - 1].entry() == first_entry;
     float sums[size] = {};
     for (std::int64_t from = begin; from < end; from += at_once) {
-      TokenKey keys[at_once];
-      for (int i = 0; i < at_once; ++i) keys[i] = sorted[from + i < end ? from + i : end - 1];
+      TokenKey keys[at_once + 1];
+      for (int i = 0; i <= at_once; ++i) keys[i] = sorted[from + i < end ? from + i : end - 1];
+      Place to[at_once];
       Pack<T> packs[at_once];
-      const auto places = [&](int i) {
-        const bool counts = from + i < end && keys[i].entry() < count;
+      const auto row_of = [&](int i) {
+        const std::int64_t entry = keys[i].entry();
+        const bool counts = from + i < end && entry < count;
+        const bool is_last = counts && (from + i + 1 >= end || keys[i + 1].entry() != entry);
+        const bool is_kept = goes_on && entry == first_entry;
+        to[i] = {is_kept ? continued + (number - 1) * hidden : dtable + (counts ? entry : 0) * hidden, is_last,
+                 is_last && !is_kept};
         return RestOfRow<T>{dout + keys[i].row() * hidden + at, counts ? hidden - at : 0};
       };
-      load_packs(packed, places, packs);
+      load_packs(packed, row_of, packs);
+      Pack<float> before[at_once * parts];
+      const auto sums_before = [&](int i) {
+        const std::int64_t own = at + i % parts * Pack<float>::size;
+        return RestOfRow<float>{to[i / parts].row + own, to[i / parts].adds ? hidden - own : 0};
+      };
+      load_packs(packed, sums_before, before);
+      GALVATRON_UNROLL
       for (int i = 0; i < at_once; ++i) {
-        if (keys[i].entry() != entry) {
-          add(entry, begins, number, at, sums);
-          for (int j = 0; j < size; ++j) sums[j] = 0;
-          entry = keys[i].entry();
-          begins = true;
-        }
         for (int j = 0; j < size; ++j) sums[j] += packs[i].get(j);
+        if (!to[i].takes) continue;
+        for (int p = 0; p < parts; ++p) {
+          constexpr int width = Pack<float>::size;
+          const auto all = Pack<float>::of([&](int j) { return before[i * parts + p].get(j) + sums[p * width + j]; });
+          store_pack(all, to[i].row, at + p * width, hidden, packed);
+        }
+        for (int j = 0; j < size; ++j) sums[j] = 0;
       }
     }
-    add(entry, begins, number, at, sums);
   }
 
  private:
-  GALVATRON_KERNEL void add(std::int64_t entry, bool begins, std::int64_t number, std::int64_t at,
-                            const float (&sums)[size]) const {
-    if (entry >= count) return;
-    if (begins) {
-      add_floats(sums, dtable + entry * hidden, at, hidden, packed);
-    } else {
-      float* kept = continued + (number - 1) * hidden;
-      for (int j = 0; j < size; ++j)
-        if (packed || at + j < hidden) kept[at + j] = sums[j];
-    }
-  }
+  /// Where the sum goes up to a row of the batch.
+  struct Place {
+    float* row;
+    bool takes;  ///< the row is the last of its entry here
+    bool adds;   ///< to what is there
+  };
 };
 
 /// Adds what SumTokens kept to the table; the first of the chunks that a token goes on in takes all of them.
 struct SumContinued {
   static constexpr int most_threads = 128;
+  static constexpr int size = Pack<float>::size;
   std::int64_t chunks, chunk, tiles, hidden;
+  bool packed;
   std::int64_t count;
   const TokenKey* sorted;
   const float* continued;
   float* dtable;
 
   GALVATRON_KERNEL void operator()(auto& block) const {
-    const std::int64_t at = block.index() % tiles * block.threads() + block.thread();
+    const std::int64_t at = (block.index() % tiles * block.threads() + block.thread()) * size;
     const std::int64_t number = block.index() / tiles + 1;
     const std::int64_t entry = sorted[number * chunk].entry();
     if (at >= hidden || entry >= count || !goes_on(number, entry) || (number > 1 && goes_on(number - 1, entry))) return;
-    float sum = 0;
-    for (std::int64_t i = number; i < chunks && goes_on(i, entry); ++i) sum += continued[(i - 1) * hidden + at];
-    dtable[entry * hidden + at] += sum;
+    float sums[size] = {};
+    for (std::int64_t i = number; i < chunks && goes_on(i, entry); ++i) {
+      const auto pack = load_pack(continued + (i - 1) * hidden, at, hidden, packed);
+      for (int j = 0; j < size; ++j) sums[j] += pack.get(j);
+    }
+    add_floats(sums, dtable + entry * hidden, at, hidden, packed);
   }
 
  private:
@@ -269,7 +287,7 @@ void embedding_backward(auto& launcher, View<std::byte> scratch, std::int64_t ro
   constexpr std::int64_t least_chunk = 32;
   constexpr std::int64_t keys_bytes = 2 * sizeof(TokenKey);  // of a row
   if (hidden == 0 || count == 0) return;
-  const bool packed = is_packed<T>(hidden, dout, dtable);
+  const bool packed = is_packed<T>(hidden, dout, dtable, scratch.data);
   const std::int64_t packs = divide_up(hidden, Pack<T>::size);
   // A run of rows takes up to half of the memory for its keys; its cost is linear in them.
   const std::int64_t most = std::min<std::int64_t>(std::int64_t{64} << 10, scratch.count / (2 * keys_bytes));
@@ -289,10 +307,12 @@ void embedding_backward(auto& launcher, View<std::byte> scratch, std::int64_t ro
     launcher.launch(geometry,
                     Kernel{now, chunk, tiles, hidden, packed, count, sorted, dout + done * hidden, dtable, continued});
     if (chunks == 1) continue;
-    geometry = over_rows(1, hidden, SumContinued::most_threads);
-    const std::int64_t column_tiles = divide_up(hidden, geometry.threads);
+    const std::int64_t float_packs = divide_up(hidden, SumContinued::size);
+    geometry = over_rows(1, float_packs, SumContinued::most_threads);
+    const std::int64_t column_tiles = divide_up(float_packs, geometry.threads);
     geometry.blocks = (chunks - 1) * column_tiles;
-    launcher.launch(geometry, SumContinued{chunks, chunk, column_tiles, hidden, count, sorted, continued, dtable});
+    launcher.launch(geometry,
+                    SumContinued{chunks, chunk, column_tiles, hidden, packed, count, sorted, continued, dtable});
   }
 }
 

@@ -39,16 +39,19 @@ template <class M>
 class Gpu {
  public:
   static constexpr bool counts_only = false;
-  /// What sums over blocks take, and the sums of a step.
+  /// What sums over blocks take, their tickets, and the sums of a step.
   static constexpr std::int64_t workspace_bytes = std::int64_t{16} << 20;
 
   explicit Gpu(M& machine) : m_(machine) {
     const View<std::byte> all = m_.workspace();
-    constexpr std::int64_t own = 3 * tensor_alignment;
+    constexpr std::int64_t tickets_bytes = aligned_bytes(most_tickets * std::int64_t{sizeof(std::uint32_t)});
+    constexpr std::int64_t own = 3 * tensor_alignment + tickets_bytes;
     sums_ = {reinterpret_cast<double*>(all.data), step_sums};
     scale_ = {reinterpret_cast<float*>(all.data + tensor_alignment), 1};
     static_assert(sizeof(kernels::AdamWStep) <= tensor_alignment);
     update_ = reinterpret_cast<kernels::AdamWStep*>(all.data + 2 * tensor_alignment);
+    tickets_ = reinterpret_cast<std::uint32_t*>(all.data + 3 * tensor_alignment);
+    m_.zero(tickets_, tickets_bytes);
     scratch_ = all.slice(own, all.count - own);
   }
 
@@ -118,7 +121,7 @@ class Gpu {
   void multiply(const auto&... a) { cuda::map<kernels::Product>(m_, plain(a)...); }
   void activation_forward(const auto&... a) { cuda::activation_forward(m_, plain(a)...); }
   void activation_backward(const auto&... a) { cuda::activation_backward(m_, plain(a)...); }
-  void bias_gradient(const auto&... a) { cuda::bias_gradient(m_, scratch_, plain(a)...); }
+  void bias_gradient(const auto&... a) { cuda::bias_gradient(m_, scratch_, tickets_, plain(a)...); }
   void rotary(const auto&... a) { cuda::rotary(m_, plain(a)...); }
   void embedding_forward(const auto&... a) { cuda::embedding_forward(m_, plain(a)...); }
   void embedding_backward(const auto&... a) { cuda::embedding_backward(m_, scratch_, plain(a)...); }
@@ -127,9 +130,9 @@ class Gpu {
   void pool_forward(const auto&... a) { cuda::pool_forward(m_, plain(a)...); }
   void pool_backward(const auto&... a) { cuda::pool_backward(m_, plain(a)...); }
   void softmax_statistics(const auto&... a) { cuda::softmax_statistics(m_, plain(a)...); }
-  void softmax_merge(const auto&... a) { cuda::softmax_merge(m_, scratch_, plain(a)...); }
+  void softmax_merge(const auto&... a) { cuda::softmax_merge(m_, scratch_, tickets_, plain(a)...); }
   void softmax_backward(const auto&... a) { cuda::softmax_backward(m_, plain(a)...); }
-  void norm_squared(const auto&... a) { cuda::norm_squared(m_, scratch_, plain(a)...); }
+  void norm_squared(const auto&... a) { cuda::norm_squared(m_, scratch_, tickets_, plain(a)...); }
   void clip_scale(const auto&... a) { cuda::clip_scale(m_, plain(a)...); }
   void copy_runs(const auto&... a) { cuda::move_runs<false>(m_, plain(a)...); }
   void add_runs(const auto&... a) { cuda::move_runs<true>(m_, plain(a)...); }
@@ -195,6 +198,7 @@ class Gpu {
   View<float> scale_;
   kernels::AdamWStep* update_ = nullptr;
   View<std::byte> scratch_;
+  std::uint32_t* tickets_ = nullptr;  ///< (most_tickets), see is_last_block()
 };
 
 }  // namespace galvatron::device::cuda

@@ -44,6 +44,12 @@ class CudaBlock {
   __device__ __forceinline__ V shuffle(V value, int lane) const {
     return __shfl_sync(0xffffffffU, value, lane);
   }
+  __device__ __forceinline__ bool is_last(std::uint32_t* ticket, int of) const {
+    const auto last = static_cast<unsigned>(of - 1);  // becomes 0
+    unsigned before = 0;
+    asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "r"(last) : "memory");
+    return before == last;
+  }
   __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4],
                                            const std::uint32_t (&b)[2]) const {
     asm volatile(

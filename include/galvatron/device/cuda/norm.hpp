@@ -303,17 +303,60 @@ void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::
               AddSums{hidden, dgamma, dbeta});
 }
 
-/// Throws DeviceFailure when a row of floats exceeds the scratch memory.
+/// db += the sums over the rows of dy. Blocks leave those of runs of rows; the last of a tile's blocks adds them.
 template <class T>
-void bias_gradient(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
-  using Kernel = ColumnSums<T, PutSums<float>>;
+struct BiasSums {
+  using Tile = TileSums<T>;
+  using Partials = TileSums<float, Tile::tile>;
+  static constexpr int most_threads = Tile::threads;
+  static constexpr int least_blocks = 4;  ///< a multiprocessor
+  static constexpr std::int64_t resident_blocks = least_blocks * multiprocessors;
+  static_assert(resident_blocks / 2 <= most_tickets);  // of several runs there is no more than half as many tiles
+  std::int64_t rows, runs;
+  Tile all;
+  Partials partials;  ///< (runs, columns)
+  float* sums;        ///< the same memory
+  std::uint32_t* tickets;
+  float* db;
+
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    const std::int64_t tiles = divide_up(all.columns, Tile::tile);
+    for (std::int64_t work = block.index(); work < tiles * runs; work += block.blocks()) {
+      const std::int64_t tile = work % tiles;
+      const std::int64_t run = work / tiles;
+      const std::int64_t first = tile * Tile::tile;
+      all(block, rows * run / runs, rows * (run + 1) / runs, first, [&](std::int64_t column, float sum) {
+        if (runs > 1)
+          sums[run * all.columns + column] = sum;
+        else
+          db[column] += sum;
+      });
+      if (runs == 1 || !is_last_block(block, tickets + tile, runs)) continue;
+      const bool has_column = block.thread() < Tile::tile && first + block.thread() < all.columns;
+      const float before = has_column ? db[first + block.thread()] : 0.0F;  // asked for before it is needed
+      partials(block, 0, runs, first, [&](std::int64_t column, float sum) { db[column] = before + sum; });
+    }
+  }
+};
+
+/// Throws DeviceFailure when a row of floats exceeds the scratch memory.
+/// @param tickets  most_tickets, see is_last_block()
+template <class T>
+void bias_gradient(auto& launcher, View<std::byte> scratch, std::uint32_t* tickets, std::int64_t rows, std::int64_t n,
+                   const T* dy, float* db) {
+  using Kernel = BiasSums<T>;
+  using Tile = typename Kernel::Tile;
   if (rows == 0 || n == 0) return;
-  const std::int64_t wanted = std::clamp<std::int64_t>(Kernel::resident_blocks / divide_up(n, Kernel::tile), 1,
-                                                       divide_up(rows, Kernel::groups * Kernel::at_once));
+  const std::int64_t tiles = divide_up(n, Tile::tile);
+  const std::int64_t wanted =
+      std::clamp<std::int64_t>(Kernel::resident_blocks / tiles, 1, divide_up(rows, Tile::groups * Tile::at_once));
   const std::int64_t runs = partials_within(scratch, n * static_cast<std::int64_t>(sizeof(float)), wanted);
-  auto* partials = reinterpret_cast<float*>(scratch.data);
-  column_sums(launcher, rows, n, runs, dy, PutSums<float>{n, 1.0F, partials});
-  column_sums(launcher, runs, n, 1, static_cast<const float*>(partials), AddSums{n, db, nullptr});
+  auto* sums = reinterpret_cast<float*>(scratch.data);
+  launcher.launch({.blocks = std::min(tiles * runs, Kernel::resident_blocks),
+                   .threads = Kernel::most_threads,
+                   .shared_bytes = std::max(Tile::shared_bytes, Kernel::Partials::shared_bytes)},
+                  Kernel{rows, runs, {n, is_packed<T>(n, dy), dy}, {n, is_packed<float>(n, sums), sums}, sums, tickets,
+                         db});
 }
 
 }  // namespace galvatron::device::cuda

@@ -3,7 +3,7 @@
 //
 // For sums over columns a block sums a tile of columns over a run of rows: eight threads read the 128 bytes that a row
 // has in the tile, and the block's groups of eight take the rows in turn. Where there are several runs, their sums are
-// partial results, a row each of another matrix, whose columns are summed next.
+// partial results, a row each of another matrix, whose columns the last block of a tile sums.
 #pragma once
 
 #include <algorithm>
@@ -110,51 +110,68 @@ inline std::int64_t partials_within(View<std::byte> scratch, std::int64_t bytes,
   return std::min(wanted, scratch.count / std::max<std::int64_t>(bytes, 1));
 }
 
+/// Sums over rows of x (.., columns) in a tile of columns, by a block.
+template <class T, int columns_of_tile = 8 * Pack<T>::size>
+struct TileSums {
+  static constexpr int threads = 256;  ///< of the block
+  static constexpr int tile = columns_of_tile;
+  static constexpr int lanes = tile / Pack<T>::size;
+  static constexpr int groups = threads / lanes;
+  static constexpr int at_once = 4;  ///< rows whose elements a thread asks for before it adds them
+  static constexpr std::int64_t shared_bytes = groups * tile * static_cast<std::int64_t>(sizeof(float));
+  std::int64_t columns;
+  bool packed;
+  const T* x;
+
+  /// Calls out(column, sum) once for every column from `first` on of the tile, each in a thread of its own: that of its
+  /// number in the tile. All threads call it.
+  GALVATRON_KERNEL void operator()(auto& block, std::int64_t begin, std::int64_t end, std::int64_t first,
+                                   const auto& out) const {
+    auto* shared = reinterpret_cast<float*>(block.shared());  // (groups, tile)
+    const int lane = block.thread() % lanes;
+    const int group = block.thread() / lanes;
+    const std::int64_t own = first + lane * Pack<T>::size;
+    float sums[Pack<T>::size] = {};
+    if (own < columns)
+      for (std::int64_t row = begin + group; row < end; row += at_once * groups) {
+        Pack<T> packs[at_once];
+        const T* at = x + row * columns + own;
+        const auto places = [&](int i) {
+          return RestOfRow<T>{at + i * groups * columns, row + i * groups < end ? columns - own : 0};
+        };
+        load_packs(packed, places, packs);
+        for (int i = 0; i < at_once; ++i)
+          for (int j = 0; j < Pack<T>::size; ++j) sums[j] += packs[i].get(j);
+      }
+    for (int j = 0; j < Pack<T>::size; ++j) shared[group * tile + lane * Pack<T>::size + j] = sums[j];
+    block.sync();
+    if (block.thread() < tile && first + block.thread() < columns) {
+      float sum = 0;
+      for (int i = 0; i < groups; ++i) sum += shared[i * tile + block.thread()];
+      out(first + block.thread(), sum);
+    }
+    block.sync();
+  }
+};
+
 /// Calls out(run, column, sum) once for every column of every run of the rows of x (rows, columns).
 template <class T, class F>
 struct ColumnSums {
-  static constexpr int most_threads = 256;
+  using Tile = TileSums<T>;
+  static constexpr int most_threads = Tile::threads;
   static constexpr int least_blocks = 4;  ///< a multiprocessor
   static constexpr std::int64_t resident_blocks = least_blocks * multiprocessors;
-  static constexpr int lanes = 8;
-  static constexpr int groups = most_threads / lanes;
-  static constexpr int tile = lanes * Pack<T>::size;
-  static constexpr int at_once = 4;  ///< rows whose elements a thread asks for before it adds them
   std::int64_t rows, columns, runs;
   bool packed;
   const T* x;
   F out;
 
   GALVATRON_KERNEL void operator()(auto& block) const {
-    auto* shared = reinterpret_cast<float*>(block.shared());  // (groups, tile)
-    const int lane = block.thread() % lanes;
-    const int group = block.thread() / lanes;
-    const std::int64_t tiles = divide_up(columns, tile);
+    const std::int64_t tiles = divide_up(columns, Tile::tile);
     for (std::int64_t work = block.index(); work < tiles * runs; work += block.blocks()) {
       const std::int64_t run = work / tiles;
-      const std::int64_t first = work % tiles * tile;
-      const std::int64_t own = first + lane * Pack<T>::size;
-      const std::int64_t last = rows * (run + 1) / runs;
-      float sums[Pack<T>::size] = {};
-      if (own < columns)
-        for (std::int64_t row = rows * run / runs + group; row < last; row += at_once * groups) {
-          Pack<T> packs[at_once];
-          const T* at = x + row * columns + own;
-          const auto places = [&](int i) {
-            return RestOfRow<T>{at + i * groups * columns, row + i * groups < last ? columns - own : 0};
-          };
-          load_packs(packed, places, packs);
-          for (int i = 0; i < at_once; ++i)
-            for (int j = 0; j < Pack<T>::size; ++j) sums[j] += packs[i].get(j);
-        }
-      for (int j = 0; j < Pack<T>::size; ++j) shared[group * tile + lane * Pack<T>::size + j] = sums[j];
-      block.sync();
-      if (block.thread() < tile && first + block.thread() < columns) {
-        float sum = 0;
-        for (int i = 0; i < groups; ++i) sum += shared[i * tile + block.thread()];
-        out(run, first + block.thread(), sum);
-      }
-      block.sync();
+      Tile{columns, packed, x}(block, rows * run / runs, rows * (run + 1) / runs, work % tiles * Tile::tile,
+                               [&](std::int64_t column, float sum) { out(run, column, sum); });
     }
   }
 };
@@ -162,9 +179,9 @@ struct ColumnSums {
 template <class T, class F>
 void column_sums(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t runs, const T* x, const F& out) {
   using Kernel = ColumnSums<T, F>;
-  launcher.launch({.blocks = std::min(divide_up(columns, Kernel::tile) * runs, Kernel::resident_blocks),
+  launcher.launch({.blocks = std::min(divide_up(columns, Kernel::Tile::tile) * runs, Kernel::resident_blocks),
                    .threads = Kernel::most_threads,
-                   .shared_bytes = Kernel::groups * Kernel::tile * static_cast<std::int64_t>(sizeof(float))},
+                   .shared_bytes = Kernel::Tile::shared_bytes},
                   Kernel{rows, columns, runs, is_packed<T>(columns, x), x, out});
 }
 
@@ -192,21 +209,40 @@ struct AddSums {
 
 /// total += the sums (count), by one block and in a fixed order.
 struct AddTotal {
-  static constexpr int most_threads = 256;
+  static constexpr int at_once = 4;  ///< that a thread asks for before it adds them
   std::int64_t count;
   const double* sums;
   double* total;
 
   GALVATRON_KERNEL void operator()(auto& block) const {
-    double own = 0;
-    for (std::int64_t i = block.thread(); i < count; i += block.threads()) own += sums[i];
+    double own = block.thread() == 0 ? *total : 0;
+    for (std::int64_t i = block.thread(); i < count; i += at_once * block.threads()) {
+      double several[at_once];
+      GALVATRON_UNROLL
+      for (int p = 0; p < at_once; ++p) {
+        const std::int64_t at = i + p * block.threads();
+        several[p] = at < count ? sums[at] : 0;
+      }
+      for (const double sum : several) own += sum;
+    }
     own = block_sum(block, own);
-    if (block.thread() == 0) *total += own;
+    if (block.thread() == 0) *total = own;
   }
 };
 
-void add_total(auto& launcher, std::int64_t count, const double* sums, double* total) {
-  launcher.launch(Geometry{.blocks = 1, .threads = AddTotal::most_threads}, AddTotal{count, sums, total});
-}
+/// A kernel whose blocks leave the sums, which the last of them adds.
+template <class Kernel>
+struct WithTotal {
+  static constexpr int most_threads = Kernel::most_threads;
+  static constexpr int least_blocks = Kernel::least_blocks;
+  Kernel kernel;
+  AddTotal add;
+  std::uint32_t* ticket;
+
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    kernel(block);
+    if (is_last_block(block, ticket, block.blocks())) add(block);
+  }
+};
 
 }  // namespace galvatron::device::cuda

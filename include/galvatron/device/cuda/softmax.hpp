@@ -30,10 +30,11 @@ GALVATRON_KERNEL void load_batch(const T* row, int from, int step, int count, bo
     load_packs(packed, [&](int p) { return RestOfRow<T>{row + from + p * step, count - from - p * step}; }, packs);
 }
 
-/// The statistics of rows, a block a row, which it reads once.
+/// The statistics of rows, a block a row, which it reads once: a batch ahead of the one that it works on.
 template <class T>
 struct SoftmaxStatistics {
   static constexpr int most_threads = softmax_threads;
+  static constexpr int least_blocks = 4;  ///< a multiprocessor
   static constexpr int size = Pack<T>::size;
   std::int64_t rows;
   int columns, valid;
@@ -47,26 +48,33 @@ struct SoftmaxStatistics {
     const int step = block.threads() * size;
     for (std::int64_t row = block.index(); row < rows; row += block.blocks()) {
       const T* x = logits + row * columns;
+      const std::int32_t token = targets[row];
       kernels::SoftmaxStatistics whole;
       int from = block.thread() * size;
-      for (; packed && is_batch_within(from, step, size, valid); from += softmax_packs * step)
-        add<true>(x, from, step, whole);
-      for (; from < valid; from += softmax_packs * step) add<false>(x, from, step, whole);
+      Pack<T> packs[softmax_packs], next[softmax_packs];
+      load_batch<false>(x, from, step, valid, packed, next);
+      if (block.thread() == 0) whole.find_target(token, first, valid, x);
+      while (from < valid) {
+        for (int p = 0; p < softmax_packs; ++p) packs[p] = next[p];
+        load_batch<false>(x, from + softmax_packs * step, step, valid, packed, next);
+        if (is_batch_within(from, step, size, valid))
+          add<true>(packs, from, step, whole);
+        else
+          add<false>(packs, from, step, whole);
+        from += softmax_packs * step;
+      }
       const kernels::SoftmaxStatistics own = whole;
       whole.maximum = block_maximum(block, own.maximum);
       whole.sum = block_sum(block, own.sum * kernels::exponential(own.reference() - whole.reference()));
-      if (block.thread() != 0) continue;
-      whole.find_target(targets[row], first, valid, x);
-      whole.put(stats + 3 * row);
+      if (block.thread() == 0) whole.put(stats + 3 * row);
     }
   }
 
  private:
   /// Takes in a batch of packs, all of whose elements count where `inside`.
   template <bool inside>
-  GALVATRON_KERNEL void add(const T* x, int from, int step, kernels::SoftmaxStatistics& whole) const {
-    Pack<T> packs[softmax_packs];
-    load_batch<inside>(x, from, step, valid, packed, packs);
+  GALVATRON_KERNEL void add(const Pack<T> (&packs)[softmax_packs], int from, int step,
+                            kernels::SoftmaxStatistics& whole) const {
     float values[softmax_packs][size];
     kernels::SoftmaxStatistics piece;
     for (int p = 0; p < softmax_packs; ++p)
@@ -85,6 +93,7 @@ struct SoftmaxStatistics {
 /// lse of rows, a thread a row, and the sum of their losses for every block.
 struct SoftmaxMerge {
   static constexpr int most_threads = 256;
+  static constexpr int least_blocks = 4;  ///< a multiprocessor
   std::int64_t rows, shards;
   const float* stats;
   float* lse;
@@ -172,17 +181,16 @@ void softmax_statistics(auto& launcher, std::int64_t rows, std::int64_t columns,
 }
 
 /// Throws DeviceFailure when the sums of blocks exceed the scratch memory.
-void softmax_merge(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t shards, const float* stats,
-                   float* lse, double* loss) {
+/// @param tickets  see is_last_block()
+void softmax_merge(auto& launcher, View<std::byte> scratch, std::uint32_t* tickets, std::int64_t rows,
+                   std::int64_t shards, const float* stats, float* lse, double* loss) {
   if (rows == 0) return;
   Geometry geometry = over_items(rows);
-  double* losses = nullptr;
-  if (loss != nullptr) {
-    geometry.blocks = partials_within(scratch, sizeof(double), geometry.blocks);
-    losses = reinterpret_cast<double*>(scratch.data);
-  }
-  launcher.launch(geometry, SoftmaxMerge{rows, shards, stats, lse, losses});
-  if (loss != nullptr) add_total(launcher, geometry.blocks, losses, loss);
+  if (loss == nullptr) return launcher.launch(geometry, SoftmaxMerge{rows, shards, stats, lse, nullptr});
+  geometry.blocks = partials_within(scratch, sizeof(double), geometry.blocks);
+  auto* losses = reinterpret_cast<double*>(scratch.data);
+  launcher.launch(
+      geometry, WithTotal<SoftmaxMerge>{{rows, shards, stats, lse, losses}, {geometry.blocks, losses, loss}, tickets});
 }
 
 template <class T>
