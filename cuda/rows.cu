@@ -7,8 +7,10 @@
 namespace galvatron::device::cuda {
 
 #define GALVATRON_INSTANTIATE(T)                                                   \
-  template void Stream::launch(const Geometry&, const Norm<T>&);                   \
-  template void Stream::launch(const Geometry&, const Norm<T, true>&);             \
+  template void Stream::launch(const Geometry&, const Norm<T, false, 4>&);         \
+  template void Stream::launch(const Geometry&, const Norm<T, false, 8>&);         \
+  template void Stream::launch(const Geometry&, const Norm<T, true, 4>&);          \
+  template void Stream::launch(const Geometry&, const Norm<T, true, 8>&);          \
   template void Stream::launch(const Geometry&, const NormBackward<T>&);           \
   template void Stream::launch(const Geometry&, const BiasSums<T>&);               \
   template void Stream::launch(const Geometry&, const ColumnSums<T, PutSums<T>>&); \

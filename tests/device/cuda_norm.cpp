@@ -165,7 +165,7 @@ TEST_CASE("norms and their gradients equal the host's for rows of any length") {
 TEST_CASE("rows beyond the registers of a block") {
   std::mt19937 random(503);
   const auto beyond = []<class K>(K) { return std::int64_t{K::most_threads} * K::kept + 3; };
-  check<float>(random, NormKind::layer_norm, 2, 4 * beyond(cuda::Norm<float>{}));
+  check<float>(random, NormKind::layer_norm, 2, 4 * beyond(cuda::Norm<float, false, 8>{}));
   // Backward keeps their sums in shared memory, or where they are many in memory; packs, and single elements.
   check<bfloat16>(random, NormKind::rms_norm, 2, 8 * beyond(cuda::NormBackward<bfloat16>{}));
   check<bfloat16>(random, NormKind::layer_norm, 2, 8 * 1537, 0, 8 * 8 * 1537);
@@ -177,6 +177,14 @@ TEST_CASE("blocks go on with further rows where the scratch memory holds few par
   check<float>(random, NormKind::layer_norm, 29, 32, 0, 2 * 2 * 32 * 4);
   check<bfloat16>(random, NormKind::layer_norm, 11, 1032, 0, 3 * 2 * 1032 * 4);
   check<float>(random, NormKind::rms_norm, 7, 129, 0, 2 * 129 * 4 + 100);
+}
+
+TEST_CASE("the teams of a block add their sums") {
+  std::mt19937 random(509);
+  check<bfloat16>(random, NormKind::layer_norm, 300, 136, 0, 3 * 2 * 136 * 4);  // a warp a row
+  check<bfloat16>(random, NormKind::layer_norm, 400, 520);                      // two warps
+  check<bfloat16>(random, NormKind::rms_norm, 300, 776, 0, 5 * 776 * 4);
+  check<float>(random, NormKind::layer_norm, 270, 387, 1, 4 * 2 * 387 * 4);  // not packed
 }
 
 TEST_CASE("what is no number stays in its row") {
@@ -266,4 +274,6 @@ TEST_CASE("kernels keep rows in registers and leave no thread without work") {
   CHECK(cuda::share_rows(1 << 20, 640, true, 2, 512).geometry == cuda::Geometry{.blocks = 132, .threads = 320});
   CHECK(cuda::share_rows(1, 1 << 20, true, 4, 512).geometry.threads == 512);
   CHECK(cuda::share_rows(1, 1, false, 4, 512).teams.threads == 32);
+  CHECK(cuda::in_blocks(1 << 20, 64, 8, 512).geometry == cuda::Geometry{.blocks = 132, .threads = 512});
+  CHECK(cuda::in_blocks(100, 64, 2, 512).geometry == cuda::Geometry{.blocks = 50, .threads = 128});
 }

@@ -12,6 +12,20 @@
 
 namespace galvatron::device::cuda {
 
+/// Which elements of a row of `count` a thread has.
+struct RowPlaces {
+  bool packed;
+  int rank, threads, count;
+  int own;  ///< packs in its registers
+
+  template <class T>
+  GALVATRON_KERNEL static RowPlaces of(bool packed, int rank, int threads, int count, int kept) {
+    const int packs = count / Pack<T>::size;
+    const int own = packed && rank < packs ? (packs - rank - 1) / threads + 1 : 0;
+    return {packed, rank, threads, count, own < kept ? own : kept};
+  }
+};
+
 /// What a thread has of a row: where rows are packed `kept` packs in its registers and packs in memory of what is left,
 /// else single elements in memory.
 template <class T, int kept>
@@ -20,18 +34,18 @@ struct RowPart {
 
   /// Calls work(p, i) for each run of elements from i on, which is pack p where it is one of the registers'; work is a
   /// template of a run's elements and of whether it is.
-  GALVATRON_KERNEL static void each(bool packed, int rank, int threads, int count, const auto& work) {
+  GALVATRON_KERNEL static void each(const RowPlaces& at, const auto& work) {
     constexpr int size = Pack<T>::size;
-    if (packed) {
-      GALVATRON_UNROLL
-      for (int p = 0; p < kept; ++p)
-        if ((p * threads + rank) * size < count) work.template operator()<size, true>(p, (p * threads + rank) * size);
+    GALVATRON_UNROLL
+    for (int p = 0; p < kept; ++p)
+      if (p < at.own) work.template operator()<size, true>(p, (p * at.threads + at.rank) * size);
+    if (at.packed) {
       GALVATRON_NO_UNROLL
-      for (int i = (kept * threads + rank) * size; i < count; i += threads * size)
+      for (int i = (kept * at.threads + at.rank) * size; i < at.count; i += at.threads * size)
         work.template operator()<size, false>(0, i);
     } else {
       GALVATRON_NO_UNROLL
-      for (int i = rank; i < count; i += threads) work.template operator()<1, false>(0, i);
+      for (int i = at.rank; i < at.count; i += at.threads) work.template operator()<1, false>(0, i);
     }
   }
   /// Keeps what the registers take of a row; each(work) is the above with the row's numbers.
@@ -73,12 +87,13 @@ GALVATRON_KERNEL void put_sums(float* sums, const float (&values)[n], bool grow)
   put_elements(sums, now);
 }
 
-/// y = norm(x [+ r]) * gamma (+ beta). A row is read once, unless it is longer than the registers of its team.
-template <class T, bool adds = false>
+/// y = norm(x [+ r]) * gamma (+ beta). A row is read once, unless it is longer than the registers of its team, and x is
+/// asked for while the row before is worked on. Gamma and beta are left to the caches: more threads have room.
+/// @tparam packs  in a thread's registers
+template <class T, bool adds, int packs>
 struct Norm {
-  static constexpr int most_threads = adds ? 512 : 640;  ///< of a multiprocessor too, by their registers
-  static constexpr int least_blocks = adds ? 1 : 0;
-  static constexpr int kept = 4;  ///< packs in a thread's registers
+  static constexpr int kept = packs;
+  static constexpr int most_threads = kept > 4 ? 640 : 1024;  ///< of a multiprocessor too, by their registers
   using Part = RowPart<T, kept>;
   Teams teams;
   int hidden;
@@ -97,15 +112,23 @@ struct Norm {
   GALVATRON_KERNEL void operator()(auto& block) const {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
-    const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
-    Part weights, shifts;
-    weights.keep(each, gamma);
-    if (beta != nullptr) shifts.keep(each, beta);
+    const auto places = RowPlaces::of<T>(packed, rank, teams.threads, hidden, kept);
+    const auto each = [&](const auto& work) { Part::each(places, work); };
+    int turn = 0;
+    Part next;
+    kernels::Normalization next_known{0.0F, 0.0F};
+    const auto ask = [&](std::int64_t row) {
+      if (row >= teams.rows) return;
+      next.keep(each, x + row * hidden);
+      if (!adds && known != nullptr) next_known = {known[2 * row], known[2 * row + 1]};
+    };
+    ask(teams.first_row(block));
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
       const T* in = x + row * hidden;
       T* out = y + row * hidden;
-      Part part;
-      part.keep(each, in);
+      Part part = next;
+      next = {};
+      kernels::Normalization normalized = next_known;
       if constexpr (adds) {
         const T* more = r + row * hidden;
         T* all = sum + row * hidden;
@@ -114,27 +137,27 @@ struct Norm {
         each([&]<int n, bool own>(int p, int i) { part.template add<n, own>(part_of_r, in, more, all, p, i); });
         in = all;  // a thread reads again what it wrote itself
       }
-      kernels::Normalization normalized{0.0F, 0.0F};
-      if (known != nullptr) {
-        normalized = {known[2 * row], known[2 * row + 1]};
-      } else {
+      ask(row + teams.row_step(block));
+      if (adds || known == nullptr) {
         if (centered) {
-          float total = 0;
+          float total[1] = {};
           each([&]<int n, bool own>(int p, int i) {
             const auto v = part.template get<n, own>(in, p, i);
-            for (int j = 0; j < n; ++j) total += v.get(j);
+            for (int j = 0; j < n; ++j) total[0] += v.get(j);
           });
-          normalized.mean = inverse * teams.sum(block, total);
+          teams.sum<false>(block, total, turn);
+          normalized.mean = inverse * total[0];
         }
-        float squares = 0;
+        float squares[1] = {};
         each([&]<int n, bool own>(int p, int i) {
           const auto v = part.template get<n, own>(in, p, i);
           for (int j = 0; j < n; ++j) {
             const float away = v.get(j) - normalized.mean;
-            squares += away * away;
+            squares[0] += away * away;
           }
         });
-        normalized.scale = 1.0F / std::sqrt(teams.sum(block, squares) * inverse + epsilon);
+        teams.sum<false>(block, squares, turn);
+        normalized.scale = 1.0F / std::sqrt(squares[0] * inverse + epsilon);
         if (rank == 0) {
           stats[2 * row] = normalized.mean;
           stats[2 * row + 1] = normalized.scale;
@@ -142,8 +165,8 @@ struct Norm {
       }
       each([&]<int n, bool own>(int p, int i) {
         const auto v = part.template get<n, own>(in, p, i);
-        const auto g = weights.template get<n, own>(gamma, p, i);
-        const auto b = shifts.template get_any<n, own>(beta, p, i);
+        const auto g = Pack<T, n>::at(gamma + i);
+        const auto b = beta != nullptr ? Pack<T, n>::at(beta + i) : Pack<T, n>{};
         Pack<T, n>::of([&](int j) { return normalized(v.get(j)) * g.get(j) + b.get(j); }).store(out + i);
       });
     }
@@ -151,18 +174,20 @@ struct Norm {
 };
 
 /// dx, and the sums over a block's rows for dgamma and dbeta. Threads have the same columns of all of their rows, and
-/// the sums of their packs in registers; those of what is left are in shared memory, or where they go at last.
+/// the sums of their packs in registers; those of what is left are in shared memory, or where they go at last. The
+/// teams of a block add theirs in their order. A row is asked for while the row before is worked on.
 template <class T>
 struct NormBackward {
   static constexpr int most_threads = 512;  ///< of a multiprocessor too, by their registers
+  static constexpr int least_blocks = 1;
   static constexpr int size = Pack<T>::size;
-  static constexpr int kept = size == 4 ? 3 : 2;  ///< packs in registers, with the two sums of every element
+  static constexpr int kept = 2;  ///< packs in registers, with the two sums of every element
   using Part = RowPart<T, kept>;
   Teams teams;
   int hidden;
   bool packed, centered;
   bool shifted;  ///< there is a beta
-  bool shares;   ///< shared memory has the sums
+  bool shares;   ///< shared memory has the sums, of every team apart
   const T* dy;
   const T* x;
   const T* gamma;
@@ -171,16 +196,35 @@ struct NormBackward {
   T* dx;
   float* partials;  ///< (blocks, hidden), or (blocks, 2, hidden) with a beta
 
+  struct Row {
+    Part x, dy;
+    kernels::Normalization normalized{0.0F, 0.0F};
+  };
+
   GALVATRON_KERNEL void operator()(auto& block) const {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
     const int width = shifted ? 2 * hidden : hidden;
     float* partial = partials + block.index() * width;
-    float* sums = shares ? reinterpret_cast<float*>(block.shared()) : partial;
+    auto* shared = reinterpret_cast<float*>(block.shared());  // (teams, width)
+    float* sums = shares ? shared + teams.team(block) * width : partial;
     float gamma_sums[kept][size] = {}, beta_sums[kept][size] = {};
-    const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
-    Part weights;
-    weights.keep(each, gamma);
+    const auto places = RowPlaces::of<T>(packed, rank, teams.threads, hidden, kept);
+    const auto each = [&](const auto& work) { Part::each(places, work); };
+    int turn = 0;
+    Row next;
+    const auto ask = [&](std::int64_t row) {
+      if (row >= teams.rows) return;
+      next.x.keep(each, x + row * hidden);
+      next.dy.keep(each, dy + row * hidden);
+      next.normalized = {stats[2 * row], stats[2 * row + 1]};
+    };
+    Part next_residual;
+    const auto ask_residual = [&](std::int64_t row) {
+      if (row < teams.rows && d_residual != nullptr) next_residual.keep(each, d_residual + row * hidden);
+    };
+    ask(teams.first_row(block));
+    ask_residual(teams.first_row(block));
     each([&]<int n, bool own>(int, int i) {
       if constexpr (own) return;
       put_sums<n>(sums + i, {}, false);
@@ -190,25 +234,23 @@ struct NormBackward {
       const T* in = x + row * hidden;
       const T* gradient = dy + row * hidden;
       const T* residual = d_residual != nullptr ? d_residual + row * hidden : nullptr;
-      const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
-      Part part_of_x, part_of_dy, part_of_residual;
-      part_of_x.keep(each, in);
-      part_of_dy.keep(each, gradient);
-      if (residual != nullptr) part_of_residual.keep(each, residual);
-      float g_sum = 0;
-      float g_xhat_sum = 0;
+      const Row now = next;
+      next = {};
+      const kernels::Normalization normalized = now.normalized;
+      ask(row + teams.row_step(block));
+      float totals[2] = {};  // of g and g * xhat
       each([&]<int n, bool own>(int p, int i) {
-        const auto v = part_of_x.template get<n, own>(in, p, i);
-        const auto d = part_of_dy.template get<n, own>(gradient, p, i);
-        const auto weight = weights.template get<n, own>(gamma, p, i);
+        const auto v = now.x.template get<n, own>(in, p, i);
+        const auto d = now.dy.template get<n, own>(gradient, p, i);
+        const auto weight = Pack<T, n>::at(gamma + i);
         float products[n], slopes[n];
         for (int j = 0; j < n; ++j) {
           slopes[j] = d.get(j);
           const float xhat = normalized(v.get(j));
           products[j] = slopes[j] * xhat;
           const float g = slopes[j] * weight.get(j);
-          g_sum += g;
-          g_xhat_sum += g * xhat;
+          totals[0] += g;
+          totals[1] += g * xhat;
         }
         if constexpr (own) {
           for (int j = 0; j < n; ++j) gamma_sums[p][j] += products[j];
@@ -218,31 +260,32 @@ struct NormBackward {
           if (shifted) put_sums(sums + hidden + i, slopes, true);
         }
       });
-      teams.sum(block, g_sum, g_xhat_sum);
-      const kernels::NormGradient slope{normalized.scale, centered ? g_sum * inverse : 0.0F, g_xhat_sum * inverse};
+      teams.sum<true>(block, totals, turn);
+      const kernels::NormGradient slope{normalized.scale, centered ? totals[0] * inverse : 0.0F, totals[1] * inverse};
       each([&]<int n, bool own>(int p, int i) {
-        const auto v = part_of_x.template get<n, own>(in, p, i);
-        const auto d = part_of_dy.template get<n, own>(gradient, p, i);
-        const auto weight = weights.template get<n, own>(gamma, p, i);
-        const auto more = part_of_residual.template get_any<n, own>(residual, p, i);
+        const auto v = now.x.template get<n, own>(in, p, i);
+        const auto d = now.dy.template get<n, own>(gradient, p, i);
+        const auto weight = Pack<T, n>::at(gamma + i);
+        const auto more = next_residual.template get_any<n, own>(residual, p, i);
         Pack<T, n>::of([&](int j) {
           return more.get(j) + slope(d.get(j) * weight.get(j), normalized(v.get(j)));
         }).store(dx + row * hidden + i);
       });
+      ask_residual(row + teams.row_step(block));  // now its registers are free
     }
-    // The teams of a block add their sums in their order.
-    for (int team = 0; team < teams.teams(block); ++team) {
-      if (team == teams.team(block))
-        each([&]<int n, bool own>(int p, int i) {
-          if constexpr (own) {
-            put_sums(sums + i, gamma_sums[p], team > 0);
-            if (shifted) put_sums(sums + hidden + i, beta_sums[p], team > 0);
-          }
-        });
-      block.sync();
+    each([&]<int n, bool own>(int p, int i) {
+      if constexpr (own) {
+        put_sums(sums + i, gamma_sums[p], false);
+        if (shifted) put_sums(sums + hidden + i, beta_sums[p], false);
+      }
+    });
+    if (!shares) return;
+    block.sync();
+    for (int i = block.thread(); i < width; i += block.threads()) {
+      float sum = 0;
+      for (int team = 0; team < teams.teams(block); ++team) sum += shared[team * width + i];
+      partial[i] = sum;
     }
-    if (shares)
-      for (int i = block.thread(); i < width; i += block.threads()) partial[i] = sums[i];
   }
 };
 
@@ -250,11 +293,19 @@ template <bool adds, class T>
 void normalize(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                const T* r, const T* gamma, const T* beta, T* sum, T* y, const float* known, float* stats) {
   if (rows == 0 || hidden == 0) return;
-  using Kernel = Norm<T, adds>;
   const bool packed = is_packed<T>(hidden, x, r, gamma, beta, sum, y);
-  const auto share = share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads);
-  launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
-                                         static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
+  const std::int64_t packs = divide_up(hidden, Pack<T>::size);
+  const auto launch = [&]<int kept>() {
+    using Kernel = Norm<T, adds, kept>;
+    const auto share = share_rows(rows, packs, packed, kept, Kernel::most_threads);
+    launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
+                                           static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
+  };
+  // Of a long row a thread has many packs: fewer threads do what has nothing to do with elements.
+  if (packed && packs > 4 * warp_threads)
+    launch.template operator()<8>();
+  else
+    launch.template operator()<4>();
 }
 
 template <class T>
@@ -292,11 +343,15 @@ void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::
   auto share = share_rows(rows, packs, packed, Kernel::kept, Kernel::most_threads);
   const std::int64_t width = dbeta != nullptr ? 2 * hidden : hidden;
   const std::int64_t bytes = width * static_cast<std::int64_t>(sizeof(float));
-  const bool several = share.teams.threads < share.geometry.threads;
-  const bool all_kept = packed && packs <= Kernel::kept * static_cast<std::int64_t>(share.teams.threads);
-  const bool shares = several || (!all_kept && bytes <= most_shared);
+  const int team = share.teams.threads;
+  const bool all_kept = packed && packs <= Kernel::kept * static_cast<std::int64_t>(team);
+  // A block for all that a multiprocessor has room for leaves few partial sums; with few rows, every one has its block.
+  const auto teams = static_cast<int>(std::clamp<std::int64_t>(
+      std::min(most_shared / bytes, divide_up(rows, multiprocessors)), 1, Kernel::most_threads / team));
+  const bool shares = teams > 1 || (!all_kept && bytes <= most_shared);
+  share = in_blocks(rows, team, teams, Kernel::most_threads);
   share.geometry.blocks = partials_within(scratch, bytes, share.geometry.blocks);
-  if (shares) share.geometry.shared_bytes = bytes;
+  if (shares) share.geometry.shared_bytes = teams * bytes;
   launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
                                          dbeta != nullptr, shares, dy, x, gamma, stats, d_residual, dx, partials});
   column_sums(launcher, share.geometry.blocks, width, 1, static_cast<const float*>(partials),

@@ -61,24 +61,28 @@ struct Teams {
   /// A team has the rows from first_row on in steps of row_step.
   GALVATRON_KERNEL std::int64_t first_row(auto& block) const { return block.index() * teams(block) + team(block); }
   GALVATRON_KERNEL std::int64_t row_step(auto& block) const { return block.blocks() * teams(block); }
-  /// The sum over the team, in all of its threads.
-  GALVATRON_KERNEL float sum(auto& block, float value) const {
-    return threads == warp_threads ? warp_sum(block, value) : block_sum(block, value);
-  }
-  GALVATRON_KERNEL void sum(auto& block, float& a, float& b) const {
-    a = warp_sum(block, a);
-    b = warp_sum(block, b);
+  /// The sums over the team, in all of its threads and in a fixed order: of one value, or of two in blocks of up to 512
+  /// threads. `turn`, 0 at first, has calls take turns with two sets of slots, so that one barrier each is enough.
+  /// @tparam several  a block may have several teams of more than a warp; their barriers are few on a multiprocessor
+  template <bool several, int n>
+  GALVATRON_KERNEL void sum(auto& block, float (&values)[n], int& turn) const {
+    for (int mask = warp_threads / 2; mask > 0; mask /= 2)
+      for (int i = 0; i < n; ++i) values[i] += block.shuffle_xor(values[i], mask);
     if (threads == warp_threads) return;
-    auto* slots = block.template slots<std::array<float, 2>>();
-    if (block.thread() % warp_threads == 0) slots[block.thread() / warp_threads] = {a, b};
-    block.sync();
-    a = 0;
-    b = 0;
-    for (int warp = 0; warp < threads / warp_threads; ++warp) {
-      a += slots[warp][0];
-      b += slots[warp][1];
-    }
-    block.sync();
+    auto* slots = block.template slots<std::array<float, n>>() + turn * (block.threads() / warp_threads);
+    turn ^= 1;
+    const int warp = block.thread() / warp_threads;
+    if (block.thread() % warp_threads == 0)
+      for (int i = 0; i < n; ++i) slots[warp][static_cast<std::size_t>(i)] = values[i];
+    if constexpr (several)
+      block.sync_team(team(block), threads);
+    else
+      block.sync();
+    slots += team(block) * (threads / warp_threads);
+    for (int i = 0; i < n; ++i) values[i] = 0;
+    GALVATRON_NO_UNROLL
+    for (int w = 0; w < threads / warp_threads; ++w)
+      for (int i = 0; i < n; ++i) values[i] += slots[w][static_cast<std::size_t>(i)];
   }
 };
 
@@ -88,18 +92,22 @@ struct TeamGeometry {
   Geometry geometry;
 };
 
-/// For rows of `packs` packs, of which a thread keeps `kept` where rows are packed: a warp a row when it can keep all.
-/// @param most_threads  of a block, and of a multiprocessor: as many blocks as have room go on with further rows
+/// Blocks of `teams` teams of `team` threads.
+/// @param most_threads  of a multiprocessor: as many blocks as have room go on with further rows
+constexpr TeamGeometry in_blocks(std::int64_t rows, int team, int teams, int most_threads) {
+  const std::int64_t resident = multiprocessors * (most_threads / (team * teams));
+  return {
+      .teams = {rows, team},
+      .geometry = {.blocks = std::clamp<std::int64_t>(divide_up(rows, teams), 1, resident), .threads = team * teams}};
+}
+
+/// For rows of `packs` packs, of which a thread keeps `kept` where rows are packed: a warp a row when it can keep all,
+/// and four in a block.
+/// @param most_threads  of a block, and of a multiprocessor
 constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool packed, int kept, int most_threads) {
-  constexpr int together = 128;  // threads of a block of several teams
-  const bool in_warps = packed && packs <= kept * warp_threads;
-  const auto wanted = in_warps ? together : round_up(divide_up(packs, kept), warp_threads);
-  const auto threads = static_cast<int>(std::min<std::int64_t>(wanted, most_threads));
-  const int team = in_warps ? warp_threads : threads;
-  return {.teams = {rows, team},
-          .geometry = {.blocks = std::clamp<std::int64_t>(divide_up(rows, threads / team), 1,
-                                                          multiprocessors * (most_threads / threads)),
-                       .threads = threads}};
+  if (packed && packs <= kept * warp_threads) return in_blocks(rows, warp_threads, 4, most_threads);
+  const std::int64_t wanted = round_up(divide_up(packs, kept), warp_threads);
+  return in_blocks(rows, static_cast<int>(std::min<std::int64_t>(wanted, most_threads)), 1, most_threads);
 }
 
 /// How many partial results of `bytes` bytes, at most `wanted`, the scratch memory takes; DeviceFailure when none.
