@@ -20,7 +20,7 @@
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/profile/compute.hpp>
-#include <galvatron/strategy/compose.hpp>
+#include <galvatron/train/gpu_compiled.hpp>
 #include <galvatron/train/gpus.hpp>
 
 #include "cheap_tokens.hpp"
@@ -207,7 +207,7 @@ std::pair<double, double> measured(const Step& step, const Arguments& a, bool re
     }
   };
   options.learning_rate = {.peak = 3e-4, .floor = 3e-4, .warmup_steps = 0, .steps = a.steps};
-  const auto report = train::train_on_gpu<TypeList<Strategy<>>>(plan, model, tokens, options);
+  const auto report = train::train_on_gpu(plan, model, tokens, options);
   for (const std::string& remark : report.remarks) std::printf("# %s\n", remark.c_str());
   return {report.iteration_seconds, static_cast<double>(report.measured_memory[0].total().count)};
 }
@@ -215,8 +215,8 @@ std::pair<double, double> measured(const Step& step, const Arguments& a, bool re
 void steps(const Arguments& a, const std::vector<Step>& all) {
   std::optional<Cluster> profiled;
   if (!a.cluster.empty()) profiled = value_or_throw(load_cluster(a.cluster));
-  std::printf("\n%-48s %10s %10s %10s %10s %12s %8s %8s\n", a.fp8 ? "training step, fp8" : "training step, bf16", "ms", "one by one", "floor",
-              "predicted", "tokens/s", "GiB", "MFU");
+  std::printf("\n%-48s %10s %10s %10s %10s %12s %8s %8s\n", a.fp8 ? "training step, fp8" : "training step, bf16", "ms",
+              "one by one", "floor", "predicted", "tokens/s", "GiB", "MFU");
   std::size_t number = 0;
   for (const Step& step : all) {
     const auto [seconds, bytes] = measured(step, a, true);

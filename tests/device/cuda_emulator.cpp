@@ -56,26 +56,6 @@ struct LeavesBehind {
   }
 };
 
-// Teams of 64 threads reverse their values, team `t` t + 1 times; one thread more may wait for its team in vain.
-struct ReverseTeams {
-  static constexpr int most_threads = 256;
-  bool waits;
-  int* values;
-  template <class B>
-  void operator()(B& block) const {
-    constexpr int threads = 64;
-    const int team = block.thread() / threads;
-    auto* shared = reinterpret_cast<int*>(block.shared());
-    for (int i = 0; i <= team; ++i) {
-      shared[block.thread()] = values[block.thread()];
-      block.sync_team(team, threads);
-      values[block.thread()] = shared[team * threads + threads - 1 - block.thread() % threads];
-      block.sync_team(team, threads);
-    }
-    if (waits && block.thread() == 70) block.sync_team(team, threads);
-  }
-};
-
 struct Product {
   static constexpr int most_threads = 32;
   const bfloat16* a;  // (16, 16)
@@ -142,17 +122,6 @@ TEST_CASE("a barrier that a thread leaves out is an error, and so are launches t
   CHECK_THROWS_AS(emulator.launch({.blocks = 1, .threads = 64}, LeavesBehind{}), std::logic_error);
   CHECK_THROWS_AS(emulator.launch({.blocks = 1, .threads = 128}, LeavesBehind{}), std::logic_error);
   CHECK_THROWS_AS(emulator.launch({.blocks = 0, .threads = 64}, LeavesBehind{}), std::logic_error);
-}
-
-TEST_CASE("teams of a block have barriers of their own") {
-  test::Emulator emulator;
-  std::vector<int> values(256), expected(256);
-  std::iota(values.begin(), values.end(), 0);
-  for (int i = 0; i < 256; ++i) expected[static_cast<std::size_t>(i)] = i / 64 % 2 == 0 ? i / 64 * 64 + 63 - i % 64 : i;
-  const cuda::Geometry geometry{.blocks = 1, .threads = 256, .shared_bytes = 1024};
-  emulator.launch(geometry, ReverseTeams{false, values.data()});
-  CHECK(values == expected);
-  CHECK_THROWS_AS(emulator.launch(geometry, ReverseTeams{true, values.data()}), std::logic_error);
 }
 
 TEST_CASE("the product of a warp is that of its matrices") {

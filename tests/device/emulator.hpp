@@ -42,12 +42,11 @@ class Emulator {
 
  private:
   class Block;
-  enum class State : std::uint8_t { ready, at_barrier, at_warp_barrier, at_team_barrier, ended };
+  enum class State : std::uint8_t { ready, at_barrier, at_warp_barrier, ended };
   struct Fiber {
     ucontext_t context{};
     std::unique_ptr<std::byte[]> stack;
     State state = State::ready;
-    int first = 0, last = 0;  ///< of the team whose barrier it is at
   };
   static constexpr std::size_t stack_bytes = std::size_t{256} << 10;
   static constexpr int warp = device::cuda::warp_threads;
@@ -106,9 +105,6 @@ class Emulator {
     if (all(0, threads_, State::at_barrier)) open(0, threads_);
     for (int first = 0; first < threads_; first += warp)
       if (all(first, first + warp, State::at_warp_barrier)) open(first, first + warp);
-    for (int i = 0; i < threads_; ++i)
-      if (all(i, i + 1, State::at_team_barrier) && all(fiber(i).first, fiber(i).last, State::at_team_barrier))
-        open(fiber(i).first, fiber(i).last);
   }
   Fiber& fiber(int i) { return *fibers_[static_cast<std::size_t>(i)]; }
 
@@ -182,15 +178,6 @@ class Emulator::Block {
   }
   void sync() { emulator_.wait(thread_, State::at_barrier); }
   void sync_warp() { emulator_.wait(thread_, State::at_warp_barrier); }
-  void sync_team(int team, int threads) {
-    const int first = team * threads;
-    if (team > 14 || thread_ < first || thread_ >= first + threads || first + threads > geometry_.threads ||
-        threads % warp != 0)
-      throw std::logic_error("no GPU has this barrier of a team, or it is another's");
-    emulator_.fiber(thread_).first = first;
-    emulator_.fiber(thread_).last = first + threads;
-    emulator_.wait(thread_, State::at_team_barrier);
-  }
   template <class V>
   V shuffle_xor(V value, int mask) {
     return shuffle(value, (thread_ % warp) ^ mask);

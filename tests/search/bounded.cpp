@@ -22,6 +22,12 @@ using namespace galvatron::search;
 
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr long slower = 10;  // and larger
+#else
+constexpr long slower = 1;
+#endif
+
 struct Question {
   std::string model;
   std::string cluster;
@@ -104,14 +110,14 @@ TEST_CASE("no question takes long or much memory") {
     INFO(context);
     const std::clock_t begin = std::clock();
     const SearchResult result = answer(q);
-    CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 30);  // 10 on a machine that does nothing else
+    CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 30 * slower);  // 10 on an idle machine
     feasible += result.feasible ? 1 : 0;
     CHECK((result.feasible || !result.reason.empty()));
   }
   CHECK(feasible > 5);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  CHECK(usage.ru_maxrss < 1'200'000);  // KiB, of all in this process
+  CHECK(usage.ru_maxrss < 1'200'000 * slower);  // KiB, of all in this process
 }
 
 TEST_CASE("eight searches at once find the same plan") {

@@ -147,7 +147,8 @@ inline void bound_by_group(UsableMemory& least, const std::filesystem::path& fol
 
 /// What this process's own limits leave when it starts so many threads, beside their stacks and malloc's heaps.
 inline void bound_by_process(UsableMemory& least, int threads, const std::filesystem::path& root) {
-  const auto pages = parts_of(text_in(root / "proc/self/statm"), ' ');
+  const std::string memory = text_in(root / "proc/self/statm");
+  const auto pages = parts_of(memory, ' ');
   const auto in_use = [&](std::size_t field) {
     const auto page = static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE));
     return field < pages.size() ? leading_number(pages[field]).value_or(0) * page : 0;

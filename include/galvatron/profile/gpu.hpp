@@ -46,7 +46,7 @@ inline ProfilePlan gpu_profile_plan(double budget) {
   for (std::int64_t bytes = 1 << 10; bytes <= plan.most_bytes; bytes *= 4) plan.bytes[0].push_back(bytes);
   if (effort < 0.5) {
     plan.gemm = {{{1024, 4096, 16384}, {1024, 4096, 16384}, {1024, 4096, 16384}}};
-    plan.attention = {{{1024, 4096}, {64, 128}, {16, 64}}};
+    plan.attention = {{{1024, 4096}, {64, 128}, {16, 64, 256}}};
   }
   return plan;
 }

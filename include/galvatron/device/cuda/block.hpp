@@ -66,8 +66,6 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   /// All threads of the block, or of the warp, come here before one goes on, and see what the others wrote.
   block.sync();
   block.sync_warp();
-  /// The same of the block's threads [i * i, i * i + i), with the team's number and its threads; of up to 15 teams.
-  block.sync_team(i, i);
   /// The value of the lane whose number differs by the bits of `i`, or is `i`. All lanes of the warp call it.
   { block.shuffle_xor(x, i) } -> std::same_as<float>;
   { block.shuffle_xor(y, i) } -> std::same_as<double>;

@@ -95,10 +95,6 @@ GALVATRON_KERNEL void work_on(auto& block, const ElementRange& all, const W& wor
 template <class W>
 struct ForElements {
   static constexpr int most_threads = 256;
-  static constexpr int least_blocks = [] {
-    if constexpr (requires { W::least_blocks; }) return W::least_blocks;
-    return 0;
-  }();
   ElementRange all;
   W work;
 

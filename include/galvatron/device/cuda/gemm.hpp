@@ -100,11 +100,11 @@ constexpr bool adds_bias(const Product& p) { return element_format(p.operands) =
 class Products {
  public:
   /// Algorithms that a search compares, and how often it runs each.
-  static constexpr int most_proposals = 16;
+  static constexpr int most_proposals = 8;
   static constexpr int most_runs = 5;
   /// Seconds of the GPU: what the runs of an algorithm should take, and the search after which no other begins.
   static constexpr double enough = 0.010;
-  static constexpr double long_search = 0.200;
+  static constexpr double long_search = 0.050;
 
   /// From now on algorithms come from `cache`, where it has them.
   void read(AlgorithmCache& cache) { algorithms_ = &cache; }

@@ -36,9 +36,6 @@ class CudaBlock {
   }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
   __device__ __forceinline__ void sync_warp() const { __syncwarp(); }
-  __device__ __forceinline__ void sync_team(int team, int threads) const {
-    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(threads) : "memory");  // 0 is the block's
-  }
   template <class V>
   __device__ __forceinline__ V shuffle_xor(V value, int mask) const {
     return __shfl_xor_sync(0xffffffffU, value, mask);

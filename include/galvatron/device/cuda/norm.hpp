@@ -145,7 +145,7 @@ struct Norm {
             const auto v = part.template get<n, own>(in, p, i);
             for (int j = 0; j < n; ++j) total[0] += v.get(j);
           });
-          teams.sum<false>(block, total, turn);
+          teams.sum(block, total, turn);
           normalized.mean = inverse * total[0];
         }
         float squares[1] = {};
@@ -156,7 +156,7 @@ struct Norm {
             squares[0] += away * away;
           }
         });
-        teams.sum<false>(block, squares, turn);
+        teams.sum(block, squares, turn);
         normalized.scale = 1.0F / std::sqrt(squares[0] * inverse + epsilon);
         if (rank == 0) {
           stats[2 * row] = normalized.mean;
@@ -174,20 +174,18 @@ struct Norm {
 };
 
 /// dx, and the sums over a block's rows for dgamma and dbeta. Threads have the same columns of all of their rows, and
-/// the sums of their packs in registers; those of what is left are in shared memory, or where they go at last. The
-/// teams of a block add theirs in their order. A row is asked for while the row before is worked on.
+/// the sums of their packs in registers; those of what is left are in shared memory, or where they go at last.
 template <class T>
 struct NormBackward {
   static constexpr int most_threads = 512;  ///< of a multiprocessor too, by their registers
-  static constexpr int least_blocks = 1;
   static constexpr int size = Pack<T>::size;
-  static constexpr int kept = 2;  ///< packs in registers, with the two sums of every element
+  static constexpr int kept = size == 4 ? 3 : 2;  ///< packs in registers, with the two sums of every element
   using Part = RowPart<T, kept>;
   Teams teams;
   int hidden;
   bool packed, centered;
   bool shifted;  ///< there is a beta
-  bool shares;   ///< shared memory has the sums, of every team apart
+  bool shares;   ///< shared memory has the sums
   const T* dy;
   const T* x;
   const T* gamma;
@@ -196,35 +194,18 @@ struct NormBackward {
   T* dx;
   float* partials;  ///< (blocks, hidden), or (blocks, 2, hidden) with a beta
 
-  struct Row {
-    Part x, dy;
-    kernels::Normalization normalized{0.0F, 0.0F};
-  };
-
   GALVATRON_KERNEL void operator()(auto& block) const {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
     const int width = shifted ? 2 * hidden : hidden;
     float* partial = partials + block.index() * width;
-    auto* shared = reinterpret_cast<float*>(block.shared());  // (teams, width)
-    float* sums = shares ? shared + teams.team(block) * width : partial;
+    float* sums = shares ? reinterpret_cast<float*>(block.shared()) : partial;
     float gamma_sums[kept][size] = {}, beta_sums[kept][size] = {};
     const auto places = RowPlaces::of<T>(packed, rank, teams.threads, hidden, kept);
     const auto each = [&](const auto& work) { Part::each(places, work); };
     int turn = 0;
-    Row next;
-    const auto ask = [&](std::int64_t row) {
-      if (row >= teams.rows) return;
-      next.x.keep(each, x + row * hidden);
-      next.dy.keep(each, dy + row * hidden);
-      next.normalized = {stats[2 * row], stats[2 * row + 1]};
-    };
-    Part next_residual;
-    const auto ask_residual = [&](std::int64_t row) {
-      if (row < teams.rows && d_residual != nullptr) next_residual.keep(each, d_residual + row * hidden);
-    };
-    ask(teams.first_row(block));
-    ask_residual(teams.first_row(block));
+    Part weights;
+    weights.keep(each, gamma);
     each([&]<int n, bool own>(int, int i) {
       if constexpr (own) return;
       put_sums<n>(sums + i, {}, false);
@@ -234,15 +215,16 @@ struct NormBackward {
       const T* in = x + row * hidden;
       const T* gradient = dy + row * hidden;
       const T* residual = d_residual != nullptr ? d_residual + row * hidden : nullptr;
-      const Row now = next;
-      next = {};
-      const kernels::Normalization normalized = now.normalized;
-      ask(row + teams.row_step(block));
+      const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
+      Part part_of_x, part_of_dy, part_of_residual;
+      part_of_x.keep(each, in);
+      part_of_dy.keep(each, gradient);
+      if (residual != nullptr) part_of_residual.keep(each, residual);
       float totals[2] = {};  // of g and g * xhat
       each([&]<int n, bool own>(int p, int i) {
-        const auto v = now.x.template get<n, own>(in, p, i);
-        const auto d = now.dy.template get<n, own>(gradient, p, i);
-        const auto weight = Pack<T, n>::at(gamma + i);
+        const auto v = part_of_x.template get<n, own>(in, p, i);
+        const auto d = part_of_dy.template get<n, own>(gradient, p, i);
+        const auto weight = weights.template get<n, own>(gamma, p, i);
         float products[n], slopes[n];
         for (int j = 0; j < n; ++j) {
           slopes[j] = d.get(j);
@@ -260,32 +242,31 @@ struct NormBackward {
           if (shifted) put_sums(sums + hidden + i, slopes, true);
         }
       });
-      teams.sum<true>(block, totals, turn);
+      teams.sum(block, totals, turn);
       const kernels::NormGradient slope{normalized.scale, centered ? totals[0] * inverse : 0.0F, totals[1] * inverse};
       each([&]<int n, bool own>(int p, int i) {
-        const auto v = now.x.template get<n, own>(in, p, i);
-        const auto d = now.dy.template get<n, own>(gradient, p, i);
-        const auto weight = Pack<T, n>::at(gamma + i);
-        const auto more = next_residual.template get_any<n, own>(residual, p, i);
+        const auto v = part_of_x.template get<n, own>(in, p, i);
+        const auto d = part_of_dy.template get<n, own>(gradient, p, i);
+        const auto weight = weights.template get<n, own>(gamma, p, i);
+        const auto more = part_of_residual.template get_any<n, own>(residual, p, i);
         Pack<T, n>::of([&](int j) {
           return more.get(j) + slope(d.get(j) * weight.get(j), normalized(v.get(j)));
         }).store(dx + row * hidden + i);
       });
-      ask_residual(row + teams.row_step(block));  // now its registers are free
     }
-    each([&]<int n, bool own>(int p, int i) {
-      if constexpr (own) {
-        put_sums(sums + i, gamma_sums[p], false);
-        if (shifted) put_sums(sums + hidden + i, beta_sums[p], false);
-      }
-    });
-    if (!shares) return;
-    block.sync();
-    for (int i = block.thread(); i < width; i += block.threads()) {
-      float sum = 0;
-      for (int team = 0; team < teams.teams(block); ++team) sum += shared[team * width + i];
-      partial[i] = sum;
+    // The teams of a block add their sums in their order.
+    for (int team = 0; team < teams.teams(block); ++team) {
+      if (team == teams.team(block))
+        each([&]<int n, bool own>(int p, int i) {
+          if constexpr (own) {
+            put_sums(sums + i, gamma_sums[p], team > 0);
+            if (shifted) put_sums(sums + hidden + i, beta_sums[p], team > 0);
+          }
+        });
+      block.sync();
     }
+    if (shares)
+      for (int i = block.thread(); i < width; i += block.threads()) partial[i] = sums[i];
   }
 };
 
@@ -343,15 +324,11 @@ void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::
   auto share = share_rows(rows, packs, packed, Kernel::kept, Kernel::most_threads);
   const std::int64_t width = dbeta != nullptr ? 2 * hidden : hidden;
   const std::int64_t bytes = width * static_cast<std::int64_t>(sizeof(float));
-  const int team = share.teams.threads;
-  const bool all_kept = packed && packs <= Kernel::kept * static_cast<std::int64_t>(team);
-  // A block for all that a multiprocessor has room for leaves few partial sums; with few rows, every one has its block.
-  const auto teams = static_cast<int>(std::clamp<std::int64_t>(
-      std::min(most_shared / bytes, divide_up(rows, multiprocessors)), 1, Kernel::most_threads / team));
-  const bool shares = teams > 1 || (!all_kept && bytes <= most_shared);
-  share = in_blocks(rows, team, teams, Kernel::most_threads);
+  const bool several = share.teams.threads < share.geometry.threads;
+  const bool all_kept = packed && packs <= Kernel::kept * static_cast<std::int64_t>(share.teams.threads);
+  const bool shares = several || (!all_kept && bytes <= most_shared);
   share.geometry.blocks = partials_within(scratch, bytes, share.geometry.blocks);
-  if (shares) share.geometry.shared_bytes = teams * bytes;
+  if (shares) share.geometry.shared_bytes = bytes;
   launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
                                          dbeta != nullptr, shares, dy, x, gamma, stats, d_residual, dx, partials});
   column_sums(launcher, share.geometry.blocks, width, 1, static_cast<const float*>(partials),
@@ -407,11 +384,11 @@ void bias_gradient(auto& launcher, View<std::byte> scratch, std::uint32_t* ticke
       std::clamp<std::int64_t>(Kernel::resident_blocks / tiles, 1, divide_up(rows, Tile::groups * Tile::at_once));
   const std::int64_t runs = partials_within(scratch, n * static_cast<std::int64_t>(sizeof(float)), wanted);
   auto* sums = reinterpret_cast<float*>(scratch.data);
-  launcher.launch({.blocks = std::min(tiles * runs, Kernel::resident_blocks),
-                   .threads = Kernel::most_threads,
-                   .shared_bytes = std::max(Tile::shared_bytes, Kernel::Partials::shared_bytes)},
-                  Kernel{rows, runs, {n, is_packed<T>(n, dy), dy}, {n, is_packed<float>(n, sums), sums}, sums, tickets,
-                         db});
+  launcher.launch(
+      {.blocks = std::min(tiles * runs, Kernel::resident_blocks),
+       .threads = Kernel::most_threads,
+       .shared_bytes = std::max(Tile::shared_bytes, Kernel::Partials::shared_bytes)},
+      Kernel{rows, runs, {n, is_packed<T>(n, dy), dy}, {n, is_packed<float>(n, sums), sums}, sums, tickets, db});
 }
 
 }  // namespace galvatron::device::cuda

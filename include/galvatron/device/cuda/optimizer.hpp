@@ -67,7 +67,6 @@ GALVATRON_KERNEL void put_elements_stochastically(T* to, const float (&values)[s
 template <class T, class M>
 struct StepAdamW {
   static constexpr int width = Pack<float>::size;
-  static constexpr int least_blocks = std::is_same_v<M, float> ? 0 : 4;  ///< a multiprocessor
   const kernels::AdamWStep* constants;
   AdamWPart part;
   const float* scale;
@@ -86,22 +85,23 @@ struct StepAdamW {
     get_elements(m + i, means);
     get_elements(v + i, variances);
     const float by = *scale;
-    const std::uint64_t place = part.first + static_cast<std::uint64_t>(i);
-    std::uint32_t bits[size];
-    if constexpr (!std::is_same_v<M, float>) get_words(step.moment_bits(part), place, bits);  // while memory is awaited
     if (!std::isfinite(by)) return;
     for (int j = 0; j < size; ++j) step(masters[j], gradients[j] * by, means[j], variances[j]);
     put_elements(master + i, masters);
+    const std::uint64_t place = part.first + static_cast<std::uint64_t>(i);
     if constexpr (std::is_same_v<M, float>) {
       put_elements(m + i, means);
       put_elements(v + i, variances);
     } else {
+      std::uint32_t bits[size];
+      get_words(step.moment_bits(part), place, bits);
       put_elements_stochastically(m + i, means, bits, 0);
       put_elements_stochastically(v + i, variances, bits, 16);
     }
     if (working == nullptr) return;
     if (std::is_same_v<T, float> || step.rounding == Rounding::nearest) return put_elements(working + i, masters);
     if constexpr (!std::is_same_v<T, float>) {
+      std::uint32_t bits[size];
       get_words(step.master_bits(part), place, bits);
       put_elements_stochastically(working + i, masters, bits, 0);
     }

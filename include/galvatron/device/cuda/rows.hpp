@@ -63,8 +63,7 @@ struct Teams {
   GALVATRON_KERNEL std::int64_t row_step(auto& block) const { return block.blocks() * teams(block); }
   /// The sums over the team, in all of its threads and in a fixed order: of one value, or of two in blocks of up to 512
   /// threads. `turn`, 0 at first, has calls take turns with two sets of slots, so that one barrier each is enough.
-  /// @tparam several  a block may have several teams of more than a warp; their barriers are few on a multiprocessor
-  template <bool several, int n>
+  template <int n>
   GALVATRON_KERNEL void sum(auto& block, float (&values)[n], int& turn) const {
     for (int mask = warp_threads / 2; mask > 0; mask /= 2)
       for (int i = 0; i < n; ++i) values[i] += block.shuffle_xor(values[i], mask);
@@ -74,11 +73,7 @@ struct Teams {
     const int warp = block.thread() / warp_threads;
     if (block.thread() % warp_threads == 0)
       for (int i = 0; i < n; ++i) slots[warp][static_cast<std::size_t>(i)] = values[i];
-    if constexpr (several)
-      block.sync_team(team(block), threads);
-    else
-      block.sync();
-    slots += team(block) * (threads / warp_threads);
+    block.sync();
     for (int i = 0; i < n; ++i) values[i] = 0;
     GALVATRON_NO_UNROLL
     for (int w = 0; w < threads / warp_threads; ++w)
