@@ -147,7 +147,7 @@ inline constexpr std::array device_presets{
     DevicePreset{.name = "h200-141g",
                  .memory = {143771, 4800, 0.86},
                  .multiprocessors = 132,
-                 .half = {"bf16", 989, 0.82, 260, 3.4, 0.66},
+                 .half = {"bf16", 989, 0.95, 160, 0, 0.70},
                  .fp32_tflops = 67,
                  .fp8 = {1979, 0.72, 0.57},
                  .attention = {{315, 410, 484, 591, 644, 673}, {236, 307, 370, 474, 541, 579}, 0.87},
