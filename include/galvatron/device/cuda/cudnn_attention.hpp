@@ -206,10 +206,10 @@ inline PlannedAttention plan_attention_backward(const AttentionShape& s, const T
     const std::int64_t row_sums = floats(1);
     const std::int64_t dq_sums = deterministic ? 0 : floats(s.head_dim);
     try {
-      return {part,
-              Plan(attention_backward_graph(s, part, deterministic), target, workspace - row_sums - dq_sums,
-                   deterministic),
-              row_sums, dq_sums};
+      return {
+          part,
+          Plan(attention_backward_graph(s, part, deterministic), target, workspace - row_sums - dq_sums, deterministic),
+          row_sums, dq_sums};
     } catch (const NeedsWorkspace&) {
       if (part.samples == 1 && part.kv_heads == 1) throw;
     }
@@ -319,8 +319,7 @@ class Attention {
         if (const std::string reason = cudnn::unsuited(s, backward, major_); !reason.empty())
           throw cudnn::Refused(reason);
         open();
-        found->second =
-            cudnn::plan_attention(s, backward, {.handle = handle_.get()}, workspace_.count, deterministic_);
+        found->second = cudnn::plan_attention(s, backward, {.handle = handle_.get()}, workspace_.count, deterministic_);
       } catch (const cudnn::Refused& refused) {
         refusals_.insert(cudnn::to_string(s, backward) + ": " + refused.what());
       }
