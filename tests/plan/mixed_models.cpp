@@ -101,7 +101,7 @@ TEST_CASE("the search of layers of several kinds finds what brute force finds") 
       options.memory = {tenths == 10 ? cluster.device.memory.count : smallest + (fastest - smallest) * tenths / 10};
       INFO(model.name << " within " << options.memory.count << " bytes");
       double seconds = std::numeric_limits<double>::infinity();
-      search::Team team(1);
+      Team team(1);
       for (const search::Case& c : search::make_cases(model, cluster, options, team)) {
         const auto truth = search::testing::brute_force(c.problem);
         seconds = std::min(seconds, truth.seconds);

@@ -7,6 +7,7 @@
 #include "random_problem.hpp"
 
 using namespace galvatron::search;
+using galvatron::Team;
 
 TEST_CASE("the core's plan is one of the whole problem, and with all choices the best") {
   int found = 0;

@@ -14,6 +14,7 @@
 #include "random_problem.hpp"
 
 using namespace galvatron::search;
+using galvatron::Team;
 
 TEST_CASE("a team does every piece once, pieces of pieces too") {
   for (const int threads : {1, 2, 5}) {

@@ -106,7 +106,7 @@ inline PredictedAlternative predicted(const search::Alternative& from, const Mod
 /// The fastest plan for a model on a cluster. An infeasible search is a value with a reason. Errors (usage): bad
 /// options.
 /// @tparam Executor  as of search::search
-template <class Executor = search::Team>
+template <class Executor = Team>
 Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
   auto options = search::completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
@@ -175,7 +175,7 @@ struct Sweep {
 /// `options.microbatches` does not divide are left out, but for the last. Errors (usage): no batch, bad
 /// options.
 /// @tparam Executor  as of search::search
-template <class Executor = search::Team>
+template <class Executor = Team>
 Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, SearchOptions options,
                             const std::vector<std::int64_t>& batches, double least_gain = 0) try {
   if (batches.empty()) return usage_error("no global batch is to be tried: name one");

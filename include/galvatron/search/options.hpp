@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
@@ -59,69 +62,62 @@ struct SearchOptions {
 /// is too long, micro-batches that do not divide the batch, no time, forced degrees that do not divide the
 /// devices, no effort, no schedule or none that the space's trainer has.
 inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
-  const auto text = [](std::int64_t n) { return std::to_string(n); };
-  if (model.blocks.empty()) return usage_error("the model " + model.name + " has no layers");
+  const auto refused = [](const auto&... parts) { return usage_error(text_of(parts...)); };
+  if (model.blocks.empty()) return refused("the model ", model.name, " has no layers");
   if (options.sequence == 0) options.sequence = model.positions();
   if (options.memory.count == 0) options.memory = cluster.device.memory;
   if (options.global_batch < 1 || options.global_batch > (1 << 30))
-    return usage_error("the global batch is " + text(options.global_batch) + ": give 1 to 2^30 samples");
-  const auto refuse_sequence = [given = text(options.sequence)](const std::string& why) {
-    return usage_error("the sequence has " + given + " tokens: " + why);
-  };
+    return refused("the global batch is ", options.global_batch, ": give 1 to 2^30 samples");
+  const std::string sequence = text_of("the sequence has ", options.sequence, " tokens: ");
   if (model.takes_images() && options.sequence != model.positions())
-    return refuse_sequence(model.name + " takes images, which are " + text(model.positions()) +
-                           " tokens; leave the sequence out");
+    return refused(sequence, model.name, " takes images, which are ", model.positions(),
+                   " tokens; leave the sequence out");
   if (options.sequence < 1 || options.sequence > model.positions())
-    return refuse_sequence(model.name + " takes 1 to " + text(model.positions()));
+    return refused(sequence, model.name, " takes 1 to ", model.positions());
   for (const LayerSpec& block : model.blocks)
     for (const TokenRatio& ratio : {block.tokens, block.memory, block.target})
       if (!ratio.divides(options.sequence))
-        return refuse_sequence("a layer of " + model.name + " works on " + text(ratio.part) + "/" + text(ratio.whole) +
-                               " of them; give a multiple of " + text(ratio.whole / std::gcd(ratio.part, ratio.whole)));
+        return refused(sequence, "a layer of ", model.name, " works on ", ratio.part, "/", ratio.whole,
+                       " of them; give a multiple of ", ratio.whole / std::gcd(ratio.part, ratio.whole));
   if (options.memory.count < 1)
-    return usage_error("the memory budget is " + text(options.memory.count) + " bytes: give a positive size");
+    return refused("the memory budget is ", options.memory.count, " bytes: give a positive size");
   options.memory = min(options.memory, cluster.device.memory);
-  if (cluster.devices < 1) return usage_error("the cluster " + cluster.name + " has no devices");
+  if (cluster.devices < 1) return refused("the cluster ", cluster.name, " has no devices");
   if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
-    return usage_error(text(options.microbatches) + " micro-batches do not divide the global batch of " +
-                       text(options.global_batch) + ": choose a divisor");
+    return refused(options.microbatches, " micro-batches do not divide the global batch of ", options.global_batch,
+                   ": choose a divisor");
   if (options.trainer != cost::Trainer::galvatron)
     for (const LayerSpec& block : model.blocks)
       if (!block.is_plain_block())
-        return usage_error("the model " + model.name + " has other blocks than GPT's and Llama's, so that only this " +
-                           "library's own runtime can be planned for; leave --trainer out");
-  const std::pair<const char*, const DegreeRange*> axes[] = {{"pp", &options.space.pipeline},
-                                                             {"tp", &options.space.tensor},
-                                                             {"cp", &options.space.context},
-                                                             {"dp", &options.space.data}};
+        return refused("the model ", model.name, " has other blocks than GPT's and Llama's, so that only this ",
+                       "library's own runtime can be planned for; leave --trainer out");
   std::int64_t forced = 1;
-  for (const auto& [name, range] : axes) {
-    if (range->forced == 0) continue;
-    forced *= range->forced;
+  for (const auto& [name, degree] : {std::pair("pp", options.space.pipeline.forced),
+                                     {"tp", options.space.tensor.forced},
+                                     {"cp", options.space.context.forced},
+                                     {"dp", options.space.data.forced}}) {
+    if (degree == 0) continue;
+    forced *= degree;
     if (forced <= cluster.devices && cluster.devices % forced == 0) continue;
-    std::string valid;
-    for (const int degree : divisors(cluster.devices)) valid += (valid.empty() ? "" : ", ") + text(degree);
-    return usage_error("--space " + std::string(name) + "=" + text(range->forced) +
-                       (forced == range->forced ? "" : " and what else is forced, " + text(forced) + " together,") +
-                       " does not divide the " + text(cluster.devices) + " devices of " + cluster.name +
-                       ": force degrees whose product is one of " + valid);
+    const std::string together = forced == degree ? "" : text_of(" and what else is forced, ", forced, " together,");
+    return refused("--space ", name, "=", degree, together, " does not divide the ", cluster.devices, " devices of ",
+                   cluster.name, ": force degrees whose product is one of ", joined(divisors(cluster.devices)));
   }
   if (!(options.time >= 0))
-    return usage_error("the time is " + std::to_string(options.time) +
-                       " seconds: give a positive number, or 0 for all");
+    return refused("the time is ", std::to_string(options.time), " seconds: give a positive number, or 0 for all");
   options.start_clock();
   if (options.effort < 1 || options.effort > 1'000'000)
-    return usage_error("the effort is " + text(options.effort) + ": give 1 to 1000000");
-  if (options.schedules.empty()) return usage_error("no schedule is allowed: name gpipe, 1f1b, interleaved or zb-h1");
+    return refused("the effort is ", options.effort, ": give 1 to 1000000");
+  if (options.schedules.empty()) return refused("no schedule is allowed: name gpipe, 1f1b, interleaved or zb-h1");
   const OneForAll trainer = options.space.one_for_all;
   if (trainer != OneForAll::no) options.one_strategy = true;
-  std::erase_if(options.schedules, [&](ScheduleKind kind) { return !has_schedule(trainer, kind); });
+  const auto has = [trainer](ScheduleKind kind) { return has_schedule(trainer, kind); };
+  std::erase_if(options.schedules, std::not_fn(has));
   if (options.schedules.empty()) {
-    std::string has;
-    for (const ScheduleKind kind : schedule_kinds)
-      if (has_schedule(trainer, kind)) has += (has.empty() ? "" : ", ") + std::string(name_of(kind));
-    return usage_error("none of the schedules is one of --space " + std::string(name_of(trainer)) +
-                       ", which has: " + has);
+    std::vector<ScheduleKind> all(std::begin(schedule_kinds), std::end(schedule_kinds));
+    std::erase_if(all, std::not_fn(has));
+    return refused("none of the schedules is one of --space ", name_of(trainer),
+                   ", which has: ", joined(all, ", ", [](ScheduleKind kind) { return name_of(kind); }));
   }
   return options;
 }

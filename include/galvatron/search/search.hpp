@@ -16,6 +16,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/bmw.hpp>
 #include <galvatron/search/build_problem.hpp>
@@ -28,6 +29,7 @@
 #include <galvatron/search/solver.hpp>
 #include <galvatron/search/tuning.hpp>
 #include <galvatron/search/uniform.hpp>
+#include <galvatron/strategy/schemes.hpp>
 
 namespace galvatron::search {
 
@@ -81,7 +83,7 @@ class Search {
     });
     std::vector<std::size_t> open(cases_.size());
     std::iota(open.begin(), open.end(), std::size_t{0});
-    std::stable_sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) { return bounds_[a] < bounds_[b]; });
+    sort_by_bound(open);
     // Quick passes, over the likeliest choices and with few labels, find good plans; others, pruned by them, prove or
     // improve, easy cases first.
     if (options_.algorithm == Algorithm::bmw) {
@@ -133,9 +135,13 @@ class Search {
     return Solver<Executor>(c.problem, {}, &executor_).bound(upper_for(c));
   }
 
+  void sort_by_bound(std::vector<std::size_t>& cases) const {
+    std::ranges::stable_sort(cases, {}, [this](std::size_t i) { return bounds_[i]; });
+  }
+
   // Nearer bounds, which take longer, for the pipelines that the bound of all hangs on, as long as they are higher.
   void raise_bounds(std::vector<std::size_t> open) {
-    std::stable_sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) { return bounds_[a] < bounds_[b]; });
+    sort_by_bound(open);
     bool higher = true;
     for (std::size_t first = 0; first < open.size() && higher; first += tuning::at_once) {
       if (options_.interrupted()) return;
@@ -348,31 +354,27 @@ inline bool some_degrees_fit(const ModelSpec& model, const Cluster& cluster, con
 /// near it.
 inline std::string nearest_devices(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
   constexpr int most_tries = 256;
-  if (some_degrees_fit(model, cluster, options, cluster.devices)) return {};
-  const auto nearest = [&](int step) {
-    int devices = cluster.devices + step;
-    for (int tries = 0; tries < most_tries && devices > 0; ++tries, devices += step)
-      if (some_degrees_fit(model, cluster, options, devices)) return std::to_string(devices);
-    return std::string();
-  };
-  const std::string below = nearest(-1);
-  const std::string above = nearest(+1);
-  if (below.empty() && above.empty()) return {};
-  const std::string both = below + (below.empty() || above.empty() ? "" : " and ") + above;
-  return "; some degrees fit " + both + " devices";
+  const auto fits = [&](int devices) { return some_degrees_fit(model, cluster, options, devices); };
+  if (fits(cluster.devices)) return {};
+  std::vector<int> nearest;
+  for (const int step : {-1, +1}) {
+    int tries = 1;
+    while (tries <= most_tries && cluster.devices + tries * step > 0 && !fits(cluster.devices + tries * step)) ++tries;
+    const int devices = cluster.devices + tries * step;
+    if (tries <= most_tries && devices > 0) nearest.push_back(devices);
+  }
+  return nearest.empty() ? "" : "; some degrees fit " + joined(nearest, " and ") + " devices";
 }
 
 inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
   const LayerSpec& block = model.blocks.front();
-  const auto text = [](std::int64_t n) { return std::to_string(n); };
-  return "no strategy of the space spreads " + model.name + " over " + text(cluster.devices) + " devices" +
-         nearest_devices(model, cluster, options) + ": pipeline x tensor x context x data degrees must multiply to " +
-         text(cluster.devices) + ", with at most " + text(static_cast<std::int64_t>(model.blocks.size())) +
-         " stages, tensor degrees that divide " + text(block.heads) + " heads, " + text(block.kv_heads) +
-         " key/value heads and " + text(block.ffn) +
-         " MLP columns, context degrees that divide the sequence, and data degrees that divide a micro-batch of the " +
-         text(options.global_batch) + " samples; choose another number of devices or batch, or a wider --space" +
-         and_hint(options.space);
+  return text_of(
+      "no strategy of the space spreads ", model.name, " over ", cluster.devices, " devices",
+      nearest_devices(model, cluster, options), ": pipeline x tensor x context x data degrees must multiply to ",
+      cluster.devices, ", with at most ", model.blocks.size(), " stages, tensor degrees that divide ", block.heads,
+      " heads, ", block.kv_heads, " key/value heads and ", block.ffn, " MLP columns, context ",
+      "degrees that divide the sequence, and data degrees that divide a micro-batch of the ", options.global_batch,
+      " samples; choose another number of devices or batch, or a wider --space", and_hint(options.space));
 }
 
 }  // namespace detail
@@ -398,9 +400,9 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
     result = detail::Search(cluster, *options, std::move(cases), executor).run();
     const Bytes least = result.smallest ? result.smallest->peak : Bytes{};
     if (!result.feasible)
-      result.reason = "no plan for " + model.name + " on " + cluster.name + " fits " + format_bytes(options->memory) +
-                      " a device: the smallest budget that works is " + std::to_string(least.count) + " bytes (" +
-                      format_bytes(least) + ")" + detail::and_hint(options->space);
+      result.reason = text_of("no plan for ", model.name, " on ", cluster.name, " fits ", format_bytes(options->memory),
+                              " a device: the smallest budget that works is ", least.count, " bytes (",
+                              format_bytes(least), ")", detail::and_hint(options->space));
   }
   result.statistics.narrowed = narrowed;
   result.statistics.proven = result.statistics.proven && !narrowed;

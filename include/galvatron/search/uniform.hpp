@@ -10,34 +10,10 @@
 #include <galvatron/search/build_problem.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
-#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::search {
 
 namespace detail {
-
-/// The plain schemes, by what they use.
-using Spec = const StrategySpec&;
-struct Scheme {
-  const char* name;
-  bool (*has)(int stages, Spec spec);
-};
-inline bool is_data(int p, Spec s, int zero) { return p == 1 && s.tensor == 1 && s.context == 1 && s.zero == zero; }
-inline bool is_context(int p, Spec s, SequenceKind kind) { return p == 1 && s.tensor == 1 && s.sequence == kind; }
-inline constexpr Scheme schemes[] = {
-    {"data parallel", [](int p, Spec s) { return is_data(p, s, 0); }},
-    {"ZeRO-1", [](int p, Spec s) { return is_data(p, s, 1); }},
-    {"ZeRO-2", [](int p, Spec s) { return is_data(p, s, 2); }},
-    {"ZeRO-3", [](int p, Spec s) { return is_data(p, s, 3); }},
-    {"Ulysses", [](int p, Spec s) { return is_context(p, s, SequenceKind::ulysses); }},
-    {"ring attention", [](int p, Spec s) { return is_context(p, s, SequenceKind::ring); }},
-    {"tensor parallel", [](int p, Spec s) { return p == 1 && s.shards() == 1; }},
-    {"pipeline parallel", [](int p, Spec s) { return p > 1 && s.ranks() == 1; }},
-    {"tensor + data", [](int p, Spec s) { return p == 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
-    {"pipeline + data", [](int p, Spec s) { return p > 1 && s.tensor == 1 && s.data > 1 && s.context == 1; }},
-    {"pipeline + tensor", [](int p, Spec s) { return p > 1 && s.tensor > 1 && s.data == 1 && s.context == 1; }},
-    {"pipeline + tensor + data", [](int p, Spec s) { return p > 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
-};
 
 /// Where stages begin when the slowest one is as fast as possible; the first stages, which hold the most micro-batches,
 /// get no more layers than that needs.
