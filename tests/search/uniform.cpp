@@ -15,6 +15,7 @@
 #include <galvatron/model/model.hpp>
 #include <galvatron/search/build_problem.hpp>
 #include <galvatron/search/parallel.hpp>
+#include <galvatron/strategy/schemes.hpp>
 
 using namespace galvatron;
 using namespace galvatron::search;
@@ -54,8 +55,8 @@ TEST_CASE("no uniform plan takes less than its bounds say, and few need an evalu
         INFO(name << " in " << gib << " GiB, " << c.stages() << " stages, " << c.microbatches() << " micro-batches");
         const std::int64_t budget = c.problem.budget;
         const UniformBounds bounds(c);
-        std::array<Best, std::size(galvatron::schemes) + 1> all;  // the last of every plan
-        std::array<Best, std::size(galvatron::schemes) + 1> some;
+        std::array<Best, std::size(schemes) + 1> all;  // the last of every plan
+        std::array<Best, std::size(schemes) + 1> some;
         for (std::size_t tag = 0; tag < c.specs.size(); ++tag) {
           const std::vector<int> choices = bounds.choices(static_cast<int>(tag));
           std::size_t with_tag = 0;
@@ -69,7 +70,7 @@ TEST_CASE("no uniform plan takes less than its bounds say, and few need an evalu
           all_plans += plans.size();
           bool wanted = false;
           for (std::size_t i = 0; i < all.size(); ++i) {
-            const bool has = i + 1 == all.size() || galvatron::schemes[i].has(c.stages(), c.specs[tag]);
+            const bool has = i + 1 == all.size() || schemes[i].has(c.stages(), c.specs[tag]);
             if (has) wanted |= some[i].wants(least.seconds, least.peak, budget);
           }
           looked_at += wanted ? plans.size() : 0;
@@ -77,7 +78,7 @@ TEST_CASE("no uniform plan takes less than its bounds say, and few need an evalu
             CHECK(least.seconds <= plan.cost.seconds);
             CHECK(least.peak <= plan.cost.peak);
             for (std::size_t i = 0; i < all.size(); ++i) {
-              if (i + 1 < all.size() && !galvatron::schemes[i].has(c.stages(), c.specs[tag])) continue;
+              if (i + 1 < all.size() && !schemes[i].has(c.stages(), c.specs[tag])) continue;
               all[i].offer(plan.cost.seconds, plan.cost.peak, budget);
               if (wanted) some[i].offer(plan.cost.seconds, plan.cost.peak, budget);
             }
