@@ -77,3 +77,19 @@ TEST_CASE("parameters and moments round alike on all data ranks and under every 
     results.push_back(whole[0]);
   }
 }
+
+TEST_CASE("several threads draw the initial values that one does") {
+  const ParameterLayout layout =
+      parameter_layout(value_or_throw(find_model("gpt2-tiny")).blocks.front(), ParameterPart::rest, 1, 1);
+  const runtime::ParameterSource one = runtime::initial_values(11);
+  const runtime::ParameterSource several = runtime::initial_values(11, 3);
+  for (const ParameterTensor& tensor : layout)
+    for (const std::int64_t count : {0, 1, (1 << 13) - 1, 1 << 13, (5 << 13) + 3}) {
+      std::vector<float> expected(static_cast<std::size_t>(count) + 1, -9.0F);
+      std::vector<float> found = expected;
+      one(5, tensor, 1001, {expected.data(), count});
+      several(5, tensor, 1001, {found.data(), count});
+      CHECK(test::same_bits(found, expected));
+      CHECK(found.back() == -9.0F);
+    }
+}

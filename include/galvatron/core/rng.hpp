@@ -7,8 +7,11 @@
 //   seed ----------> lo, hi      index / 4 (64) | stream (64)  --Philox-->  [index % 4]
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include <galvatron/core/view.hpp>
@@ -58,13 +61,42 @@ constexpr std::uint32_t bits_at(std::uint64_t seed, std::uint64_t stream, std::u
 /// A multiple of 2^-24 in [0, 1).
 constexpr float uniform_of(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24F; }
 
+/// The radius of a pair of normal numbers.
+inline float normal_radius(std::uint32_t word) {
+  const float above_zero = static_cast<float>((word >> 8) + 1) * 0x1p-24F;  // (0, 1]
+  return std::sqrt(-2.0F * std::log(above_zero));
+}
+
+struct CosineAndSine {
+  float cosine, sine;
+};
+/// Of the angle of a pair, in [0, 2 pi): as cosf and sinf of glibc 2.28 to 2.40 compute them, their bits for every
+/// angle that there is, without branches. A compiler may contract the sums: rounded to a float they stay the same (a
+/// test has all angles).
+inline CosineAndSine normal_direction(std::uint32_t word) {
+  const double angle = 6.28318530717958648F * uniform_of(word);
+  const auto quarter = static_cast<std::int32_t>(angle * 0x1.45F306DC9C883p-1 + 0.5);  // the nearest, 0 .. 4
+  const double x = angle - quarter * 0x1.921FB54442D18p0;
+  const double x2 = x * x;
+  const double x4 = x2 * x2;
+  const auto s = static_cast<float>((x + x * x2 * -0x1.555545995a603p-3) +
+                                    x * x4 * (0x1.1107605230bc4p-7 + x2 * -0x1.994eb3774cf24p-13));
+  const auto c = static_cast<float>((1.0 + x2 * -0x1.ffffffd0c621cp-2 + x4 * 0x1.55553e1068f19p-5) +
+                                    x4 * x2 * (-0x1.6c087e89a359dp-10 + x2 * 0x1.99343027bf8c3p-16));
+  // In odd quarters they change places; the second bit of a quarter is a sign. On bits, which vectors have too.
+  const auto q = static_cast<std::uint32_t>(quarter);
+  const auto s_bits = std::bit_cast<std::uint32_t>(s);
+  const auto c_bits = std::bit_cast<std::uint32_t>(c);
+  const std::uint32_t change = (s_bits ^ c_bits) & (0U - (q & 1U));
+  return {std::bit_cast<float>(c_bits ^ change ^ (((q + 1U) & 2U) << 30U)),
+          std::bit_cast<float>(s_bits ^ change ^ ((q & 2U) << 30U))};
+}
+
 /// Two standard normal numbers from two words (Box and Muller, 1958); their absolute value is at most 5.8.
-/// Products only, no sums: nothing for a compiler to contract, so every caller gets the same bits.
 inline std::array<float, 2> normal_pair(std::uint32_t first, std::uint32_t second) {
-  const float above_zero = static_cast<float>((first >> 8) + 1) * 0x1p-24F;  // (0, 1]
-  const float radius = std::sqrt(-2.0F * std::log(above_zero));
-  const float angle = 6.28318530717958648F * uniform_of(second);
-  return {radius * std::cos(angle), radius * std::sin(angle)};
+  const float radius = normal_radius(first);
+  const auto [cosine, sine] = normal_direction(second);
+  return {radius * cosine, radius * sine};
 }
 
 /// A standard normal number (mean 0, deviation 1). Reads the same words as bits_at: give different uses different
@@ -84,14 +116,25 @@ inline void fill_normal(View<float> out, std::uint64_t seed, std::uint64_t strea
     ++i;
   };
   while (i < out.count && (first_index + static_cast<std::uint64_t>(i)) % 4 != 0) one();
-  for (; i + 4 <= out.count; i += 4) {
-    const auto words = random_block(seed, stream, (first_index + static_cast<std::uint64_t>(i)) / 4);
-    const auto low = normal_pair(words[0], words[1]);
-    const auto high = normal_pair(words[2], words[3]);
-    out[i] = stddev * low[0];
-    out[i + 1] = stddev * low[1];
-    out[i + 2] = stddev * high[0];
-    out[i + 3] = stddev * high[1];
+  // Each loop does one thing, so that compilers make vectors of all but the logarithms.
+  constexpr std::size_t most = 256;
+  std::array<std::uint32_t, most> words;
+  std::array<float, most / 2> radii;
+  while (i + 4 <= out.count) {
+    const std::size_t count = std::min(most, static_cast<std::size_t>(out.count - i) / 4 * 4);
+    const std::uint64_t block = (first_index + static_cast<std::uint64_t>(i)) / 4;
+    for (std::size_t k = 0; k < count / 4; ++k) {
+      const auto four = random_block(seed, stream, block + k);
+      for (std::size_t lane = 0; lane < 4; ++lane) words[4 * k + lane] = four[lane];
+    }
+    for (std::size_t k = 0; k < count / 2; ++k) radii[k] = normal_radius(words[2 * k]);
+    float* const to = out.data + i;
+    for (std::size_t k = 0; k < count / 2; ++k) {
+      const auto [cosine, sine] = normal_direction(words[2 * k + 1]);
+      to[2 * k] = stddev * (radii[k] * cosine);
+      to[2 * k + 1] = stddev * (radii[k] * sine);
+    }
+    i += static_cast<std::int64_t>(count);
   }
   while (i < out.count) one();
 }

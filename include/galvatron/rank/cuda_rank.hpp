@@ -77,6 +77,7 @@ struct CudaPlatform {
   int ordinal = 0;
   device::cuda::Stream* stream = nullptr;  ///< in which the rank computes; of that GPU
   bool deterministic = true;               ///< see cuda::Machine
+  int threads = 1;                         ///< of a rank, for what the program computes itself
 
   /// Throws DeviceFailure for a precision that the GPU does not have, or when there is none.
   static void require(Precision precision, int ordinal = 0) {
@@ -94,9 +95,9 @@ struct CudaPlatform {
 
 /// Calls body(world, platform): a body of on_own_gpu(), on_own_gpus() and on_one_gpu() (rank/gpu_world.hpp).
 template <class Body>
-auto with_platform(const Body& body, bool deterministic = true) {
-  return [&body, deterministic](auto& world, int ordinal, device::cuda::Stream& compute) {
-    body(world, CudaPlatform{ordinal, &compute, deterministic});
+auto with_platform(const Body& body, bool deterministic = true, int threads = 1) {
+  return [&body, deterministic, threads](auto& world, int ordinal, device::cuda::Stream& compute) {
+    body(world, CudaPlatform{ordinal, &compute, deterministic, threads});
   };
 }
 

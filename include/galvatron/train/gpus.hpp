@@ -2,6 +2,7 @@
 // process or processes that torchrun, mpirun or srun have started.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -19,8 +20,9 @@ template <class List = InstantiatedStrategies>
 TrainReport train_on_gpu(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
                          int ordinal = 0) {
   CudaPlatform::require(plan.precision, ordinal);
+  const int threads = threads_per_rank(options, plan.ranks());
   return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
-    detail::on_one_gpu(plan.ranks(), ordinal, options.world, with_platform(train_one, options.deterministic));
+    detail::on_one_gpu(plan.ranks(), ordinal, options.world, with_platform(train_one, options.deterministic, threads));
   });
 }
 
@@ -29,8 +31,9 @@ TrainReport train_on_gpu(const Plan& plan, const ModelSpec& model, BatchSource& 
 /// Throws also DeviceFailure when there are fewer GPUs than ranks.
 template <class List = InstantiatedStrategies>
 TrainReport train_on_gpus(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
+  const int threads = threads_per_rank(options, plan.ranks());
   return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
-    detail::on_own_gpus(plan.ranks(), options.world.timeout, with_platform(train_one, options.deterministic));
+    detail::on_own_gpus(plan.ranks(), options.world.timeout, with_platform(train_one, options.deterministic, threads));
   });
 }
 
@@ -50,12 +53,15 @@ TrainReport train_on_gpus(comm::tcp::World& control, int ordinal, const Plan& pl
   detail::require_ranks(plan, control.size(), "there are");
   control.set_timeout(options.world.timeout);
   const std::vector<Seat> seats = take_seats(control, seat_on(ordinal));
-  TrainReport report = detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
-    detail::on_own_gpu(control, ordinal, options.world.timeout, with_platform(train_one, options.deterministic));
-  });
   const Seat& own = seats[static_cast<std::size_t>(control.rank())];
+  const auto is_here = [&](const Seat& seat) { return seat.same_host(own); };
+  const int threads = threads_per_rank(options, static_cast<int>(std::ranges::count_if(seats, is_here)));
+  TrainReport report = detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
+    detail::on_own_gpu(control, ordinal, options.world.timeout,
+                       with_platform(train_one, options.deterministic, threads));
+  });
   gather_report(control, report, options.recorder,
-                [&](int rank) { return seats[static_cast<std::size_t>(rank)].same_host(own); });
+                [&](int rank) { return is_here(seats[static_cast<std::size_t>(rank)]); });
   return report;
 }
 

@@ -60,10 +60,10 @@ struct TrainOptions {
   CheckpointOptions checkpoint{};
   std::int64_t data_tokens = 0;  ///< for the manifests of checkpoints, as is the next one (Data::size, Data::checksum)
   std::optional<std::uint32_t> data_crc32c{};
-  bool repeats = true;       ///< see Stage::repeat
-  bool searches = true;      ///< before training, the fastest algorithms of products, where a rank is alone
+  bool repeats = true;        ///< see Stage::repeat
+  bool searches = true;       ///< before training, the fastest algorithms of products, where a rank is alone
   bool deterministic = true;  ///< GPUs: the same bits every time; else attention's gradients differ by their rounding
-  int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
+  int threads_per_rank = 0;   ///< 0: the cores divided by the ranks, at least 1. On GPUs they draw the initial values
   comm::thread::Options world{};
   /// Called on rank 0's thread. What it throws ends the run: with a checkpoint, where there are any, within about 0.1
   /// s.
@@ -93,6 +93,10 @@ inline std::int64_t first_step(const TrainOptions& options) {
 
 /// Threads that each of `ranks` rank threads computes with on this machine.
 inline int threads_per_rank(int ranks) { return std::max(1, usable_cores() / ranks); }
+/// The same, or what the options ask for.
+inline int threads_per_rank(const TrainOptions& options, int ranks) {
+  return options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(ranks);
+}
 
 namespace detail {
 
@@ -111,7 +115,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
   if (options.resume != nullptr)
     restore(stage, *options.resume);
   else
-    stage.initialise(options.initial ? options.initial : runtime::initial_values(options.seed));
+    stage.initialise(options.initial ? options.initial : runtime::initial_values(options.seed, platform.threads));
   if constexpr (requires { rank.begin_search(); }) {
     if (options.searches && world.size() == 1) {  // on values of training: a GPU multiplies zeros faster
       rank.begin_search();
@@ -230,7 +234,7 @@ TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& s
 template <class List = InstantiatedStrategies>
 TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
   const int ranks = plan.ranks();
-  const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(ranks);
+  const int threads = threads_per_rank(options, ranks);
   HostPlatform::require(plan.precision);
   return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
     comm::thread::run(
