@@ -17,16 +17,14 @@
 #include <galvatron/search/search.hpp>
 #include <galvatron/strategy/space.hpp>
 
+#include "../sanitized.hpp"
+
 using namespace galvatron;
 using namespace galvatron::search;
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr long slower = 10;  // and larger
-#else
-constexpr long slower = 1;
-#endif
+constexpr long slower = test::sanitized ? 10 : 1;  // and larger
 
 struct Question {
   std::string model;

@@ -25,6 +25,7 @@
 
 #include "../comm/socket_threads.hpp"
 #include "../folder.hpp"
+#include "../sanitized.hpp"
 
 namespace {
 
@@ -247,7 +248,8 @@ TEST_CASE("many ranks have small pools, which together are beyond caches") {
   }
 }
 
-TEST_CASE("a profile that takes more memory than there is, is refused before it takes any") {
+TEST_CASE("a profile that takes more memory than there is, is refused before it takes any" *
+          doctest::skip(galvatron::test::sanitized)) {
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
   rlimit little = before;

@@ -7,6 +7,7 @@
 
 #include <galvatron/strategy/legality.hpp>
 
+#include "../sanitized.hpp"
 #include "check_plan.hpp"
 #include "toy.hpp"
 
@@ -77,11 +78,7 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
 }
 
 // Sanitizers make a step ten times as long.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int most_steps = 2;
-#else
-inline constexpr int most_steps = 20;
-#endif
+inline constexpr int most_steps = galvatron::test::sanitized ? 2 : 20;
 
 /// @param steps  GPT and Llama train 20; four show the same of what other families add
 inline void check_same_training(const ModelSpec& spec, int ranks, int steps = 4) {
