@@ -198,7 +198,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.window_attention_backward(windows, cf, cf, cf, /*table=*/cf, /*lse=*/cf, /*d_o=*/cf, /*dq=*/f, /*dk=*/f, /*dv=*/f,
                               /*dtable=*/f);
 
-  // y = norm(x) * gamma (+ beta, LayerNorm); y may be x; stats (rows, 2) = mean and 1/deviation (RMSNorm: 0 and 1/rms).
+  // y = norm(x) * gamma + beta (RMSNorm: empty); y may be x; stats (rows, 2) = mean and 1/deviation (RMSNorm: 0 and
+  // 1/rms).
   d.norm_forward(NormKind::layer_norm, /*rows=*/n, /*hidden=*/n, /*epsilon=*/1e-5, cf, cf, cf, /*y=*/f, /*stats=*/f);
   // sum = x + r, rounded to T; y and stats as norm_forward has them of the sum. sum may be x or r, y may be r.
   d.add_norm_forward(NormKind::layer_norm, n, n, 1e-5, /*x=*/cf, /*r=*/cf, /*gamma=*/cf, /*beta=*/cf, /*sum=*/f,

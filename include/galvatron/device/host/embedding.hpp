@@ -17,7 +17,7 @@ template <class T>
 void embedding_forward(const Team& team, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
                        std::int64_t first, std::int64_t count, const T* table, T* out) {
   const auto bytes = static_cast<std::size_t>(hidden) * sizeof(T);
-  for_rows(team, rows, hidden, [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
+  for_rows(team, rows, hidden, [=](std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
     if (entry < 0)
       std::memset(static_cast<void*>(out + row * hidden), 0, bytes);

@@ -4,7 +4,8 @@
 //
 // A loop body is an always-inline lambda; `with_isa` calls it from a function of the wanted target, whose instruction
 // set it takes. Compilers shy away from the widest registers, which slowed early processors down; here they are used.
-// Vectors travel by reference and stay inside always-inline functions: no calling convention is involved.
+// Vectors travel by reference and stay inside always-inline functions: no calling convention is involved. A loop calls
+// a copy of its body, whose captures may stay in registers; those of the original are read again behind each store.
 #pragma once
 
 #include <algorithm>
@@ -229,7 +230,10 @@ GALVATRON_INLINE void for_lanes(std::int64_t first, std::int64_t last, const aut
 /// The same for the elements of a flat operation, [0, n), on all threads.
 void for_lanes(const Team& team, std::int64_t n, const auto& f) {
   for_runs(team, n, 64, 1, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA { for_lanes<Vectors<isa>>(first, last, f); });
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+      const auto here = f;
+      for_lanes<Vectors<isa>>(first, last, here);
+    });
   });
 }
 
@@ -240,7 +244,8 @@ void for_rows(const Team& team, std::int64_t rows, std::int64_t cost, const F& f
   for_runs(team, rows, 1, cost, [&](std::int64_t first, std::int64_t last, int) {
     if constexpr (std::is_invocable_v<F, std::int64_t>)
       vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-        for (std::int64_t row = first; row < last; ++row) f(row);
+        const F here = f;
+        for (std::int64_t row = first; row < last; ++row) here(row);
       });
     else
       with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {

@@ -190,7 +190,7 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
         for (std::int64_t first = run; first < run_end; first += adamw_block) {
           const std::int64_t last = std::min(first + adamw_block, run_end);
           alignas(tensor_alignment) std::array<W, adamw_block> rounded;
-          for_lanes<Vectors<isa>>(first, last, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+          const auto update = [&, step, scale, master, g, m, v]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
             typename S::Float w, gradient, mean, variance;
             get_lanes<S>(master + i, w);
             get_lanes<S>(g + i, gradient);
@@ -213,7 +213,8 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
             } else {
               put_lanes<S>(rounded.data() + (i - first), w);
             }
-          });
+          };
+          for_lanes<Vectors<isa>>(first, last, update);
           if constexpr (rounds) put_block(rounded.data(), last - first, streams, working + first);
         }
       }
