@@ -77,9 +77,9 @@ void with_format_of_a(op::Kind kind, const auto& f) {
 
 /// The parts of the cost::room_8bit(m, n, k) bytes that a product gets.
 struct Room8bit {
-  View<std::uint8_t> a;  ///< (m, k)
-  View<std::uint8_t> b;  ///< (n, k)
-  View<float> unscale;   ///< what a is multiplied with after rounding, and in [of_b] what b is
+  View<std::uint8_t> a;                    ///< (m, k)
+  View<std::uint8_t> b;                    ///< (n, k)
+  View<float> unscale;                     ///< what a is multiplied with after rounding, and in [of_b] what b is
   static constexpr std::int64_t of_b = 4;  ///< cuBLASLt takes scales on 16-byte boundaries
 
   Room8bit(View<std::byte> room, std::int64_t m, std::int64_t n, std::int64_t k)

@@ -144,7 +144,8 @@ inline Result<Cluster> profile_gpus(const ProfileOptions& options) {
                        std::to_string(comm::local_gpu::most_ranks));
   return detail::measured_gpus(options, gpu_cluster(*placement), true, [&](const auto& measure) {
     if (placement->kind == Placement::Kind::own_gpus)
-      detail::on_own_gpus(placement->ranks, comm::thread::Options{}.timeout, with_platform(measure, options.deterministic));
+      detail::on_own_gpus(placement->ranks, comm::thread::Options{}.timeout,
+                          with_platform(measure, options.deterministic));
     else
       detail::on_one_gpu(placement->ranks, placement->gpu, {}, with_platform(measure, options.deterministic));
   });
@@ -164,7 +165,8 @@ inline Result<Cluster> profile_gpus(comm::tcp::World& control, int ordinal, cons
                                  View<std::int64_t>(memory.data(), static_cast<std::int64_t>(memory.size())));
   cluster.device.memory = {*std::ranges::min_element(memory)};
   return detail::measured_gpus(options, std::move(cluster), control.rank() == 0, [&](const auto& measure) {
-    detail::on_own_gpu(control, ordinal, comm::thread::Options{}.timeout, with_platform(measure, options.deterministic));
+    detail::on_own_gpu(control, ordinal, comm::thread::Options{}.timeout,
+                       with_platform(measure, options.deterministic));
   });
 }
 

@@ -62,8 +62,8 @@ View<U> tensor_of(const ParameterLayout& layout, View<U> store, ParameterName na
 /// The values that training starts from: as the tensor's `init` says, by seed, layer number and place.
 /// @param threads  that draw them, the caller included; the values are the same with any number
 inline ParameterSource initial_values(std::uint64_t seed, int threads = 1) {
-  return [seed, team = std::make_shared<Team>(threads)](int layer, const ParameterTensor& tensor,
-                                                                std::int64_t index, View<float> values) {
+  return [seed, team = std::make_shared<Team>(threads)](int layer, const ParameterTensor& tensor, std::int64_t index,
+                                                        View<float> values) {
     if (tensor.init != ParameterInit::normal) {
       std::fill(values.begin(), values.end(), tensor.init == ParameterInit::one ? 1.0F : 0.0F);
       return;
