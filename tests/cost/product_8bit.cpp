@@ -66,7 +66,7 @@ TEST_CASE("fp8 keeps what bf16 keeps, and has room for rounded operands while la
   const std::int64_t h = 4096;
   const std::int64_t ffn = 4 * h / 2;
   // At the peak of forward lie the hidden units and the operands of the product behind them.
-  CHECK(rounded.forward_workspace - plain.forward_workspace == Bytes{room_8bit(2048, h, ffn)});
+  CHECK(rounded.forward_workspace - plain.forward_workspace == Bytes{buffer_bytes_8bit(2048, h, ffn)});
   CHECK(rounded.backward_workspace > plain.backward_workspace);
   int products = 0;
   for (const op::Work& work : rounded.forward) products += work.eight_bit ? work.times : 0;

@@ -136,15 +136,15 @@ void products_8bit() {
         auto b = p.template random<bfloat16>(k * n);
         auto bias = p.template random<bfloat16>(n);
         auto c = p.template random<C>(m * n);
-        auto room = p.template zeros<float>(cost::room_8bit(m, n, k) / 4);
+        auto buffer = p.template zeros<float>(cost::buffer_bytes_8bit(m, n, k) / 4);
         const auto bytes = [](View<float> x) {
           return View<std::byte>(reinterpret_cast<std::byte*>(x.data), 4 * x.count);
         };
         p.run([&](auto& d, auto of) {
-          d.gemm_8bit(kind, m, n, k, of(a), of(b), of(c), false, of(bias), bytes(of(room)));
+          d.gemm_8bit(kind, m, n, k, of(a), of(b), of(c), false, of(bias), bytes(of(buffer)));
         });
         p.check("8-bit product", c, tolerance);
-        p.run([&](auto& d, auto of) { d.gemm_8bit(kind, m, n, k, of(a), of(b), of(c), true, {}, bytes(of(room))); });
+        p.run([&](auto& d, auto of) { d.gemm_8bit(kind, m, n, k, of(a), of(b), of(c), true, {}, bytes(of(buffer))); });
         p.check("sum of 8-bit products", c, tolerance);
       }
   });

@@ -197,7 +197,7 @@ TEST_CASE("shapes that cuDNN is not asked about") {
 }
 
 TEST_CASE("a description that cuDNN cannot read is refused in its own words") {
-  CHECK_THROWS_WITH_AS(test::described_device("{}"), doctest::Contains("maxGridSize"), cudnn::Refused);
+  CHECK_THROWS_WITH_AS(test::described_device("{}"), doctest::Contains("maxGridSize"), cudnn::Unsupported);
 }
 
 }  // namespace

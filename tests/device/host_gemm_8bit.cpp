@@ -129,5 +129,5 @@ TEST_CASE("extents of 8-bit products are multiples of 16") {
   CHECK(cost::fits_8bit(16, 32, 48));
   for (const auto& [m, n, k] : {std::tuple{8, 32, 48}, {16, 0, 16}, {16, 24, 16}, {16, 16, 100}})
     CHECK_FALSE(cost::fits_8bit(m, n, k));
-  CHECK(cost::room_8bit(16, 32, 48) == 48 * 48 + 64);
+  CHECK(cost::buffer_bytes_8bit(16, 32, 48) == 48 * 48 + 64);
 }

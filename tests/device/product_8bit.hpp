@@ -67,7 +67,7 @@ template <class D, class C>
 void multiply_8bit(D& device, op::Kind kind, Product8bit s, const std::vector<bfloat16>& a,
                    const std::vector<bfloat16>& b, std::vector<C>& c, bool accumulate,
                    const std::vector<bfloat16>& bias) {
-  const std::int64_t bytes = cost::room_8bit(s.m, s.n, s.k);
+  const std::int64_t bytes = cost::buffer_bytes_8bit(s.m, s.n, s.k);
   const auto free = [](std::byte* p) { ::operator delete(p, std::align_val_t(tensor_alignment)); };
   const std::unique_ptr<std::byte, decltype(free)> room(
       static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), std::align_val_t(tensor_alignment))),

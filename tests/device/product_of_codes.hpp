@@ -19,7 +19,7 @@ inline void multiply_codes(const device::Product& p, const void* a, const void* 
         float sum = 0;
         for (std::int64_t l = 0; l < p.k; ++l)
           sum += static_cast<float>(codes_a[i * p.k + l]) * static_cast<float>(codes_b[j * p.k + l]);
-        float value = sum * unscale[0] * unscale[device::Room8bit::of_b];
+        float value = sum * unscale[0] * unscale[device::Buffers8bit::of_b];
         if (p.bias) value += device::kernels::get(static_cast<const bfloat16*>(bias)[j]);
         C& to = out[i * p.n + j];
         device::kernels::put(to, p.accumulate ? device::kernels::get(to) + value : value);

@@ -45,9 +45,9 @@ TEST_CASE("what a piece throws reaches the caller, and the team works on") {
 
 namespace {
 
-// An executor that has always time, and turns the order of the pieces round.
+// An executor that is always idle, and turns the order of the pieces round.
 struct Backwards {
-  [[nodiscard]] bool has_time() const { return true; }
+  [[nodiscard]] bool has_idle() const { return true; }
   template <class F>
   void each(std::size_t count, const F& piece) {
     for (std::size_t i = count; i-- > 0;) piece(i);
@@ -78,11 +78,11 @@ TEST_CASE("the solver's answer does not depend on who helps, nor on the order of
     Solver alone(p, limits);
     Solver helped(p, limits, &team);
     const auto one = alone.fastest();
-    const std::size_t before = team.helped();
+    const std::size_t before = team.joins();
     const auto many = helped.fastest();
     Solver turned(p, limits, &backwards);
     const auto other = turned.fastest();
-    if (p.stages() > 1) helped_with_pipelines += team.helped() - before;
+    if (p.stages() > 1) helped_with_pipelines += team.joins() - before;
     REQUIRE(one.has_value() == many.has_value());
     REQUIRE(one.has_value() == other.has_value());
     CHECK(alone.work() == helped.work());

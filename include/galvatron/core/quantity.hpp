@@ -59,7 +59,7 @@ inline std::vector<std::string_view> parts_of(std::string_view text, char separa
   return out;
 }
 
-std::vector<std::string_view> parts_of(std::string&&, char) = delete;  // they would be parts of nothing
+std::vector<std::string_view> parts_of(std::string&&, char) = delete;  // the views would dangle
 
 /// A number at the beginning of a text; nothing for another word or one above 2^63 - 1.
 inline std::optional<std::int64_t> leading_number(std::string_view text) {

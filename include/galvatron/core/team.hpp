@@ -1,4 +1,4 @@
-// Independent pieces of work on several threads. A piece may itself have pieces: threads with nothing to do take them.
+// A thread pool for loops of independent iterations, which may contain such loops themselves.
 #pragma once
 
 #include <algorithm>
@@ -12,67 +12,66 @@
 
 namespace galvatron {
 
-/// Threads that share work. One that calls `each` works on its pieces itself; the others help where something is left,
-/// the newest work first, so that pieces within pieces are not waited for.
+/// A thread that calls each() runs iterations of its own loop; idle threads take iterations of any open loop, the
+/// newest loop first, so that nested loops cannot deadlock.
 class Team {
  public:
-  /// @param threads  the caller included; fewer where the machine gives no more, at most 256
+  /// @param threads  the calling thread included; at most 256, fewer if the system refuses to start them
   explicit Team(int threads) {
     try {
-      for (int i = 1; i < std::min(threads, 256); ++i) helpers_.emplace_back([this] { help_until_end(); });
+      for (int i = 1; i < std::min(threads, 256); ++i) workers_.emplace_back([this] { worker_main(); });
     } catch (const std::system_error&) {
       return;
     }
   }
   ~Team() {
     ended_ = true;
-    announce();
+    notify();
   }
 
-  [[nodiscard]] bool alone() const { return helpers_.empty(); }
-  /// Whether a thread has nothing to do: small pieces are not worth announcing otherwise.
-  [[nodiscard]] bool has_time() const { return idle_.load(std::memory_order_relaxed) > 0; }
-  /// How often a thread helped with the work of another.
-  [[nodiscard]] std::size_t helped() const { return helped_.load(); }
+  [[nodiscard]] bool alone() const { return workers_.empty(); }
+  /// True if some thread is idle; otherwise small loops are not worth sharing.
+  [[nodiscard]] bool has_idle() const { return idle_.load(std::memory_order_relaxed) > 0; }
+  /// How often a thread joined the loop of another.
+  [[nodiscard]] std::size_t joins() const { return joins_.load(); }
 
-  /// Calls `piece(i)` for i = 0..count-1 on all threads that have time, this one included; rethrows what a piece
-  /// throws.
+  /// Calls `body(i)` for i = 0..count-1 on this thread and all idle ones; rethrows what an iteration throws.
   template <class F>
-  void each(std::size_t count, const F& piece) {
+  void each(std::size_t count, const F& body) {
     if (alone() || count < 2) {
-      for (std::size_t i = 0; i < count; ++i) piece(i);
+      for (std::size_t i = 0; i < count; ++i) body(i);
       return;
     }
-    Job job{count, &piece, [](const void* context, std::size_t i) { (*static_cast<const F*>(context))(i); }};
+    Loop loop{count, &body, [](const void* context, std::size_t i) { (*static_cast<const F*>(context))(i); }};
     {
       const std::scoped_lock lock(mutex_);
-      jobs_.push_back(&job);
+      loops_.push_back(&loop);
     }
-    announce();
-    job.work();
+    notify();
+    loop.run();
     while (true) {
-      const unsigned seen = news_.load();
+      const unsigned seen = changes_.load();
       {
         const std::scoped_lock lock(mutex_);
-        std::erase(jobs_, &job);  // nobody else begins
-        if (job.helpers == 0) break;
+        std::erase(loops_, &loop);  // no other thread joins
+        if (loop.joined == 0) break;
       }
-      if (!help()) wait_for_news(seen);
+      if (!run_newest()) wait_for_change(seen);
     }
-    if (job.failure) std::rethrow_exception(job.failure);
+    if (loop.failure) std::rethrow_exception(loop.failure);
   }
 
  private:
-  struct Job {
+  struct Loop {
     std::size_t count;
     const void* context;
     void (*call)(const void*, std::size_t);
     std::atomic<std::size_t> next{0};
     std::atomic<bool> failed{false};
     std::exception_ptr failure{};
-    int helpers = 0;  // guarded by the team's mutex
+    int joined = 0;  // other threads in it; guarded by the team's mutex
 
-    void work() {
+    void run() {
       try {
         for (std::size_t i = next++; i < count; i = next++) call(context, i);
       } catch (...) {
@@ -82,54 +81,53 @@ class Team {
     }
   };
 
-  void announce() {
-    ++news_;
-    news_.notify_all();
+  void notify() {
+    ++changes_;
+    changes_.notify_all();
   }
-  // Work comes in quick succession: going to sleep and being woken take longer than most waits. Others may have the
-  // core meanwhile.
-  void wait_for_news(unsigned seen) {
+  // Spins first, since loops follow each other faster than a thread sleeps and wakes; yields the core meanwhile.
+  void wait_for_change(unsigned seen) {
     ++idle_;
-    for (int i = 0; i < looks && news_.load() == seen; ++i)
+    for (int i = 0; i < spins && changes_.load() == seen; ++i)
       if (i % 64 == 63) std::this_thread::yield();
-    if (news_.load() == seen) news_.wait(seen);
+    if (changes_.load() == seen) changes_.wait(seen);
     --idle_;
   }
-  // Helps with the newest job that has pieces left; false when there is none.
-  bool help() {
-    Job* job = nullptr;
+  // Runs iterations of the newest loop that has any left; false if there is none.
+  bool run_newest() {
+    Loop* loop = nullptr;
     {
       const std::scoped_lock lock(mutex_);
-      for (std::size_t i = jobs_.size(); i-- > 0 && job == nullptr;)
-        if (jobs_[i]->next.load() < jobs_[i]->count) job = jobs_[i];
-      if (job == nullptr) return false;
-      ++job->helpers;
+      for (std::size_t i = loops_.size(); i-- > 0 && loop == nullptr;)
+        if (loops_[i]->next.load() < loops_[i]->count) loop = loops_[i];
+      if (loop == nullptr) return false;
+      ++loop->joined;
     }
-    ++helped_;
-    job->work();
+    ++joins_;
+    loop->run();
     {
       const std::scoped_lock lock(mutex_);
-      --job->helpers;
+      --loop->joined;
     }
-    announce();
+    notify();
     return true;
   }
-  void help_until_end() {
+  void worker_main() {
     while (!ended_) {
-      const unsigned seen = news_.load();
-      if (!help() && !ended_) wait_for_news(seen);
+      const unsigned seen = changes_.load();
+      if (!run_newest() && !ended_) wait_for_change(seen);
     }
   }
 
-  static constexpr int looks = 30'000;  // about a tenth of a millisecond
+  static constexpr int spins = 30'000;  // about a tenth of a millisecond
 
   std::mutex mutex_;
-  std::vector<Job*> jobs_;  // with pieces that nobody has begun, perhaps
-  std::atomic<unsigned> news_{0};
+  std::vector<Loop*> loops_;  // open: other threads may join
+  std::atomic<unsigned> changes_{0};
   std::atomic<int> idle_{0};
-  std::atomic<std::size_t> helped_{0};
+  std::atomic<std::size_t> joins_{0};
   std::atomic<bool> ended_{false};
-  std::vector<std::jthread> helpers_;  // last: they end before the rest does
+  std::vector<std::jthread> workers_;  // last, so that they are joined before other members go
 };
 
 }  // namespace galvatron

@@ -280,7 +280,7 @@ class Fold {
     const std::int64_t m = of(step.m);
     const std::int64_t n = step.code == Code::linear_activation ? inputs_of(step.activation) * of(step.n) : of(step.n);
     const std::int64_t k = of(step.k);
-    return step.eight_bit && fits_8bit(m, n, k) ? room_8bit(m, n, k) : 0;
+    return step.eight_bit && fits_8bit(m, n, k) ? buffer_bytes_8bit(m, n, k) : 0;
   }
 
   const program::LayerProgram& p_;

@@ -81,9 +81,9 @@ constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& ba
   store.update(out.update);
   out.states = store.states();
   // Where traffic overlaps the computation of neighbouring layers there are two buffers.
-  const int rooms = batch.overlap ? 2 : 1;
-  out.forward_workspace = out.backward_workspace = store.gathered() * rooms;
-  (split ? out.weights_workspace : out.backward_workspace) += store.gradient() * rooms;
+  const int buffers = batch.overlap ? 2 : 1;
+  out.forward_workspace = out.backward_workspace = store.gathered() * buffers;
+  (split ? out.weights_workspace : out.backward_workspace) += store.gradient() * buffers;
   out.streams = out.overlaps_data = batch.overlap;
   return out;
 }

@@ -17,7 +17,7 @@ constexpr bool fits_8bit(std::int64_t m, std::int64_t n, std::int64_t k) {
 }
 
 /// Bytes of both rounded operands and of their two scales, which lie on 16-byte boundaries.
-constexpr std::int64_t room_8bit(std::int64_t m, std::int64_t n, std::int64_t k) {
+constexpr std::int64_t buffer_bytes_8bit(std::int64_t m, std::int64_t n, std::int64_t k) {
   return aligned_bytes(m * k) + aligned_bytes(n * k) + aligned_bytes(2 * 16);
 }
 

@@ -173,8 +173,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // b are bfloat16 and c is bfloat16 or float (tn: float). Bias only without accumulate.
   d.gemm(op::Kind::gemm_nt, n, n, n, cf, cf, f, /*accumulate=*/false, /*bias=*/cf);
   // The same with a and b bfloat16 that are scaled and rounded to 8 bits first (device/product.hpp), for extents
-  // that cost::fits_8bit; c bfloat16 or float; `room` of cost::room_8bit(m, n, k) bytes.
-  d.gemm_8bit(op::Kind::gemm_nt, n, n, n, half, half, f, /*accumulate=*/false, /*bias=*/half, /*room=*/raw);
+  // that cost::fits_8bit; c bfloat16 or float; `buffer` of cost::buffer_bytes_8bit(m, n, k) bytes.
+  d.gemm_8bit(op::Kind::gemm_nt, n, n, n, half, half, f, /*accumulate=*/false, /*bias=*/half, /*buffer=*/raw);
 
   // o (queries * b rows) and lse (b, heads, queries): natural-log sum of exponentials. Blocked; no (S, S) matrix.
   d.attention_forward(shape, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*o=*/f, /*lse=*/f);

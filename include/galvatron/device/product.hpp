@@ -75,17 +75,17 @@ void with_format_of_a(op::Kind kind, const auto& f) {
     f.template operator()<float8_e4m3>();
 }
 
-/// The parts of the cost::room_8bit(m, n, k) bytes that a product gets.
-struct Room8bit {
+/// The parts of the cost::buffer_bytes_8bit(m, n, k) bytes that a product gets.
+struct Buffers8bit {
   View<std::uint8_t> a;                    ///< (m, k)
   View<std::uint8_t> b;                    ///< (n, k)
   View<float> unscale;                     ///< what a is multiplied with after rounding, and in [of_b] what b is
   static constexpr std::int64_t of_b = 4;  ///< cuBLASLt takes scales on 16-byte boundaries
 
-  Room8bit(View<std::byte> room, std::int64_t m, std::int64_t n, std::int64_t k)
-      : a(reinterpret_cast<std::uint8_t*>(room.data), m * k),
+  Buffers8bit(View<std::byte> buffer, std::int64_t m, std::int64_t n, std::int64_t k)
+      : a(reinterpret_cast<std::uint8_t*>(buffer.data), m * k),
         b(a.data + aligned_bytes(m * k), n * k),
-        unscale(reinterpret_cast<float*>(room.data + aligned_bytes(m * k) + aligned_bytes(n * k)), of_b + 1) {}
+        unscale(reinterpret_cast<float*>(buffer.data + aligned_bytes(m * k) + aligned_bytes(n * k)), of_b + 1) {}
 };
 
 }  // namespace galvatron::device

@@ -126,9 +126,10 @@ class Bench {
     const auto multiply = [&](View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
       if constexpr (std::is_same_v<T, bfloat16>) {
         if (product.eight_bit) {
-          const std::int64_t room = cost::room_8bit(m, n, k);
-          return device_.gemm_8bit(product.kind, m, n, k, View<const T>(a), View<const T>(b), c, accumulate, bias,
-                                   outputs_.slice((outputs_.count - room) / tensor_alignment * tensor_alignment, room));
+          const std::int64_t bytes = cost::buffer_bytes_8bit(m, n, k);
+          return device_.gemm_8bit(
+              product.kind, m, n, k, View<const T>(a), View<const T>(b), c, accumulate, bias,
+              outputs_.slice((outputs_.count - bytes) / tensor_alignment * tensor_alignment, bytes));
         }
       }
       device_.gemm(product.kind, m, n, k, a, b, c, accumulate, bias);

@@ -203,7 +203,7 @@ class Executor {
            cost::fits_8bit(of(step.m), columns(step), of(step.k));
   }
   [[nodiscard]] std::int64_t rounded_operands(const Step& step) const {
-    return rounds(step) ? cost::room_8bit(of(step.m), columns(step), of(step.k)) : 0;
+    return rounds(step) ? cost::buffer_bytes_8bit(of(step.m), columns(step), of(step.k)) : 0;
   }
   // Rounded operands lie between the two ends of the frame's stack.
   [[nodiscard]] View<std::byte> rounding_scratch(const Step& step) const {

@@ -1,4 +1,4 @@
-// The plain schemes that everybody knows: what a plan is held against.
+// The standard schemes with one strategy for all layers, which plans are compared with.
 #pragma once
 
 #include <galvatron/strategy/spec.hpp>

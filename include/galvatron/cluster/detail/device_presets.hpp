@@ -1,6 +1,6 @@
-// The figures behind the cluster presets: data sheets, and public measurements of kernels and collectives. Nothing here
-// comes from a training run. docs/clusters.md names the source of every column; tests/cost/curves.cpp compares the
-// prices that come of them with the measurements.
+// The figures behind the cluster presets: data sheets, public measurements of kernels and collectives, and a profile of
+// an H200. Nothing here comes from a training run. docs/clusters.md names the source of every column;
+// tests/cost/curves.cpp compares the prices that come of them with the measurements.
 #pragma once
 
 #include <array>

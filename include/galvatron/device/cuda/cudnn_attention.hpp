@@ -1,9 +1,9 @@
 // Attention through cuDNN: bfloat16, as graphs of operations in the form that its fused engines recognise.
 //
-// Which shapes an engine takes, only the library knows; what it refuses, our own kernel computes. Backward in two ways:
-// deterministic, with the weights' gradient, (queries, keys) of every head, in its workspace, which it writes and reads
-// again; or adding to dq in float from all blocks of keys, in an order that varies, with (queries, head_dim) of every
-// head. Where the workspace is too small, samples and heads are taken a part at a time.
+// The library decides which shapes an engine supports; our own kernel computes the others. Backward has two graphs. The
+// deterministic one stores dS, (queries, keys) of every head, in its workspace. The other accumulates dQ in float,
+// (queries, head_dim) of every head, by atomic additions of all key blocks. If the workspace is too small, samples and
+// heads are computed a part at a time.
 #pragma once
 
 #include <cmath>
@@ -109,8 +109,8 @@ inline Graph attention_forward_graph(const AttentionShape& s, const AttentionPar
 }
 
 /// dq, dk and dv from what forward had and gave, and d_o. With P the weights and D = row sums of o * d_o:
-/// dV = P^T dO; dS = scale P * (dO V^T - D); dQ = dS K; dK = dS^T Q. D lies in memory between the engine's kernels, and
-/// dQ in float where it is not deterministic: by that cuDNN knows which of its ways is meant.
+/// dV = P^T dO; dS = scale P * (dO V^T - D); dQ = dS K; dK = dS^T Q. D is stored in
+/// memory between the engine's kernels. A dQ in float that is stored in memory selects cuDNN's accumulating engine.
 inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPart& part, bool deterministic) {
   Graph graph;
   const AttentionTensors t{graph, s, part};
@@ -182,7 +182,7 @@ struct Call {
 };
 
 /// A plan for a part of the samples and heads, executed for one part after the other. The workspace has its row sums,
-/// its sums for dq, and what the plan itself wants.
+/// its float dq, and the plan's own workspace.
 struct PlannedAttention {
   AttentionPart part{};
   Plan plan;
@@ -190,7 +190,7 @@ struct PlannedAttention {
   std::int64_t dq_sum_bytes = 0;
 };
 
-/// Backward for as many samples and heads as fit the workspace. Throws Refused.
+/// Backward for as many samples and heads as fit the workspace. Throws Unsupported.
 inline PlannedAttention plan_attention_backward(const AttentionShape& s, const Target& target, std::int64_t workspace,
                                                 bool deterministic) {
   AttentionPart part{s.batch, s.kv_heads};
@@ -210,7 +210,7 @@ inline PlannedAttention plan_attention_backward(const AttentionShape& s, const T
           part,
           Plan(attention_backward_graph(s, part, deterministic), target, workspace - row_sums - dq_sums, deterministic),
           row_sums, dq_sums};
-    } catch (const NeedsWorkspace&) {
+    } catch (const InsufficientWorkspace&) {
       if (part.samples == 1 && part.kv_heads == 1) throw;
     }
     if (part.samples > 1)
@@ -221,14 +221,14 @@ inline PlannedAttention plan_attention_backward(const AttentionShape& s, const T
 }
 
 /// Forward for all samples and heads, or backward; deterministic too where the other way does not take the shape.
-/// Throws Refused.
+/// Throws Unsupported.
 inline PlannedAttention plan_attention(const AttentionShape& s, bool backward, const Target& target,
                                        std::int64_t workspace, bool deterministic) {
   const AttentionPart all{s.batch, s.kv_heads};
   if (!backward) return {all, Plan(attention_forward_graph(s, all), target, workspace)};
   if (!deterministic) try {
       return plan_attention_backward(s, target, workspace, false);
-    } catch (const Refused&) {
+    } catch (const Unsupported&) {
     }
   return plan_attention_backward(s, target, workspace, true);
 }
@@ -260,7 +260,7 @@ class Attention {
   Attention(const Stream& stream, View<std::byte> workspace, int major, bool deterministic = true)
       : stream_(stream), workspace_(workspace), major_(major), deterministic_(deterministic) {}
 
-  /// One line for every shape that cuDNN refused.
+  /// One line for every shape that cuDNN does not support.
   [[nodiscard]] const std::set<std::string>& refusals() const { return refusals_; }
 
   /// Forward, or with d_o backward. False: nothing was done, cuDNN does not take it.
@@ -295,8 +295,8 @@ class Attention {
         try {
           planned->plan.execute(handle_.get(), call.ids, call.data,
                                 workspace_.data + planned->row_sum_bytes + planned->dq_sum_bytes);
-        } catch (const cudnn::Refused& refused) {
-          throw DeviceFailure("cuDNN: attention failed: " + std::string(refused.what()));
+        } catch (const cudnn::Unsupported& unsupported) {
+          throw DeviceFailure("cuDNN: attention failed: " + std::string(unsupported.what()));
         }
       }
     return true;
@@ -317,11 +317,11 @@ class Attention {
     const auto [found, fresh] = plans_.try_emplace(std::pair(s, backward));
     if (fresh) try {
         if (const std::string reason = cudnn::unsuited(s, backward, major_); !reason.empty())
-          throw cudnn::Refused(reason);
+          throw cudnn::Unsupported(reason);
         open();
         found->second = cudnn::plan_attention(s, backward, {.handle = handle_.get()}, workspace_.count, deterministic_);
-      } catch (const cudnn::Refused& refused) {
-        refusals_.insert(cudnn::to_string(s, backward) + ": " + refused.what());
+      } catch (const cudnn::Unsupported& unsupported) {
+        refusals_.insert(cudnn::to_string(s, backward) + ": " + unsupported.what());
       }
     return found->second ? &*found->second : nullptr;
   }
@@ -329,7 +329,8 @@ class Attention {
   void open() {
     if (handle_.get() != nullptr) return;
     if (cudnnGetVersion() < oldest)
-      throw cudnn::Refused("version " + std::to_string(cudnnGetVersion()) + " is older than " + std::to_string(oldest));
+      throw cudnn::Unsupported("version " + std::to_string(cudnnGetVersion()) + " is older than " +
+                               std::to_string(oldest));
     Owner<cudnnHandle_t, cudnnDestroy> handle;
     cudnn::check(cudnnCreate(handle.out()), "handle");
     cudnn::check(cudnnSetStream(handle.get(), stream_.get()), "stream");

@@ -22,7 +22,7 @@
 namespace galvatron::device::cuda::cudnn {
 
 /// cuDNN does not do what was asked for; `what` says which part, in its own words.
-class Refused : public std::runtime_error {
+class Unsupported : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -33,13 +33,13 @@ inline void check(cudnnStatus_t status, const char* what) {
   cudnnGetLastErrorString(text.data(), text.size());
   std::string message = std::string(what) + ": " + cudnnGetErrorString(status);
   if (text[0] != '\0') message += " (" + galvatron::detail::one_line(text.data()) + ")";
-  throw Refused(message);
+  throw Unsupported(message);
 }
 
 /// The same for want of workspace.
-class NeedsWorkspace : public Refused {
+class InsufficientWorkspace : public Unsupported {
  public:
-  using Refused::Refused;
+  using Unsupported::Unsupported;
 };
 
 /// A value of an object; those of no elements are left out.
@@ -252,9 +252,9 @@ inline std::vector<Choice> choices(const Object& operations, const Target& targe
   return found;
 }
 
-/// The first of the library's choices within that workspace, compiled; where `deterministic`, of those that give the
-/// same bits every time. Throws Refused, with the library's last reason, when there is none, and NeedsWorkspace when a
-/// larger workspace has one.
+/// An execution plan of the first configuration that the library's heuristics propose within a workspace limit; where
+/// `deterministic`, of those that are bitwise reproducible. Throws Unsupported with the library's last message if there
+/// is none, InsufficientWorkspace if one needs a larger workspace.
 class Plan {
  public:
   Plan(const Graph& graph, const Target& target, std::int64_t most_workspace, bool deterministic = true)
@@ -264,17 +264,17 @@ class Plan {
     bool short_of_workspace = false;
     for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
       for (const Choice& choice : choices(operations, target, mode)) try {
-          if (deterministic && choice.varies) throw Refused("cuDNN's engine gives other bits every time");
+          if (deterministic && choice.varies) throw Unsupported("cuDNN's engine gives other bits every time");
           plan_ = compiled(choice, target, most_workspace);
           return;
-        } catch (const NeedsWorkspace& refused) {
+        } catch (const InsufficientWorkspace& unsupported) {
           short_of_workspace = true;
-          reason = refused.what();
-        } catch (const Refused& refused) {
-          reason = refused.what();
+          reason = unsupported.what();
+        } catch (const Unsupported& unsupported) {
+          reason = unsupported.what();
         }
-    if (short_of_workspace) throw NeedsWorkspace(reason);
-    throw Refused(reason);
+    if (short_of_workspace) throw InsufficientWorkspace(reason);
+    throw Unsupported(reason);
   }
 
   /// In the handle's stream; `data` of tensors `ids`.
@@ -292,8 +292,8 @@ class Plan {
   static Object compiled(const Choice& choice, const Target& target, std::int64_t most_workspace) {
     const auto check_room = [&](std::int64_t workspace) {
       if (workspace > most_workspace)
-        throw NeedsWorkspace("cuDNN's engine needs a workspace of " + std::to_string(workspace) + " bytes and has " +
-                             std::to_string(most_workspace));
+        throw InsufficientWorkspace("cuDNN's engine needs a workspace of " + std::to_string(workspace) +
+                                    " bytes and has " + std::to_string(most_workspace));
     };
     check_room(choice.workspace);
     Object plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan",

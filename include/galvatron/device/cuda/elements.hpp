@@ -118,7 +118,7 @@ void for_elements(auto& launcher, std::int64_t count, bool aligned, const W& wor
 template <class T, class Own, class V>
 struct ReduceElements {
   static constexpr int most_threads = 256;
-  static constexpr int least_blocks = 4;  ///< for more the compiler waits for each pack before it asks for the next
+  static constexpr int least_blocks = 4;  ///< with more, registers allow one load in flight only
   static constexpr int width = Pack<T>::size;
   static constexpr int at_once = 4;
   ElementRange all;

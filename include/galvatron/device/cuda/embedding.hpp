@@ -125,7 +125,7 @@ template <class T>
 struct SumTokens {
   static constexpr int most_threads = 128;
   static constexpr int size = Pack<T>::size;
-  static constexpr int at_once = 4;  ///< rows that a thread asks for, and for where their sums go, before it adds them
+  static constexpr int at_once = 4;  ///< rows of input and output that a thread loads before it adds them
   static constexpr int parts = size / Pack<float>::size;
   std::int64_t rows, chunk, tiles, hidden;
   bool packed;

@@ -117,7 +117,7 @@ class Products {
     check(cublasLtCreate(handle_.out()), "creation");
   }
 
-  /// c = a * b or c += a * b, without a bias; every extent at least 1. unscale, of fp8 only: see Room8bit.
+  /// c = a * b or c += a * b, without a bias; every extent at least 1. unscale, of fp8 only: see Buffers8bit.
   void multiply(const Product& product, const void* a, const void* b, void* c, const float* unscale = nullptr) {
     if (!try_multiply(product, Epilogue::none, a, b, nullptr, nullptr, c, unscale))
       throw DeviceFailure("cuBLASLt has no algorithm for the " + to_string(product) + " on this GPU with operands on " +
@@ -136,7 +136,7 @@ class Products {
     Prepared& p = *found->second;
     if (product.bias) p.objects.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     if (epilogue != Epilogue::none) p.objects.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, u);
-    if (product.operands == Precision::fp8) p.objects.set_scales(unscale + Room8bit::of_b, unscale);
+    if (product.operands == Precision::fp8) p.objects.set_scales(unscale + Buffers8bit::of_b, unscale);
     const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
       const float alpha = 1;
       const float beta = product.accumulate ? 1 : 0;

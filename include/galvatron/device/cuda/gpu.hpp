@@ -23,7 +23,7 @@ namespace galvatron::device::cuda {
 /// Executes the operations of the Device concept, in order, on machine M, which has:
 /// - launch(geometry, kernel), zero(to, bytes), copy(from, to, bytes);
 /// - multiply(product, a, b, bias, c): see Product; of fp8 multiply(product, a, b, bias, c, unscale), for gemm_nt of
-///   codes that are multiplied with unscale, see Room8bit;
+///   codes that are multiplied with unscale, see Buffers8bit;
 /// - try_multiply(product, epilogue, a, b, bias, u, c): see Epilogue; false when the machine has no such product, and
 ///   nothing was done;
 /// - attention(shape, precision, q, k, v, o, lse), or with (d_o, dq, dk, dv) behind them backward: false when the
@@ -72,9 +72,10 @@ class Gpu {
   /// Tensor cores take 8-bit operands whose rows go along the sum only: others are transposed as they are rounded.
   template <class C>
   void gemm_8bit(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
-                 View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
+                 View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias,
+                 View<std::byte> buffer) {
     check_gemm(kind);
-    const Room8bit codes(room, m, n, k);
+    const Buffers8bit codes(buffer, m, n, k);
     const bool a_across = kind == op::Kind::gemm_tn;
     with_format_of_a(kind, [&]<class F>() {
       cuda::round_to_8bit<F>(m_, scratch_, a_across ? k : m, a_across ? m : k, a_across, a.data, codes.a.data,
@@ -82,7 +83,7 @@ class Gpu {
     });
     const bool b_across = kind != op::Kind::gemm_nt;
     cuda::round_to_8bit<float8_e4m3>(m_, scratch_, b_across ? k : n, b_across ? n : k, b_across, b.data, codes.b.data,
-                                     codes.unscale.data + Room8bit::of_b);
+                                     codes.unscale.data + Buffers8bit::of_b);
     Product product = product_of<bfloat16, C>(op::Kind::gemm_nt, m, n, k, accumulate, !bias.empty());
     product.operands = Precision::fp8;
     product.gradient = has_gradient(kind);

@@ -88,7 +88,7 @@ GALVATRON_KERNEL void put_sums(float* sums, const float (&values)[n], bool grow)
 }
 
 /// y = norm(x [+ r]) * gamma (+ beta). A row is read once, unless it is longer than the registers of its team, and x is
-/// asked for while the row before is worked on. Gamma and beta are left to the caches: more threads have room.
+/// prefetched during the row before. Gamma and beta are read from caches, which leaves registers for more warps.
 /// @tparam packs  in a thread's registers
 template <class T, bool adds, int packs>
 struct Norm {
@@ -282,7 +282,7 @@ void normalize(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hi
     launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
                                            static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
   };
-  // Of a long row a thread has many packs: fewer threads do what has nothing to do with elements.
+  // More packs a thread for long rows: fewer threads execute the work per row.
   if (packed && packs > 4 * warp_threads)
     launch.template operator()<8>();
   else
@@ -365,7 +365,7 @@ struct BiasSums {
       });
       if (runs == 1 || !is_last_block(block, tickets + tile, runs)) continue;
       const bool has_column = block.thread() < Tile::tile && first + block.thread() < all.columns;
-      const float before = has_column ? db[first + block.thread()] : 0.0F;  // asked for before it is needed
+      const float before = has_column ? db[first + block.thread()] : 0.0F;  // loaded early, to hide its latency
       partials(block, 0, runs, first, [&](std::int64_t column, float sum) { db[column] = before + sum; });
     }
   }

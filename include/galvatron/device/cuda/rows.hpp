@@ -88,7 +88,7 @@ struct TeamGeometry {
 };
 
 /// Blocks of `teams` teams of `team` threads.
-/// @param most_threads  of a multiprocessor: as many blocks as have room go on with further rows
+/// @param most_threads  of a multiprocessor: the resident blocks loop over further rows
 constexpr TeamGeometry in_blocks(std::int64_t rows, int team, int teams, int most_threads) {
   const std::int64_t resident = multiprocessors * (most_threads / (team * teams));
   return {
@@ -120,7 +120,7 @@ struct TileSums {
   static constexpr int tile = columns_of_tile;
   static constexpr int lanes = tile / Pack<T>::size;
   static constexpr int groups = threads / lanes;
-  static constexpr int at_once = 4;  ///< rows whose elements a thread asks for before it adds them
+  static constexpr int at_once = 4;  ///< rows that a thread loads before it adds them
   static constexpr std::int64_t shared_bytes = groups * tile * static_cast<std::int64_t>(sizeof(float));
   std::int64_t columns;
   bool packed;
@@ -212,7 +212,7 @@ struct AddSums {
 
 /// total += the sums (count), by one block and in a fixed order.
 struct AddTotal {
-  static constexpr int at_once = 4;  ///< that a thread asks for before it adds them
+  static constexpr int at_once = 4;  ///< that a thread loads before it adds them
   std::int64_t count;
   const double* sums;
   double* total;

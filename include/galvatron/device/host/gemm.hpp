@@ -239,17 +239,17 @@ inline constexpr std::int64_t depth_8bit = 256;    ///< multiplied at a time
 
 template <class C>
 void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const bfloat16* a,
-               const bfloat16* b, C* c, bool accumulate, const bfloat16* bias, View<std::byte> room) {
-  const Room8bit rounded(room, m, n, k);
+               const bfloat16* b, C* c, bool accumulate, const bfloat16* bias, View<std::byte> buffer) {
+  const Buffers8bit rounded(buffer, m, n, k);
   const float* values_of_a = nullptr;
   with_format_of_a(kind, [&]<class F>() {
     rounded.unscale[0] = round_to_8bit<F>(team, m * k, a, rounded.a.data);
     values_of_a = values_8bit<F>.data();
   });
-  rounded.unscale[Room8bit::of_b] = round_to_8bit<float8_e4m3>(team, n * k, b, rounded.b.data);
+  rounded.unscale[Buffers8bit::of_b] = round_to_8bit<float8_e4m3>(team, n * k, b, rounded.b.data);
   const float* values_of_b = values_8bit<float8_e4m3>.data();
   const float unscale_a = rounded.unscale[0];
-  const float unscale_b = rounded.unscale[Room8bit::of_b];
+  const float unscale_b = rounded.unscale[Buffers8bit::of_b];
   // Element (row, p) of a, and (p, column) of b.
   const std::int64_t a_row = kind == op::Kind::gemm_tn ? 1 : k;
   const std::int64_t a_depth = kind == op::Kind::gemm_tn ? m : 1;

@@ -72,9 +72,10 @@ class Host {
 
   template <class C>
   void gemm_8bit(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
-                 View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
+                 View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias,
+                 View<std::byte> buffer) {
     check_gemm(kind);
-    host::gemm_8bit(team_, kind, m, n, k, a.data, b.data, c.data, accumulate, bias.data, room);
+    host::gemm_8bit(team_, kind, m, n, k, a.data, b.data, c.data, accumulate, bias.data, buffer);
   }
 
   // Loops: each is the function of its name in device/host, with the addresses of the views.
