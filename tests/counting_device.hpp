@@ -162,6 +162,59 @@ class Counting {
                         View<const std::int32_t>, float, View<T>) {
     note({.kind = Kind::softmax_backward, .m = rows, .n = columns});
   }
+  template <class B>
+  void route(const kernels::Router& r, std::int64_t rows, View<const float>, View<B>, View<float>, View<std::int32_t>) {
+    note({.kind = Kind::softmax_statistics, .m = rows, .n = r.experts});
+  }
+  void count_choices(const kernels::Router&, std::int64_t, std::int64_t, View<const float>, View<const std::int32_t>,
+                     View<float>) {}
+  void router_losses(const kernels::Router& r, std::int64_t rows, std::int64_t, View<const float>, View<const float>,
+                     RouterLoss, View<double>, View<double>) {
+    note({.kind = Kind::softmax_statistics, .m = rows, .n = r.experts});
+  }
+  template <class T>
+  void route_backward(const kernels::Router& r, std::int64_t rows, std::int64_t, View<const float>,
+                      View<const std::int32_t>, View<const float>, View<const float>, RouterLoss, View<T>) {
+    note({.kind = Kind::softmax_backward, .m = rows, .n = r.experts});
+  }
+  void add_loads(std::int64_t, View<const std::int32_t>, View<float>) {}
+  void order_choices(const ChoiceOrder& how, std::int64_t rows, View<const std::int32_t>, View<const float>,
+                     View<std::int32_t>, View<std::int32_t>, View<std::int32_t>) {
+    note({.kind = Kind::copy, .m = rows * how.active * 8});
+  }
+  template <class T>
+  void gather_rows(std::int64_t, std::int64_t width, std::int64_t rows, View<const std::int32_t>, In<T>, View<T>) {
+    note({.kind = Kind::copy, .m = rows * width * static_cast<std::int64_t>(sizeof(T))});
+  }
+  template <class T>
+  void combine_rows(std::int64_t rows, std::int64_t active, std::int64_t width, View<const std::int32_t>,
+                    View<const float>, In<T>, View<T>) {
+    note({.kind = Kind::copy, .m = rows * active * width * static_cast<std::int64_t>(sizeof(T))});
+  }
+  template <class A, class C>
+  void gemm_grouped(Kind kind, std::int64_t experts, std::int64_t rows, std::int64_t n, std::int64_t k,
+                    View<const std::int32_t>, View<A>, In<A>, View<C>, bool accumulate = false) {
+    const std::int64_t own = divide_up(rows, experts);  // as if spread evenly
+    Work work = kind == Kind::gemm_tn ? product(kind, n, k, own, accumulate) : product(kind, own, n, k, accumulate);
+    work.times = static_cast<std::int32_t>(experts);
+    note(work);
+  }
+  template <class T>
+  void expert_activation_backward(ActivationKind, std::int64_t rows, std::int64_t n, View<const std::int32_t>,
+                                  View<const float>, In<T>, View<T>, View<T>, View<float>) {
+    note({.kind = Kind::activation_forward, .m = rows, .n = n});
+    note({.kind = Kind::activation_backward, .m = rows, .n = n});
+  }
+  template <class T>
+  void gate_forward(std::int64_t rows, std::int64_t n, In<T>, In<T>, View<T>) {
+    note({.kind = Kind::add, .m = rows * n});
+  }
+  template <class T>
+  void gate_backward(std::int64_t rows, std::int64_t n, In<T>, In<T>, In<T>, View<T>, View<T>) {
+    note({.kind = Kind::add, .m = rows * n});
+  }
+  template <class W>
+  void balance_bias(std::int64_t, float, float, View<const float>, View<float>, View<W>) {}
   void begin_update(const AdamW&) {}
   template <class M, class T>
   void adamw(std::int64_t n, const AdamWPart&, View<const float>, View<float>, View<const float>, View<M>, View<M>,

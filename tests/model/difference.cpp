@@ -57,7 +57,7 @@ TEST_CASE("every field of a layer that changes is found, by a name of its own an
   all(&L::kind, &L::hidden, &L::heads, &L::kv_heads, &L::head_dim, &L::ffn, &L::vocabulary, &L::positions, &L::norm,
       &L::activation, &L::position, &L::bias, &L::causal, &L::tied, &L::rope_theta, &L::norm_epsilon, &L::layers,
       &L::tokens, &L::memory, &L::target, &L::norm_order, &L::closing_norm, &L::window, &L::shift, &L::bias_rows,
-      &L::merges, &L::experts, &L::active_experts, &L::patch_width, &L::class_token, &L::token_types, &L::head,
+      &L::merges, &L::experts, &L::active_experts, &L::shared_ffn, &L::shared_gate, &L::patch_width, &L::class_token, &L::token_types, &L::head,
       &L::loss_weight, &L::place);
   ModelSpec deeper = model;
   deeper.blocks.push_back(deeper.blocks.back());

@@ -92,13 +92,15 @@ void for_each_slice(const ParameterLayout& layout, runtime::Range range, int ran
         give(row, row, rows);
         continue;
       }
-      std::int64_t section = 0;  // its first local row
-      for (const std::int64_t held : tensor.sections) {
-        const std::int64_t from = std::max(row, section);
-        const std::int64_t to = std::min(row + rows, section + held);
-        if (from < to) give(from, section * degree + rank * held + from - section, to - from);
-        section += held;
-      }
+      const std::int64_t matrix = tensor.rows / tensor.copies;
+      std::int64_t section = row / matrix * matrix;  // its first local row
+      while (section < row + rows)
+        for (const std::int64_t held : tensor.sections) {
+          const std::int64_t from = std::max(row, section);
+          const std::int64_t to = std::min(row + rows, section + held);
+          if (from < to) give(from, section * degree + rank * held + from - section, to - from);
+          section += held;
+        }
     }
   }
 }

@@ -141,9 +141,22 @@ constexpr void permute_routed(const LayerShape& s, op::WorkList& out) {
 }
 
 constexpr void route_forward(const LayerShape& s, op::WorkList& out) {
+  const RouterSpec& router = s.layer.router;
   out.push(compute(op::Kind::gemm_nt, s.rows_local, s.layer.experts, s.h));
   out.push(compute(op::Kind::softmax_statistics, s.rows_local, s.layer.experts));
-  if (s.cut) out.push(s.tensor_group(op::Kind::all_gather, s.rows * s.layer.experts * 4));
+  if (router.has_losses()) {
+    if (router.balance_loss > 0) {
+      const std::int64_t bytes = (router.balance_scope == BalanceScope::sequence ? s.b : 1) * s.layer.experts * 4;
+      if (s.cut) out.push(s.tensor_group(op::Kind::all_reduce, bytes));
+      if (router.balance_scope == BalanceScope::data_ranks && s.shards > 1)
+        out.push(s.shard_group(op::Kind::all_reduce, bytes));
+      else if (s.c > 1)
+        out.push(context_group(s, op::Kind::all_reduce, bytes));
+    }
+    out.push(compute(op::Kind::softmax_statistics, s.rows_local, s.layer.experts));
+  }
+  if (s.cut) push_times(out, s.tensor_group(op::Kind::all_gather, routed_rows(s) * 4), 2);
+  out.push(compute(op::Kind::copy, routed_rows(s) * 8));
 }
 /// Behind the router, on gathered tokens.
 /// @param whole  false: up to the first product
@@ -158,14 +171,17 @@ constexpr void experts_forward(const LayerShape& s, const forward::Graph& graph,
 /// The gradient of a router's weight is <dy, y> = <dy W, g>: it needs no result y of an expert.
 constexpr void experts_backward(const LayerShape& s, const forward::Graph& graph, op::WorkList& out) {
   permute_routed(s, out);
-  if (!s.keeps_outputs()) out.push(compute(op::Kind::activation_forward, routed_rows(s), s.ffn));
-  out.push(for_each_expert(s, graph, op::Kind::gemm_tn, s.h, s.ffn));
   out.push(for_each_expert(s, graph, op::Kind::gemm_nn, s.ffn, s.h));
+  out.push(compute(op::Kind::activation_forward, routed_rows(s), s.ffn));
   out.push(compute(op::Kind::activation_backward, routed_rows(s), s.ffn));
+  out.push(for_each_expert(s, graph, op::Kind::gemm_tn, s.h, s.ffn));
   permute_routed(s, out);
   out.push(for_each_expert(s, graph, op::Kind::gemm_tn, s.ffn_in, s.h));
   out.push(for_each_expert(s, graph, op::Kind::gemm_nn, s.h, s.ffn_in));
   permute_routed(s, out);
+}
+constexpr void route_backward(const LayerShape& s, op::WorkList& out) {
+  if (s.spec.tensor > 1) out.push(s.tensor_group(op::Kind::all_reduce, routed_rows(s) * 4));
   out.push(compute(op::Kind::softmax_backward, s.rows_local, s.layer.experts));
   out.push(compute(op::Kind::gemm_tn, s.layer.experts, s.h, s.rows_local));
   out.push(compute(op::Kind::gemm_nn, s.rows_local, s.h, s.layer.experts));

@@ -173,6 +173,11 @@ class Fold {
         return experts_forward(shape_, p_.graph, out, step.out[0] >= 0);
       case Code::experts_backward:
         return experts_backward(shape_, p_.graph, out);
+      case Code::route_backward:
+        return route_backward(shape_, out);
+      case Code::gate:
+      case Code::gate_backward:
+        return push(K::add, m * n);
       case Code::ring_forward:
         return ring_attention(shape_, K::attention_forward, out);
       case Code::ring_backward:

@@ -43,6 +43,10 @@ struct LayerShape {
   [[nodiscard]] constexpr op::Work tensor_group(op::Kind kind, std::int64_t bytes) const {
     return {.kind = kind, .m = bytes, .n = spec.tensor, .stride = spec.tensor_stride()};
   }
+  /// A collective of the data and context ranks, which share parameters.
+  [[nodiscard]] constexpr op::Work shard_group(op::Kind kind, std::int64_t bytes) const {
+    return {.kind = kind, .m = bytes, .n = shards, .stride = spec.shard_stride()};
+  }
   /// Of m sequences times heads.
   [[nodiscard]] constexpr op::Work attention(op::Kind kind, std::int64_t m, std::int64_t queries, std::int64_t keys,
                                              std::int64_t head_dim, bool causal) const {
@@ -104,7 +108,7 @@ class StoreCounts {
   [[nodiscard]] constexpr std::int64_t whole() const { return whole_; }
 
   constexpr void acquire(op::WorkList& out) const {
-    if (n_ > 0 && zero_ == 3) out.push(data_group(op::Kind::all_gather, n_ * s_.e));
+    if (n_ > 0 && zero_ == 3) out.push(s_.shard_group(op::Kind::all_gather, n_ * s_.e));
   }
   constexpr void open_gradients(op::WorkList& out) const {
     if (n_ > 0 && zero_ >= 2 && added_ > 0) out.push(compute(op::Kind::fill, added_ * 4));
@@ -112,14 +116,15 @@ class StoreCounts {
   constexpr void close_gradients(op::WorkList& out) const {
     if (n_ == 0 || zero_ < 2) return;
     sum_whole(out);
-    out.push(data_group(op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
+    out.push(s_.shard_group(op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
     out.push(compute(op::Kind::add, n_ / s_.shards));
   }
   constexpr void synchronise(op::WorkList& out) const {
     if (n_ == 0 || zero_ >= 2) return;
     sum_whole(out);
     if (s_.shards > 1)
-      out.push(data_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
+      out.push(
+          s_.shard_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
   }
   /// The all-reduce that keeps the two copies of a tied table alike: one rank of the first with one of the last stage.
   constexpr void tie(op::WorkList& out) const {
@@ -136,16 +141,10 @@ class StoreCounts {
     if (in_norm) out.push(compute(op::Kind::norm_squared, n_ / s_.shards));
     out.push(compute(s_.batch.moments == Precision::fp32 ? op::Kind::adamw : op::Kind::adamw_bf16,
                      zero_ >= 1 ? n_ / s_.shards : n_));
-    if (zero_ == 1 || zero_ == 2) out.push(data_group(op::Kind::all_gather, n_ * s_.e));
+    if (zero_ == 1 || zero_ == 2) out.push(s_.shard_group(op::Kind::all_gather, n_ * s_.e));
   }
 
  private:
-  // Data and context ranks share parameters.
-  [[nodiscard]] constexpr op::Work data_group(op::Kind kind, std::int64_t bytes) const {
-    op::Work work = compute(kind, bytes, s_.shards);
-    work.stride = s_.spec.shard_stride();
-    return work;
-  }
   constexpr void sum_whole(op::WorkList& out) const {
     if (s_.cut && whole_ > 0) out.push(s_.tensor_group(op::Kind::all_reduce, whole_ * 4));
   }

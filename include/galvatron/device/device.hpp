@@ -19,6 +19,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/device/kernels/router.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
 
@@ -148,12 +149,28 @@ struct AdamWPart {
   std::uint64_t first = 0;   ///< the first one's place in the stream, so that it does not matter who steps it
 };
 
+/// Weights of a router's losses of a row: the balance loss is balance * counts . probabilities, the z-loss z * lse^2.
+struct RouterLoss {
+  float balance = 0;
+  float z = 0;
+};
+
+/// How choices of experts are put in the order of the experts.
+struct ChoiceOrder {
+  std::int64_t experts = 0;   ///< E
+  std::int64_t active = 0;    ///< k: choices of a row
+  std::int64_t capacity = 0;  ///< choices that an expert takes; 0: all
+  DropOrder drops = DropOrder::position;
+};
+
 /// What a rank adds up in a step: the places in Device::sums().
 enum StepSum : std::uint8_t {
-  loss_sum,                                   ///< of cross-entropies, in nats: of the model's last layer
-  gradient_squares,                           ///< of this rank's part of the gradient
-  other_losses,                               ///< sums of the losses inside of the model
-  step_sums = other_losses + most_losses - 1  ///< their number
+  loss_sum,                                       ///< of cross-entropies, in nats: of the model's last layer
+  gradient_squares,                               ///< of this rank's part of the gradient
+  other_losses,                                   ///< sums of the losses inside of the model
+  balance_loss = other_losses + most_losses - 1,  ///< of routers, as it is in the model's loss
+  z_loss,                                         ///< the same
+  step_sums                                       ///< their number
 };
 /// Where a loss is summed: 0 that of the last layer, then the others in the order of the layers.
 constexpr int sum_of_loss(int loss) { return loss == 0 ? loss_sum : other_losses + loss - 1; }
@@ -162,7 +179,8 @@ template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
                           View<const bfloat16> half, View<std::byte> raw, std::int64_t n, AttentionShape shape,
                           AttentionBias bias, WindowShape windows, AdamW adam, AdamWPart part, Runs runs,
-                          RelativePositions relative, View<double> sum, View<const double> sums, float* host,
+                          RelativePositions relative, kernels::Router router, RouterLoss router_loss, ChoiceOrder order,
+                          View<std::int32_t> numbers, View<double> sum, View<const double> sums, float* host,
                           void (*writer)(View<float>), void (*body)()) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
@@ -251,6 +269,41 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/sum);
   // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`.
   d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*logits=*/f);
+
+  // weights and chosen (rows, k) of the experts of each row, from logits (rows, E); bias (E; may be empty) as in
+  // kernels/router.hpp.
+  d.route(router, /*rows=*/n, /*logits=*/cf, /*bias=*/cf, /*weights=*/f, /*chosen=*/numbers);
+  // counts (samples, E) = choices among the rows of a sample, of which row r is of sample r % samples; of sigmoid those
+  // without bias and groups.
+  d.count_choices(router, n, /*samples=*/n, /*logits=*/cf, /*chosen=*/tokens, /*counts=*/f);
+  // sums (1 each) += the losses of all rows. counts may be empty: no balance loss.
+  d.router_losses(router, n, /*samples=*/n, /*logits=*/cf, /*counts=*/cf, router_loss, /*balance=*/sum, /*z=*/sum);
+  // d_logits (rows, E, of type T) from the gradient of the weights and those losses.
+  d.route_backward(router, n, /*samples=*/n, /*logits=*/cf, /*chosen=*/tokens, /*d_weights=*/cf, /*counts=*/cf,
+                   router_loss, /*d_logits=*/f);
+  // loads (E) += the choices of each expert.
+  d.add_loads(/*choices=*/n, /*chosen=*/tokens, /*loads=*/f);
+  // Choice i, of row i / k, has place places[i] (-1: dropped) in the order of experts, then of choices; order is the
+  // inverse, -1 behind the last; those of expert e are [offsets[e], offsets[e + 1]). Both (rows, k), offsets (E + 1).
+  d.order_choices(order, /*rows=*/n, /*chosen=*/tokens, /*weights=*/cf, /*order=*/numbers, /*places=*/numbers,
+                  /*offsets=*/numbers);
+  // to[i] (rows, width) = from[order[i] / k]; what order is -1 of stays as it is.
+  d.gather_rows(/*k=*/n, /*width=*/n, /*rows=*/n, /*order=*/tokens, /*from=*/cf, /*to=*/f);
+  // to (rows, width) = the weighted sum of the k places of a row, in order; empty weights: 1.
+  d.combine_rows(/*rows=*/n, /*k=*/n, /*width=*/n, /*places=*/tokens, /*weights=*/cf, /*from=*/cf, /*to=*/f);
+  // gemm() of each expert: nt and nn multiply its rows with its b, one after the other; tn sums over its rows to its c.
+  // `rows` are those of all experts together with the space behind them.
+  d.gemm_grouped(op::Kind::gemm_nt, /*experts=*/n, /*rows=*/n, n, n, /*offsets=*/tokens, cf, cf, f,
+                 /*accumulate=*/false);
+  // Of y = w g with g an activation of u: d (rows, n) is the gradient of w g and becomes w g; du from it; d_weights
+  // (rows) by choice, 0 where dropped. du may be u.
+  d.expert_activation_backward(ActivationKind::gelu, /*rows=*/n, n, /*order=*/tokens, /*weights=*/cf, /*u=*/cf, /*d=*/f,
+                               /*du=*/f, /*d_weights=*/f);
+  // y = x * sigmoid(l), l (rows); and its gradients, of which dx may be x or dy.
+  d.gate_forward(/*rows=*/n, n, /*x=*/cf, /*l=*/cf, /*y=*/f);
+  d.gate_backward(n, n, /*x=*/cf, /*l=*/cf, /*dy=*/cf, /*dx=*/f, /*dl=*/f);
+  // master and working (n) move by rate * sign(mean - load).
+  d.balance_bias(n, /*mean=*/1.0F, /*rate=*/1.0F, /*loads=*/cf, /*master=*/f, /*working=*/f);
 
   // sum (1) += the sum of squares, in double and in a fixed order.
   d.norm_squared(n, cf, sum);

@@ -55,6 +55,9 @@ std::string field_text(E value) {
   if constexpr (std::same_as<E, ActivationKind>) return name("gelu", "swiglu", "relu").at(at);
   if constexpr (std::same_as<E, PositionKind>) return name("learned", "rotary", "relative").at(at);
   if constexpr (std::same_as<E, NormOrder>) return name("before", "after").at(at);
+  if constexpr (std::same_as<E, RouterKind>) return name("softmax", "sigmoid").at(at);
+  if constexpr (std::same_as<E, BalanceScope>) return name("sequence", "micro_batch", "data_ranks").at(at);
+  if constexpr (std::same_as<E, DropOrder>) return name("position", "weight").at(at);
   if constexpr (std::same_as<E, HeadKind>) return name("language", "masked_language", "classifier").at(at);
 }
 
@@ -64,8 +67,8 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   // A field that LayerSpec gains has to be named here, or this does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
                causal, tied, rope_theta, norm_epsilon, layers, tokens, memory, target, norm_order, closing_norm, window,
-               shift, bias_rows, merges, experts, active_experts, patch_width, class_token, token_types, head,
-               loss_weight, place, forward_pass] = b;
+               shift, bias_rows, merges, experts, active_experts, router, shared_ffn, shared_gate, patch_width,
+               class_token, token_types, head, loss_weight, place, forward_pass] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
   f("attention heads", a.heads, heads);
@@ -84,6 +87,19 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("causal attention", a.causal, causal);
   f("experts", a.experts, experts);
   f("experts of a token", a.active_experts, active_experts);
+  f("scores of the router", a.router.kind, router.kind);
+  f("weights that are renormalised", a.router.renormalise, router.renormalise);
+  f("scale of the weights of experts", a.router.scale, router.scale);
+  f("groups of experts", a.router.groups, router.groups);
+  f("groups of a token", a.router.top_groups, router.top_groups);
+  f("width of the shared experts", a.shared_ffn, shared_ffn);
+  f("gate of the shared experts", a.shared_gate, shared_gate);
+  f("coefficient of the balance loss", a.router.balance_loss, router.balance_loss);
+  f("scope of the balance loss", a.router.balance_scope, router.balance_scope);
+  f("coefficient of the z-loss", a.router.z_loss, router.z_loss);
+  f("rate of the experts' biases", a.router.bias_rate, router.bias_rate);
+  f("capacity of experts", a.router.capacity, router.capacity);
+  f("choices that are dropped", a.router.drops, router.drops);
   f("kind of layer", a.kind, kind);
   f("share of the sequence", a.tokens, tokens);
   f("share of the encoder's output", a.memory, memory);

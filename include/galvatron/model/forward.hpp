@@ -28,6 +28,7 @@ enum class Kind : std::uint8_t {
   attend,         ///< self-attention of a fused projection: queries | keys | values; with a table, biases by distance
   cross_attend,   ///< attention of queries to keys | values of other tokens, without a mask
   experts,        ///< a router chooses some of several MLPs for a token; y is the sum of theirs by its weights
+  gate,           ///< y = a * sigmoid(b), row by row: b (T, 1)
   merge,          ///< the four tokens of a square of an image side by side: (4 T, H / 2) -> (T, 2 H)
   look_up,        ///< rows of a table by token
   add_positions,  ///< y = x + the table's row of a token's position
@@ -88,6 +89,8 @@ struct WeightSpec {
   bool is_table = false;         ///< the vocabulary's: a parameter group of its own, which tied ends share
   bool over_vocabulary = false;  ///< rows are padded on each rank
   int products = 0;              ///< linear layers and experts that it is a factor of
+  std::int64_t copies = 1;       ///< rows are of so many matrices, each with the sections: of experts
+  bool balances = false;         ///< no gradient steps it, but the load of experts (RouterSpec::bias_rate)
 
   /// True where it is divided over tensor-parallel ranks.
   [[nodiscard]] constexpr bool is_split() const { return rows.split || columns.split; }
@@ -95,9 +98,10 @@ struct WeightSpec {
 
 struct Node {
   Kind operation{};
-  std::array<int, 2> inputs{-1, -1};       ///< tensors
-  int output = -1;                         ///< tensor; -1 of a loss
-  std::array<int, 3> weights{-1, -1, -1};  ///< weight and bias, gamma and beta, a table (and a bias), router and MLP
+  std::array<int, 2> inputs{-1, -1};  ///< tensors
+  int output = -1;                    ///< tensor; -1 of a loss
+  /// Weight and bias, gamma and beta, a table (and a bias); of experts router, inputs, outputs, bias of the choice.
+  std::array<int, 4> weights{-1, -1, -1, -1};
   NormKind norm{};
   ActivationKind activation{};
 };
@@ -192,6 +196,19 @@ class Builder {
     return parameter({.name = name, .rows = width, .init = init});
   }
 
+  /// A matrix for each expert, one behind the other; `outputs` and `inputs` are those of one.
+  constexpr Weight expert_weight(ParameterName name, std::int64_t experts, Width outputs, Width inputs,
+                                 double deviation = 0.02) {
+    outputs.extent *= experts;
+    const Weight out = weight(name, outputs, inputs, deviation);
+    graph_.weights[static_cast<std::size_t>(out.id)].copies = experts;
+    return out;
+  }
+  /// What is added to the scores of experts when they are chosen: (E).
+  constexpr Weight choice_bias(ParameterName name, std::int64_t experts) {
+    return parameter({.name = name, .rows = whole(experts), .balances = true});
+  }
+
   /// A bias of logits: (V).
   constexpr Weight logits_bias(std::int64_t vocabulary) {
     return parameter({.name = ParameterName::logits_bias, .rows = split(vocabulary), .over_vocabulary = true});
@@ -250,6 +267,12 @@ class Builder {
   }
   constexpr Tensor multiply(Tensor a, Tensor b) { return elementwise(Kind::multiply, a, b); }
   constexpr Tensor add(Tensor a, Tensor b) { return elementwise(Kind::add, a, b); }
+  /// @param b  (T, 1)
+  constexpr Tensor gate(Tensor a, Tensor b) {
+    check(!width_of(a).split && width_of(b).extent == 1 && rows_of(a) == rows_of(b),
+          "a gate multiplies whole rows by one number each");
+    return binary(Kind::gate, a, b, width_of(a));
+  }
   constexpr Tensor rotate(Tensor qkv) { return push(unary(Kind::rotate, qkv, shape_of(qkv))); }
   /// @param out     width of the result
   /// @param biases  a table of biases of scores by distance
@@ -263,8 +286,9 @@ class Builder {
           "attention's operands have queries, and the sections keys and values, of the layer's heads");
     return binary(Kind::cross_attend, q, keys_and_values, width_of(q));
   }
-  constexpr Tensor experts(Tensor x, Weight router, Weight in, Weight out) {
-    Node node = unary(Kind::experts, x, shape_of(x), {router, in, out});
+  /// @param bias  of the choice
+  constexpr Tensor experts(Tensor x, Weight router, Weight in, Weight out, Weight bias = {}) {
+    Node node = unary(Kind::experts, x, shape_of(x), {router, in, out, bias});
     node.activation = graph_.layer.activation;
     for (const Weight w : {router, in, out}) factor_of_product(w);
     return push(node);
@@ -290,7 +314,7 @@ class Builder {
   }
   constexpr Tensor mean(Tensor x) { return push(unary(Kind::mean, x, {width_of(x), Rows::samples})); }
   constexpr void cross_entropy(Tensor x, Weight table, Weight bias = {}) {
-    push({.operation = Kind::cross_entropy, .inputs = {x.id, -1}, .weights = {table.id, bias.id, -1}});
+    push({.operation = Kind::cross_entropy, .inputs = {x.id, -1}, .weights = {table.id, bias.id, -1, -1}});
   }
   /// What goes to other layers: the first output, then the second.
   constexpr void output(Tensor y) {
@@ -339,11 +363,11 @@ class Builder {
   [[nodiscard]] constexpr bool is_vector(Weight w, const Width& width) const {
     return matches(graph_.weight(w.id).rows, width) && graph_.weight(w.id).columns.extent == 1;
   }
-  constexpr Node unary(Kind operation, Tensor x, const TensorSpec& result, const std::array<Weight, 3>& weights = {}) {
+  constexpr Node unary(Kind operation, Tensor x, const TensorSpec& result, const std::array<Weight, 4>& weights = {}) {
     return {.operation = operation,
             .inputs = {x.id, -1},
             .output = tensor(result),
-            .weights = {weights[0].id, weights[1].id, weights[2].id}};
+            .weights = {weights[0].id, weights[1].id, weights[2].id, weights[3].id}};
   }
   constexpr Tensor binary(Kind operation, Tensor a, Tensor b, const Width& width) {
     Node node = unary(operation, a, {width, rows_of(a)});

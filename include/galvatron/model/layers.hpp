@@ -23,6 +23,12 @@ constexpr double residual_deviation(const LayerSpec& l) {
   return 0.02 * scale;
 }
 
+/// The width of what goes into the activation of an MLP of width `ffn`: gate and up behind each other, or one of them.
+constexpr forward::Width mlp_inputs(const LayerSpec& l, std::int64_t ffn) {
+  return l.activation == ActivationKind::swiglu ? forward::Builder::split(2 * ffn, {ffn, ffn, 0})
+                                                : forward::Builder::split(ffn);
+}
+
 }  // namespace detail
 
 /// Self-attention of a block, between its norm and its residual: n (T, H) -> (T, H). With relative positions scores
@@ -58,25 +64,32 @@ constexpr forward::Tensor cross_attention(forward::Builder& b, const LayerSpec& 
 
 /// The MLP of a block, between its norm and its residual: n (T, H) -> (T, H).
 constexpr forward::Tensor feed_forward(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
-  const forward::Width f = forward::Builder::split(l.ffn);
-  const forward::Width in =
-      l.activation == ActivationKind::swiglu ? forward::Builder::split(2 * l.ffn, {l.ffn, l.ffn, 0}) : f;
-  const forward::Tensor u = b.linear(n, ParameterName::mlp_in_weight, ParameterName::mlp_in_bias, in);
-  const forward::Tensor g = b.activation(l.activation, u, f);  // (T, F)
+  const forward::Tensor g = b.activation(
+      l.activation, b.linear(n, ParameterName::mlp_in_weight, ParameterName::mlp_in_bias, detail::mlp_inputs(l, l.ffn)),
+      forward::Builder::split(l.ffn));  // (T, F)
   return b.linear(g, ParameterName::mlp_out_weight, ParameterName::mlp_out_bias, forward::Builder::whole(l.hidden),
                   detail::residual_deviation(l));  // (T, H)
 }
 
-/// MLPs of which a router chooses some for every token: n (T, H) -> (T, H).
+/// MLPs of which a router chooses some for every token, and one for all of them: n (T, H) -> (T, H).
 constexpr forward::Tensor experts(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
   const forward::Width h = forward::Builder::whole(l.hidden);
   const forward::Weight router = b.weight(ParameterName::router, forward::Builder::whole(l.experts), h);
-  const std::int64_t up = l.activation == ActivationKind::swiglu ? l.ffn : 0;
-  const forward::Width inputs = forward::Builder::split(l.experts * l.ffn_inputs(), {l.ffn, up, 0});
-  const forward::Weight in = b.weight(ParameterName::mlp_in_weight, inputs, h);
-  const forward::Weight out = b.weight(ParameterName::mlp_out_weight, forward::Builder::whole(l.experts * l.hidden),
-                                       forward::Builder::split(l.ffn), detail::residual_deviation(l));
-  return b.experts(n, router, in, out);
+  const forward::Weight in = b.expert_weight(ParameterName::mlp_in_weight, l.experts, detail::mlp_inputs(l, l.ffn), h);
+  const forward::Weight out = b.expert_weight(ParameterName::mlp_out_weight, l.experts, h,
+                                              forward::Builder::split(l.ffn), detail::residual_deviation(l));
+  const bool has_bias = l.router.kind == RouterKind::sigmoid;
+  const forward::Tensor y = b.experts(
+      n, router, in, out, has_bias ? b.choice_bias(ParameterName::router_bias, l.experts) : forward::Weight{});
+  if (l.shared_ffn == 0) return y;
+  const forward::Width f = forward::Builder::split(l.shared_ffn);
+  const forward::Tensor u =
+      b.linear(n, b.weight(ParameterName::shared_in_weight, detail::mlp_inputs(l, l.shared_ffn), h));
+  forward::Tensor shared = b.linear(b.activation(l.activation, u, f),
+                                    b.weight(ParameterName::shared_out_weight, h, f, detail::residual_deviation(l)));
+  if (l.shared_gate)
+    shared = b.gate(shared, b.linear(n, b.weight(ParameterName::shared_gate_weight, forward::Builder::whole(1), h)));
+  return b.add(y, shared);  // (T, H)
 }
 
 /// A block: attention, in decoders attention to the encoder's output, and an MLP or experts, each with a residual and

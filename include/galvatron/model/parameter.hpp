@@ -45,7 +45,11 @@ enum class ParameterName : std::uint8_t {
   merge_beta,
   transform_weight,  ///< (H, H): before the logits of a masked language model
   transform_bias,
-  logits_bias,  ///< (V)
+  logits_bias,         ///< (V)
+  router_bias,         ///< (experts): what the choice of experts adds to their scores
+  shared_in_weight,    ///< (shared ffn, H), or gate rows and then up rows: the MLP beside the experts
+  shared_out_weight,   ///< (H, shared ffn)
+  shared_gate_weight,  ///< (1, H)
 };
 
 /// Their names in files, in this order.
@@ -59,8 +63,10 @@ inline constexpr auto parameter_names = std::to_array<std::string_view>(
      "norm1_beta", "norm2_gamma", "norm2_beta", "norm3_gamma", "norm3_beta", "closing_gamma", "closing_beta",
      "merge_gamma", "merge_beta",
      // head
-     "transform_weight", "transform_bias", "logits_bias"});
-static_assert(static_cast<std::size_t>(ParameterName::logits_bias) + 1 == parameter_names.size());
+     "transform_weight", "transform_bias", "logits_bias",
+     // block with experts: the numbers of names choose the streams of initial values and stay as they are
+     "router_bias", "shared_in_weight", "shared_out_weight", "shared_gate_weight"});
+static_assert(static_cast<std::size_t>(ParameterName::shared_gate_weight) + 1 == parameter_names.size());
 
 /// Parameters of layers that are not of this library: so many names.
 inline constexpr int user_parameters = 16;

@@ -33,6 +33,44 @@ enum class HeadKind : std::uint8_t {
   classifier,       ///< norm, then logits of one vector a sample over the classes, with biases; V counts the classes
 };
 
+/// How a router scores experts for a token, from its logits. Ties go to the lower number.
+enum class RouterKind : std::uint8_t {
+  softmax,  ///< probabilities; of a group of experts its largest (Mixtral, Qwen, OLMoE, DeepSeek-V2)
+  sigmoid,  ///< choice by sigmoid + bias, of a group by the sum of its two largest; weights from the sigmoid alone
+            ///< (DeepSeek-V3)
+};
+/// The tokens among which a balance loss counts the choices of experts.
+enum class BalanceScope : std::uint8_t {
+  sequence,     ///< those of each sample: no split of the batch changes it
+  micro_batch,  ///< of a data rank
+  data_ranks,   ///< the micro-batches of all data ranks together
+};
+/// Which choices an expert drops that gets more than its capacity.
+enum class DropOrder : std::uint8_t {
+  position,  ///< the last of all first choices in the order of tokens, then of all second ones, and so on
+  weight,    ///< those of the smallest weights
+};
+
+/// A router of experts: a token goes to the `active_experts` of the largest scores.
+struct RouterSpec {
+  RouterKind kind = RouterKind::softmax;
+  bool renormalise = true;  ///< weights of a token add up to `scale`; softmax: as of its chosen logits alone
+  double scale = 1;         ///< of all weights
+  std::int64_t groups = 1;  ///< runs of experts that are chosen first, of which a token goes to `top_groups`
+  std::int64_t top_groups = 1;
+  double balance_loss = 0;  ///< alpha: the loss grows by alpha E sum_e f_e P_e, with f_e = choices of e / (k T) and
+                            ///< P_e the mean probability of e (Fedus et al., 2021)
+  BalanceScope balance_scope = BalanceScope::sequence;
+  double z_loss = 0;     ///< beta: the loss grows by beta mean(logsumexp(logits)^2) (Zoph et al., 2022)
+  double bias_rate = 0;  ///< gamma: after a step the bias of an expert moves by gamma towards its fair load
+                         ///< (Wang et al., 2024)
+  double capacity = 0;   ///< an expert takes ceil(k T / E * capacity) choices of a micro-batch; 0: all
+  DropOrder drops = DropOrder::position;
+
+  friend constexpr bool operator==(const RouterSpec&, const RouterSpec&) = default;
+  [[nodiscard]] constexpr bool has_losses() const { return balance_loss > 0 || z_loss > 0; }
+};
+
 /// The tokens of a layer as a share of the model's sequence: S * part / whole. A part of 0 is no token at all.
 struct TokenRatio {
   std::int64_t part = 1;
@@ -111,7 +149,10 @@ struct LayerSpec {
   std::int64_t bias_rows = 0;                ///< of the table of relative positions that this block owns
   bool merges = false;                       ///< the input is 4 tokens of H / 2 for one of H (Swin)
   std::int64_t experts = 0;                  ///< MLPs of which a router chooses; 0: one MLP without a router
-  std::int64_t active_experts = 0;           ///< chosen for a token
+  std::int64_t active_experts = 0;           ///< k: chosen for a token
+  RouterSpec router{};                       ///< of the experts
+  std::int64_t shared_ffn = 0;               ///< width of an MLP for all tokens beside the experts; 0: none
+  bool shared_gate = false;                  ///< its result is multiplied by sigmoid(x w) (Qwen2-MoE)
   std::int64_t patch_width = 0;              ///< embedding: numbers of an image patch; 0: tokens of a vocabulary
   bool class_token = false;                  ///< embedding: a sample's first token is learned, the others are patches;
                                              ///< classifier: it reads that token instead of the mean of all

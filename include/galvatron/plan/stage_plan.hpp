@@ -60,6 +60,7 @@ struct StagePlan {
   int stages = 1;                    ///< of the pipeline
   int first_rank = 0;                ///< of its ranks
   double token_weight = 0;           ///< of a prediction in a loss
+  std::int64_t global_batch = 0;     ///< samples of a step
   std::vector<double> loss_weights;  ///< of each loss in the model's
   cost::Batch batch;
   std::vector<ChunkPlan> chunks;  ///< in the order of the layers
@@ -109,6 +110,7 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
   out.first_rank = stage->first_rank;
   out.token_weight =
       1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(predictions(model, plan.sequence_length)));
+  out.global_batch = plan.global_batch;
   out.batch = batch_of(plan);
   out.loss_weights = {model.head.loss_weight};
   for (const LayerSpec& block : model.blocks)

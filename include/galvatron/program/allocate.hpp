@@ -37,6 +37,10 @@ constexpr bool may_replace(Code code, int out, int in) {
     case Code::experts_forward:
     case Code::experts_backward:
       return out == 0 && in == 0;
+    case Code::gate:
+      return out == 0 && in == 0;
+    case Code::gate_backward:
+      return out == 0 && (in == 0 || in == 2);
     default:
       return false;
   }

@@ -162,6 +162,17 @@ class BackwardPass : ForwardPass {
         return attend_backward(i, dy);
       case forward::Kind::experts:
         return experts_backward(i, dy);
+      case forward::Kind::gate: {
+        step.code = Code::gate_backward;
+        step.in = listed<Operands>(operand(x), operand(node.inputs[1]), dy);
+        const Id da = fresh(elements(x));
+        const Id db = fresh(elements(node.inputs[1]));
+        step.out = listed<Results>(da, db);
+        push(step);
+        give(x, da);
+        give(node.inputs[1], db);
+        break;
+      }
       case forward::Kind::merge: {
         step.code = Code::merge_back;
         const bool to_border = x == g().inputs[0] && g().uses(x) == 1 && !has_loss_;
@@ -300,16 +311,25 @@ class BackwardPass : ForwardPass {
     const int x = node.inputs[0];
     const Routed& routed = routed_[at(i)];
     const Id d = replicated(dy, node.output);
-    const Id n = replicated(operand(x), x);
-    Step step{.code = Code::experts_backward, .m = of(Letter::rows), .n = width(x)};
-    step.weights = weights_of(node);
-    step.activation = node.activation;
-    step.in = listed<Operands>(n, routed.weights, routed.order, routed.u, d, routed.g);
+    const Id n = operand(x);
+    Step step = experts_step(Code::experts_backward, node);
+    step.in =
+        listed<Operands>(replicated(n, x), routed.weights, routed.order, routed.places, routed.offsets, routed.u, d);
     const Id dx = partial(x, Storage::frame);
-    const Extent tokens = width(x).times(Letter::routed_rows);
-    step.scratch[0] = id(fresh(tokens));
-    step.scratch[1] = id(fresh(routed.g >= 0 ? tokens : Extent{1, Letter::routed_rows, Letter::expert_scratch}));
-    give(x, reduced(pushed(step, n, dx), x));
+    const Id d_weights = fresh(of(Letter::routed_rows), Storage::frame, Scalar::fp32);
+    step.out = listed<Results>(dx, d_weights, in_place(routed.u));
+    step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
+    step.scratch[1] = id(fresh({1, Letter::routed_rows, Letter::expert_scratch}));
+    push(step);
+    const Id own = reduced(dx, x);
+    Step route{.code = Code::route_backward, .m = rows(x), .n = width(x), .k = {g().layer.active_experts}};
+    route.weights = weights_of(node);
+    route.in = listed<Operands>(n, routed.logits, routed.chosen, d_weights, routed.balance, own);
+    route.scratch[0] = id(fresh({g().layer.experts, rows(x).a}));
+    const Id whole = in_place(own);
+    route.out[0] = id(whole);
+    push(route);
+    give(x, whole);
   }
 
   // ---- attention

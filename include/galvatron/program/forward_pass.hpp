@@ -144,6 +144,11 @@ class ForwardPass : protected Emitter {
         return attend(i, results_storage());
       case forward::Kind::experts:
         return experts_forward(i, whole);
+      case forward::Kind::gate:
+        step.code = Code::gate;
+        step.in[1] = id(own(node.inputs[1]));
+        own_[at(y)] = pushed(step, own(x), made(y));
+        break;
       case forward::Kind::look_up:
         step.code = Code::look_up;
         step.m = of(region_rows(y));
@@ -190,8 +195,8 @@ class ForwardPass : protected Emitter {
       }
     }
   }
-  [[nodiscard]] static constexpr std::array<std::int8_t, 3> weights_of(const forward::Node& node) {
-    std::array<std::int8_t, 3> out{};
+  [[nodiscard]] static constexpr std::array<std::int8_t, 4> weights_of(const forward::Node& node) {
+    std::array<std::int8_t, 4> out{};
     std::ranges::transform(node.weights, out.begin(), [](int weight) { return static_cast<std::int8_t>(weight); });
     return out;
   }
@@ -252,29 +257,49 @@ class ForwardPass : protected Emitter {
 
   // ---- experts
 
+  /// Routing is kept whatever is recomputed: what is computed again goes to the same experts.
+  constexpr void route(int i) {
+    const forward::Node& node = g().node(i);
+    const LayerSpec& l = g().layer;
+    const int x = node.inputs[0];
+    const Storage where = has_loss_ ? Storage::frame : Storage::slot;
+    Routed& routed = routed_[at(i)];
+    const Extent choices = of(Letter::routed_rows);
+    routed.logits = fresh({l.experts, rows(x).a}, where, Scalar::fp32);
+    routed.weights = fresh(choices, where, Scalar::fp32);
+    routed.chosen = fresh(choices, where, Scalar::tokens);
+    routed.balance = fresh({l.experts, Letter::samples}, where, Scalar::fp32);
+    routed.order = fresh(choices, where, Scalar::tokens);
+    routed.places = fresh(choices, where, Scalar::tokens);
+    routed.offsets = fresh({l.experts + 1}, where, Scalar::tokens);
+    Step step{.code = Code::route, .m = rows(x), .n = width(x), .k = {l.active_experts}, .weights = weights_of(node)};
+    step.in[0] = id(own(x));
+    step.out = listed<Results>(routed.logits, routed.weights, routed.chosen, routed.balance, routed.order,
+                               routed.places, routed.offsets);
+    push(step);
+  }
   constexpr void experts_forward(int i, bool whole) {
     const forward::Node& node = g().node(i);
     const LayerSpec& l = g().layer;
     const int x = node.inputs[0];
     const int y = node.output;
-    const Step route{.code = Code::route, .m = rows(x), .n = {l.experts}, .k = width(x), .weights = weights_of(node)};
+    if (phase_ == Phase::forward) route(i);
+    Step step = experts_step(Code::experts_forward, node);
     Routed& routed = routed_[at(i)];
-    routed.weights = pushed(route, own(x), fresh({l.experts, Letter::rows}, kept_storage(), Scalar::fp32));
-    Step step{.code = Code::experts_forward, .m = of(Letter::rows), .n = width(y)};
-    step.weights = weights_of(node);
-    step.activation = node.activation;
-    const Extent hidden = split(l.ffn).times(Letter::routed_rows);
-    const bool keeps = kept_.keeps_outputs();
-    routed.order = fresh(of(Letter::routed_rows), kept_storage(), Scalar::tokens);
     routed.u = fresh(split(l.ffn_inputs()).times(Letter::routed_rows), kept_storage());
-    routed.g = keeps ? fresh(hidden, kept_storage()) : -1;
-    step.in = listed<Operands>(replicated(own(x), x), routed.weights);
+    step.in = listed<Operands>(replicated(own(x), x), routed.weights, routed.order, routed.places, routed.offsets);
     const Id sum = whole ? partial(y, home(y)) : -1;
-    step.out = listed<Results>(sum, routed.order, routed.u, routed.g);
+    step.out = listed<Results>(sum, routed.u);
     step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
-    if (!keeps) step.scratch[1] = id(fresh(hidden));
+    if (whole) step.scratch[1] = id(fresh(split(l.ffn).times(Letter::routed_rows)));
     push(step);
     if (whole) own_[at(y)] = reduced(sum, y, home(y));
+  }
+  [[nodiscard]] constexpr Step experts_step(Code code, const forward::Node& node) const {
+    Step step{.code = code, .m = of(Letter::rows), .n = width(node.inputs[0]), .k = {g().layer.active_experts}};
+    step.weights = weights_of(node);
+    step.activation = node.activation;
+    return step;
   }
 
   // ---- attention
@@ -361,12 +386,16 @@ class ForwardPass : protected Emitter {
                   -1, fresh(bias_elements(), Storage::frame, Scalar::fp32));
   }
 
-  /// What experts keep.
+  /// What experts keep: see Code::route.
   struct Routed {
+    Id logits = -1;
     Id weights = -1;
+    Id chosen = -1;
+    Id balance = -1;
     Id order = -1;
+    Id places = -1;
+    Id offsets = -1;
     Id u = -1;
-    Id g = -1;
   };
 
   bool ulysses_ = program_.kinds.sequence == SequenceKind::ulysses;

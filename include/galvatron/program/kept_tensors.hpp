@@ -70,6 +70,7 @@ class KeptTensors {
       case forward::Kind::experts:
         return 1;
       case forward::Kind::multiply:
+      case forward::Kind::gate:
       case forward::Kind::cross_attend:
         return 2;
       case forward::Kind::attend:

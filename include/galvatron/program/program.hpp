@@ -77,10 +77,17 @@ enum class Code : std::uint8_t {
   projection_to_heads,   ///< queries, keys and values of a fused projection
   to_tokens,             ///< the output
   projection_to_tokens,  ///< the gradients of queries, keys and values
-  // Experts. m rows.
-  route,             ///< out0 = weights of experts for in0
-  experts_forward,   ///< out0 from in0 and the weights in1; kept: out1 the order of rows, out2 u, scratch0 or out3 g
-  experts_backward,  ///< out0 = gradient of in0; in1 weights of experts, in2 order, in3 u, in4 d of the output, in5 g
+  // Experts (runtime/experts.hpp). m rows, n wide, of k experts each.
+  route,             ///< from in0: logits out0, weights out1 and choices out2 of experts, factors of the balance loss
+                     ///< out3; the order of rows by experts out4, their places out5, offsets of experts out6
+  experts_forward,   ///< out0 and u out1 from in0; in1 weights, in2 order, in3 places, in4 offsets; scratch0, scratch1
+  experts_backward,  ///< out0 = gradient of in0, out1 of the weights, out2 of u in place; in1 to in4 as above, in5 u,
+                     ///< in6
+                     ///< gradient of the output; scratch0, scratch1
+  route_backward,    ///< out0 = in5 + the router's part of the gradient of in0, in place; in1 logits, in2 choices, in3
+                     ///< gradient of the weights, in4 factors; scratch0
+  gate,              ///< out0 (m, n) = in0 * sigmoid(in1), by rows
+  gate_backward,     ///< out0, out1 = gradients of in0 and in1; in2 that of the output
   // Ends.
   look_up,           ///< out0 = rows of the table by token
   look_up_backward,  ///< the table's gradient from in0
@@ -169,10 +176,10 @@ struct BasicStep {
   Code code{};
   E m{}, n{}, k{}, l{};
   std::array<std::int16_t, 8> in{-1, -1, -1, -1, -1, -1, -1, -1};
-  std::array<std::int16_t, 5> out{-1, -1, -1, -1, -1};
+  std::array<std::int16_t, 8> out{-1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int16_t, 8> scratch{-1, -1, -1, -1, -1, -1, -1, -1};
-  std::array<std::int8_t, 3> weights{-1, -1, -1};  ///< of forward::Graph::weights
-  forward::Rows rows{};                            ///< of tokens that are looked up
+  std::array<std::int8_t, 4> weights{-1, -1, -1, -1};  ///< of forward::Graph::weights
+  forward::Rows rows{};                                ///< of tokens that are looked up
   Ranks ranks = Ranks::none;
   ActivationKind activation{};
   std::int8_t group = 0;       ///< parameter group

@@ -16,6 +16,7 @@
 #include <galvatron/program/allocate.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
+#include <galvatron/runtime/experts.hpp>
 #include <galvatron/runtime/logits.hpp>
 #include <galvatron/runtime/merge_squares.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
@@ -42,9 +43,10 @@ class Executor {
 
  public:
   /// The arguments must outlive the executor.
-  /// @param sequence  S of the model; that of the context is the layer's
+  /// @param sequence      S of the model; that of the context is the layer's
+  /// @param token_weight  of a token of the layer in a mean over the global batch
   Executor(Context<D>& context, const Program& program, ParameterGroups<D, T>& groups, std::int64_t sequence,
-           LossTerm loss = {})
+           LossTerm loss = {}, float token_weight = 1)
       : context_(context),
         program_(program),
         groups_(groups),
@@ -52,7 +54,8 @@ class Executor {
         numbers_(numbers_of(sequence, context.tensor_rank())),
         values_(program, numbers_),
         capacities_(program, numbers_of(sequence, -1)),
-        loss_(loss) {
+        loss_(loss),
+        token_weight_(token_weight) {
     const auto size = [this](const program::Buffer& buffer) { return bytes(buffer); };
     for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
       frame_bytes_[at(static_cast<int>(phase))] =
@@ -325,9 +328,16 @@ class Executor {
       case Code::route:
       case Code::experts_forward:
       case Code::experts_backward:
+      case Code::route_backward:
+        return experts(step, m);
+      case Code::gate:
+        return device.gate_forward(m, n, View<const T>(in), View<const T>(value(step.in[1])), out);
+      case Code::gate_backward:
+        return device.gate_backward(m, n, View<const T>(in), View<const T>(value(step.in[1])),
+                                    View<const T>(value(step.in[2])), out, value(step.out[1]));
       case Code::dropout:
       case Code::dropout_backward:
-        throw Failure(ErrorKind::internal, "experts and dropout are planned only");
+        throw Failure(ErrorKind::internal, "dropout is planned only");
       case Code::look_up:
         return device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
                                         parameter(weight), out);
@@ -391,6 +401,24 @@ class Executor {
     }
   }
 
+  // The weights of a node of experts: router, inputs, outputs, bias of the choice.
+  void experts(const Step& step, std::int64_t rows) {
+    const auto values = [this]<class U>(std::type_identity<U> /*type*/, int id) { return value<U>(id); };
+    ExpertSteps<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, values);
+    const auto [router, in, out, bias] = step.weights;
+    switch (step.code) {
+      case Code::route:
+        return steps.route(rows, parameter(router), parameter(bias));
+      case Code::experts_forward:
+        return steps.forward(rows, parameter(in), parameter(out));
+      case Code::experts_backward:
+        return steps.backward(rows, parameter(in), parameter(out), gradient(in), groups_.adds(in), gradient(out),
+                              groups_.adds(out));
+      default:
+        return steps.route_backward(rows, parameter(router), gradient(router), gradient(bias));
+    }
+  }
+
   // The bias of a product whose results are added up over tensor ranks enters the sum once.
   View<const T> bias(const Step& step) {
     return step.bias_once && context_.tensor_rank() > 0 ? View<const T>{} : parameter(step.weights[1]);
@@ -425,6 +453,7 @@ class Executor {
   program::ExtentValues values_;
   program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
   LossTerm loss_;
+  float token_weight_;
   std::array<std::int64_t, program::phases> frame_bytes_{};
   std::array<std::int64_t, Program::most_buffers> frame_offsets_{};  ///< of buffers in the frames of their phases
   std::array<std::int64_t, most_parts> begins_{};                    ///< elements before each part of a bundle

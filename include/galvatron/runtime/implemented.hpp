@@ -35,6 +35,13 @@ constexpr bool is_encoder_decoder_block(const LayerSpec& layer) {
          layer.experts == 0;
 }
 
+/// A block as mixtures of experts have it: plain but for the experts in place of its MLP.
+constexpr bool is_expert_block(const LayerSpec& layer) {
+  LayerSpec plain = layer;
+  plain.experts = 0;
+  return layer.experts > 0 && plain.is_plain_block();
+}
+
 /// True for the layers of GPT, Llama, BERT, ViT, Swin and T5 models, and for those with a forward pass of their own.
 constexpr bool is_implemented(const LayerSpec& layer) {
   if (layer.forward_pass != nullptr) return true;
@@ -45,7 +52,8 @@ constexpr bool is_implemented(const LayerSpec& layer) {
     return layer.position != PositionKind::rotary && layer.token_types == 0 && !layer.target.any();
   if (relative) return layer.head == HeadKind::language && !layer.closing_norm && layer.token_types == 0;
   if (layer.tokens != all_tokens || layer.target.any() || layer.activation == ActivationKind::relu) return false;
-  if (layer.kind == LayerKind::block) return layer.is_plain_block() || is_post_norm_block(layer);
+  if (layer.kind == LayerKind::block)
+    return layer.is_plain_block() || is_post_norm_block(layer) || is_expert_block(layer);
   return layer.kind == LayerKind::embedding || layer.head == HeadKind::language ||
          layer.activation == ActivationKind::gelu;
 }

@@ -24,6 +24,7 @@ template <class T>
 struct LayerArguments {
   int number = 0;                   ///< in the model; the embedding is 0
   LossTerm loss;                    ///< of a head: a prediction weighs 1 / (global batch * predictions of a sample)
+  double token_weight = 1;          ///< of a token of the layer in a mean over the global batch
   Layer<T>* embedding = nullptr;    ///< for the head of a tied model whose embedding is on the same stage
   comm::Group* replicas = nullptr;  ///< for tied models over several stages: see ParameterGroups
 };
@@ -38,8 +39,10 @@ class ProgramLayer final : public Layer<T> {
                ParameterStore<D, T>* shared, device::Region& states)
       : context_(context.with_tokens(layer.tokens.of(context.batch.sequence))),
         sequence_(context.batch.sequence),
-        groups_(context_, layer, around.number, shared, around.replicas, states),
-        loss_(around.loss) {}
+        groups_(context_, layer, around.number, shared, around.replicas, states,
+                BiasUpdate(layer, around.token_weight)),
+        loss_(around.loss),
+        token_weight_(static_cast<float>(around.token_weight)) {}
 
   /// The parameters of the vocabulary table; null in layers without one.
   ParameterStore<D, T>* table() { return groups_.table(); }
@@ -50,7 +53,7 @@ class ProgramLayer final : public Layer<T> {
 
   void take_stash(device::Region& stash, int slots, int deferred) override {
     program_ = std::make_unique<const program::LayerProgram>(program::lower(graph(), context_.spec, deferred > 0));
-    executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, sequence_, loss_);
+    executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, sequence_, loss_, token_weight_);
     for (int i = 0; i < slots; ++i) slots_.push_back(executor_->take_slot(stash));
     for (int i = 0; program_->splits && i < deferred; ++i) deferred_.push_back(executor_->take_deferred(stash));
   }
@@ -86,6 +89,7 @@ class ProgramLayer final : public Layer<T> {
   std::int64_t sequence_;  ///< S of the model
   ParameterGroups<D, T> groups_;
   LossTerm loss_;  ///< of a head
+  float token_weight_;
   std::unique_ptr<const program::LayerProgram> program_;
   std::unique_ptr<Executor<D, T>> executor_;
   std::vector<KeptBuffers<T>> slots_;

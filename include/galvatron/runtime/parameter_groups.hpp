@@ -25,8 +25,9 @@ class ParameterGroups {
   /// @param number    of the layer in the model; the embedding is 0
   /// @param shared    of a head: the embedding's table where a tied model has both on one stage; else null
   /// @param replicas  for tied models over several stages, whose ends have a table each: see ParameterStore
+  /// @param bias      how the bias of a router moves
   ParameterGroups(Context<D>& context, const LayerSpec& layer, int number, OwnStore* shared, comm::Group* replicas,
-                  device::Region& states)
+                  device::Region& states, BiasUpdate bias = {})
       : graph_(forward_of(layer)),
         own_table_(layer.kind == LayerKind::block || layer.patch_width > 0 || shared != nullptr
                        ? nullptr
@@ -34,7 +35,7 @@ class ParameterGroups {
                                                     layer.tied ? 0 : number, replicas,
                                                     layer.kind == LayerKind::embedding || replicas == nullptr)),
         table_(shared != nullptr ? shared : own_table_.get()),
-        rest_(context, states, layout_in(ParameterPart::rest, context.spec), number) {}
+        rest_(context, states, layout_in(ParameterPart::rest, context.spec), number, nullptr, true, bias) {}
 
   [[nodiscard]] const forward::Graph& graph() const { return graph_; }
   /// Null where there is none.

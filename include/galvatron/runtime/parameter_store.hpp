@@ -43,7 +43,8 @@ struct WholeRun {
 constexpr WholeRun whole_run(const ParameterTensor& tensor, int rank, int degree, std::int64_t row) {
   if (tensor.cut == ParameterCut::whole) return {row * tensor.columns, tensor.rows - row};
   if (tensor.cut == ParameterCut::columns) return {(row * degree + rank) * tensor.columns, 1};
-  std::int64_t section = 0;  // its first local row
+  const std::int64_t matrix = tensor.rows / tensor.copies;  // local rows of one
+  std::int64_t section = row / matrix * matrix;             // its first local row
   for (const std::int64_t rows : tensor.sections) {
     if (row < section + rows)
       return {(section * degree + rank * rows + row - section) * tensor.columns, section + rows - row};
@@ -78,6 +79,20 @@ inline ParameterSource initial_values(std::uint64_t seed, int threads = 1) {
   };
 }
 
+/// How the bias of a router moves after a step (Wang et al., "Auxiliary-loss-free load balancing", arXiv 2408.15664).
+struct BiasUpdate {
+  float rate = 0;
+  float mean = 0;  ///< choices of an expert in a step where all have equally many
+
+  BiasUpdate() = default;
+  /// @param token_weight  of a token in a mean over the global batch
+  BiasUpdate(const LayerSpec& layer, double token_weight)
+      : rate(static_cast<float>(layer.router.bias_rate)),
+        mean(layer.experts == 0 ? 0.0F
+                                : static_cast<float>(static_cast<double>(layer.active_experts) /
+                                                     (static_cast<double>(layer.experts) * token_weight))) {}
+};
+
 template <class D, class T>
 class ParameterStore final : public Store {
   static constexpr bool has_master = !std::is_same_v<T, float>;
@@ -89,12 +104,13 @@ class ParameterStore final : public Store {
   ///                  other one; else null
   /// @param counted   false for the second of the two: its gradient is in the norm once already
   ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout, int layer,
-                 comm::Group* replicas = nullptr, bool counted = true)
+                 comm::Group* replicas = nullptr, bool counted = true, BiasUpdate bias = {})
       : context_(&context),
         layout_(layout),
         layer_(layer),
         replicas_(replicas),
         counted_(counted),
+        bias_(bias),
         zero_(context.spec.zero) {
     const std::int64_t n = layout_.elements;
     own_ = Sharding::even(n, context.spec.shards()).range(context.data.rank());
@@ -253,12 +269,9 @@ class ParameterStore final : public Store {
         context_->device.norm_squared(r.count(), own.slice(r.begin - own_.begin, r.count()),
                                       context_->device.sums().slice(device::gradient_squares, 1));
     };
-    if (context_->tensor_rank() == 0) {
-      part({0, layout_.elements});
-    } else {
-      part({0, layout_.whole_begin});
-      part({layout_.whole_end, layout_.elements});
-    }
+    if (context_->tensor_rank() == 0) return around_bias({0, layout_.elements}, part);
+    part({0, layout_.whole_begin});
+    part({layout_.whole_end, layout_.elements});
   }
 
   /// One step of AdamW under the device's gradient scale; parameters of more than one dimension decay. ZeRO-1/2 begin
@@ -293,8 +306,13 @@ class ParameterStore final : public Store {
         shares ? Range{layout_.whole_begin, layout_.whole_end} : Range{layout_.decay_end, layout_.decay_end};
     run({0, replicated.begin}, true, own);
     run({replicated.begin, layout_.decay_end}, true, stream_of(0));
-    run({layout_.decay_end, replicated.end}, false, stream_of(0));
-    run({replicated.end, layout_.elements}, false, own);
+    around_bias({layout_.decay_end, replicated.end}, [&](Range part) { run(part, false, stream_of(0)); });
+    around_bias({replicated.end, layout_.elements}, [&](Range part) { run(part, false, own); });
+    if (const Range r = intersection(range, {layout_.balance_begin, layout_.whole_end}); r.count() > 0)
+      context_->device.balance_bias(r.count(), bias_.mean, bias_.rate,
+                                    View<const float>(gradients.slice(r.begin - range.begin, r.count())),
+                                    master_.slice(r.begin - range.begin, r.count()),
+                                    parameters_.slice(zero_ == 3 ? r.begin - range.begin : r.begin, r.count()));
     if (zero_ == 1 || zero_ == 2) {
       gathering_ =
           context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, own_.count())), parameters_);
@@ -317,6 +335,14 @@ class ParameterStore final : public Store {
       for (std::int64_t i = 0; i < to.count; ++i)
         to[i] = U(values[static_cast<std::size_t>(part.begin - range.begin + i)]);
     });
+  }
+  // Calls f(range) for what of a range is not a router's bias, which has no gradient.
+  template <class F>
+  void around_bias(Range range, const F& f) const {
+    const Range bias{layout_.balance_begin, layout_.whole_end};
+    if (bias.count() == 0) return f(range);
+    f(intersection(range, {0, bias.begin}));
+    f(intersection(range, {bias.end, layout_.elements}));
   }
   // What no product writes.
   [[nodiscard]] View<float> added_part(View<float> gradients) const {
@@ -347,6 +373,7 @@ class ParameterStore final : public Store {
   int layer_;
   comm::Group* replicas_;
   bool counted_;
+  BiasUpdate bias_;
   int zero_;
   Range own_;
   View<T> parameters_;

@@ -7,6 +7,8 @@
 //     | decays, cut over tensor ranks | decays, whole | does not decay, whole | does not decay, cut | padding |
 //                                     ^ whole_begin                           ^ whole_end
 //
+// The last of the whole tensors that do not decay is a router's bias, where there is one: balance_begin to whole_end.
+//
 // "Whole" tensors are the same on every tensor-parallel rank; under Megatron sequence parallelism every rank sees only
 // its own tokens, so their gradients are summed over the tensor-parallel group: one all-reduce of one run.
 #pragma once
@@ -46,6 +48,7 @@ struct ParameterTensor {
   double deviation = 0;  ///< of the normal initialisation
   /// For ParameterCut::rows: local rows of each section; sections of the whole tensor are `degree` times as long.
   std::array<std::int64_t, 3> sections{};
+  std::int64_t copies = 1;  ///< matrices one behind the other, each with the sections
 
   [[nodiscard]] constexpr std::int64_t count() const { return rows * columns; }
 };
@@ -56,7 +59,8 @@ struct ParameterLayout {
   int size = 0;
   std::int64_t whole_begin = 0;
   std::int64_t whole_end = 0;
-  std::int64_t decay_end = 0;  ///< elements [0, decay_end) decay
+  std::int64_t decay_end = 0;      ///< elements [0, decay_end) decay
+  std::int64_t balance_begin = 0;  ///< elements [balance_begin, whole_end) follow the load of experts, not a gradient
   /// Elements [0, written_end) are weights of a block whose gradients are one product each, without gaps: a micro-batch
   /// can write them, where it adds all others to zeros. See writes_gradients.
   std::int64_t written_end = 0;
@@ -101,22 +105,23 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
   ParameterLayout out;
   std::int64_t end = 0;
   // The tensors of a kind. Those whose gradient is one product are apart from others, as it can be written.
-  const auto add = [&](bool decays, bool shared, bool is_product) {
+  const auto add = [&](bool decays, bool shared, bool is_product, bool balances = false) {
     for (int i = 0; i < graph.weight_count; ++i) {
       const forward::WeightSpec& w = graph.weight(i);
       if (w.is_table != (part == ParameterPart::table) || w.decays != decays || w.is_split() != shared) continue;
-      if (decays && shared && (w.products == 1) != is_product) continue;
+      if ((decays && shared && (w.products == 1) != is_product) || w.balances != balances) continue;
       ParameterTensor& t = out.tensors[static_cast<std::size_t>(out.size++)];
       const auto local = [&](const forward::Width& width) {
         return width.split ? width.extent / tensor : width.extent;
       };
-      t = {w.name, local(w.rows), local(w.columns), end, ParameterCut::whole, decays, w.init, w.deviation, {}};
+      t = {w.name, local(w.rows), local(w.columns), end, ParameterCut::whole,
+           decays, w.init,        w.deviation,      {},  w.copies};
       if (w.over_vocabulary) t.rows = vocabulary_shard(w.rows.extent, tensor);
       if (w.columns.split) t.cut = ParameterCut::columns;
       if (w.rows.split) {
         t.cut = ParameterCut::rows;
         for (std::size_t k = 0; k < t.sections.size(); ++k) t.sections[k] = w.rows.sections[k] / tensor;
-        if (t.sections[0] == 0) t.sections[0] = t.rows;
+        if (t.sections[0] == 0) t.sections[0] = t.rows / t.copies;
       }
       end = round_up(end + t.count(), parameter_alignment);
     }
@@ -128,6 +133,8 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
   add(true, false, false);
   out.decay_end = end;
   add(false, false, false);
+  out.balance_begin = end;
+  add(false, false, false, true);
   out.whole_end = end;
   add(false, true, false);
   out.elements = round_up(end, parameter_alignment * data);

@@ -208,6 +208,8 @@ class Chunk {
     runtime::LayerArguments<T> around;
     around.number = entry.number;
     around.loss = {static_cast<float>(stage_.token_weight * entry.layer.loss_weight), device::sum_of_loss(entry.loss)};
+    around.token_weight = 1.0 / (static_cast<double>(stage_.global_batch) *
+                                 static_cast<double>(entry.layer.tokens.of(stage_.batch.sequence)));
     if (entry.layer.kind == LayerKind::head && entry.layer.tied && !plan_.has_previous)
       around.embedding = layers_.front().get();
     const bool end = entry.layer.kind != LayerKind::block;

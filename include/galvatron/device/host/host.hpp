@@ -15,6 +15,7 @@
 #include <galvatron/device/host/gemm.hpp>
 #include <galvatron/device/host/norm.hpp>
 #include <galvatron/device/host/pointwise.hpp>
+#include <galvatron/device/host/router.hpp>
 #include <galvatron/device/host/softmax.hpp>
 #include <galvatron/device/host/window_attention.hpp>
 
@@ -105,12 +106,39 @@ class Host {
   void softmax_statistics(const auto&... a) { host::softmax_statistics(team_, plain(a)...); }
   void softmax_merge(const auto&... a) { host::softmax_merge(team_, plain(a)...); }
   void softmax_backward(const auto&... a) { host::softmax_backward(team_, plain(a)...); }
+  void route(const auto&... a) { host::route(team_, plain(a)...); }
+  void count_choices(const auto&... a) { host::count_choices(team_, plain(a)...); }
+  void router_losses(const auto&... a) { host::router_losses(team_, plain(a)...); }
+  void route_backward(const auto&... a) { host::route_backward(team_, plain(a)...); }
+  void add_loads(const auto&... a) { host::add_loads(team_, plain(a)...); }
+  void order_choices(const auto&... a) { host::order_choices(team_, plain(a)...); }
+  void gather_rows(const auto&... a) { host::gather_rows(team_, plain(a)...); }
+  void combine_rows(const auto&... a) { host::combine_rows(team_, plain(a)...); }
+  void expert_activation_backward(const auto&... a) { host::expert_activation_backward(team_, plain(a)...); }
+  void gate_forward(const auto&... a) { host::gate_forward(team_, plain(a)...); }
+  void gate_backward(const auto&... a) { host::gate_backward(team_, plain(a)...); }
+  void balance_bias(const auto&... a) { host::balance_bias(team_, plain(a)...); }
   void copy_runs(const auto&... a) { host::copy_runs(team_, plain(a)...); }
   void add_runs(const auto&... a) { host::add_runs(team_, plain(a)...); }
   void accumulate(std::int64_t n, const auto& from, const auto& to) {
     host::map<kernels::Sum>(team_, n, plain(from), plain(to), plain(to));
   }
 
+  template <class A, class C>
+  void gemm_grouped(op::Kind kind, std::int64_t experts, std::int64_t, std::int64_t n, std::int64_t k,
+                    View<const std::int32_t> offsets, View<A> a, In<A> b, View<C> c, bool accumulate = false) {
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::int64_t first = offsets[e];
+      const std::int64_t rows = offsets[e + 1] - first;
+      if (kind != op::Kind::gemm_tn) {
+        gemm(kind, rows, n, k, a.slice(first * k, rows * k), b.slice(e * n * k, n * k), c.slice(first * n, rows * n),
+             accumulate);
+      } else {  // (rows, n)^T x (rows, k)
+        gemm(kind, n, k, rows, a.slice(first * n, rows * n), b.slice(first * k, rows * k), c.slice(e * n * k, n * k),
+             accumulate);
+      }
+    }
+  }
   template <class T>
   void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
                        In<T> bias, View<T> u, View<T> g) {
