@@ -308,9 +308,36 @@ const std::vector<StrategySpec>& compared_strategies() {
   return all;
 }
 
+// Tokens go to other ranks, with every way in which ranks may share tokens, experts and parts of experts.
+const std::vector<StrategySpec>& exchanging_strategies() {
+  static const std::vector<StrategySpec> all = [] {
+    std::vector<StrategySpec> out;
+    const std::vector<StrategySpec> attention{
+        {.data = 4},
+        {.tensor = 2, .data = 2},
+        {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3},
+        {.tensor = 4, .sequence = SequenceKind::megatron},
+        {.tensor = 4, .recompute = RecomputeKind::full},
+        {.sequence = SequenceKind::ulysses, .context = 2, .data = 2, .zero = 1, .recompute = RecomputeKind::none},
+        {.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .zero = 2, .recompute = RecomputeKind::full},
+        {.tensor = 2,
+         .sequence = SequenceKind::megatron,
+         .context = 2,
+         .data = 2,
+         .recompute = RecomputeKind::selective}};
+    for (StrategySpec spec : attention)
+      for (spec.expert = 1; spec.expert <= 4; spec.expert *= 2)
+        for (spec.expert_tensor = 1; spec.expert_tensor <= 4; spec.expert_tensor *= 2)
+          if (spec.exchanges_tokens() && is_legal(spec)) out.push_back(spec);
+    return out;
+  }();
+  return all;
+}
+
 // `least`: strategies that the layer has at least.
 template <class T>
-void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int least = 6) {
+void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int least = 6,
+             const std::vector<StrategySpec>& strategies = compared_strategies()) {
   if (!device::Host::supports(precision_of<T>)) {
     MESSAGE("this processor has no bfloat16 arithmetic: nothing compared");
     return;
@@ -321,7 +348,7 @@ void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int l
   const LayerInput in = random_input<T>(random, layer, shape);
   const Reference wanted = reference_of(random, layer, parameters, in);
   int compared = 0;
-  for (const StrategySpec& spec : compared_strategies()) {
+  for (const StrategySpec& spec : strategies) {
     if (!is_fit(layer, spec, shape.samples, shape.sequence)) continue;
     ++compared;
     for (const bool split : {false, true}) {
@@ -388,6 +415,17 @@ TEST_CASE("A block with experts agrees with finite differences in double precisi
   all.shared_ffn = 24;
   all.shared_gate = true;
   compare<bfloat16>(all, {.sequence = 12, .samples = 2}, bf16);
+}
+
+TEST_CASE("Experts whose tokens are exchanged agree with finite differences, whatever ranks share them") {
+  compare<float>(expert_block(8, 3, {.renormalise = false, .scale = 2.5, .groups = 4, .top_groups = 2, .z_loss = 0.05}),
+                 {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies());
+  LayerSpec shared =
+      expert_block(8, 2, {.kind = RouterKind::sigmoid, .groups = 2, .top_groups = 1, .balance_loss = 0.3});
+  shared.shared_ffn = 24;
+  compare<float>(shared, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies());
+  compare<bfloat16>(expert_block(4, 4, {.balance_loss = 0.2}), {.sequence = 24, .samples = 4}, bf16, 20,
+                    exchanging_strategies());
 }
 
 TEST_CASE("A BERT block agrees with finite differences in double precision") {

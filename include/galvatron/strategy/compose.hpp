@@ -177,7 +177,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   /// True when `spec` is of these kinds and, where degrees are static, of these degrees in these places.
   static constexpr bool accepts(const StrategySpec& spec) {
     const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };
-    return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute && spec.expert == 1 &&
+    return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute &&
            same(spec.tensor, Policy::Tensor::degree) && same(spec.context, Policy::Context::degree) &&
            same(spec.data, Policy::Data::degree) &&
            (spec.strided == Policy::Tensor::is_strided ||
