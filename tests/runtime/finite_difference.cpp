@@ -337,7 +337,8 @@ const std::vector<StrategySpec>& exchanging_strategies() {
 // `least`: strategies that the layer has at least.
 template <class T>
 void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int least = 6,
-             const std::vector<StrategySpec>& strategies = compared_strategies()) {
+             const std::vector<StrategySpec>& strategies = compared_strategies(),
+             double expert_imbalance = program::default_expert_imbalance) {
   if (!device::Host::supports(precision_of<T>)) {
     MESSAGE("this processor has no bfloat16 arithmetic: nothing compared");
     return;
@@ -355,8 +356,11 @@ void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int l
       if (split && !splits_backward(layer, spec)) continue;
       INFO("strategy ", strategy_text(spec), split ? ", backward in two parts" : "");
       for (const test::LayerRuntime runtime : test::layer_runtimes) {
-        const LayerOutput got = test::run_layer(
-            layer, spec, parameters, in, {.precision = precision_of<T>, .splits_backward = split, .runtime = runtime});
+        const LayerOutput got = test::run_layer(layer, spec, parameters, in,
+                                                {.precision = precision_of<T>,
+                                                 .splits_backward = split,
+                                                 .runtime = runtime,
+                                                 .expert_imbalance = expert_imbalance});
         CHECK(error_of(got.y, wanted.y) < tolerance);
         CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
         if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
@@ -426,6 +430,12 @@ TEST_CASE("Experts whose tokens are exchanged agree with finite differences, wha
   compare<float>(shared, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies());
   compare<bfloat16>(expert_block(4, 4, {.balance_loss = 0.2}), {.sequence = 24, .samples = 4}, bf16, 20,
                     exchanging_strategies());
+}
+
+TEST_CASE("Rows of experts beyond their memory come in more rounds, with the same values and gradients") {
+  LayerSpec layer = expert_block(8, 2, {.balance_loss = 0.2});
+  for (const double imbalance : {1.0, 0.4, 0.05})
+    compare<float>(layer, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies(), imbalance);
 }
 
 TEST_CASE("A BERT block agrees with finite differences in double precision") {

@@ -151,12 +151,13 @@ class ExpertCounts {
     out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * 8));
   }
   constexpr void exchange_counts(op::WorkList& out) const {
-    out.push(group(op::Kind::all_gather, (s_.layer.experts + 1) * s_.spec.exchange_ranks() * 4));
+    push_times(out, group(op::Kind::all_gather, (s_.layer.experts + 1) * s_.spec.exchange_ranks() * 4),
+               s_.spec.exchange_ranks() > 1 ? 1 : 0);
   }
   /// @param whole  false: up to the first product
   constexpr void forward(op::WorkList& out, bool whole) const {
     permute(out);
-    if (exchanges()) exchange(out, rows_bytes(), 1);
+    if (exchanges()) exchange(out, rows_bytes());
     out.push(product(op::Kind::gemm_nt, inputs(), s_.h));
     if (!whole) return;
     out.push(compute(op::Kind::activation_forward, of(program::Letter::expert_rows), width()));
@@ -169,8 +170,8 @@ class ExpertCounts {
     permute(out);
     if (exchanges()) {
       out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * 4));
-      exchange(out, rows_bytes(), 1);
-      exchange(out, weights_bytes(), 1);
+      exchange(out, rows_bytes());
+      exchange(out, weights_bytes());
     }
     out.push(product(op::Kind::gemm_nn, width(), s_.h));
     out.push(compute(op::Kind::activation_forward, of(program::Letter::expert_rows), width()));
@@ -181,7 +182,7 @@ class ExpertCounts {
     out.push(product(op::Kind::gemm_nn, s_.h, inputs()));
     if (exchanges()) {
       collect(out);
-      exchange(out, weights_bytes(), 1);
+      exchange(out, weights_bytes());
       push_times(out, compute(op::Kind::add, of(program::Letter::routed_rows)), s_.spec.etp() - 1);
       out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * 4));
     }
@@ -216,7 +217,7 @@ class ExpertCounts {
   }
   /// Rows come back from every part of an expert, and are added.
   constexpr void collect(op::WorkList& out) const {
-    exchange(out, rows_bytes(), 1);
+    exchange(out, rows_bytes());
     push_times(out, compute(op::Kind::add, of(program::Letter::routed_rows) * s_.h), s_.spec.etp() - 1);
   }
   /// Elements that a rank sends, in equal parts.
@@ -225,8 +226,8 @@ class ExpertCounts {
   }
   [[nodiscard]] constexpr std::int64_t rows_bytes() const { return sent(s_.h) * s_.e; }
   [[nodiscard]] constexpr std::int64_t weights_bytes() const { return sent(1) * 4; }
-  constexpr void exchange(op::WorkList& out, std::int64_t bytes, int times) const {
-    push_times(out, group(op::Kind::all_to_all, bytes), times);
+  constexpr void exchange(op::WorkList& out, std::int64_t bytes) const {
+    push_times(out, group(op::Kind::all_to_all, bytes), s_.spec.exchange_ranks() > 1 ? 1 : 0);
   }
   [[nodiscard]] constexpr op::Work group(op::Kind kind, std::int64_t bytes) const {
     return compute(kind, bytes, s_.spec.exchange_ranks());  // neighbours

@@ -20,6 +20,9 @@ constexpr bool has_too_many_ranks(const StrategySpec& s) {
   const std::int64_t tensor_and_context = std::int64_t{s.tensor} * s.context;
   return tensor_and_context > most_ranks || s.data > most_ranks || tensor_and_context * s.data > most_ranks;
 }
+constexpr bool spreads_experts_evenly(const StrategySpec& s) {
+  return !s.exchanges_tokens() || s.ranks() % (std::int64_t{s.etp()} * s.expert) == 0;
+}
 constexpr bool is_split_over_context(SequenceKind kind) {
   return kind == SequenceKind::ulysses || kind == SequenceKind::ring;
 }
@@ -48,9 +51,9 @@ constexpr bool is_split_over_context(SequenceKind kind) {
        "strided tensor-parallel ranks lie around data- and context-parallel ranks: they need a tensor degree of at " \
        "least 2 and a data or context degree.")                                                                      \
   RULE((s).expert_tensor < 0, "the tensor degree of experts is at least 1.")                                         \
-  RULE((s).exchanges_tokens() && (s).ranks() % (s).exchange_ranks() != 0,                                            \
-       "experts are spread over the ranks of a stage: the product of the expert degree and the tensor degree of "    \
-       "experts divides them.")                                                                                      \
+  RULE(!::galvatron::detail::spreads_experts_evenly(s),                                                              \
+       "experts are spread over the ranks of a stage: the expert degree times the tensor degree of experts divides " \
+       "their number.")                                                                                              \
   RULE((s).exchanges_tokens() && (s).strided,                                                                        \
        "ranks that exchange the tokens of experts are neighbours: tensor-parallel ranks are not strided then.")
 
