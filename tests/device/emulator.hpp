@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -223,8 +224,30 @@ class Emulator::Block {
     }
     sync_warp();
   }
+  void load_matrices(std::uint32_t (&to)[4], const bfloat16* row) {
+    load_pairs(to, row, [](int g, int pair, int i) { return std::array{g, 2 * pair + i}; });
+  }
+  void load_transposed(std::uint32_t (&to)[4], const bfloat16* row) {
+    load_pairs(to, row, [](int g, int pair, int i) { return std::array{2 * pair + i, g}; });
+  }
 
  private:
+  // Elements place(lane / 4, lane % 4, 0 or 1) = (row, column) of each matrix.
+  template <class Place>
+  void load_pairs(std::uint32_t (&to)[4], const bfloat16* row, const Place& place) {
+    if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0)
+      throw std::logic_error("rows of matrices are on 16-byte boundaries");
+    give(row);
+    const int lane = thread_ % warp;
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      to[matrix] = 0;
+      for (int i = 0; i < 2; ++i) {
+        const auto [r, column] = place(lane / 4, lane % 4, i);
+        to[matrix] |= std::uint32_t{from<const bfloat16*>(8 * matrix + r)[column].bits} << (16 * i);
+      }
+    }
+    sync_warp();
+  }
   template <class V>
   void give(const V& value) {
     static_assert(sizeof(V) <= value_bytes);

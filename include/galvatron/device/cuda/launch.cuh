@@ -57,6 +57,18 @@ class CudaBlock {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
+  __device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], const bfloat16* row) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
+                 : "memory");
+  }
+  __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], const bfloat16* row) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
+                 : "memory");
+  }
 };
 
 template <class Kernel>
