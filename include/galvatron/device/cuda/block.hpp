@@ -54,36 +54,42 @@ constexpr Geometry over_rows(std::int64_t rows, std::int64_t packs, int most_thr
 }
 
 template <class B>
-concept Block =
-    requires(B& block, float x, double y, int i, float (&c)[4], const std::uint32_t (&a)[4],
-             const std::uint32_t (&b)[2], std::uint32_t (&four)[4], const bfloat16* row, std::uint32_t* ticket) {
-      { block.index() } -> std::same_as<std::int64_t>;   ///< of the block in the grid
-      { block.blocks() } -> std::same_as<std::int64_t>;  ///< of the grid
-      { block.thread() } -> std::same_as<int>;           ///< of this block
-      { block.threads() } -> std::same_as<int>;
-      /// The shared memory that the geometry asks for; 16-byte aligned, not initialised.
-      { block.shared() } -> std::same_as<std::byte*>;
-      /// One value a warp for reductions, of up to 8 bytes.
-      { block.template slots<float>() } -> std::same_as<float*>;
-      /// All threads of the block, or of the warp, come here before one goes on, and see what the others wrote.
-      block.sync();
-      block.sync_warp();
-      /// The value of the lane whose number differs by the bits of `i`, or is `i`. All lanes of the warp call it.
-      { block.shuffle_xor(x, i) } -> std::same_as<float>;
-      { block.shuffle_xor(y, i) } -> std::same_as<double>;
-      { block.shuffle(x, i) } -> std::same_as<float>;
-      /// c (16, 8) += a (16, 16) * b (16, 8), bfloat16 with float sums, by all lanes of the warp, whose registers hold
-      /// the elements that PTX's mma.m16n8k16 gives them.
-      block.multiply(c, a, b);
-      /// Four matrices (8, 8) in shared memory, by all lanes of the warp: lane l names row l % 8 of matrix l / 8, on a
-      /// 16-byte boundary. Lane 4 g + t gets two elements of each matrix: (g, 2 t) and (g, 2 t + 1); transposed, (2 t,
-      /// g) and (2 t + 1, g).
-      block.load_matrices(four, row);
-      block.load_transposed(four, row);
-      /// By one thread of a block, once or more often in a launch: true for the last of `i` that come, which then sees
-      /// what the blocks of the others wrote before; the ticket is 0 before and afterwards.
-      { block.is_last(ticket, i) } -> std::same_as<bool>;
-    };
+concept Block = requires(B& block, float x, double y, int i, float (&c)[4], const std::uint32_t (&a)[4],
+                         const std::uint32_t (&b)[2], std::uint32_t (&four)[4], const bfloat16* row, void* raw,
+                         std::uint32_t* ticket) {
+  { block.index() } -> std::same_as<std::int64_t>;   ///< of the block in the grid
+  { block.blocks() } -> std::same_as<std::int64_t>;  ///< of the grid
+  { block.thread() } -> std::same_as<int>;           ///< of this block
+  { block.threads() } -> std::same_as<int>;
+  /// The shared memory that the geometry asks for; 16-byte aligned, not initialised.
+  { block.shared() } -> std::same_as<std::byte*>;
+  /// One value a warp for reductions, of up to 8 bytes.
+  { block.template slots<float>() } -> std::same_as<float*>;
+  /// All threads of the block, or of the warp, come here before one goes on, and see what the others wrote.
+  block.sync();
+  block.sync_warp();
+  /// The value of the lane whose number differs by the bits of `i`, or is `i`. All lanes of the warp call it.
+  { block.shuffle_xor(x, i) } -> std::same_as<float>;
+  { block.shuffle_xor(y, i) } -> std::same_as<double>;
+  { block.shuffle(x, i) } -> std::same_as<float>;
+  /// c (16, 8) += a (16, 16) * b (16, 8), bfloat16 with float sums, by all lanes of the warp, whose registers hold
+  /// the elements that PTX's mma.m16n8k16 gives them.
+  block.multiply(c, a, b);
+  /// Four matrices (8, 8) in shared memory, by all lanes of the warp: lane l names row l % 8 of matrix l / 8, on a
+  /// 16-byte boundary. Lane 4 g + t gets two elements of each matrix: (g, 2 t) and (g, 2 t + 1); transposed, (2 t,
+  /// g) and (2 t + 1, g).
+  block.load_matrices(four, row);
+  block.load_transposed(four, row);
+  /// 16 bytes of shared memory become `i` bytes of the device's, 0 or 16, and zeros behind them; some time before
+  /// await_copies<n>() returns, which leaves the last n groups of this thread under way. commit_copies() ends a
+  /// group.
+  block.copy_async(raw, static_cast<const void*>(row), i);
+  block.commit_copies();
+  block.template await_copies<1>();
+  /// By one thread of a block, once or more often in a launch: true for the last of `i` that come, which then sees
+  /// what the blocks of the others wrote before; the ticket is 0 before and afterwards.
+  { block.is_last(ticket, i) } -> std::same_as<bool>;
+};
 
 struct Sum {
   GALVATRON_KERNEL auto operator()(auto a, auto b) const { return a + b; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/cuda/rows.hpp>

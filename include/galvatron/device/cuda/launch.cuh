@@ -69,6 +69,17 @@ class CudaBlock {
                  : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
                  : "memory");
   }
+  __device__ __forceinline__ void copy_async(void* to, const void* from, int bytes) const {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(
+                     static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(from), "r"(bytes)
+                 : "memory");
+  }
+  __device__ __forceinline__ void commit_copies() const { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+  template <int left>
+  __device__ __forceinline__ void await_copies() const {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(left) : "memory");
+  }
 };
 
 template <class Kernel>
