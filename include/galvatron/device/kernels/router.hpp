@@ -136,10 +136,12 @@ struct Router {
   GALVATRON_HD void backward(const float* logits, const std::int32_t* chosen, const float* d_weights,
                              const float* d_probabilities, float z, T* gradient) const {
     const Probabilities p = probabilities(logits);
-    const float over = 1.0F / divisor(p, logits, chosen);
-    // Of parts: dw / dpart = scale / divisor, and through the divisor, which all parts or the chosen ones make.
+    // dw / dpart = scale / divisor, and through the divisor, which all parts or the chosen ones make. A single expert
+    // that is renormalised gets zeros.
+    const float divided = divisor(p, logits, chosen);
+    const float over = scale / divided;
     float through = 0;
-    for (std::int64_t j = 0; j < active; ++j) through += scale * d_weights[j] * part(p, logits[chosen[j]]) * over;
+    for (std::int64_t j = 0; j < active; ++j) through += d_weights[j] * (part(p, logits[chosen[j]]) / divided);
     if (kind == RouterKind::sigmoid && !renormalise) through = 0;
     float balance = 0;
     if (d_probabilities != nullptr)
@@ -151,10 +153,11 @@ struct Router {
       bool is_chosen = false;
       for (std::int64_t j = 0; j < active; ++j)
         if (chosen[j] == e) {
-          d += scale * d_weights[j] * over;
+          d += d_weights[j];
           is_chosen = true;
         }
-      if (is_chosen || !renormalise) d -= through * over;
+      if (is_chosen || !renormalise) d -= through;
+      d *= over;
       if (d_probabilities != nullptr) d += (d_probabilities[e] - balance) / p.sum;
       const float slope = kind == RouterKind::sigmoid ? own * (1.0F - own) : own;
       put(gradient[e], d * slope + of_log_sum * std::exp(logits[e] - p.maximum) / p.exponentials);
