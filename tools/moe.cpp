@@ -19,36 +19,38 @@
 #include <galvatron/train/compiled.hpp>
 
 #include "cases.hpp"
+#include "moe_cases.hpp"
 #include "options.hpp"
 #include "output.hpp"
 
 namespace galvatron::tools {
+
+Choices choices_of(device::Host& host, const device::kernels::Router& router, View<const float> logits,
+                   View<const float> bias, std::int64_t capacity, DropOrder drops) {
+  const std::int64_t rows = logits.count / router.experts;
+  const std::int64_t choices = rows * router.active;
+  Choices out{zeros<float>(choices), zeros<std::int32_t>(choices), zeros<std::int32_t>(choices),
+              zeros<std::int32_t>(choices), zeros<std::int32_t>(router.experts + 1)};
+  host.route(router, rows, logits, bias, view_of(out.weights), view_of(out.chosen));
+  host.order_choices(
+      device::ChoiceOrder{.experts = router.experts, .active = router.active, .capacity = capacity, .drops = drops},
+      rows, const_view_of(out.chosen), const_view_of(out.weights), view_of(out.order), view_of(out.places),
+      view_of(out.offsets));
+  return out;
+}
+
+std::int64_t active_experts(const Case& one, std::int64_t experts) {
+  const auto k = one.required<std::int64_t>("top_k", 1);
+  if (k > experts)
+    one.refuse_key("top_k", text_of(k, " experts cannot be chosen of ", experts, "; choose at most as many"));
+  return k;
+}
 
 namespace {
 
 using nlohmann::ordered_json;
 
 constexpr std::int64_t most_experts = 1 << 20;
-
-template <class T>
-View<T> view_of(std::vector<T>& values) {
-  return {values.data(), static_cast<std::int64_t>(values.size())};
-}
-template <class T>
-View<const T> view_of(const std::vector<T>& values) {
-  return {values.data(), static_cast<std::int64_t>(values.size())};
-}
-template <class T>
-std::vector<T> zeros(std::int64_t count) {
-  return std::vector<T>(static_cast<std::size_t>(count));
-}
-
-// A device of one thread with memory of its own.
-struct CaseDevice {
-  device::Mapping mapping{{device::Host::library_workspace_bytes(1)}, false};
-  device::Region workspace = mapping.region("library", 0, mapping.size());
-  device::Host host{1, workspace.take<std::byte>(mapping.size().count)};
-};
 
 // ---- routing: a layer's experts alone
 
@@ -116,37 +118,6 @@ LayerPass pass_of(const LayerSpec& layer, const Values& parameters, View<const f
     });
   });
   return out;
-}
-
-/// What a router makes of logits (T, E).
-struct Choices {
-  std::vector<float> weights;         ///< (T, k)
-  std::vector<std::int32_t> chosen;   ///< (T, k)
-  std::vector<std::int32_t> order;    ///< (T k)
-  std::vector<std::int32_t> places;   ///< (T, k)
-  std::vector<std::int32_t> offsets;  ///< (E + 1)
-};
-
-Choices choices_of(device::Host& host, const device::kernels::Router& router, View<const float> logits,
-                   View<const float> bias, std::int64_t capacity = 0, DropOrder drops = DropOrder::position) {
-  const std::int64_t rows = logits.count / router.experts;
-  const std::int64_t choices = rows * router.active;
-  Choices out{zeros<float>(choices), zeros<std::int32_t>(choices), zeros<std::int32_t>(choices),
-              zeros<std::int32_t>(choices), zeros<std::int32_t>(router.experts + 1)};
-  host.route(router, rows, logits, bias, view_of(out.weights), view_of(out.chosen));
-  host.order_choices(
-      device::ChoiceOrder{.experts = router.experts, .active = router.active, .capacity = capacity, .drops = drops},
-      rows, View<const std::int32_t>(view_of(out.chosen)), View<const float>(view_of(out.weights)), view_of(out.order),
-      view_of(out.places), view_of(out.offsets));
-  return out;
-}
-
-/// k of a case, among `experts`.
-std::int64_t active_experts(const Case& one, std::int64_t experts) {
-  const auto k = one.required<std::int64_t>("top_k", 1);
-  if (k > experts)
-    one.refuse_key("top_k", text_of(k, " experts cannot be chosen of ", experts, "; choose at most as many"));
-  return k;
 }
 
 RouterSpec router_of(const Case& one, std::int64_t experts) {
@@ -220,8 +191,7 @@ ordered_json answer_routing(const Case& one) {
   CaseDevice device;
   std::vector<float> logits = zeros<float>(n * experts);
   device.host.gemm(op::Kind::gemm_nt, n, experts, h, x.view(), gate.view(), view_of(logits));
-  const Choices routed =
-      choices_of(device.host, device::kernels::router_of(layer), view_of(std::as_const(logits)), bias.view());
+  const Choices routed = choices_of(device.host, device::kernels::router_of(layer), const_view_of(logits), bias.view());
   std::vector<std::int32_t> loads;
   for (std::int64_t e = 0; e < experts; ++e) {
     const auto at = static_cast<std::size_t>(e);
@@ -261,8 +231,8 @@ Losses losses_of(device::Host& host, const device::kernels::Router& router, View
       static_cast<float>(static_cast<double>(router.experts) / (static_cast<double>(choices_weigh) * of_rows)),
       static_cast<float>(1 / of_rows)};
   Losses out;
-  host.router_losses(router, rows, 1, logits, View<const float>(view_of(counts)), weights,
-                     View<double>(&out.balance, 1), View<double>(&out.z, 1));
+  host.router_losses(router, rows, 1, logits, const_view_of(counts), weights, View<double>(&out.balance, 1),
+                     View<double>(&out.z, 1));
   return out;
 }
 
@@ -290,10 +260,10 @@ ordered_json answer_balance(const Case& one) {
 
   ordered_json out;
   out["hf_aux_loss_all_layers"] =
-      one.real("hf_aux_loss_all_layers", losses_of(host, softmax, view_of(std::as_const(all)), layers * rows).balance);
+      one.real("hf_aux_loss_all_layers", losses_of(host, softmax, const_view_of(all), layers * rows).balance);
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     const Losses own =
-        losses_of(host, softmax, view_of(std::as_const(all)).slice(layer * rows * experts, rows * experts), k * rows);
+        losses_of(host, softmax, const_view_of(all).slice(layer * rows * experts, rows * experts), k * rows);
     out["per_layer_aux_loss"].push_back(one.real("per_layer_aux_loss", own.balance));
     out["z_loss_per_layer"].push_back(one.real("z_loss_per_layer", own.z));
   }
@@ -303,11 +273,11 @@ ordered_json answer_balance(const Case& one) {
   sigmoid.kind = RouterKind::sigmoid;
   std::vector<float> loads = zeros<float>(experts);
   const Choices by_sigmoid = choices_of(host, sigmoid, first, {});
-  host.add_loads(n * k, View<const std::int32_t>(view_of(by_sigmoid.chosen)), view_of(loads));
+  host.add_loads(n * k, const_view_of(by_sigmoid.chosen), view_of(loads));
   std::vector<float> master = one.array("bias", {experts}).values;
   std::vector<float> working = master;
   host.balance_bias(experts, static_cast<float>(n * k) / static_cast<float>(experts),
-                    one.required<float>("bias_update_speed", 0), View<const float>(view_of(loads)), view_of(master),
+                    one.required<float>("bias_update_speed", 0), const_view_of(loads), view_of(master),
                     view_of(working));
 
   LayerSpec layer{.experts = experts, .active_experts = k};
@@ -330,7 +300,11 @@ ordered_json answer_balance(const Case& one) {
 ordered_json answer(const Case& one) {
   if (one.has("routing")) return answer_routing(one);
   if (one.has("logits")) return answer_balance(one);
-  one.refuse_case("it is no case of mixtures of experts: neither \"routing\" nor \"logits\" is there");
+  if (one.has("vertices_half")) return answer_lsh_statistics(one);
+  if (one.has("rotations")) return one.has("gate") ? answer_lsh_ranks(one) : answer_lsh_layer(one);
+  one.refuse_case(
+      "it is no case of mixtures of experts: none of \"routing\", \"logits\", \"rotations\" and \"vertices_half\" is "
+      "there");
 }
 
 void run_moe_case(const Arguments& arguments, Common& common) {
