@@ -311,8 +311,9 @@ void run_moe_case(const Arguments& arguments, Common& common) {
   Options options(
       "moe case",
       "Answers the cases of a file with the operations that train, in fp32 on this machine's cores: routers "
-      "and layers of experts with their gradients, and losses, biases and drops that balance experts. A "
-      "file is a JSON list of cases; the answer is a list in the same order.");
+      "and layers of experts with their gradients; losses, biases and drops that balance experts; LSH-MoE's "
+      "compressed dispatch of one rank and of several, and its statistics over random tokens. A file is a "
+      "JSON list of cases; the answer is a list in the same order.");
   std::string path;
   options.require(options.text("file", path, "FILE", "the cases"));
   options.flag("--json", common.json, "accepted as everywhere; the answer is JSON anyway");

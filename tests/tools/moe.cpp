@@ -55,6 +55,14 @@ void check_moe_answer(const json& answer, const json& expected, const std::strin
   CHECK(difference <= (has_moe_integers_only(expected) ? 0 : 1e-4 * largest));
 }
 
+// The folder of the cases; empty, with a message, where there is none.
+std::string moe_data() {
+  const char* data = std::getenv("GALVATRON_MOE_DATA");
+  if (data != nullptr && std::filesystem::exists(data)) return data;
+  MESSAGE("skipped: GALVATRON_MOE_DATA names no folder with cases of mixtures of experts");
+  return {};
+}
+
 // A router of two experts, of which one is chosen for each of two tokens.
 json small_moe_case() {
   return {{"routing", "softmax_topk"},
@@ -69,16 +77,12 @@ json small_moe_case() {
 }  // namespace
 
 TEST_CASE("moe case answers the cases as the reference does") {
-  const char* data = std::getenv("GALVATRON_MOE_DATA");
-  if (data == nullptr || !std::filesystem::exists(data)) {
-    MESSAGE("skipped: GALVATRON_MOE_DATA names no folder with cases of mixtures of experts");
-    return;
-  }
+  const std::string data = moe_data();
+  if (data.empty()) return;
   const Folder folder;
-  for (const char* name : {"moe_layer_cases", "moe_balance_cases"}) {
+  for (const char* name : {"moe_layer_cases", "moe_balance_cases", "layer_cases", "expert_parallel_cases"}) {
     CAPTURE(name);
-    const std::string path = std::string(data) + "/" + name + ".json";
-    std::ifstream file(path);
+    std::ifstream file(data + "/" + name + ".json");
     json cases = json::parse(file);
     const json expected = cases;
     for (json& one : cases) one.erase("expect");  // answers are not read
@@ -91,6 +95,32 @@ TEST_CASE("moe case answers the cases as the reference does") {
     for (std::size_t i = 0; i < expected.size(); ++i)
       check_moe_answer(answers[i], expected[i].at("expect"), std::string(name) + "[" + std::to_string(i) + "]");
   }
+}
+
+TEST_CASE("moe case gives the compression rates and errors of the reference") {
+  const std::string data = moe_data();
+  if (data.empty()) return;
+  const Folder folder;
+  std::ifstream file(data + "/statistics.json");
+  json cases = json::parse(file);
+  const json expected = cases;
+  const auto keys = {"rate", "residual", "error_with_residual", "error_without_residual"};
+  for (json& one : cases)
+    for (const char* key : keys) one.erase(key);
+  folder.write("cases.json", cases.dump());
+  const Ran ran = folder.run("moe case cases.json --json");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const json answers = ran.json();
+  REQUIRE(answers.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    for (const char* key : keys) {
+      CAPTURE(i);
+      CAPTURE(key);
+      const json& of_eight = expected[i].at(key);  // mean and deviation of 8 draws
+      const double off = answers[i].at(key).get<double>() - of_eight.at(0).get<double>();
+      CHECK(std::abs(off) <= 4 * of_eight.at(1).get<double>() / std::sqrt(8.0) + 0.01);
+    }
 }
 
 TEST_CASE("moe case answers what can be computed by hand") {
@@ -175,4 +205,43 @@ TEST_CASE("moe refuses bad usage and bad cases") {
   unbalanced("capacity_factor", 0, "capacity_factor");
   unbalanced("logits", {{{1.0, 0.0, 2.0}}}, "expected an array of 2");
   unbalanced("bias", {0.0}, "expected an array of 2");
+
+  // Two tokens in one bucket, through an expert that is 0: what is left are the distances from their mean.
+  const json layer{{"x", {{1.0, 0.0}, {3.0, 0.0}}},
+                   {"rotations", {{{1.0}, {0.0}}}},
+                   {"w1", {{1.0, 0.0}}},
+                   {"w2", {{0.0}, {1.0}}},
+                   {"grad_y", {{1.0, 0.0}, {0.0, 0.0}}}};
+  folder.write("case.json", json::array({layer}).dump());
+  const Ran ran = folder.run("moe case case.json");
+  REQUIRE(ran.code == 0);
+  CHECK(ran.json().at(0).at("bucket") == json{0, 0});
+  CHECK(ran.json().at(0).at("centroids") == json::array({{2.0, 0.0}}));
+  const double silu = 2 / (1 + std::exp(-2.0));
+  check_moe_answer(ran.json().at(0).at("y"), json{{-1.0, silu}, {1.0, silu}}, "y");
+  check_moe_answer(ran.json().at(0).at("grad_x"), json{{0.5, 0.0}, {-0.5, 0.0}}, "grad_x");
+  const auto other_layer = [&](const std::string& key, const json& value, const std::string& cause) {
+    json one = layer;
+    one[key] = value;
+    refused(json::array({one}).dump(), cause);
+  };
+  other_layer("rotations", {{{1.0}}}, "\"rotations\"[0]: expected an array of 2");
+  other_layer("w1", {{1.0}}, "expected an array of 2");
+  other_layer("w2", {{0.0, 1.0}, {1.0, 0.0}}, "expected an array of 1");
+  other_layer("grad_y", nullptr, "grad_y");
+  other_layer("gate", {{1.0, 0.0}}, "\"ranks\" is missing");
+
+  const json statistics{{"tokens", 8},  {"dim", 4},           {"kind", "clustered"}, {"clusters", 2},
+                        {"sigma", 0.1}, {"vertices_half", 2}, {"hashes", 2}};
+  const auto other_statistics = [&](const std::string& key, const json& value, const std::string& cause) {
+    json one = statistics;
+    one[key] = value;
+    refused(json::array({one}).dump(), cause);
+  };
+  other_statistics("kind", "normal", "random, clustered and zipf");
+  other_statistics("clusters", 0, "clusters");
+  other_statistics("sigma", -1, "sigma");
+  other_statistics("hashes", 0, "hashes");
+  other_statistics("tokens", 0, "tokens");
+  other_statistics("dim", 1.5, "dim");
 }
