@@ -57,6 +57,29 @@ class CudaBlock {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
+  __device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], const bfloat16* row) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
+                 : "memory");
+  }
+  __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], const bfloat16* row) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
+                 : "memory");
+  }
+  __device__ __forceinline__ void copy_async(void* to, const void* from, int bytes) const {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(
+                     static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(from), "r"(bytes)
+                 : "memory");
+  }
+  __device__ __forceinline__ void commit_copies() const { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+  template <int left>
+  __device__ __forceinline__ void await_copies() const {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(left) : "memory");
+  }
 };
 
 template <class Kernel>
