@@ -115,7 +115,7 @@ class CompressedTokens {
     compression_.compress(tokens_, x, *scratch_, buckets_, view_of(means_));
     means_.resize(static_cast<std::size_t>(count() * d_));
   }
-  [[nodiscard]] const device::Buckets& buckets() const { return buckets_; }
+  [[nodiscard]] const device::TokenBuckets& buckets() const { return buckets_; }
   [[nodiscard]] std::int64_t count() const { return buckets_.bounds[buckets_.experts]; }
   [[nodiscard]] View<const std::int32_t> codes() const { return scratch_->codes; }
   [[nodiscard]] View<const float> means() const { return view_of(means_); }
@@ -152,7 +152,7 @@ class CompressedTokens {
  private:
   Compression compression_;
   std::int64_t tokens_, d_;
-  device::Buckets buckets_;
+  device::TokenBuckets buckets_;
   std::unique_ptr<device::Mapping> mapping_;
   std::unique_ptr<runtime::HashingScratch> scratch_;
   View<const float> x_;
@@ -174,7 +174,7 @@ double norm(View<const float> a) {
   return std::sqrt(sum);
 }
 // Row by row what the bucket of a token has (buckets, d).
-Floats spread(const device::Buckets& buckets, std::int64_t d, View<const float> rows) {
+Floats spread(const device::TokenBuckets& buckets, std::int64_t d, View<const float> rows) {
   Floats out;
   for (const std::int32_t j : buckets.bucket) out.insert(out.end(), rows.begin() + j * d, rows.begin() + (j + 1) * d);
   return out;
@@ -328,7 +328,7 @@ ordered_json answer_lsh_ranks(const Case& one) {
     const Choices& routed = source.routed;
     ordered_json tokens = ordered_json::array();
     ordered_json centroids = ordered_json::array();
-    const device::Buckets& buckets = source.tokens->buckets();
+    const device::TokenBuckets& buckets = source.tokens->buckets();
     for (std::int64_t e = 0; e < experts; ++e) {
       tokens.push_back(buckets.offsets[e + 1] - buckets.offsets[e]);
       centroids.push_back(buckets.bounds[e + 1] - buckets.bounds[e]);

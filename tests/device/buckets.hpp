@@ -62,7 +62,7 @@ struct RoutedTokens {
     bounds.assign(offsets.size(), -7);
   }
 
-  device::Buckets buckets() {
+  device::TokenBuckets buckets() {
     return {.experts = experts,
             .active = active,
             .rows = static_cast<std::int64_t>(order.size()),
@@ -77,7 +77,7 @@ struct RoutedTokens {
   [[nodiscard]] std::int64_t count() const { return bounds.back(); }
   [[nodiscard]] std::int64_t token_of(std::int64_t row) const { return order[static_cast<std::size_t>(row)] / active; }
   [[nodiscard]] std::int64_t table_places() const {
-    return device::Buckets::table_places(static_cast<std::int64_t>(order.size()));
+    return device::TokenBuckets::table_places(static_cast<std::int64_t>(order.size()));
   }
 
   /// Writes bucket, members, begins and bounds by definition.

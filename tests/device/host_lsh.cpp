@@ -34,7 +34,7 @@ void check_bucket_operations(std::mt19937& random, int threads, device::Isa isa,
   std::vector<std::int32_t> table(static_cast<std::size_t>(routed.table_places()), -7);
   RoutedTokens expected = routed;
   expected.number_by_definition();
-  const device::Buckets buckets = routed.buckets();
+  const device::TokenBuckets buckets = routed.buckets();
   host->number_buckets(routed.hashing, buckets, view(std::as_const(routed.codes)), view(table));
   CHECK(routed.bounds == expected.bounds);
   CHECK(routed.bucket == expected.bucket);

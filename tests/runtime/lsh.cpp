@@ -101,7 +101,7 @@ struct CompressingRank {
   device::Host host{1, library.take<std::byte>(device::Host::library_workspace_bytes(1))};
   Floats rotations, x, weights, dy, means;
   std::vector<std::int32_t> order, places, offsets;
-  device::Buckets buckets;
+  device::TokenBuckets buckets;
   runtime::Compression<device::Host, float> compression;
 };
 

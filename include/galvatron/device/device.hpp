@@ -165,10 +165,10 @@ struct ChoiceOrder {
 };
 
 /// Choices of experts in buckets of tokens that hash alike (LSH-MoE, Nie et al., NeurIPS 2024). Row i, in the order of
-/// experts, is choice order[i], of token order[i] / k; those of expert e are [offsets[e], offsets[e + 1]). Buckets of
-/// an expert follow each other, numbered by their first row; bucket j has the rows members[begins[j]] to
+/// experts, is choice order[i], of token order[i] / k; those of expert e are [offsets[e], offsets[e + 1]). TokenBuckets
+/// of an expert follow each other, numbered by their first row; bucket j has the rows members[begins[j]] to
 /// members[begins[j + 1]], in order.
-struct Buckets {
+struct TokenBuckets {
   std::int64_t experts = 0;            ///< E
   std::int64_t active = 1;             ///< k
   std::int64_t rows = 0;               ///< at most: places in the views
@@ -202,12 +202,13 @@ enum StepSum : std::uint8_t {
 constexpr int sum_of_loss(int loss) { return loss == 0 ? loss_sum : other_losses + loss - 1; }
 
 template <class D>
-concept Device = requires(
-    D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens, View<const bfloat16> half,
-    View<std::byte> raw, std::int64_t n, AttentionShape shape, AttentionBias bias, WindowShape windows, AdamW adam,
-    AdamWPart part, Runs runs, RelativePositions relative, kernels::Router router, RouterLoss router_loss,
-    ChoiceOrder order, kernels::CrossPolytope hashing, Buckets buckets, ResidualGain gain, View<std::int32_t> numbers,
-    View<double> sum, View<const double> sums, float* host, void (*writer)(View<float>), void (*body)()) {
+concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
+                          View<const bfloat16> half, View<std::byte> raw, std::int64_t n, AttentionShape shape,
+                          AttentionBias bias, WindowShape windows, AdamW adam, AdamWPart part, Runs runs,
+                          RelativePositions relative, kernels::Router router, RouterLoss router_loss, ChoiceOrder order,
+                          kernels::CrossPolytope hashing, TokenBuckets buckets, ResidualGain gain,
+                          View<std::int32_t> numbers, View<double> sum, View<const double> sums, float* host,
+                          void (*writer)(View<float>), void (*body)()) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// Threads that one operation uses.

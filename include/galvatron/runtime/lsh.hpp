@@ -62,21 +62,21 @@ struct HashingScratch {
 
   View<float> rotated;       ///< (at most most_rotated, H p)
   View<std::int32_t> codes;  ///< (tokens, H)
-  View<std::int32_t> table;  ///< see Buckets::table_places
+  View<std::int32_t> table;  ///< see TokenBuckets::table_places
 
   /// @param rows  choices of all tokens together
   HashingScratch(device::Region& region, const device::kernels::CrossPolytope& hashing, std::int64_t tokens,
                  std::int64_t rows)
       : rotated(region.take<float>(std::min(tokens, most_rotated) * hashing.columns())),
         codes(region.take<std::int32_t>(tokens * hashing.hashes)),
-        table(region.take<std::int32_t>(device::Buckets::table_places(rows))) {}
+        table(region.take<std::int32_t>(device::TokenBuckets::table_places(rows))) {}
 };
 
 /// The buckets of a micro-batch, which live from forward to backward.
 /// @param rows  choices of all tokens together  @param order, offsets  as Device::order_choices makes them
-inline device::Buckets take_buckets(device::Region& region, std::int64_t experts, std::int64_t active,
-                                    std::int64_t rows, View<const std::int32_t> order,
-                                    View<const std::int32_t> offsets) {
+inline device::TokenBuckets take_buckets(device::Region& region, std::int64_t experts, std::int64_t active,
+                                         std::int64_t rows, View<const std::int32_t> order,
+                                         View<const std::int32_t> offsets) {
   return {.experts = experts,
           .active = active,
           .rows = rows,
@@ -100,8 +100,8 @@ class Compression {
 
   /// Finds the buckets of x (tokens, width), and their means. The buckets of expert e are [bounds[e], bounds[e + 1]).
   /// @param means  (buckets, width), with places for as many as there are choices
-  void compress(std::int64_t tokens, View<const T> x, const HashingScratch& scratch, const device::Buckets& buckets,
-                View<T> means) {
+  void compress(std::int64_t tokens, View<const T> x, const HashingScratch& scratch,
+                const device::TokenBuckets& buckets, View<T> means) {
     for (std::int64_t first = 0; first < tokens; first += HashingScratch::most_rotated) {
       const std::int64_t rows = std::min(HashingScratch::most_rotated, tokens - first);
       const View<const T> part = x.slice(first * width_, rows * width_);
@@ -120,23 +120,24 @@ class Compression {
   /// y (tokens, width) from what experts made of the means, outputs (buckets, width), the means, and x.
   /// @param places   of the choices in the order of the experts, (tokens, k)
   /// @param weights  of the choices, (tokens, k); empty: 1
-  void decompress(std::int64_t tokens, const device::Buckets& buckets, View<const std::int32_t> places,
+  void decompress(std::int64_t tokens, const device::TokenBuckets& buckets, View<const std::int32_t> places,
                   View<const float> weights, View<const T> outputs, View<const T> x, View<const T> means, View<T> y) {
     device_.combine_buckets(buckets, tokens, width_, gain_, places, weights, outputs, x, means, y);
   }
 
   /// What backward sends to the experts: the sums of dy (tokens, width) times the weights, (buckets, width).
-  void compress_gradient(const device::Buckets& buckets, View<const float> weights, View<const T> dy, View<T> sums) {
+  void compress_gradient(const device::TokenBuckets& buckets, View<const float> weights, View<const T> dy,
+                         View<T> sums) {
     device_.bucket_sums(buckets, width_, false, weights, dy, sums);
   }
   /// d_weights (tokens, k) from what decompress() read.
-  void weights_backward(std::int64_t tokens, const device::Buckets& buckets, View<const std::int32_t> places,
+  void weights_backward(std::int64_t tokens, const device::TokenBuckets& buckets, View<const std::int32_t> places,
                         View<const T> outputs, View<const T> x, View<const T> means, View<const T> dy,
                         View<float> d_weights) {
     device_.bucket_weights_backward(buckets, tokens, width_, gain_, places, outputs, x, means, dy, d_weights);
   }
   /// dx (tokens, width) from dy, the experts' gradients of the means (buckets, width) and the sums sent to them.
-  void decompress_gradient(std::int64_t tokens, const device::Buckets& buckets, View<const std::int32_t> places,
+  void decompress_gradient(std::int64_t tokens, const device::TokenBuckets& buckets, View<const std::int32_t> places,
                            View<const float> weights, View<const T> dy, View<const T> d_means, View<const T> sums,
                            View<T> dx) {
     device_.combine_buckets_backward(buckets, tokens, width_, gain_, places, weights, dy, d_means, sums, dx);

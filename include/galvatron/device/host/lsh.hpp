@@ -47,14 +47,14 @@ inline void hash_rows(const Team& team, const CrossPolytope& hashing, std::int64
 }
 
 /// On one thread: numbers by first appearance depend on each other. A place of the table has a bucket, or -1.
-inline void number_buckets(const Team&, const CrossPolytope& hashing, const Buckets& b, const std::int32_t* codes,
+inline void number_buckets(const Team&, const CrossPolytope& hashing, const TokenBuckets& b, const std::int32_t* codes,
                            std::int32_t* table) {
   const auto codes_of = [&](std::int32_t row) { return codes + b.order[row] / b.active * hashing.hashes; };
   std::int32_t* const first_row = b.members.data;  // of a bucket, until members take their places
   std::int32_t buckets = 0;
   for (std::int64_t e = 0; e < b.experts; ++e) {
     b.bounds[e] = buckets;
-    const std::int64_t places = Buckets::table_places(b.offsets[e + 1] - b.offsets[e]);
+    const std::int64_t places = TokenBuckets::table_places(b.offsets[e + 1] - b.offsets[e]);
     std::fill_n(table, places, -1);
     for (std::int32_t row = b.offsets[e]; row < b.offsets[e + 1]; ++row) {
       std::int64_t place = hashing.mixed(codes_of(row)) & (places - 1);
@@ -80,8 +80,8 @@ inline void number_buckets(const Team&, const CrossPolytope& hashing, const Buck
 inline constexpr std::int64_t bucket_columns = 64;  ///< that are summed at a time
 
 template <class T>
-void bucket_sums(const Team& team, const Buckets& b, std::int64_t width, bool mean, const float* weights, const T* x,
-                 T* sums) {
+void bucket_sums(const Team& team, const TokenBuckets& b, std::int64_t width, bool mean, const float* weights,
+                 const T* x, T* sums) {
   const std::int64_t buckets = b.bounds[b.experts];
   const std::int64_t rows = b.offsets[b.experts];
   for_rows(team, buckets, (rows / std::max<std::int64_t>(buckets, 1) + 1) * width,
@@ -108,7 +108,8 @@ void bucket_sums(const Team& team, const Buckets& b, std::int64_t width, bool me
 
 /// In at most 64 runs of rows, which are added in order, so that the number of threads does not matter.
 template <class T>
-void bucket_distances(const Team& team, const Buckets& b, std::int64_t width, const T* x, const T* c, double* sums) {
+void bucket_distances(const Team& team, const TokenBuckets& b, std::int64_t width, const T* x, const T* c,
+                      double* sums) {
   constexpr std::int64_t most_runs = 64;
   const std::int64_t rows = b.offsets[b.experts];
   const std::int64_t run = divide_up(std::max<std::int64_t>(rows, 1), most_runs);
@@ -139,7 +140,7 @@ void bucket_distances(const Team& team, const Buckets& b, std::int64_t width, co
 }
 
 /// The gain of a bucket's expert.
-GALVATRON_INLINE float gain_of(const Buckets& b, const ResidualGain& gain, std::int32_t bucket) {
+GALVATRON_INLINE float gain_of(const TokenBuckets& b, const ResidualGain& gain, std::int32_t bucket) {
   if (gain.of_expert.empty()) return gain.of_all;
   const std::int32_t* const above = std::upper_bound(b.bounds.begin(), b.bounds.end(), bucket);
   return gain.of_expert[above - b.bounds.begin() - 1];
@@ -147,7 +148,7 @@ GALVATRON_INLINE float gain_of(const Buckets& b, const ResidualGain& gain, std::
 
 /// Calls f(choice, bucket, gain) for the choices of a token that are not dropped, in order.
 template <class F>
-GALVATRON_INLINE void for_buckets(const Buckets& b, const ResidualGain& gain, const std::int32_t* places,
+GALVATRON_INLINE void for_buckets(const TokenBuckets& b, const ResidualGain& gain, const std::int32_t* places,
                                   std::int64_t token, const F& f) {
   for (std::int64_t choice = token * b.active; choice < (token + 1) * b.active; ++choice) {
     if (places[choice] < 0) continue;
@@ -157,7 +158,7 @@ GALVATRON_INLINE void for_buckets(const Buckets& b, const ResidualGain& gain, co
 }
 
 template <class T>
-void combine_buckets(const Team& team, const Buckets& b, std::int64_t tokens, std::int64_t width,
+void combine_buckets(const Team& team, const TokenBuckets& b, std::int64_t tokens, std::int64_t width,
                      const ResidualGain& gain, const std::int32_t* places, const float* weights, const T* e, const T* x,
                      const T* c, T* y) {
   for_rows(team, tokens, b.active * width, [&](std::int64_t token) GALVATRON_INLINE_LAMBDA {
@@ -187,7 +188,7 @@ void combine_buckets(const Team& team, const Buckets& b, std::int64_t tokens, st
 }
 
 template <class T>
-void bucket_weights_backward(const Team& team, const Buckets& b, std::int64_t tokens, std::int64_t width,
+void bucket_weights_backward(const Team& team, const TokenBuckets& b, std::int64_t tokens, std::int64_t width,
                              const ResidualGain& gain, const std::int32_t* places, const T* e, const T* x, const T* c,
                              const T* dy, float* d_weights) {
   std::fill_n(d_weights, tokens * b.active, 0.0F);
@@ -211,7 +212,7 @@ void bucket_weights_backward(const Team& team, const Buckets& b, std::int64_t to
 }
 
 template <class T>
-void combine_buckets_backward(const Team& team, const Buckets& b, std::int64_t tokens, std::int64_t width,
+void combine_buckets_backward(const Team& team, const TokenBuckets& b, std::int64_t tokens, std::int64_t width,
                               const ResidualGain& gain, const std::int32_t* places, const float* weights, const T* dy,
                               const T* dc, const T* s, T* dx) {
   for_rows(team, tokens, b.active * width, [&](std::int64_t token) GALVATRON_INLINE_LAMBDA {

@@ -61,7 +61,7 @@ struct CrossPolytope {
 
 /// One butterfly of a Hadamard transform that is not scaled: pair i of those `distance` apart, a power of two.
 GALVATRON_HD GALVATRON_INLINE void butterfly(float* x, std::int64_t i, std::int64_t distance) {
-  const std::int64_t low = i / distance * 2 * distance + i % distance;
+  const std::int64_t low = 2 * i - (i & (distance - 1));
   const float a = x[low];
   const float b = x[low + distance];
   x[low] = a + b;
