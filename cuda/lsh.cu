@@ -11,6 +11,7 @@ namespace galvatron::device::cuda {
   template void Stream::launch(const Geometry&, const BucketDistances<T>&);         \
   template void Stream::launch(const Geometry&, const ForRows<CombineBuckets<T>>&); \
   template void Stream::launch(const Geometry&, const BucketWeightsBackward<T>&);   \
+  template void Stream::launch(const Geometry&, const GainBackward<T>&);            \
   template void Stream::launch(const Geometry&, const ForRows<CombineBucketsBackward<T>>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)

@@ -126,7 +126,8 @@ class BucketReference {
   }
   [[nodiscard]] Numbers combine(const Numbers& e, const Numbers& x, const Numbers& c) const {
     Numbers y(at(routed_.tokens * width_));
-    for_choices([&](std::int64_t choice, std::int64_t t, std::int64_t j, double gain) {
+    for_choices([&](std::int64_t choice, std::int64_t t, std::int64_t j, std::size_t expert) {
+      const double gain = gains_[expert];
       for (std::int64_t i = 0; i < width_; ++i)
         y[at(t * width_ + i)] += static_cast<double>(routed_.weights[at(choice)]) * made(e, x, c, t, j, gain, i);
     });
@@ -135,7 +136,8 @@ class BucketReference {
   [[nodiscard]] Numbers weights_backward(const Numbers& e, const Numbers& x, const Numbers& c,
                                          const Numbers& dy) const {
     Numbers out(routed_.places.size());
-    for_choices([&](std::int64_t choice, std::int64_t t, std::int64_t j, double gain) {
+    for_choices([&](std::int64_t choice, std::int64_t t, std::int64_t j, std::size_t expert) {
+      const double gain = gains_[expert];
       for (std::int64_t i = 0; i < width_; ++i)
         out[at(choice)] += dy[at(t * width_ + i)] * made(e, x, c, t, j, gain, i);
     });
@@ -143,13 +145,23 @@ class BucketReference {
   }
   [[nodiscard]] Numbers combine_backward(const Numbers& dy, const Numbers& dc, const Numbers& s) const {
     Numbers dx(at(routed_.tokens * width_));
-    for_choices([&](std::int64_t choice, std::int64_t t, std::int64_t j, double gain) {
+    for_choices([&](std::int64_t choice, std::int64_t t, std::int64_t j, std::size_t expert) {
+      const double gain = gains_[expert];
       const auto n = static_cast<double>(routed_.begins[at(j + 1)] - routed_.begins[at(j)]);
       for (std::int64_t i = 0; i < width_; ++i)
         dx[at(t * width_ + i)] += gain * static_cast<double>(routed_.weights[at(choice)]) * dy[at(t * width_ + i)] +
                                   (dc[at(j * width_ + i)] - gain * s[at(j * width_ + i)]) / n;
     });
     return dx;
+  }
+  [[nodiscard]] Numbers gain_backward(const Numbers& x, const Numbers& c, const Numbers& dy) const {
+    Numbers out(at(routed_.experts));
+    for_choices([&](std::int64_t choice, std::int64_t t, std::int64_t j, std::size_t expert) {
+      for (std::int64_t i = 0; i < width_; ++i)
+        out[expert] += static_cast<double>(routed_.weights[at(choice)]) * dy[at(t * width_ + i)] *
+                       (x[at(t * width_ + i)] - c[at(j * width_ + i)]);
+    });
+    return out;
   }
   [[nodiscard]] Numbers distances(const Numbers& x, const Numbers& c) const {
     Numbers out(2);
@@ -172,7 +184,7 @@ class BucketReference {
       const std::int64_t j = routed_.bucket[at(routed_.places[choice])];
       std::size_t expert = 0;
       while (routed_.bounds[expert + 1] <= j) ++expert;
-      f(static_cast<std::int64_t>(choice), static_cast<std::int64_t>(choice) / routed_.active, j, gains_[expert]);
+      f(static_cast<std::int64_t>(choice), static_cast<std::int64_t>(choice) / routed_.active, j, expert);
     }
   }
   [[nodiscard]] double made(const Numbers& e, const Numbers& x, const Numbers& c, std::int64_t t, std::int64_t j,

@@ -679,14 +679,18 @@ void buckets() {
       auto c = p.template zeros<T>(count * width);
       auto s = p.template zeros<T>(count * width);
       auto squares = p.template random<double>(2);
+      auto d_gains = p.template random<float>(routed.experts);
       p.run([&](auto& d, auto of) {
         d.bucket_sums(buckets_of(of), width, true, View<const float>{}, View<const T>(of(x)), of(c));
         d.bucket_sums(buckets_of(of), width, false, of(weights), View<const T>(of(dy)), of(s));
         d.bucket_distances(buckets_of(of), width, View<const T>(of(x)), View<const T>(of(c)), of(squares));
+        d.gain_backward(buckets_of(of), width, of(weights), View<const T>(of(x)), View<const T>(of(c)),
+                        View<const T>(of(dy)), of(d_gains));
       });
       p.check("means", c);
       p.check("weighted sums", s);
       p.check("distances", squares, between_devices<T>);
+      p.check("gradient of the gains", d_gains, between_devices<T>);
 
       auto gains = p.template random<float>(routed.experts);
       auto y = p.template zeros<T>(routed.tokens * width);

@@ -58,6 +58,11 @@ void check_bucket_operations(std::mt19937& random, int threads, device::Isa isa,
     CHECK(error_of(c, reference.sums(doubles(x), false, true)) < tolerance<T>);
     host->bucket_sums(buckets, width, false, in(routed.weights), in(dy), view(s));
     CHECK(error_of(s, reference.sums(doubles(dy), true, false)) < tolerance<T>);
+    std::vector<float> d_gains(gains.size(), 0.5F);
+    host->gain_backward(buckets, width, in(routed.weights), in(x), in(c), in(dy), view(d_gains));
+    std::vector<double> wanted_gains = reference.gain_backward(doubles(x), doubles(c), doubles(dy));
+    for (double& gain : wanted_gains) gain += 0.5;
+    CHECK(error_of(d_gains, wanted_gains) < 1e-5);
     std::array<double, 2> squares{1, 2};
     host->bucket_distances(buckets, width, in(x), in(c), View<double>(squares.data(), 2));
     const auto wanted = reference.distances(doubles(x), doubles(c));

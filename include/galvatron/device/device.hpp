@@ -351,6 +351,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // d_weights (tokens, k) = <dy, e + gain * (x - c)>, 0 where dropped.
   d.bucket_weights_backward(buckets, n, n, gain, /*places=*/tokens, /*e=*/cf, /*x=*/cf, /*c=*/cf, /*dy=*/cf,
                             /*d_weights=*/f);
+  // d_gains (E) += the sums over the rows of each expert of weight * <dy, x - c>.
+  d.gain_backward(buckets, n, /*weights=*/cf, /*x=*/cf, /*c=*/cf, /*dy=*/cf, /*d_gains=*/f);
   // dx (tokens, width) = the sum over a token's choices of gain * weight * dy + (dc - gain * s) / n, with dc the
   // gradient of c through the expert, s the bucket_sums() of dy with the weights, and n the rows of the bucket.
   d.combine_buckets_backward(buckets, n, n, gain, /*places=*/tokens, /*weights=*/cf, /*dy=*/cf, /*dc=*/cf, /*s=*/cf,

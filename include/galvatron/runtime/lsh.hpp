@@ -136,6 +136,11 @@ class Compression {
                         View<float> d_weights) {
     device_.bucket_weights_backward(buckets, tokens, width_, gain_, places, outputs, x, means, dy, d_weights);
   }
+  /// d_gains (E) grow by the gradient of the experts' gains.
+  void gain_backward(const device::TokenBuckets& buckets, View<const float> weights, View<const T> x,
+                     View<const T> means, View<const T> dy, View<float> d_gains) {
+    device_.gain_backward(buckets, width_, weights, x, means, dy, d_gains);
+  }
   /// dx (tokens, width) from dy, the experts' gradients of the means (buckets, width) and the sums sent to them.
   void decompress_gradient(std::int64_t tokens, const device::TokenBuckets& buckets, View<const std::int32_t> places,
                            View<const float> weights, View<const T> dy, View<const T> d_means, View<const T> sums,

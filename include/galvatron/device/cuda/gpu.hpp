@@ -174,6 +174,7 @@ class Gpu {
   void bucket_distances(const auto&... a) { cuda::bucket_distances(m_, scratch_, tickets_, plain(a)...); }
   void combine_buckets(const auto&... a) { cuda::combine_buckets(m_, plain(a)...); }
   void bucket_weights_backward(const auto&... a) { cuda::bucket_weights_backward(m_, plain(a)...); }
+  void gain_backward(const auto&... a) { cuda::gain_backward(m_, plain(a)...); }
   void combine_buckets_backward(const auto&... a) { cuda::combine_buckets_backward(m_, plain(a)...); }
   void norm_squared(const auto&... a) { cuda::norm_squared(m_, scratch_, tickets_, plain(a)...); }
   void clip_scale(const auto&... a) { cuda::clip_scale(m_, plain(a)...); }

@@ -226,6 +226,46 @@ struct BucketWeightsBackward {
   }
 };
 
+/// A block an expert, and a warp a row of it.
+template <class T>
+struct GainBackward {
+  static constexpr int most_threads = 512;
+  static constexpr int size = Pack<T>::size;
+  TokenBuckets b;
+  std::int64_t width;
+  bool packed;
+  const float* weights;  ///< null: 1
+  const T* x;
+  const T* c;
+  const T* dy;
+  float* d_gains;
+
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    const Teams warps{b.rows, warp_threads};
+    for (std::int64_t expert = block.index(); expert < b.experts; expert += block.blocks()) {
+      double all = 0;
+      for (std::int64_t row = b.offsets.data[expert] + warps.team(block); row < b.offsets.data[expert + 1];
+           row += warps.teams(block)) {
+        const std::int32_t choice = b.order.data[row];
+        const std::int64_t token = choice / b.active * width;
+        const std::int64_t bucket = b.bucket.data[row] * width;
+        float of_row = 0;
+        for (std::int64_t at = warps.rank(block) * size; at < width; at += warp_threads * size) {
+          Pack<T> packs[3];  // of dy, x and c
+          const auto row_of = [&](int p) {
+            return RestOfRow<T>{(p == 0 ? dy + token : p == 1 ? x + token : c + bucket) + at, width - at};
+          };
+          load_packs(packed, row_of, packs);
+          for (int l = 0; l < size; ++l) of_row += packs[0].get(l) * (packs[1].get(l) - packs[2].get(l));
+        }
+        all += static_cast<double>(weights != nullptr ? weights[choice] : 1.0F) * static_cast<double>(of_row);
+      }
+      all = block_sum(block, all);
+      if (block.thread() == 0) d_gains[expert] += static_cast<float>(all);
+    }
+  }
+};
+
 /// A warp a row; two sums of a block, and then those of all.
 template <class T>
 struct BucketDistances {
@@ -332,6 +372,15 @@ void bucket_weights_backward(auto& launcher, const TokenBuckets& b, std::int64_t
   const auto share =
       share_rows(tokens * b.active, divide_up(width, Kernel::size), packed, Kernel::kept, Kernel::most_threads);
   launcher.launch(share.geometry, Kernel{share.teams, b, width, packed, gain, places, e, x, c, dy, d_weights});
+}
+
+template <class T>
+void gain_backward(auto& launcher, const TokenBuckets& b, std::int64_t width, const float* weights, const T* x,
+                   const T* c, const T* dy, float* d_gains) {
+  using Kernel = GainBackward<T>;
+  if (b.rows > 0)
+    launcher.launch({.blocks = std::min(b.experts, most_blocks), .threads = Kernel::most_threads},
+                    Kernel{b, width, is_packed<T>(width, x, c, dy), weights, x, c, dy, d_gains});
 }
 
 template <class T>

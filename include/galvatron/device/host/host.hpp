@@ -126,6 +126,7 @@ class Host {
   void bucket_distances(const auto&... a) { host::bucket_distances(team_, plain(a)...); }
   void combine_buckets(const auto&... a) { host::combine_buckets(team_, plain(a)...); }
   void bucket_weights_backward(const auto&... a) { host::bucket_weights_backward(team_, plain(a)...); }
+  void gain_backward(const auto&... a) { host::gain_backward(team_, plain(a)...); }
   void combine_buckets_backward(const auto&... a) { host::combine_buckets_backward(team_, plain(a)...); }
   void copy_runs(const auto&... a) { host::copy_runs(team_, plain(a)...); }
   void add_runs(const auto&... a) { host::add_runs(team_, plain(a)...); }

@@ -211,6 +211,31 @@ void bucket_weights_backward(const Team& team, const TokenBuckets& b, std::int64
   });
 }
 
+/// A thread an expert, which adds its rows in order, in double.
+template <class T>
+void gain_backward(const Team& team, const TokenBuckets& b, std::int64_t width, const float* weights, const T* x,
+                   const T* c, const T* dy, float* d_gains) {
+  for_rows(team, b.experts, divide_up(b.rows, b.experts) * width,
+           [&]<class S>(std::int64_t expert) GALVATRON_INLINE_LAMBDA {
+             double sum = 0;
+             for (std::int32_t row = b.offsets[expert]; row < b.offsets[expert + 1]; ++row) {
+               const std::int32_t choice = b.order[row];
+               const std::int64_t token = choice / b.active * width;
+               const std::int64_t bucket = b.bucket[row] * width;
+               const float dot =
+                   sum_over<S>(width, [&]<class L>(typename L::Float& out, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+                     typename L::Float gradient, own, mean;
+                     get_lanes<L>(dy + token + i, gradient);
+                     get_lanes<L>(x + token + i, own);
+                     get_lanes<L>(c + bucket + i, mean);
+                     out += gradient * (own - mean);
+                   });
+               sum += static_cast<double>(weights != nullptr ? weights[choice] : 1.0F) * static_cast<double>(dot);
+             }
+             d_gains[expert] += static_cast<float>(sum);
+           });
+}
+
 template <class T>
 void combine_buckets_backward(const Team& team, const TokenBuckets& b, std::int64_t tokens, std::int64_t width,
                               const ResidualGain& gain, const std::int32_t* places, const float* weights, const T* dy,
