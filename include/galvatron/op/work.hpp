@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/op/kind.hpp>
@@ -56,8 +57,9 @@ class WorkList {
   };
 
  public:
-  static constexpr int capacity = 64;
+  static constexpr int capacity = 80;
 
+  /// Throws std::length_error beyond the capacity.
   constexpr void push(const Work& work) {
     std::uint8_t& last = last_[static_cast<std::size_t>(work.kind)];
     for (int i = last; i > 0; i = before_[i - 1])
@@ -65,8 +67,9 @@ class WorkList {
         made.times += work.times;
         return;
       }
+    if (size_ == capacity) throw std::length_error("a layer's pass has too many operations to be priced");
     before_[size_] = last;
-    slots_[size_++] = Slot(work);  // beyond the capacity: a compile error in constant evaluation
+    slots_[size_++] = Slot(work);
     last = static_cast<std::uint8_t>(size_);
   }
   constexpr void append(const WorkList& other) {
