@@ -101,7 +101,9 @@ const nlohmann::json mixtral_config = {{"model_type", "mixtral"},
                                        {"rope_theta", 1e6},
                                        {"sliding_window", nullptr},
                                        {"num_local_experts", 8},
-                                       {"num_experts_per_tok", 2}};
+                                       {"num_experts_per_tok", 2},
+                                       {"router_jitter_noise", 0.0},
+                                       {"router_aux_loss_coef", 0.02}};
 
 TEST_CASE("configs of the other families are their presets") {
   const std::pair<const nlohmann::json*, const char*> rows[] = {{&bert_config, "bert-large"},
@@ -131,6 +133,7 @@ TEST_CASE("what the other families have and galvatron not is refused by name") {
   CHECK(contains(error_of(with(swin_config, "mlp_ratio", 2.5)), "whole numbers"));
   CHECK(contains(error_of(with(mixtral_config, "sliding_window", 4096)), "sliding window"));
   CHECK(contains(error_of(with(mixtral_config, "num_experts_per_tok", 9)), "experts"));
+  CHECK(contains(error_of(with(mixtral_config, "router_jitter_noise", 0.1)), "noise in the router's input"));
   CHECK(contains(error_of(without(mixtral_config, "num_local_experts")), "\"num_local_experts\" is missing"));
   const std::string gelu = error_of(with(t5_config, "feed_forward_proj", "gated-gelu"));
   CHECK(contains(gelu, "\"gated-gelu\" is not supported"));
@@ -139,6 +142,17 @@ TEST_CASE("what the other families have and galvatron not is refused by name") {
   CHECK(contains(error_of(with(t5_config, "relative_attention_max_distance", 64)), "only 128"));
   CHECK(read(with(t5_config, "feed_forward_proj", "gated-silu"))->blocks[0].ffn_inputs() == 2 * 16384);
   CHECK(read(with(without(vit_config, "num_labels"), "id2label", {{"0", "cat"}, {"1", "dog"}}))->head.vocabulary == 2);
+}
+
+TEST_CASE("the coefficient of the balance loss is that of each block's own loss") {
+  // Of transformers: 0.02 k with even choices, of all blocks together.
+  const ModelSpec mixtral = read(mixtral_config).value();
+  double sum = 0;
+  for (const LayerSpec& block : mixtral.blocks) sum += block.router.balance_loss;
+  CHECK(sum == doctest::Approx(0.02 * 2));
+  CHECK(mixtral.blocks[0].router.balance_scope == BalanceScope::micro_batch);
+  CHECK(read(without(mixtral_config, "router_aux_loss_coef"))->blocks[0].router.balance_loss ==
+        doctest::Approx(0.001 * 2 / 32));
 }
 
 // transformers 5.24: the configuration classes, asked with each key left out.

@@ -33,7 +33,11 @@ TEST_CASE("parameter counts of other families are the published ones") {
   // The published ones, and tables of relative positions for the 46 blocks that have none of their own there.
   CHECK(parameters_of("t5-large-48") == 737'668'096 + 46 * 32 * 16);
   CHECK(parameters_of("t5-3b") == 2'851'598'336 + 46 * 32 * 32);
+}
+
+TEST_CASE("parameter counts of mixtures of experts are the published ones") {
   CHECK(parameters_of("mixtral-8x7b") == 46'702'792'704);
+  CHECK(parameters_of("mixtral-8x22b") == 140'620'634'112);
 }
 
 TEST_CASE("the models of Galvatron's paper have the millions of parameters of its table") {
@@ -89,7 +93,7 @@ TEST_CASE("every name is found once, and is a consistent model of that name") {
 }
 
 TEST_CASE("toy models train on bytes and split over four tensor ranks") {
-  for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "moe-tiny"}) {
     const ModelSpec model = find_model(name).value();
     CHECK(model.vocabulary() == 256);
     CHECK(model.positions() == 256);

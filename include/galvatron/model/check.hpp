@@ -57,6 +57,20 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (layer.experts != 0 &&
       (!within(layer.experts, model_limits::experts) || !within(layer.active_experts, layer.experts) || layer.bias))
     return "experts are 1 to 4096, a token goes to 1 of them to all, and their linear layers have no biases.";
+  if (layer.experts != 0) {
+    const RouterSpec& router = layer.router;
+    if (!within(router.groups, layer.experts) || layer.experts % router.groups != 0 ||
+        !within(router.top_groups, router.groups) ||
+        layer.active_experts > router.top_groups * (layer.experts / router.groups))
+      return "groups of experts are equal, and those that a token goes to have as many experts as it has.";
+    const auto at_least_0 = [](double value) { return value >= 0 && value < 1e9; };
+    if (!(router.scale > 0) || !at_least_0(router.scale) || !at_least_0(router.balance_loss) ||
+        !at_least_0(router.z_loss) || !at_least_0(router.bias_rate) || !at_least_0(router.capacity))
+      return "the scale of a router is positive, its coefficients, rate and capacity are at least 0; all are below "
+             "1e9.";
+  }
+  if (layer.shared_ffn != 0 ? layer.experts == 0 || !within(layer.shared_ffn, model_limits::ffn) : layer.shared_gate)
+    return "the width of an MLP beside experts is from 1 to 1048576, and a gate belongs to such an MLP.";
   const std::int64_t side = side_of_square(layer.tokens.of(layer.positions));
   if (layer.window < 0 || (layer.window > 0 && (side == 0 || side % layer.window != 0)))
     return "square windows divide the sides of a square image.";

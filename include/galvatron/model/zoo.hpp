@@ -113,19 +113,33 @@ inline constexpr ModelPreset<SwinShape> swin_presets[] = {
     {"swin-huge-32", {.depths = {2, 2, 26, 2}, .hidden = 320, .heads = {8, 16, 32, 64}}},
     {"swin-huge-48", {.depths = {2, 2, 42, 2}, .hidden = 320, .heads = {8, 16, 32, 64}}},
 };
-// Jiang et al., "Mixtral of experts", 2024 (the positions of the released weights).
-inline constexpr ModelPreset<MixtralShape> mixtral_presets[] = {
-    {"mixtral-8x7b",
-     {.dense = {.layers = 32,
-                .hidden = 4096,
-                .heads = 32,
+/// What Mixtral's models have in common, and in what they differ. The coefficient of the balance loss is that of their
+/// config.json.
+constexpr MoeShape mixtral(int layers, std::int64_t hidden, std::int64_t heads, std::int64_t ffn,
+                           std::int64_t positions, double coefficient) {
+  return {
+      .dense = {.layers = layers,
+                .hidden = hidden,
+                .heads = heads,
                 .kv_heads = 8,
-                .ffn = 14336,
+                .ffn = ffn,
                 .vocabulary = 32000,
-                .positions = 32768,
+                .positions = positions,
                 .rope_theta = 1e6},
       .experts = 8,
-      .active_experts = 2}},
+      .active_experts = 2,
+      .router = {.balance_loss = balance_loss_of(coefficient, 2, layers), .balance_scope = BalanceScope::micro_batch}};
+}
+
+// Jiang et al., "Mixtral of experts", 2024 (the positions of the released weights); mixtral-8x22b: Mistral AI, 2024.
+inline constexpr ModelPreset<MoeShape> moe_presets[] = {
+    {"moe-tiny",
+     {.dense = {.layers = 4, .hidden = 128, .heads = 4, .ffn = 128, .vocabulary = 256, .positions = 256},
+      .experts = 8,
+      .active_experts = 2,
+      .router = {.balance_loss = 0.01}}},
+    {"mixtral-8x7b", mixtral(32, 4096, 32, 14336, 32768, 0.02)},
+    {"mixtral-8x22b", mixtral(56, 6144, 48, 16384, 65536, 0.001)},
 };
 
 /// Calls visit(preset, builder) for every preset until it returns true.
@@ -137,7 +151,7 @@ void for_each_preset(const Visit& visit) {
     return false;
   };
   of(gpt_presets, gpt) || of(llama_presets, llama) || of(bert_presets, bert) || of(vit_presets, vit) ||
-      of(t5_presets, t5) || of(swin_presets, swin) || of(mixtral_presets, mixtral);
+      of(t5_presets, t5) || of(swin_presets, swin) || of(moe_presets, moe);
 }
 
 /// Names of the Hugging Face hub that say nothing of the preset's.

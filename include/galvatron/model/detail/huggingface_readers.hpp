@@ -252,14 +252,24 @@ inline Result<ModelSpec> swin_from(JsonObject& fields, std::string name) {
   return built(fields, swin, std::move(name), shape);
 }
 
+/// The coefficient of the balance loss, whose tokens are those of a micro-batch.
+inline void read_balance_loss(JsonObject& fields, MoeShape& shape, double otherwise) {
+  const double coefficient = fields.optional<double>("router_aux_loss_coef", otherwise, 0.0, 1e3);
+  shape.router.balance_loss = balance_loss_of(coefficient, shape.active_experts, shape.blocks_with_experts());
+  shape.router.balance_scope = BalanceScope::micro_batch;
+}
+
 inline Result<ModelSpec> mixtral_from(JsonObject& fields, std::string name) {
-  MixtralShape shape;
+  MoeShape shape;
   shape.dense = llama_shape_from(fields, {.norm_epsilon = 1e-5, .rope_theta = 1e6, .kv_heads = 8, .biases = false});
   shape.experts = fields.required<std::int64_t>("num_local_experts", 1, model_limits::experts);
   shape.active_experts = fields.required<std::int64_t>("num_experts_per_tok", 1, model_limits::experts);
+  read_balance_loss(fields, shape, 0.001);
+  const double jitter = fields.optional<double>("router_jitter_noise", 0.0);
+  fields.check("router_jitter_noise", jitter == 0, "noise in the router's input is not supported; only 0 is");
   refuse_present(fields, "sliding_window", "attention in a sliding window",
                  "choose a model without one (null, as Mixtral was published)");
-  return built(fields, mixtral, std::move(name), shape);
+  return built(fields, moe, std::move(name), shape);
 }
 
 }  // namespace galvatron::detail
