@@ -214,12 +214,15 @@ class Counting {
     note({.kind = Kind::add, .m = rows * n});
   }
   template <class W>
-  void balance_bias(std::int64_t, float, float, View<const float>, View<float>, View<W>) {}
+  void balance_bias(std::int64_t n, float, float, View<const float>, View<float>, View<W>) {
+    note({.kind = update_, .m = n});  // priced as the parameters around it
+  }
   void begin_update(const AdamW&) {}
   template <class M, class T>
   void adamw(std::int64_t n, const AdamWPart&, View<const float>, View<float>, View<const float>, View<M>, View<M>,
              View<T>) {
-    if (n > 0) note({.kind = std::is_same_v<M, float> ? Kind::adamw : Kind::adamw_bf16, .m = n});
+    update_ = std::is_same_v<M, float> ? Kind::adamw : Kind::adamw_bf16;
+    if (n > 0) note({.kind = update_, .m = n});
   }
   void norm_squared(std::int64_t n, View<const float>, View<double>) {
     if (n > 0) note({.kind = Kind::norm_squared, .m = n});
@@ -269,6 +272,7 @@ class Counting {
   }
 
   std::vector<Work>* log_;
+  Kind update_ = Kind::adamw;
 };
 
 }  // namespace galvatron::device

@@ -132,14 +132,14 @@ TEST_CASE("mixed models that do not fit together are refused with the layer") {
   CHECK(why_not(model).find("experts") != std::string::npos);
   model.blocks[0].active_experts = 2;
   model.blocks[0].router.groups = 3;
-  CHECK(why_not(model).find("groups of experts are equal") != std::string::npos);
+  CHECK(why_not(model).find("divide the experts") != std::string::npos);
   model.blocks[0].router = {.groups = 4};  // of one expert each, of which a token goes to one
-  CHECK(why_not(model).find("as many experts as it has") != std::string::npos);
+  CHECK(why_not(model).find("as many experts as it goes to") != std::string::npos);
   model.blocks[0].router = {.scale = 0};
-  CHECK(why_not(model).find("the scale of a router is positive") != std::string::npos);
+  CHECK(why_not(model).find("the weights of experts have a positive scale") != std::string::npos);
   model.blocks[0].router = {};
   model.blocks[0].shared_gate = true;
-  CHECK(why_not(model).find("a gate belongs to such an MLP") != std::string::npos);
+  CHECK(why_not(model).find("only where there is one it has a gate") != std::string::npos);
   model = vit("vit", {.layers = 1, .hidden = 64, .heads = 4});
   model.head.tied = true;
   CHECK(why_not(model).find("cannot use the embedding's table") != std::string::npos);

@@ -90,6 +90,15 @@ ModelSpec t5_model(bool gated) {
                    .target = 32,
                    .gated = gated});
 }
+// A Llama block with experts; its tokens are few, so that no step moves one to another expert.
+LayerSpec expert_block(std::int64_t experts, std::int64_t active, const RouterSpec& router) {
+  LayerSpec layer = llama_layer(LayerKind::block);
+  layer.experts = experts;
+  layer.active_experts = active;
+  layer.ffn = 24;
+  layer.router = router;
+  return layer;
+}
 // Neither family: what the families never combine.
 LayerSpec mixed_block() {
   LayerSpec layer = llama_layer(LayerKind::block);
@@ -158,10 +167,10 @@ Tensor embedding(const LayerSpec& layer, const Parameters& p, const LayerInput& 
   return test::reference::embedding(layer, all, p, in.tokens);
 }
 
-Tensor block(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
+Tensor block(const LayerSpec& layer, const Parameters& p, const LayerInput& in, double* router_losses) {
   if (layer.window > 0) return test::reference::window_block(layer, in.shape, p, in.x);
   return layer.position == PositionKind::relative ? test::reference::encoder_decoder_block(layer, in.shape, p, in.x)
-                                                  : test::reference::block(layer, in.shape, p, in.x);
+                                                  : test::reference::block(layer, in.shape, p, in.x, router_losses);
 }
 double head(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
   const bool pools = layer.head == HeadKind::classifier && !layer.class_token;
@@ -172,8 +181,9 @@ double head(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
 // The scalar whose gradients the layer computes: y . dy of a block or an embedding, the weighted loss of a head.
 double scalar(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
   if (layer.kind == LayerKind::head) return in.token_weight * head(layer, p, in);
-  const Tensor y = layer.kind == LayerKind::block ? block(layer, p, in) : embedding(layer, p, in);
   double sum = 0;
+  const Tensor y = layer.kind == LayerKind::block ? block(layer, p, in, &sum) : embedding(layer, p, in);
+  sum *= in.token_weight;
   for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * in.dy[i];
   return sum;
 }
@@ -212,20 +222,22 @@ std::vector<Derivative> derivatives(std::mt19937& random, Tensor& at, const std:
 struct Reference {
   Tensor y;
   double loss = 0;
+  double router_losses = 0;
   std::vector<Derivative> input;
   std::map<ParameterName, std::vector<Derivative>> parameters;
 };
 
 Reference reference_of(std::mt19937& random, const LayerSpec& layer, Parameters p, LayerInput in) {
   Reference out;
-  if (layer.kind == LayerKind::block) out.y = block(layer, p, in);
+  if (layer.kind == LayerKind::block) out.y = block(layer, p, in, &out.router_losses);
   if (layer.kind == LayerKind::embedding) out.y = embedding(layer, p, in);
   if (layer.kind == LayerKind::head) out.loss = head(layer, p, in);
   const auto f = [&] { return scalar(layer, p, in); };
   // No hidden unit may pass the kink of ReLU in a step.
   const double step = layer.activation == ActivationKind::relu ? 1e-7 : 3e-5;
   if (layer.kind != LayerKind::embedding) out.input = derivatives(random, in.x, f, step);
-  for (auto& [name, values] : p) out.parameters[name] = derivatives(random, values, f, step);
+  for (auto& [name, values] : p)
+    if (name != ParameterName::router_bias) out.parameters[name] = derivatives(random, values, f, step);
   return out;
 }
 
@@ -321,7 +333,14 @@ void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int l
         CHECK(error_of(got.y, wanted.y) < tolerance);
         CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
         if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
-        CHECK(got.gradients.size() == wanted.parameters.size());
+        CHECK(std::abs(got.router_losses - in.token_weight * wanted.router_losses) <=
+              tolerance * in.token_weight * wanted.router_losses);
+        if (const auto loads = got.gradients.find(ParameterName::router_bias); loads != got.gradients.end()) {
+          double sum = 0;  // a choice of each token and place
+          for (const double load : loads->second) sum += load;
+          CHECK(sum == static_cast<double>(shape.rows() * layer.active_experts));
+        }
+        CHECK(got.gradients.size() == wanted.parameters.size() + got.gradients.count(ParameterName::router_bias));
         for (const auto& [name, derivatives] : wanted.parameters) {
           INFO("parameter ", static_cast<int>(name));
           CHECK(error_of(got.gradients.at(name), derivatives) < tolerance);
@@ -345,6 +364,30 @@ TEST_CASE("A GPT-2 block agrees with finite differences in double precision") {
 TEST_CASE("A Llama block with grouped queries agrees with finite differences in double precision") {
   compare<float>(llama_layer(LayerKind::block), {.sequence = 72, .samples = 2}, fp32);
   compare<bfloat16>(llama_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
+}
+
+TEST_CASE("A block with experts agrees with finite differences in double precision, whatever its router") {
+  const RouterSpec plain{.balance_loss = 0.2, .z_loss = 0.05};
+  compare<float>(expert_block(4, 2, plain), {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(expert_block(8, 3, {.renormalise = false, .scale = 2.5, .groups = 4, .top_groups = 2}),
+                 {.sequence = 24, .samples = 4}, fp32);
+  RouterSpec micro_batch = plain;
+  micro_batch.balance_scope = BalanceScope::data_ranks;
+  micro_batch.renormalise = false;
+  compare<float>(expert_block(6, 1, micro_batch), {.sequence = 24, .samples = 4}, fp32);
+  LayerSpec shared =
+      expert_block(8, 2, {.kind = RouterKind::sigmoid, .scale = 2, .groups = 2, .top_groups = 1, .balance_loss = 0.3});
+  shared.shared_ffn = 36;
+  compare<float>(shared, {.sequence = 24, .samples = 4}, fp32);
+  shared.router.renormalise = false;
+  shared.shared_gate = true;
+  compare<float>(shared, {.sequence = 12, .samples = 4}, fp32);
+  // Where all experts are chosen, rounding moves no token to another one.
+  compare<bfloat16>(expert_block(3, 3, plain), {.sequence = 12, .samples = 2}, bf16);
+  LayerSpec all = expert_block(2, 2, {.kind = RouterKind::sigmoid, .balance_loss = 0.1, .z_loss = 0.1});
+  all.shared_ffn = 24;
+  all.shared_gate = true;
+  compare<bfloat16>(all, {.sequence = 12, .samples = 2}, bf16);
 }
 
 TEST_CASE("A BERT block agrees with finite differences in double precision") {

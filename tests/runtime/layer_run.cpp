@@ -109,7 +109,8 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     const auto context =
         runtime::make_context(host, transient, world, 0, spec, in.shape.samples / spec.data, in.shape.sequence);
     const runtime::LayerArguments<T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
-                                            .loss = {.weight = static_cast<float>(in.token_weight)}};
+                                            .loss = {.weight = static_cast<float>(in.token_weight)},
+                                            .token_weight = in.token_weight};
     const std::unique_ptr<runtime::Layer<T>> made =
         value_or_throw(runtime::make_layer<InstantiatedStrategies, T>(context, layer, around, states));
     made->take_stash(stash, 1, splits_backward ? 1 : 0);
@@ -207,6 +208,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
       if (i != own) std::copy(kept.begin(), kept.end(), y.data + here * h);
     });
     const double loss = host.sums()[device::loss_sum];
+    const double router_losses = host.sums()[device::balance_loss] + host.sums()[device::z_loss];
     if (layer.kind != LayerKind::head)
       each_stream([&](std::size_t, const auto& pieces, std::int64_t here, std::int64_t all) {
         take_part(pieces, in.shape.samples, h, in.dy, d.slice(here * h, d.count - here * h), all);
@@ -221,6 +223,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
 
     const std::lock_guard lock(mutex);
     out.loss += loss;
+    out.router_losses += router_losses;
     each_stream([&](std::size_t, const auto& pieces, std::int64_t here, std::int64_t all) {
       const auto give = [&](View<T> local, Tensor& whole) {
         give_part(pieces, in.shape.samples, h, local.slice(here * h, local.count - here * h), whole, all);

@@ -21,15 +21,16 @@ struct LayerInput {
   std::vector<std::int32_t> tokens;  ///< (rows); of a classifier (b)
   Tensor patches;                    ///< ((S - 1) * b, P), of an embedding of images; (rows, P) without a class token
   Tensor dy;                         ///< (rows, H)
-  double token_weight = 1;           ///< of a head's loss
+  double token_weight = 1;           ///< of a head's loss, and of the losses of a router
 };
 
 /// What came out, whole.
 struct LayerOutput {
-  Tensor y;              ///< (rows, H), not of heads
-  Tensor dx;             ///< (rows, H), not of embeddings
-  double loss = 0;       ///< a head's sum of cross-entropies
-  Parameters gradients;  ///< rows of the vocabulary beyond its end included
+  Tensor y;                  ///< (rows, H), not of heads
+  Tensor dx;                 ///< (rows, H), not of embeddings
+  double loss = 0;           ///< a head's sum of cross-entropies
+  double router_losses = 0;  ///< balance loss and z-loss
+  Parameters gradients;      ///< rows of the vocabulary beyond its end included
 };
 
 /// Rows of a whole tensor at a border of the layer.

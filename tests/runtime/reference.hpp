@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <numbers>
 #include <vector>
@@ -132,8 +133,101 @@ inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
   return g;
 }
 
+/// What the experts of a block give for n (rows, H), and the losses of their router as sums over rows: each row
+/// weighs 1.
+struct Experts {
+  Tensor y;
+  double losses = 0;  ///< with their coefficients
+  Tensor loads;       ///< choices of each expert
+};
+inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& n) {
+  using Name = ParameterName;
+  const RouterSpec& router = layer.router;
+  const std::int64_t count = layer.experts;
+  const std::int64_t k = layer.active_experts;
+  const std::int64_t h = layer.hidden;
+  const bool sigmoid = router.kind == RouterKind::sigmoid;
+  const Tensor* bias = find(p, Name::router_bias);
+  const Tensor logits = linear(n, p.at(Name::router), nullptr, h);
+  Experts out{.y = Tensor(n.size(), 0.0), .losses = 0, .loads = Tensor(at(count), 0.0)};
+  // The k largest of `scores` in the `open` groups.
+  const auto largest = [](const Tensor& scores, std::int64_t most, const std::vector<bool>& open) {
+    std::vector<std::int64_t> order;
+    for (std::size_t e = 0; e < scores.size(); ++e)
+      if (open[e * open.size() / scores.size()]) order.push_back(static_cast<std::int64_t>(e));
+    std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) { return scores[at(a)] > scores[at(b)]; });
+    order.resize(at(most));
+    return order;
+  };
+  const std::int64_t groups = router.balance_scope == BalanceScope::sequence ? tokens.samples : 1;  // counted apart
+  std::vector<Tensor> counts(at(groups), Tensor(at(count), 0.0));
+  std::vector<Tensor> probabilities(at(groups), Tensor(at(count), 0.0));
+  for (std::int64_t row = 0; row < tokens.rows(); ++row) {
+    Tensor parts(at(count));  // in proportion to the probabilities
+    Tensor scores(at(count));
+    double sum = 0;
+    double exponentials = 0;
+    for (std::int64_t e = 0; e < count; ++e) {
+      const double l = logits[at(row * count + e)];
+      parts[at(e)] = sigmoid ? 1.0 / (1.0 + std::exp(-l)) : std::exp(l);
+      scores[at(e)] = parts[at(e)] + (sigmoid && bias != nullptr ? (*bias)[at(e)] : 0.0);
+      sum += parts[at(e)];
+      exponentials += std::exp(l);
+    }
+    std::vector<bool> open(at(router.groups), true);
+    if (router.groups > 1) {
+      const std::int64_t members = count / router.groups;
+      Tensor of_groups;
+      for (std::int64_t g = 0; g < router.groups; ++g) {
+        Tensor own(scores.begin() + g * members, scores.begin() + (g + 1) * members);
+        std::ranges::sort(own, std::greater<>());
+        of_groups.push_back(sigmoid ? own[0] + own[1] : own[0]);
+      }
+      open.assign(at(router.groups), false);
+      for (const std::int64_t g : largest(of_groups, router.top_groups, {true})) open[at(g)] = true;
+    }
+    const std::vector<std::int64_t> chosen = largest(scores, k, open);
+    double of_chosen = 0;
+    for (const std::int64_t e : chosen) of_chosen += parts[at(e)];
+    for (const std::int64_t e : chosen) {
+      const double divisor = router.renormalise ? of_chosen : sigmoid ? 1.0 : sum;
+      const double weight = router.scale * parts[at(e)] / divisor;
+      out.loads[at(e)] += 1;
+      const auto of_expert = [&](Name name) {
+        const Tensor& all = p.at(name);
+        const auto size = static_cast<std::int64_t>(all.size()) / count;
+        return Tensor(all.begin() + e * size, all.begin() + (e + 1) * size);
+      };
+      const Tensor x(n.begin() + row * h, n.begin() + (row + 1) * h);
+      const Tensor y = linear(activation(layer, linear(x, of_expert(Name::mlp_in_weight), nullptr, h)),
+                              of_expert(Name::mlp_out_weight), nullptr, layer.ffn);
+      for (std::int64_t i = 0; i < h; ++i) out.y[at(row * h + i)] += weight * y[at(i)];
+    }
+    const auto group = at(row % groups);
+    for (const std::int64_t e : sigmoid ? largest(parts, k, {true}) : chosen) counts[group][at(e)] += 1;
+    for (std::int64_t e = 0; e < count; ++e) probabilities[group][at(e)] += parts[at(e)] / sum;
+    out.losses += router.z_loss * std::log(exponentials) * std::log(exponentials);
+  }
+  const auto counted = static_cast<double>(tokens.rows() / groups);
+  for (std::size_t g = 0; g < counts.size(); ++g)
+    for (std::size_t e = 0; e < at(count); ++e)
+      out.losses += router.balance_loss * static_cast<double>(count) * counts[g][e] /
+                    (static_cast<double>(k) * counted) * probabilities[g][e];
+  if (layer.shared_ffn == 0) return out;
+  LayerSpec shared = layer;
+  shared.ffn = layer.shared_ffn;
+  const Tensor y = linear(activation(shared, linear(n, p.at(Name::shared_in_weight), nullptr, h)),
+                          p.at(Name::shared_out_weight), nullptr, shared.ffn);
+  const Tensor gates =
+      layer.shared_gate ? linear(n, p.at(Name::shared_gate_weight), nullptr, h) : Tensor(at(tokens.rows()), 1e9);
+  for (std::size_t i = 0; i < y.size(); ++i) out.y[i] += y[i] / (1.0 + std::exp(-gates[i / at(h)]));
+  return out;
+}
+
 /// A block: x (rows, H) -> (rows, H).
-inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& x) {
+/// @param router_losses  null, or grows by those of its experts
+inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& x,
+                    double* router_losses = nullptr) {
   using Name = ParameterName;
   const std::int64_t h = layer.hidden;
   const bool after = layer.norm_order == NormOrder::after;
@@ -149,6 +243,12 @@ inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, 
                      layer.heads * layer.head_dim);
   for (std::size_t i = 0; i < x.size(); ++i) x2[i] += x[i];
   if (after) x2 = norm1(x2);
+  if (layer.experts > 0) {
+    Experts made = experts(layer, tokens, p, norm2(x2));
+    for (std::size_t i = 0; i < made.y.size(); ++i) made.y[i] += x2[i];
+    if (router_losses != nullptr) *router_losses += made.losses;
+    return made.y;
+  }
   const Tensor u = linear(after ? x2 : norm2(x2), p.at(Name::mlp_in_weight), find(p, Name::mlp_in_bias), h);
   Tensor y = linear(activation(layer, u), p.at(Name::mlp_out_weight), find(p, Name::mlp_out_bias), layer.ffn);
   for (std::size_t i = 0; i < y.size(); ++i) y[i] += x2[i];

@@ -58,6 +58,29 @@ inline ModelSpec t5(int layers, bool gated = false) {
                                   .norm_epsilon = 1e-5});
 }
 
+/// A Llama whose odd blocks have experts. Their routers differ: Mixtral's, DeepSeek-V2's with a shared expert behind a
+/// gate, DeepSeek-V3's, all with the losses that no split of the batch changes.
+inline ModelSpec experts(int layers) {
+  ModelSpec out = model(true, layers);
+  out.name = "toy-experts";
+  for (int i = 1; i < layers; i += 2) {
+    LayerSpec& block = out.blocks[static_cast<std::size_t>(i)];
+    block.experts = 8;
+    block.active_experts = 2;
+    block.ffn = 32;
+    block.router = {.balance_loss = 0.05, .z_loss = 0.01};
+    if (i % 4 == 1) continue;
+    block.shared_ffn = 64;
+    block.shared_gate = i % 8 == 3;
+    block.router =
+        i % 8 == 3
+            ? RouterSpec{.renormalise = false, .scale = 4, .groups = 4, .top_groups = 2}
+            : RouterSpec{
+                  .kind = RouterKind::sigmoid, .groups = 2, .top_groups = 1, .balance_loss = 0.01, .bias_rate = 1e-3};
+  }
+  return out;
+}
+
 /// The tokens of `Tokens` for the encoder, and later ones for the decoder.
 class SidedTokens final : public train::BatchSource {
  public:

@@ -23,6 +23,23 @@ inline constexpr std::int64_t layers = std::int64_t{1} << 12;
 inline constexpr std::int64_t experts = std::int64_t{1} << 12;
 }  // namespace model_limits
 
+/// Why a router of k of E experts makes no sense; empty when it does.
+constexpr std::string_view why_inconsistent(const RouterSpec& router, std::int64_t experts, std::int64_t active) {
+  const auto share = [](double x, double most) { return x >= 0 && x <= most; };
+  if (router.groups < 1 || router.groups > 64 || experts % router.groups != 0)
+    return "groups of experts are 1 to 64 and divide the experts.";
+  if (router.top_groups < 1 || router.top_groups > router.groups ||
+      router.top_groups * (experts / router.groups) < active)
+    return "the groups that a token goes to are some of all, and have as many experts as it goes to.";
+  if (!(router.scale > 0 && router.scale <= 1e6)) return "the weights of experts have a positive scale.";
+  if (!share(router.balance_loss, 1e3) || !share(router.z_loss, 1e3) || !share(router.bias_rate, 1e3) ||
+      !share(router.capacity, 1e6))
+    return "the coefficients of a router's losses, its bias rate and its capacity are not negative.";
+  if (router.bias_rate > 0 && router.kind != RouterKind::sigmoid)
+    return "experts have a bias that balances them where their scores are sigmoids.";
+  return {};
+}
+
 /// Why a layer makes no sense; empty when it does.
 constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   const auto within = [](std::int64_t n, std::int64_t most) { return n >= 1 && n <= most; };
@@ -57,20 +74,11 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (layer.experts != 0 &&
       (!within(layer.experts, model_limits::experts) || !within(layer.active_experts, layer.experts) || layer.bias))
     return "experts are 1 to 4096, a token goes to 1 of them to all, and their linear layers have no biases.";
-  if (layer.experts != 0) {
-    const RouterSpec& router = layer.router;
-    if (!within(router.groups, layer.experts) || layer.experts % router.groups != 0 ||
-        !within(router.top_groups, router.groups) ||
-        layer.active_experts > router.top_groups * (layer.experts / router.groups))
-      return "groups of experts are equal, and those that a token goes to have as many experts as it has.";
-    const auto at_least_0 = [](double value) { return value >= 0 && value < 1e9; };
-    if (!(router.scale > 0) || !at_least_0(router.scale) || !at_least_0(router.balance_loss) ||
-        !at_least_0(router.z_loss) || !at_least_0(router.bias_rate) || !at_least_0(router.capacity))
-      return "the scale of a router is positive, its coefficients, rate and capacity are at least 0; all are below "
-             "1e9.";
-  }
-  if (layer.shared_ffn != 0 ? layer.experts == 0 || !within(layer.shared_ffn, model_limits::ffn) : layer.shared_gate)
-    return "the width of an MLP beside experts is from 1 to 1048576, and a gate belongs to such an MLP.";
+  if (layer.experts != 0)
+    if (const auto why = why_inconsistent(layer.router, layer.experts, layer.active_experts); !why.empty()) return why;
+  if (layer.shared_ffn < 0 || layer.shared_ffn > model_limits::ffn || (layer.shared_ffn > 0 && layer.experts == 0) ||
+      (layer.shared_gate && layer.shared_ffn == 0))
+    return "a shared expert is beside others, its width is at most 1048576, and only where there is one it has a gate.";
   const std::int64_t side = side_of_square(layer.tokens.of(layer.positions));
   if (layer.window < 0 || (layer.window > 0 && (side == 0 || side % layer.window != 0)))
     return "square windows divide the sides of a square image.";

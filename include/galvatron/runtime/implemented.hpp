@@ -42,7 +42,8 @@ constexpr bool is_expert_block(const LayerSpec& layer) {
   return layer.experts > 0 && plain.is_plain_block();
 }
 
-/// True for the layers of GPT, Llama, BERT, ViT, Swin and T5 models, and for those with a forward pass of their own.
+/// True for the layers of GPT, Llama, BERT, ViT, Swin, T5 and Mixtral models, and for those with a forward pass of
+/// their own.
 constexpr bool is_implemented(const LayerSpec& layer) {
   if (layer.forward_pass != nullptr) return true;
   const bool relative = layer.position == PositionKind::relative;
@@ -59,8 +60,9 @@ constexpr bool is_implemented(const LayerSpec& layer) {
 }
 
 inline constexpr std::string_view not_implemented =
-    "can be planned, but not trained by this version: it trains GPT, Llama, BERT, ViT, Swin and T5 models, such as "
-    "gpt2-124m, llama3-8b, bert-large, vit-huge-32, swin-huge-32 and t5-large-32; choose one of them";
+    "can be planned, but not trained by this version: it trains GPT, Llama, BERT, ViT, Swin, T5 and Mixtral models, "
+    "such as gpt2-124m, llama3-8b, bert-large, vit-huge-32, swin-huge-32, t5-large-32 and mixtral-8x7b; choose one of "
+    "them";
 
 /// No error when every layer of the model is implemented. Errors (usage): the model, and what can be trained.
 inline Result<void> check_implemented(const ModelSpec& model) {

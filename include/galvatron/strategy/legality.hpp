@@ -124,7 +124,8 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
     }
     if (layer.forward_pass != nullptr && !splits_widths_evenly(layer.forward_pass(layer), spec.tensor))
       return "the tensor degree does not divide a width of the layer that tensor ranks share.";
-    if (layer.ffn % spec.tensor != 0) return "the tensor degree does not divide the width of the MLP.";
+    if (layer.ffn % spec.tensor != 0 || layer.shared_ffn % spec.tensor != 0)
+      return "the tensor degree does not divide the width of the MLP.";
     if (layer.merges && spec.sequence == SequenceKind::megatron &&
         side_of_square(layer.tokens.of(sequence)) % spec.tensor != 0)
       return "Megatron sequence parallelism gives every rank whole rows of an image whose tokens are merged: the "

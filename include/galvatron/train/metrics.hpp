@@ -197,6 +197,8 @@ inline std::string metrics_line(const StepReport& report) {
                               {"tokens_per_second", report.tokens_per_second},
                               {"mfu", report.mfu > 0 ? nlohmann::json(report.mfu) : nlohmann::json()},
                               {"peak_bytes", report.peak_memory.count}};
+  if (report.balance_loss != 0) line["balance_loss"] = report.balance_loss;
+  if (report.z_loss != 0) line["z_loss"] = report.z_loss;
   if (!report.skipped.empty()) line["skipped"] = report.skipped;
   return line.dump() + "\n";
 }
@@ -209,6 +211,8 @@ inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
                           {"speed/seconds", report.seconds},
                           {"speed/tokens_per_second", report.tokens_per_second},
                           {"memory/peak_bytes", static_cast<double>(report.peak_memory.count)}};
+  if (report.balance_loss != 0) out.push_back({"train/balance_loss", report.balance_loss});
+  if (report.z_loss != 0) out.push_back({"train/z_loss", report.z_loss});
   if (report.mfu > 0) out.push_back({"speed/mfu", report.mfu});
   return out;
 }

@@ -25,6 +25,8 @@ namespace galvatron::train {
 struct StepResult {
   double loss = 0;           ///< mean cross-entropy of a prediction, in nats; of several losses their weighted sum
   double gradient_norm = 0;  ///< before clipping
+  double balance_loss = 0;   ///< of the routers of all layers, with their coefficients: beside `loss`, not in it
+  double z_loss = 0;         ///< the same
   /// False: the step changed no parameter.
   [[nodiscard]] bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }
 };
@@ -198,7 +200,10 @@ class Stage {
     double loss = 0;
     for (std::size_t i = 0; i < plan_.loss_weights.size(); ++i)
       loss += values[device::sum_of_loss(static_cast<int>(i))] * plan_.loss_weights[i];
-    return {loss * plan_.token_weight, std::sqrt(values[device::gradient_squares])};
+    return {.loss = loss * plan_.token_weight,
+            .gradient_norm = std::sqrt(values[device::gradient_squares]),
+            .balance_loss = values[device::balance_loss],
+            .z_loss = values[device::z_loss]};
   }
 
   D& device_;

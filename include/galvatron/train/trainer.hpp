@@ -36,6 +36,8 @@ struct StepReport {
   std::int64_t step = 0;  ///< counts from 0
   double loss = 0;        ///< mean cross-entropy of a prediction, in nats, before the step's update
   double gradient_norm = 0;
+  double balance_loss = 0;  ///< of the routers of experts, as StepResult has it; 0: the model has none
+  double z_loss = 0;        ///< the same
   double learning_rate = 0;
   double seconds = 0;  ///< of this step
   double tokens_per_second = 0;
@@ -173,6 +175,8 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
       const StepReport out{.step = step,
                            .loss = result.loss,
                            .gradient_norm = result.gradient_norm,
+                           .balance_loss = result.balance_loss,
+                           .z_loss = result.z_loss,
                            .learning_rate = options.learning_rate.at(step),
                            .seconds = seconds,
                            .tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / seconds,
