@@ -41,6 +41,9 @@ struct LlamaShape {
   bool tied = false;
   bool bias = false;
   double norm_epsilon = 1e-5;
+  bool qkv_bias = false;  ///< of queries, keys and values only
+  QueryKeyNorm query_key_norm = QueryKeyNorm::none;
+  LatentAttention latent{};
 };
 
 /// The numbers of a model of the BERT family; 0 stands for the usual value.
@@ -176,7 +179,7 @@ inline ModelSpec gpt(std::string name, const GptShape& shape) {
 }
 
 /// Llama (Touvron et al., 2023): rotary positions, RMSNorm before each part, SwiGLU, grouped-query attention, no
-/// biases.
+/// biases. Qwen's, OLMo's and DeepSeek's decoders differ in their attention.
 inline ModelSpec llama(std::string name, const LlamaShape& shape) {
   LayerSpec block = detail::block_of(shape);
   if (shape.kv_heads != 0) block.kv_heads = shape.kv_heads;
@@ -185,6 +188,9 @@ inline ModelSpec llama(std::string name, const LlamaShape& shape) {
   block.position = PositionKind::rotary;
   block.bias = shape.bias;
   block.rope_theta = shape.rope_theta;
+  block.qkv_bias = shape.qkv_bias;
+  block.query_key_norm = shape.query_key_norm;
+  block.latent = shape.latent;
   return model_of_equal_blocks(std::move(name), block, shape.layers);
 }
 
