@@ -87,6 +87,7 @@ inline void turn(const LayerSpec& layer, Tokens tokens, Tensor& x, std::int64_t 
 /// RMS norm of rows of gamma's width.
 inline Tensor rms_norm(const LayerSpec& layer, const Tensor& x, const Tensor& gamma) {
   LayerSpec other = layer;
+  if (layer.latent.rank > 0) other.norm_epsilon = layer.latent.norm_epsilon;
   other.hidden = static_cast<std::int64_t>(gamma.size());
   other.norm = NormKind::rms_norm;
   return norm(other, x, gamma, nullptr);
@@ -119,7 +120,7 @@ inline Tensor projection(const LayerSpec& layer, Tokens tokens, const Parameters
 /// The same of latent attention, head by head: what positions turn and what not; values are padded with zeros.
 inline Tensor latent_projection(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& n) {
   using Name = ParameterName;
-  const auto [rank, query_rank, r, v] = layer.latent;
+  const auto [rank, query_rank, r, v, epsilon] = layer.latent;
   const std::int64_t d = layer.head_dim;
   const std::int64_t a = layer.heads;
   const std::int64_t h = layer.hidden;

@@ -90,6 +90,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("rank of queries", a.latent.query_rank, latent.query_rank);
   f("rotary part of a head", a.latent.rotary_dim, latent.rotary_dim);
   f("width of a head of values", a.latent.value_dim, latent.value_dim);
+  f("epsilon of the norms of latent vectors", a.latent.norm_epsilon, latent.norm_epsilon);
   f("tied embeddings", a.tied, tied);
   f("causal attention", a.causal, causal);
   f("experts", a.experts, experts);

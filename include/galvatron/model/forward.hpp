@@ -94,6 +94,7 @@ struct WeightSpec {
   bool over_vocabulary = false;  ///< rows are padded on each rank
   int products = 0;              ///< linear layers and experts that it is a factor of
   std::int64_t copies = 1;       ///< rows are of so many matrices, each with the sections: of experts
+  double epsilon = 0;            ///< of the norm that it scales
   bool balances = false;         ///< no gradient steps it, but the load of experts (RouterSpec::bias_rate)
 
   /// True where it is divided over tensor-parallel ranks.
@@ -234,12 +235,17 @@ class Builder {
     graph_.takes_data = true;
     return input(width, rows);
   }
+  /// With the epsilon of the layer's norms.
   constexpr Tensor norm(Tensor x, Weight gamma, Weight beta = {}) {
+    return norm(x, gamma, beta, graph_.layer.norm_epsilon);
+  }
+  constexpr Tensor norm(Tensor x, Weight gamma, Weight beta, double epsilon) {
     check(!width_of(x).split, "a norm needs whole rows: its operand is split over tensor-parallel ranks");
     check(is_vector(gamma, width_of(x)) && (beta.id < 0 || is_vector(beta, width_of(x))),
           "a norm's parameters have its operand's width");
     Node node = unary(Kind::norm, x, shape_of(x), {gamma, beta});
     node.norm = graph_.layer.norm;
+    graph_.weights[static_cast<std::size_t>(gamma.id)].epsilon = epsilon;
     return push(node);
   }
   /// The same with parameters of these names; RMS norms have no beta.
@@ -300,6 +306,8 @@ class Builder {
               ((q == graph_.layer.head_dim && k == q) || (q == queries() && k == keys())) &&
               !graph_.weight(query_gamma.id).is_split() && !graph_.weight(key_gamma.id).is_split(),
           "queries and keys of a fused projection have norms of their heads, or of all of them");
+    for (const Weight gamma : {query_gamma, key_gamma})
+      graph_.weights[static_cast<std::size_t>(gamma.id)].epsilon = graph_.layer.norm_epsilon;
     return push(unary(Kind::norm_heads, qkv, shape_of(qkv), {query_gamma, key_gamma}));
   }
   /// @param q           of all heads what positions turn, then the rest

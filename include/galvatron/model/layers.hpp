@@ -62,13 +62,13 @@ constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l
 /// the width of a head of values.
 constexpr forward::Tensor latent_attention(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
   const forward::Width h = forward::Builder::whole(l.hidden);
-  const auto [rank, query_rank, r, v] = l.latent;
+  const auto [rank, query_rank, r, v, epsilon] = l.latent;
   const std::int64_t turned = l.heads * r;
   const std::int64_t others = l.heads * (l.head_dim - r);
   const auto normed = [&](ParameterName down, ParameterName gamma, std::int64_t width) {
     const forward::Width w = forward::Builder::whole(width);
     const forward::Tensor x = b.linear(n, b.weight(down, w, h));
-    return b.norm(x, b.vector(gamma, w, ParameterInit::one));
+    return b.norm(x, b.vector(gamma, w, ParameterInit::one), {}, epsilon);
   };
   forward::Tensor x = n;
   if (query_rank > 0) x = normed(ParameterName::query_down_weight, ParameterName::query_gamma, query_rank);  // (T, c)

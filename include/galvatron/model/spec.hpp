@@ -48,6 +48,7 @@ struct LatentAttention {
   std::int64_t query_rank = 0;  ///< the same of queries
   std::int64_t rotary_dim = 0;  ///< less than head_dim
   std::int64_t value_dim = 0;   ///< width of a head of values, at most head_dim
+  double norm_epsilon = 1e-6;   ///< of the norms of those vectors
   friend constexpr bool operator==(const LatentAttention&, const LatentAttention&) = default;
 };
 

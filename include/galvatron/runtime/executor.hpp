@@ -244,6 +244,7 @@ class Executor {
     const int weight = step.weights[0];
     const auto gamma = [&] { return norm_parameter(step, 0); };
     const auto beta = [&] { return norm_parameter(step, 1); };
+    const auto epsilon = [&] { return program_.graph.weight(weight).epsilon; };
     if (m == 0 && n > 0) return;  // no rows on this rank
     switch (step.code) {
       case Code::linear:
@@ -280,10 +281,10 @@ class Executor {
       case Code::bias_gradient:
         return device.bias_gradient(m, n, in, gradient(step.weights[1]));
       case Code::norm_forward:
-        return device.norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, gamma(), beta(), out,
+        return device.norm_forward(layer_.norm, m, n, epsilon(), in, gamma(), beta(), out,
                                    value<float>(step.out[1]));
       case Code::add_norm_forward:
-        return device.add_norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, value(step.in[1]), gamma(), beta(),
+        return device.add_norm_forward(layer_.norm, m, n, epsilon(), in, value(step.in[1]), gamma(), beta(),
                                        out, value(step.out[1]), value<float>(step.out[2]));
       case Code::norm_recompute:
         return device.norm_recompute(layer_.norm, m, n, in, gamma(), beta(), value<float>(step.in[1]), out);
@@ -310,7 +311,7 @@ class Executor {
       case Code::rotate_back:
         return rotate(step, out, step.code == Code::rotate_back);
       case Code::norm_heads:
-        return norm_heads(context_, step_heads(step), layer_.norm_epsilon, out, value(step.out[1]),
+        return norm_heads(context_, step_heads(step), epsilon(), out, value(step.out[1]),
                           value<float>(step.out[2]), value(step.scratch[0]), parameter(weight),
                           parameter(step.weights[1]));
       case Code::norm_heads_back:
