@@ -157,7 +157,7 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
   std::vector<Bytes> out;
   if (a.checkpoint.empty()) return out;
   for (int rank = 0; rank < plan.ranks(); ++rank)
-    out.push_back(train::snapshot_bytes(train::stage_plan(plan, model, rank), model, rank));
+    out.push_back(train::snapshot_bytes(train::stage_plan(plan, model, rank), rank));
   return out;
 }
 

@@ -139,7 +139,7 @@ Tensor random_tensor(std::mt19937& random, std::int64_t count, double mean, doub
 template <class T>
 Parameters random_parameters(std::mt19937& random, const LayerSpec& layer) {
   Parameters out;
-  for (const ParameterPart part : {ParameterPart::table, ParameterPart::rest}) {
+  for (const ParameterPart part : parameter_parts) {
     if (part == ParameterPart::table && (layer.kind == LayerKind::block || layer.patch_width > 0)) continue;
     for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) {
       const std::int64_t count = tensor.name == ParameterName::table         ? layer.vocabulary * layer.hidden

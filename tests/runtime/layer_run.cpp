@@ -234,8 +234,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     if (layer.merges) give_part(input_part, in.shape.samples, input_h, d, out.dx);
     made->for_each_store([&](runtime::Store& each) {
       const runtime::StoreView store = each.view();
-      give_store(store, store.gradients, rank % spec.tensor, spec.tensor,
-                 [&](ParameterName name) -> Tensor& { return out.gradients[name]; });
+      give_store(store, store.gradients, [&](ParameterName name) -> Tensor& { return out.gradients[name]; });
     });
   });
   return out;

@@ -33,7 +33,7 @@ std::array<std::vector<bfloat16>, ranks> train(int zero, const LayerSpec& layer,
     device::Region workspace = mapping.region("workspace", 32 * layout.elements, {32 * layout.elements});
     test::TestHost host(1);
     Context context = runtime::make_context(*host, workspace, world, 0, spec, 1, 8, false, false, moments);
-    runtime::ParameterStore<device::Host, bfloat16> store(context, states, layout, 3);
+    runtime::ParameterStore<device::Host, bfloat16> store(context, states, ParameterPart::rest, layout, 3);
     store.initialise(runtime::initial_values(seed));
     host->gradient_scale()[0] = 0.5F;
     device::AdamW step = constants;

@@ -14,14 +14,13 @@ namespace galvatron::test {
 /// @param values  of store.range
 /// @param whole_of  the whole tensor (a std::vector<double>&) of a ParameterName; it grows as needed
 /// @param missing  the value of elements that no rank has written
-void give_store(const runtime::StoreView& store, View<const float> values, int tensor_rank, int degree, auto whole_of,
-                double missing = 0) {
+void give_store(const runtime::StoreView& store, View<const float> values, auto whole_of, double missing = 0) {
   for (const ParameterTensor& tensor : *store.layout)
     for (std::int64_t i = 0; i < tensor.count(); ++i) {
       const std::int64_t place = tensor.offset + i;
       if (place < store.range.begin || place >= store.range.end) continue;
       std::vector<double>& whole = whole_of(tensor.name);
-      const std::int64_t first = runtime::whole_run(tensor, tensor_rank, degree, i / tensor.columns).index;
+      const std::int64_t first = runtime::whole_run(tensor, store.place, i / tensor.columns).index;
       const auto index = static_cast<std::size_t>(first + i % tensor.columns);
       if (whole.size() <= index) whole.resize(index + 1, missing);
       whole[index] = values[place - store.range.begin];

@@ -28,9 +28,10 @@ TEST_CASE("the tensors of a layer are the parameters that are counted, whole and
       if (before != nullptr && *before == block) continue;
       before = &block;
       INFO(name << ", layer " << &block - model.blocks.data());
-      CHECK(elements(block, ParameterPart::rest, 1) == parameters(block));
+      CHECK(elements(block, ParameterPart::rest, 1) + elements(block, ParameterPart::experts, 1) == parameters(block));
       if (block.heads % 4 == 0 && block.kv_heads % 4 == 0)
-        CHECK(elements(block, ParameterPart::rest, 4) == parameters(block));
+        CHECK(elements(block, ParameterPart::rest, 4) + elements(block, ParameterPart::experts, 4) ==
+              parameters(block));
     }
     // Tables and biases over the vocabulary are padded.
     const auto padded = [](std::int64_t v) { return vocabulary_shard(v, 1) - v; };
@@ -93,7 +94,7 @@ TEST_CASE("the sections of a tensor that is cut by rows are all of its rows") {
   for (const std::string& name : model_names()) {
     const ModelSpec model = value_or_throw(find_model(name));
     for (const LayerSpec* layer : {&model.embedding, &model.blocks.front(), &model.blocks.back(), &model.head})
-      for (const ParameterPart part : {ParameterPart::table, ParameterPart::rest})
+      for (const ParameterPart part : parameter_parts)
         for (const ParameterTensor& t : parameter_layout(*layer, part, 1, 1)) {
           INFO(name << ", tensor " << static_cast<int>(t.name));
           const std::int64_t copies = layer->experts > 0 && t.columns > 1 ? layer->experts : 1;

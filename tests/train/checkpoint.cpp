@@ -111,7 +111,7 @@ void check_family(bool llama) {
   for (int rank = 0; rank < 8; ++rank) {
     CHECK(first.checkpoints[static_cast<std::size_t>(rank)].count == 2);
     CHECK(first.checkpoints[static_cast<std::size_t>(rank)].bytes ==
-          snapshot_bytes(stage_plan(all.front(), model, rank), model, rank).count);
+          snapshot_bytes(stage_plan(all.front(), model, rank), rank).count);
   }
   const auto end = Checkpoint::open(folder.path / "first", model);
   REQUIRE(end.has_value());
@@ -136,7 +136,7 @@ void check_family(bool llama) {
     CHECK(toy::difference(losses(report), rest) < 1e-5);
     for (int rank = 0; rank < all[i].ranks(); ++rank)
       CHECK(report.checkpoints[static_cast<std::size_t>(rank)].bytes ==
-            snapshot_bytes(stage_plan(all[i], model, rank), model, rank).count);
+            snapshot_bytes(stage_plan(all[i], model, rank), rank).count);
     const auto again = Checkpoint::open(written, model);
     REQUIRE(again.has_value());
     CHECK(difference(*again, *end, model, StateKind::master) < 1e-5);
@@ -164,7 +164,7 @@ TEST_CASE("a BERT, a ViT, a Swin and a T5 go on: bit for bit under the same plan
     const TrainReport first = run(all.front(), model, saving);
     for (int rank = 0; rank < 8; ++rank)
       CHECK(first.checkpoints[static_cast<std::size_t>(rank)].bytes ==
-            snapshot_bytes(stage_plan(all.front(), model, rank), model, rank).count);
+            snapshot_bytes(stage_plan(all.front(), model, rank), rank).count);
     const auto middle = Checkpoint::open(folder.path / checkpoint_name(4), model);
     REQUIRE(middle.has_value());
     const std::vector<double> whole = losses(first);

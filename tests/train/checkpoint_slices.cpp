@@ -24,30 +24,27 @@ void check_layer(const LayerSpec& layer, ParameterPart part, int tensor, int dat
   if (layout.elements == 0) return;
   std::map<ParameterName, std::vector<int>> written;
   for (const ParameterTensor& t : parameter_layout(layer, part, 1, 1))
-    written[t.name].resize(static_cast<std::size_t>(whole_shape(t, 1, layer.vocabulary).count()));
+    written[t.name].resize(static_cast<std::size_t>(whole_shape(t).count()));
   for (int r = 0; r < tensor; ++r)
     for (int d = 0; d < data; ++d) {
       runtime::StoreView store;
       store.layout = &layout;
       const std::int64_t shard = layout.elements / data;
       store.own = {d * shard, (d + 1) * shard};
-      store.tensor_rank = r;
-      store.tensor_degree = tensor;
-      for_each_written_slice(
-          store, layer.vocabulary, [&](const ParameterTensor& t, std::int64_t offset, const TensorSlice& slice) {
-            const TensorShape whole = whole_shape(t, tensor, layer.vocabulary);
-            REQUIRE(slice.row + slice.rows <= whole.rows);
-            REQUIRE(slice.column + slice.columns <= whole.columns);
-            REQUIRE(offset >= store.own.begin);
-            REQUIRE(offset + slice.count() <= store.own.end);
-            for (std::int64_t i = 0; i < slice.count(); ++i) {
-              const std::int64_t place =
-                  (slice.row + i / slice.columns) * whole.columns + slice.column + i % slice.columns;
-              ++written[t.name][static_cast<std::size_t>(place)];
-              const std::int64_t local = offset + i - t.offset;
-              REQUIRE(place == runtime::whole_run(t, r, tensor, local / t.columns).index + local % t.columns);
-            }
-          });
+      store.place = {r, tensor};
+      for_each_written_slice(store, [&](const ParameterTensor& t, std::int64_t offset, const TensorSlice& slice) {
+        const TensorShape whole = whole_shape(t);
+        REQUIRE(slice.row + slice.rows <= whole.rows);
+        REQUIRE(slice.column + slice.columns <= whole.columns);
+        REQUIRE(offset >= store.own.begin);
+        REQUIRE(offset + slice.count() <= store.own.end);
+        for (std::int64_t i = 0; i < slice.count(); ++i) {
+          const std::int64_t place = (slice.row + i / slice.columns) * whole.columns + slice.column + i % slice.columns;
+          ++written[t.name][static_cast<std::size_t>(place)];
+          const std::int64_t local = offset + i - t.offset;
+          REQUIRE(place == runtime::whole_run(t, store.place, local / t.columns).index + local % t.columns);
+        }
+      });
     }
   for (const auto& [name, counts] : written) {
     CAPTURE(std::string(name_of(name)));

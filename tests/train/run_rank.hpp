@@ -29,7 +29,7 @@ template <class D>
 void collect_gradients(D& device, const runtime::StoreView& store, Gradients& into) {
   std::vector<float> values(static_cast<std::size_t>(store.gradients.count));
   device.fetch(store.gradients, values.data());
-  test::give_store(store, {values.data(), store.gradients.count}, store.tensor_rank, store.tensor_degree,
+  test::give_store(store, {values.data(), store.gradients.count},
                    [&](ParameterName name) -> std::vector<double>& { return into[{store.layer, name}]; });
 }
 
@@ -41,7 +41,7 @@ void collect_parameters(D& device, const runtime::StoreView& store, Outcome& out
   device.fetch(store.master, values.data());
   Gradients here;  // float to double and back loses no bit
   test::give_store(
-      store, {values.data(), store.master.count}, store.tensor_rank, store.tensor_degree,
+      store, {values.data(), store.master.count},
       [&](ParameterName name) -> std::vector<double>& { return here[{store.layer, name}]; },
       std::numeric_limits<double>::quiet_NaN());
   for (const auto& [key, part] : here) {

@@ -129,7 +129,7 @@ class Checkpointer {
   /// @param training  what the manifest will say; its step is set for every checkpoint
   /// @param on_thread_start  called on the thread that writes
   Checkpointer(const CheckpointOptions& options, TrainingState training, D& device, comm::World& world, Stage& stage,
-               std::int64_t vocabulary, std::function<void()> on_thread_start = {})
+               std::function<void()> on_thread_start = {})
       : options_(options),
         training_(std::move(training)),
         device_(device),
@@ -137,7 +137,7 @@ class Checkpointer {
         rank_(world.rank()),
         ranks_(world.size()),
         everybody_(world.control().everybody()),
-        snapshot_(stage, vocabulary),
+        snapshot_(stage),
         facts_(static_cast<std::size_t>(world.size())),
         thread_(std::move(on_thread_start)) {
     if (rank_ == 0) {

@@ -173,7 +173,7 @@ class Checkpoint {
   /// Fills the moments of a store with its part. Its parameters come from weights().
   template <class D>
   void restore_moments(D& device, const runtime::StoreView& store) const {
-    for_each_slice(*store.layout, store.range, store.tensor_rank, store.tensor_degree, vocabulary_,
+    for_each_slice(*store.layout, store.range, store.place,
                    [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
                      const std::int64_t first = offset - store.range.begin;
                      const auto fill = [&](StateKind kind, const runtime::MomentView& moment) {
@@ -230,12 +230,11 @@ class Checkpoint {
     if (!manifest) return tl::unexpected<Error>(std::move(manifest.error()));
     out.manifest_ = std::move(*manifest);
     if (model != nullptr) {
-      out.vocabulary_ = model->vocabulary();
       if (const std::string why = why_other_model(out.training(), *model); !why.empty())
         return usage_error("the checkpoint " + path.string() + " cannot be used: " + why);
       for_each_parameter(*model, [&](int layer, const ParameterTensor& tensor) {
         for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment})
-          out.tensors_[{layer, tensor.name, state}].shape = whole_shape(tensor, 1, out.vocabulary_);
+          out.tensors_[{layer, tensor.name, state}].shape = whole_shape(tensor);
       });
     }
     if (auto opened = out.open_files(checksums); !opened) return tl::unexpected<Error>(std::move(opened.error()));
@@ -323,7 +322,6 @@ class Checkpoint {
   CheckpointManifest manifest_;
   std::vector<ShardFile> files_;
   std::map<Key, Tensor> tensors_;
-  std::int64_t vocabulary_ = 0;
 };
 
 /// Puts a rank's part of a checkpoint in its place. The plan need not be the one that wrote it.

@@ -55,26 +55,21 @@ struct TensorShape {
   friend constexpr bool operator==(const TensorShape&, const TensorShape&) = default;
 };
 
-/// The shape of the whole tensor of which `tensor` is the part of one of `degree` tensor ranks. Rows beyond the
-/// vocabulary are padding of a rank's memory and belong to no tensor.
-constexpr TensorShape whole_shape(const ParameterTensor& tensor, int degree, std::int64_t vocabulary) {
-  if (tensor.name == ParameterName::table || tensor.name == ParameterName::logits_bias)
-    return {vocabulary, tensor.columns};
-  return {tensor.cut == ParameterCut::rows ? tensor.rows * degree : tensor.rows,
-          tensor.cut == ParameterCut::columns ? tensor.columns * degree : tensor.columns};
-}
+/// The shape of the whole tensor. Rows beyond the vocabulary are padding of a rank's memory and belong to no tensor.
+constexpr TensorShape whole_shape(const ParameterTensor& tensor) { return {tensor.all_rows, tensor.all_columns}; }
 
 /// Calls f(tensor, offset in the store, slice) for the parts of tensors that elements `range` of a store are. A slice's
 /// elements follow each other in the store, row by row.
-/// @param rank, degree  the tensor rank whose store it is
+/// @param place  of the rank whose store it is
 template <class F>
-void for_each_slice(const ParameterLayout& layout, runtime::Range range, int rank, int degree, std::int64_t vocabulary,
-                    F&& f) {
+void for_each_slice(const ParameterLayout& layout, runtime::Range range, const StorePlace& place, F&& f) {
+  const auto [rank, degree, expert_rank] = place;
   for (const ParameterTensor& tensor : layout) {
     const runtime::Range part = runtime::intersection(range, {tensor.offset, tensor.offset + tensor.count()});
     if (part.count() == 0) continue;
     const std::int64_t c = tensor.columns;
-    const TensorShape whole = whole_shape(tensor, degree, vocabulary);
+    const TensorShape whole = whole_shape(tensor);
+    const std::int64_t first = expert_rank * tensor.rows * (tensor.cut == ParameterCut::rows ? degree : 1);
     const std::int64_t shift = tensor.cut == ParameterCut::columns ? rank * c : 0;
     const std::int64_t end = part.end - tensor.offset;
     std::int64_t count = 0;  // elements of whole rows, or a part of one
@@ -85,6 +80,7 @@ void for_each_slice(const ParameterLayout& layout, runtime::Range range, int ran
       const std::int64_t columns = std::min(c - column, end - at);
       count = rows * columns;
       const auto give = [&](std::int64_t local, std::int64_t whole_row, std::int64_t n) {
+        whole_row += first;
         n = std::min(n, whole.rows - whole_row);
         if (n > 0) f(tensor, tensor.offset + local * c + column, TensorSlice{whole_row, n, column + shift, columns});
       };
@@ -147,33 +143,28 @@ inline std::optional<SliceName> parse_slice_name(const std::string& text) {
 /// What a rank writes of a store: its own part, and of a tensor that all tensor ranks have whole only the first one's.
 /// Calls f(tensor, offset in the store, slice).
 template <class F>
-void for_each_written_slice(const runtime::StoreView& store, std::int64_t vocabulary, F&& f) {
+void for_each_written_slice(const runtime::StoreView& store, F&& f) {
   if (!store.counted) return;
-  for_each_slice(*store.layout, store.own, store.tensor_rank, store.tensor_degree, vocabulary,
+  for_each_slice(*store.layout, store.own, store.place,
                  [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
-                   if (tensor.cut != ParameterCut::whole || store.tensor_rank == 0) f(tensor, offset, slice);
+                   if (tensor.cut != ParameterCut::whole || store.place.tensor_rank == 0) f(tensor, offset, slice);
                  });
 }
 
 /// The entries of a rank's file, in the order of their bytes. They depend on the plan only, not on the step.
 /// @param visit  calls its argument for every store of the rank
-inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(const runtime::StoreVisitor&)>& visit,
-                                                   std::int64_t vocabulary) {
+inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(const runtime::StoreVisitor&)>& visit) {
   std::vector<SafetensorsEntry> out;
   std::int64_t end = 0;
   visit([&](const runtime::StoreView& store) {
-    for_each_written_slice(
-        store, vocabulary, [&](const ParameterTensor& tensor, std::int64_t, const TensorSlice& slice) {
-          for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment}) {
-            const std::int64_t bytes = slice.count() * static_cast<std::int64_t>(sizeof(float));
-            out.push_back({text_of({store.layer, tensor.name, state, slice}),
-                           "F32",
-                           {slice.rows, slice.columns},
-                           end,
-                           end + bytes});
-            end += bytes;
-          }
-        });
+    for_each_written_slice(store, [&](const ParameterTensor& tensor, std::int64_t, const TensorSlice& slice) {
+      for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment}) {
+        const std::int64_t bytes = slice.count() * static_cast<std::int64_t>(sizeof(float));
+        out.push_back(
+            {text_of({store.layer, tensor.name, state, slice}), "F32", {slice.rows, slice.columns}, end, end + bytes});
+        end += bytes;
+      }
+    });
   });
   return out;
 }
@@ -183,28 +174,28 @@ template <class F>
 void for_each_part(const LayerSpec& layer, F&& f) {
   if (layer.kind == LayerKind::embedding || (layer.kind == LayerKind::head && !layer.tied)) f(ParameterPart::table);
   f(ParameterPart::rest);
+  if (layer.experts > 0 && layer.kind == LayerKind::block) f(ParameterPart::experts);
 }
 
 /// The bytes of the copy that a rank of a plan takes for checkpoints, which is its file: known before anything runs.
 /// They are taken beside the rank's arena.
-inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int rank) {
+inline Bytes snapshot_bytes(const StagePlan& stage, int rank) {
   const auto visit = [&](const runtime::StoreVisitor& visitor) {
     const int local = rank - stage.first_rank;
     for (const ChunkPlan& chunk : stage.chunks)
       for (const ChunkPlan::Entry& entry : chunk.layers)
         for_each_part(entry.layer, [&](ParameterPart part) {
-          const int copies = entry.spec.shards();
-          const ParameterLayout layout = parameter_layout(entry.layer, part, entry.spec.tensor, copies);
+          const StoreRanks ranks(entry.spec, part);
+          const ParameterLayout layout = parameter_layout(forward_of(entry.layer), part, ranks);
           runtime::StoreView view;
           view.layer = entry.number;
           view.layout = &layout;
-          view.own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
-          view.tensor_rank = entry.spec.tensor_rank(local);
-          view.tensor_degree = entry.spec.tensor;
+          view.own = Sharding::even(layout.elements, ranks.shards()).range(ranks.shard(local));
+          view.place = ranks.place(local);
           visitor(view);
         });
   };
-  const auto entries = shard_entries(visit, model.vocabulary());
+  const auto entries = shard_entries(visit);
   return {static_cast<std::int64_t>(safetensors_header(entries).size()) + (entries.empty() ? 0 : entries.back().end)};
 }
 
@@ -213,8 +204,8 @@ class Snapshot {
  public:
   /// @param stage  calls a visitor for every store of the rank
   template <class Stage>
-  Snapshot(Stage& stage, std::int64_t vocabulary) : vocabulary_(vocabulary) {
-    const auto entries = shard_entries([&](const runtime::StoreVisitor& visitor) { stage.visit(visitor); }, vocabulary);
+  explicit Snapshot(Stage& stage) {
+    const auto entries = shard_entries([&](const runtime::StoreVisitor& visitor) { stage.visit(visitor); });
     const std::string header = safetensors_header(entries);
     header_ = static_cast<std::int64_t>(header.size());
     const std::int64_t size = header_ + (entries.empty() ? 0 : entries.back().end);
@@ -244,13 +235,12 @@ class Snapshot {
       at += values.count * static_cast<std::int64_t>(sizeof(float));
     };
     stage.visit([&](const runtime::StoreView& store) {
-      for_each_written_slice(store, vocabulary_,
-                             [&](const ParameterTensor&, std::int64_t offset, const TensorSlice& slice) {
-                               const std::int64_t first = offset - store.range.begin;
-                               copy(store.master.slice(first, slice.count()));
-                               store.first_moment.visit(first, slice.count(), copy);
-                               store.second_moment.visit(first, slice.count(), copy);
-                             });
+      for_each_written_slice(store, [&](const ParameterTensor&, std::int64_t offset, const TensorSlice& slice) {
+        const std::int64_t first = offset - store.range.begin;
+        copy(store.master.slice(first, slice.count()));
+        store.first_moment.visit(first, slice.count(), copy);
+        store.second_moment.visit(first, slice.count(), copy);
+      });
     });
   }
 
@@ -259,7 +249,6 @@ class Snapshot {
   }
 
  private:
-  std::int64_t vocabulary_;
   std::int64_t header_ = 0;
   std::optional<device::Mapping> mapping_;
   View<std::byte> image_;

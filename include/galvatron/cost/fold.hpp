@@ -266,8 +266,8 @@ class Fold {
 
   [[nodiscard]] constexpr StoreCounts store_of(ParameterPart part) const { return {shape_, p_.graph, part}; }
   // Of an end. Those of blocks are parameter_counts'.
-  [[nodiscard]] constexpr const StoreCounts& store(int group) const {
-    return (*stores_)[p_.groups() == 2 ? static_cast<std::size_t>(group) : 1];
+  [[nodiscard]] constexpr const StoreCounts& store(ParameterPart part) const {
+    return (*stores_)[static_cast<std::size_t>(part)];
   }
   // Once an iteration. A tied head uses the embedding's table where it can; else its table is a second copy, whose
   // gradient is in the norm once already.

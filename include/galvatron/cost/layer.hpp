@@ -69,21 +69,25 @@ constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, 
 constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& batch,
                                        const program::LayerProgram& program) {
   const detail::LayerShape shape{program.graph.layer, spec, batch};
-  const detail::StoreCounts store(shape, program.graph, ParameterPart::rest);
   const bool split = shape.splits_backward();
   LayerCounts out;
   op::WorkList& weights = split ? out.weights : out.backward;
-  store.acquire(out.forward);
-  store.acquire(out.backward);
-  store.open_gradients(weights);
-  store.close_gradients(weights);
-  store.synchronise(out.synchronise);
-  store.update(out.update);
-  out.states = store.states();
   // Where traffic overlaps the computation of neighbouring layers there are two buffers.
   const int buffers = batch.overlap ? 2 : 1;
-  out.forward_workspace = out.backward_workspace = store.gathered() * buffers;
-  (split ? out.weights_workspace : out.backward_workspace) += store.gradient() * buffers;
+  for (const ParameterPart part : {ParameterPart::rest, ParameterPart::experts}) {
+    if (!program.has(part)) continue;
+    const detail::StoreCounts store(shape, program.graph, part);
+    store.acquire(out.forward);
+    store.acquire(out.backward);
+    store.open_gradients(weights);
+    store.close_gradients(weights);
+    store.synchronise(out.synchronise);
+    store.update(out.update);
+    out.states += store.states();
+    out.forward_workspace += store.gathered() * buffers;
+    out.backward_workspace += store.gathered() * buffers;
+    (split ? out.weights_workspace : out.backward_workspace) += store.gradient() * buffers;
+  }
   out.streams = out.overlaps_data = batch.overlap;
   return out;
 }

@@ -84,15 +84,15 @@ constexpr op::Work compute(op::Kind kind, std::int64_t m, std::int64_t n = 0, st
 class StoreCounts {
  public:
   constexpr StoreCounts(const LayerShape& shape, const forward::Graph& graph, ParameterPart part)
-      : s_(shape), zero_(shape.spec.zero) {
-    const ParameterLayout layout = parameter_layout(graph, part, shape.spec.tensor, shape.shards);
+      : s_(shape), ranks_(shape.spec, part), zero_(shape.spec.zero) {
+    const ParameterLayout layout = parameter_layout(graph, part, ranks_);
     n_ = layout.elements;
     whole_ = layout.whole_end - layout.whole_begin;
     added_ = s_.traits.writes_gradients ? n_ - layout.written_end : n_;
   }
 
   [[nodiscard]] constexpr Bytes states() const {
-    const std::int64_t shard = n_ / s_.shards;
+    const std::int64_t shard = n_ / shards_;
     const std::int64_t parameters = zero_ == 3 ? shard : n_;
     const std::int64_t gradients = zero_ >= 2 ? shard : n_;
     const std::int64_t optimizer = zero_ >= 1 ? shard : n_;
@@ -108,7 +108,7 @@ class StoreCounts {
   [[nodiscard]] constexpr std::int64_t whole() const { return whole_; }
 
   constexpr void acquire(op::WorkList& out) const {
-    if (n_ > 0 && zero_ == 3) out.push(s_.shard_group(op::Kind::all_gather, n_ * s_.e));
+    if (n_ > 0 && zero_ == 3) push(out, shard_group(op::Kind::all_gather, n_ * s_.e));
   }
   constexpr void open_gradients(op::WorkList& out) const {
     if (n_ > 0 && zero_ >= 2 && added_ > 0) out.push(compute(op::Kind::fill, added_ * 4));
@@ -116,32 +116,30 @@ class StoreCounts {
   constexpr void close_gradients(op::WorkList& out) const {
     if (n_ == 0 || zero_ < 2) return;
     sum_whole(out);
-    out.push(s_.shard_group(op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
-    out.push(compute(op::Kind::add, n_ / s_.shards));
+    push(out, shard_group(op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
+    out.push(compute(op::Kind::add, n_ / shards_));
   }
   constexpr void synchronise(op::WorkList& out) const {
     if (n_ == 0 || zero_ >= 2) return;
     sum_whole(out);
-    if (s_.shards > 1)
-      out.push(
-          s_.shard_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
+    push(out, shard_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
   }
   /// The all-reduce that keeps the two copies of a tied table alike: one rank of the first with one of the last stage.
   constexpr void tie(op::WorkList& out) const {
     if (!s_.layer.tied || s_.batch.stages == 1) return;
-    op::Work work = compute(op::Kind::all_reduce, n_ * 4 / (zero_ >= 1 ? s_.shards : 1), 2);
+    op::Work work = compute(op::Kind::all_reduce, n_ * 4 / (zero_ >= 1 ? shards_ : 1), 2);
     work.stride = s_.batch.last_first_rank > 0 ? s_.batch.last_first_rank : (s_.batch.stages - 1) * s_.spec.ranks();
     out.push(work);
   }
   /// @param in_norm  false for the second copy of a tied table: its gradient is in the norm once already
   constexpr void update(op::WorkList& out, bool in_norm = true) const {
     if (n_ == 0) return;
-    const std::int64_t zeroed = zero_ >= 2 ? n_ / s_.shards : added_;
+    const std::int64_t zeroed = zero_ >= 2 ? n_ / shards_ : added_;
     if (zeroed > 0) out.push(compute(op::Kind::fill, zeroed * 4));
-    if (in_norm) out.push(compute(op::Kind::norm_squared, n_ / s_.shards));
+    if (in_norm) out.push(compute(op::Kind::norm_squared, n_ / shards_));
     out.push(compute(s_.batch.moments == Precision::fp32 ? op::Kind::adamw : op::Kind::adamw_bf16,
-                     zero_ >= 1 ? n_ / s_.shards : n_));
-    if (zero_ == 1 || zero_ == 2) out.push(s_.shard_group(op::Kind::all_gather, n_ * s_.e));
+                     zero_ >= 1 ? n_ / shards_ : n_));
+    if (zero_ == 1 || zero_ == 2) push(out, shard_group(op::Kind::all_gather, n_ * s_.e));
   }
 
  private:
@@ -149,7 +147,17 @@ class StoreCounts {
     if (s_.cut && whole_ > 0) out.push(s_.tensor_group(op::Kind::all_reduce, whole_ * 4));
   }
 
+  // A message, unless a rank is alone.
+  static constexpr void push(op::WorkList& out, const op::Work& work) {
+    if (work.n > 1) out.push(work);
+  }
+  [[nodiscard]] constexpr op::Work shard_group(op::Kind kind, std::int64_t bytes) const {
+    return {.kind = kind, .m = bytes, .n = shards_, .stride = ranks_.shard_stride()};
+  }
+
   const LayerShape& s_;
+  StoreRanks ranks_;
+  int shards_ = ranks_.shards();
   int zero_;
   std::int64_t n_ = 0;      // elements
   std::int64_t whole_ = 0;  // of them, that no tensor rank cuts

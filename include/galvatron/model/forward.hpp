@@ -94,6 +94,7 @@ struct WeightSpec {
   bool over_vocabulary = false;  ///< rows are padded on each rank
   int products = 0;              ///< linear layers and experts that it is a factor of
   std::int64_t copies = 1;       ///< rows are of so many matrices, each with the sections: of experts
+  bool of_experts = false;       ///< a parameter group of its own: experts have ranks of their own
   double epsilon = 0;            ///< of the norm that it scales
   bool balances = false;         ///< no gradient steps it, but the load of experts (RouterSpec::bias_rate)
 
@@ -210,6 +211,7 @@ class Builder {
     outputs.extent *= experts;
     const Weight out = weight(name, outputs, inputs, deviation);
     graph_.weights[static_cast<std::size_t>(out.id)].copies = experts;
+    graph_.weights[static_cast<std::size_t>(out.id)].of_experts = true;
     return out;
   }
   /// What is added to the scores of experts when they are chosen: (E).

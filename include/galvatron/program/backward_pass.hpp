@@ -31,22 +31,21 @@ class BackwardPass : ForwardPass {
     if (!has_loss_) {
       phase_ = Phase::backward;
       enter_gradients();
-      for (int group = 0; group < program_.groups(); ++group)
-        if (is_block()) push_group(Code::acquire, group);
-      if (program_.splits) push_group(Code::keep_replicated, 0);
+      if (is_block()) push_groups(Code::acquire);
+      if (program_.splits) push_group(Code::keep_replicated, ParameterPart::rest);
       phase_ = weights_phase();
-      for (int group = 0; group < program_.groups(); ++group) push_group(Code::open_gradients, group);
+      push_groups(Code::open_gradients);
       phase_ = Phase::backward;
-      if (!is_block() && g().has_norm()) push_group(Code::acquire, program_.groups() - 1);
+      if (!is_block() && g().has_norm()) push_group(Code::acquire, ParameterPart::rest);
       if (full_) run(true);
     }
     for (int i = g().node_count; i-- > 0;) back(i);
     for (const int input : inputs_with_gradients()) leave_gradient(input);
     if (program_.splits) {
       phase_ = Phase::weights;
-      push_group(Code::add_replicated, 0);
+      push_group(Code::add_replicated, ParameterPart::rest);
     }
-    for (int group = 0; group < program_.groups(); ++group) push_group(Code::close_gradients, group);
+    push_groups(Code::close_gradients);
     if (has_loss_) {
       phase_ = Phase::backward;
       const int x = g().inputs[0];

@@ -228,10 +228,15 @@ class Emitter {
 
   // ---- parameter groups
 
-  constexpr void push_group(Code code, int group) {
-    Step step{.code = code, .group = static_cast<std::int8_t>(group)};
+  constexpr void push_group(Code code, ParameterPart group) {
+    Step step{.code = code, .group = group};
     if (code == Code::acquire || code == Code::close_gradients) step.ranks = Ranks::shards;
     push(step);
+  }
+  /// The same of every group of the layer.
+  constexpr void push_groups(Code code) {
+    for (const ParameterPart part : parameter_parts)
+      if (program_.has(part)) push_group(code, part);
   }
 
   LayerProgram program_;

@@ -27,9 +27,8 @@ class ForwardPass : protected Emitter {
       program_.inputs[k] = border_value(tensor, place.inputs[k]);
     }
     phase_ = Phase::forward;
-    for (int group = 0; group < program_.groups(); ++group) push_group(Code::acquire, group);
-    if (has_loss_)
-      for (int group = 0; group < program_.groups(); ++group) push_group(Code::open_gradients, group);
+    push_groups(Code::acquire);
+    if (has_loss_) push_groups(Code::open_gradients);
     run(false);
     for (std::size_t k = 0; k < 2; ++k) program_.outputs[k] = border_value(g().outputs[k], place.outputs[k]);
   }

@@ -189,7 +189,7 @@ struct BasicStep {
   forward::Rows rows{};                                ///< of tokens that are looked up
   Ranks ranks = Ranks::none;
   ActivationKind activation{};
-  std::int8_t group = 0;       ///< parameter group
+  ParameterPart group{};       ///< parameter group
   bool eight_bit = false;      ///< a product that may have 8-bit operands
   bool bias_once = false;      ///< the bias enters a sum over tensor ranks: the first of them adds it
   bool deferred_norm = false;  ///< parameters are read from the deferred copy
@@ -248,11 +248,11 @@ struct LayerProgram {
   std::array<std::int16_t, 3> output_gradients{-1, -1, -1};  ///< from the layer after: of outputs, of pass-through
   std::array<std::int16_t, 3> input_gradients{-1, -1, -1};   ///< to the layer before
 
-  /// A layer with a vocabulary table has it in a parameter group of its own, before that of its other parameters.
-  [[nodiscard]] constexpr int groups() const {
+  /// True for a part of the parameters that the layer has: a parameter group. The rest may be empty.
+  [[nodiscard]] constexpr bool has(ParameterPart part) const {
     for (int i = 0; i < graph.weight_count; ++i)
-      if (graph.weight(i).is_table) return 2;
-    return 1;
+      if (part_of(graph.weight(i)) == part) return true;
+    return part == ParameterPart::rest;
   }
   [[nodiscard]] constexpr const Steps& steps(Phase p) const { return phase[static_cast<std::size_t>(p)]; }
   [[nodiscard]] constexpr const Value& value(int id) const { return values[id]; }

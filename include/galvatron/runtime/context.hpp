@@ -8,6 +8,7 @@
 #include <galvatron/device/arena.hpp>
 #include <galvatron/runtime/micro_batch.hpp>
 #include <galvatron/strategy/layout.hpp>
+#include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/rank_layout.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -18,9 +19,11 @@ template <class D>
 struct Context {
   D& device;
   device::Region& workspace;
-  comm::Group& tensor;   ///< the ranks that share this rank's tokens
-  comm::Group& context;  ///< the ranks that share its samples, and have other tokens of them
-  comm::Group& data;     ///< the ranks that hold the same parameters: data and context ranks together
+  comm::Group& tensor;         ///< the ranks that share this rank's tokens
+  comm::Group& context;        ///< the ranks that share its samples, and have other tokens of them
+  comm::Group& data;           ///< the ranks that hold the same parameters: data and context ranks together
+  comm::Group& experts;        ///< the ranks that exchange tokens: those with other experts or other parts of them
+  comm::Group& expert_shards;  ///< the ranks that hold the same experts
   StrategySpec spec;
   MicroBatch batch{};
   bool overlap = true;                  ///< traffic of the data ranks runs beside computation
@@ -36,6 +39,15 @@ struct Context {
     return spec.sequence == SequenceKind::megatron ? rows() / spec.tensor : rows();
   }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
+  /// The part of a layer's parameters that this rank has in a store.
+  [[nodiscard]] StorePlace place(ParameterPart part) const {
+    if (part != ParameterPart::experts || !spec.exchanges_tokens()) return {tensor.rank(), spec.tensor};
+    return {experts.rank() % spec.etp(), spec.etp(), experts.rank() / spec.etp()};
+  }
+  /// The ranks that hold the same part.
+  [[nodiscard]] comm::Group& shards(ParameterPart part) const {
+    return part == ParameterPart::experts ? expert_shards : data;
+  }
   /// The same place, where samples have so many tokens.
   [[nodiscard]] Context with_tokens(std::int64_t count) const {
     Context out = *this;
@@ -67,8 +79,13 @@ Context<D> make_context(D& device, device::Region& workspace, comm::World& world
                         const StrategySpec& spec, std::int64_t samples, std::int64_t sequence, bool overlap = true,
                         bool eight_bit = false, Precision moments = Precision::fp32) {
   const RankLayout layout = spec.rank_layout(first_rank);
-  const auto group = [&](RankModes modes) -> comm::Group& { return world.group(layout.group(modes, world.rank())); };
-  return Context<D>(device, workspace, group(RankMode::tp), group(RankMode::cp), group(shard_modes), spec,
+  const RankLayout expert_layout = spec.expert_layout(first_rank);
+  const auto group_of = [&](const RankLayout& in, RankModes modes) -> comm::Group& {
+    return world.group(in.group(modes, world.rank()));
+  };
+  const auto group = [&](RankModes modes) -> comm::Group& { return group_of(layout, modes); };
+  return Context<D>(device, workspace, group(RankMode::tp), group(RankMode::cp), group(shard_modes),
+                    group_of(expert_layout, RankMode::tp | RankMode::ep), group_of(expert_layout, shard_modes), spec,
                     MicroBatch{samples, sequence}, overlap, eight_bit, moments);
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/sharding.hpp>
@@ -56,9 +57,8 @@ struct StoreView {
   View<const float> master;
   MomentView first_moment;
   MomentView second_moment;
-  Range own;            ///< the part of `range` that no other data rank has as its own
-  int tensor_rank = 0;  ///< of
-  int tensor_degree = 1;
+  Range own;  ///< the part of `range` that no other data rank has as its own
+  StorePlace place;
   bool counted = true;  ///< false for the second copy of a tied table
 };
 
@@ -105,8 +105,8 @@ class Store {
 
 /// How the traffic of a layer can run beside the work of its neighbours.
 struct Streaming {
-  Store* store = nullptr;  ///< null: it cannot
-  bool splits = false;     ///< gradients of weights come in the second part of a backward that is split
+  std::vector<Store*> stores{};  ///< none: it cannot
+  bool splits = false;           ///< gradients of weights come in the second part of a backward that is split
 };
 
 /// @tparam T  element type of activations

@@ -74,7 +74,9 @@ class ProgramLayer final : public Layer<T> {
   Streaming streaming() override {
     const bool block = graph().layer.kind == LayerKind::block;
     if (!block || context_.spec.zero < 2 || !context_.overlap) return {};
-    return {&groups_.rest(), program::can_split(graph(), context_.spec)};
+    Streaming out{.splits = program::can_split(graph(), context_.spec)};
+    groups_.for_each_store([&out](Store& store) { out.stores.push_back(&store); });
+    return out;
   }
 
  private:

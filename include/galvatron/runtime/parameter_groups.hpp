@@ -1,11 +1,12 @@
-// ParameterGroups: the parameters of a layer by the weights of its forward pass, in two groups with a store each: the
-// vocabulary's table, which tied ends share, and the others.
+// ParameterGroups: the parameters of a layer by the weights of its forward pass, in groups with a store each: the
+// vocabulary's table, which tied ends share, the experts, whose ranks are other ones, and the rest.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/model/forward.hpp>
@@ -31,11 +32,16 @@ class ParameterGroups {
       : graph_(forward_of(layer)),
         own_table_(layer.kind == LayerKind::block || layer.patch_width > 0 || shared != nullptr
                        ? nullptr
-                       : std::make_unique<OwnStore>(context, states, layout_in(ParameterPart::table, context.spec),
+                       : std::make_unique<OwnStore>(context, states, ParameterPart::table,
+                                                    layout_in(ParameterPart::table, context.spec),
                                                     layer.tied ? 0 : number, replicas,
                                                     layer.kind == LayerKind::embedding || replicas == nullptr)),
         table_(shared != nullptr ? shared : own_table_.get()),
-        rest_(context, states, layout_in(ParameterPart::rest, context.spec), number, nullptr, true, bias) {}
+        rest_(context, states, ParameterPart::rest, layout_in(ParameterPart::rest, context.spec), number, nullptr, true,
+              bias) {
+    if (const ParameterLayout layout = layout_in(ParameterPart::experts, context.spec); layout.elements > 0)
+      experts_ = std::make_unique<OwnStore>(context, states, ParameterPart::experts, layout, number);
+  }
 
   [[nodiscard]] const forward::Graph& graph() const { return graph_; }
   /// Null where there is none.
@@ -46,35 +52,38 @@ class ParameterGroups {
   void for_each_store(const F& f) {
     if (own_table_) f(*own_table_);
     if (!rest_.empty()) f(rest_);
+    if (experts_) f(*experts_);
   }
 
-  // Of a pass, by the number of a group.
+  // Of a pass.
 
   /// The parameters of a group are whole from here on.
-  void acquire(int group) { open_[at(group)].parameters = store(group).acquire(); }
-  void open_gradients(int group) { open_[at(group)].gradients = store(group).open_gradients(); }
-  void close_gradients(int group) { store(group).close_gradients(open_[at(group)].gradients); }
+  void acquire(ParameterPart group) { open(group).parameters = store(group).acquire(); }
+  void open_gradients(ParameterPart group) { open(group).gradients = store(group).open_gradients(); }
+  void close_gradients(ParameterPart group) { store(group).close_gradients(open(group).gradients); }
 
   /// A parameter, and its gradient; empty for weight -1.
   View<const T> parameter(int weight) const {
     if (weight < 0) return {};
-    return tensor_of(layout_of(weight), group_of(weight).parameters, graph_.weight(weight).name);
+    return tensor_of(layout_of(weight), open(part(weight)).parameters, graph_.weight(weight).name);
   }
   View<float> gradient(int weight) const {
     if (weight < 0) return {};
-    return tensor_of(layout_of(weight), group_of(weight).gradients, graph_.weight(weight).name);
+    return tensor_of(layout_of(weight), open(part(weight)).gradients, graph_.weight(weight).name);
   }
   /// True for the gradient of a weight that products add to: the others are written by the first micro-batch.
   [[nodiscard]] bool adds(int weight) const {
-    const ParameterLayout& layout = layout_of(weight);
-    return rest_.adds_gradients() || layout.find(graph_.weight(weight).name)->offset >= layout.written_end;
+    const OwnStore& own = store(part(weight));
+    return own.adds_gradients() || own.layout().find(graph_.weight(weight).name)->offset >= own.layout().written_end;
   }
 
   /// Parameters of a block that are replicated on tensor ranks: one run of its store.
   [[nodiscard]] std::int64_t replicated_count() const { return layout().whole_end - layout().whole_begin; }
-  View<const T> replicated() const { return open_[0].parameters.slice(layout().whole_begin, replicated_count()); }
+  View<const T> replicated() const {
+    return open(ParameterPart::rest).parameters.slice(layout().whole_begin, replicated_count());
+  }
   View<float> replicated_gradients() const {
-    return open_[0].gradients.slice(layout().whole_begin, replicated_count());
+    return open(ParameterPart::rest).gradients.slice(layout().whole_begin, replicated_count());
   }
   /// Of a copy of that run, the part of one parameter.
   template <class U>
@@ -89,24 +98,25 @@ class ParameterGroups {
     View<const T> parameters;
     View<float> gradients;
   };
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] ParameterLayout layout_in(ParameterPart part, const StrategySpec& spec) const {
-    return parameter_layout(graph_, part, spec.tensor, spec.shards());
+    return parameter_layout(graph_, part, StoreRanks(spec, part));
   }
-  OwnStore& store(int group) { return table_ != nullptr && group == 0 ? *table_ : rest_; }
-  [[nodiscard]] const Open& group_of(int weight) const {
-    return open_[table_ != nullptr && !graph_.weight(weight).is_table ? 1 : 0];
+  [[nodiscard]] ParameterPart part(int weight) const { return part_of(graph_.weight(weight)); }
+  OwnStore& store(ParameterPart part) { return const_cast<OwnStore&>(std::as_const(*this).store(part)); }
+  [[nodiscard]] const OwnStore& store(ParameterPart part) const {
+    return part == ParameterPart::table ? *table_ : part == ParameterPart::experts ? *experts_ : rest_;
   }
+  Open& open(ParameterPart part) { return open_[static_cast<std::size_t>(part)]; }
+  [[nodiscard]] const Open& open(ParameterPart part) const { return open_[static_cast<std::size_t>(part)]; }
   [[nodiscard]] const ParameterLayout& layout() const { return rest_.layout(); }
-  [[nodiscard]] const ParameterLayout& layout_of(int weight) const {
-    return graph_.weight(weight).is_table ? table_->layout() : layout();
-  }
+  [[nodiscard]] const ParameterLayout& layout_of(int weight) const { return store(part(weight)).layout(); }
 
   forward::Graph graph_;
   std::unique_ptr<OwnStore> own_table_;
   OwnStore* table_;
   OwnStore rest_;
-  std::array<Open, 2> open_{};  ///< by group
+  std::unique_ptr<OwnStore> experts_;
+  std::array<Open, parameter_parts.size()> open_{};  ///< by part
 };
 
 }  // namespace galvatron::runtime

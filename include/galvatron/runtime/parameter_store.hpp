@@ -40,7 +40,13 @@ struct WholeRun {
   std::int64_t rows = 1;   ///< that follow each other in the whole tensor as well
 };
 /// The longest run that begins with local row `row`.
-constexpr WholeRun whole_run(const ParameterTensor& tensor, int rank, int degree, std::int64_t row) {
+constexpr WholeRun whole_run(const ParameterTensor& tensor, const StorePlace& place, std::int64_t row) {
+  const auto [rank, degree, expert_rank] = place;
+  if (expert_rank > 0) {
+    WholeRun run = whole_run(tensor, {rank, degree}, row);
+    run.index += expert_rank * tensor.count() * (tensor.cut == ParameterCut::whole ? 1 : degree);
+    return run;
+  }
   if (tensor.cut == ParameterCut::whole) return {row * tensor.columns, tensor.rows - row};
   if (tensor.cut == ParameterCut::columns) return {(row * degree + rank) * tensor.columns, 1};
   const std::int64_t matrix = tensor.rows / tensor.copies;  // local rows of one
@@ -99,13 +105,17 @@ class ParameterStore final : public Store {
 
  public:
   /// Takes its memory from `states`. The context must outlive the store.
+  /// @param part      of the layer's parameters
   /// @param layer     the layer's number in the model, so that equal layers differ; copies of a store have the same
   /// @param replicas  of one of two stores that are kept equal: this rank and the rank that has the same shard of the
   ///                  other one; else null
   /// @param counted   false for the second of the two: its gradient is in the norm once already
-  ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout, int layer,
-                 comm::Group* replicas = nullptr, bool counted = true, BiasUpdate bias = {})
+  ParameterStore(Context<D>& context, device::Region& states, ParameterPart part, const ParameterLayout& layout,
+                 int layer, comm::Group* replicas = nullptr, bool counted = true, BiasUpdate bias = {})
       : context_(&context),
+        shards_(&context.shards(part)),
+        place_(context.place(part)),
+        part_(part),
         layout_(layout),
         layer_(layer),
         replicas_(replicas),
@@ -113,7 +123,7 @@ class ParameterStore final : public Store {
         bias_(bias),
         zero_(context.spec.zero) {
     const std::int64_t n = layout_.elements;
-    own_ = Sharding::even(n, context.spec.shards()).range(context.data.rank());
+    own_ = Sharding::even(n, shards_->size()).range(shards_->rank());
     const std::int64_t shard = own_.count();  // equal on all ranks: layouts are padded to that
     if (n == 0) return;
     parameters_ = states.take<T>(zero_ == 3 ? shard : n);
@@ -147,7 +157,7 @@ class ParameterStore final : public Store {
       const std::int64_t end = divide_up(part.end - tensor.offset, c);
       std::int64_t rows = 0;
       for (std::int64_t row = (part.begin - tensor.offset) / c; row < end; row += rows) {
-        const WholeRun run = whole_run(tensor, context_->tensor_rank(), context_->spec.tensor, row);
+        const WholeRun run = whole_run(tensor, place_, row);
         rows = std::min({run.rows, end - row, std::max<std::int64_t>(most / c, 1)});
         const Range range{tensor.offset + row * c, tensor.offset + (row + rows) * c};
         if constexpr (!has_master) {
@@ -173,12 +183,12 @@ class ParameterStore final : public Store {
   }
   void start_gather(View<std::byte> buffer) override {
     gathered_ = typed<T>(buffer);
-    gathering_ = context_->data.start_all_gather(View<const T>(parameters_), gathered_);
+    gathering_ = shards_->start_all_gather(View<const T>(parameters_), gathered_);
   }
   void release_parameters() override { gathered_ = {}; }
   void set_gradient_buffer(View<std::byte> buffer) override { gradient_buffer_ = typed<float>(buffer); }
   void finish_gradients() override {
-    context_->data.finish(reducing_);
+    shards_->finish(reducing_);
     context_->device.accumulate(own_.count(), gradient_buffer_.slice(own_.begin, own_.count()), gradients_);
     gradient_buffer_ = {};
   }
@@ -187,11 +197,11 @@ class ParameterStore final : public Store {
   View<const T> acquire() {
     if (zero_ == 3 && empty()) return {};
     if (zero_ < 3 || !gathered_.empty()) {
-      context_->data.finish(gathering_);
+      shards_->finish(gathering_);
       return zero_ < 3 ? parameters_ : gathered_;
     }
     View<T> all = context_->workspace.template take<T>(layout_.elements);
-    context_->data.all_gather(View<const T>(parameters_), all);
+    shards_->all_gather(View<const T>(parameters_), all);
     return all;
   }
 
@@ -204,7 +214,7 @@ class ParameterStore final : public Store {
     if (zero_ < 2 || empty()) return gradients_;
     View<float> all =
         gradient_buffer_.empty() ? context_->workspace.template take<float>(layout_.elements) : gradient_buffer_;
-    context_->device.zero(raw_bytes(added_part(all)));
+    zero(added_part(all));
     return all;
   }
 
@@ -216,10 +226,10 @@ class ParameterStore final : public Store {
     sum_whole(gradients);
     View<float> shard = gradients.slice(own_.begin, own_.count());
     if (!gradient_buffer_.empty()) {
-      reducing_ = context_->data.start_reduce_scatter(gradients, shard);
+      reducing_ = shards_->start_reduce_scatter(gradients, shard);
       return;
     }
-    context_->data.reduce_scatter(gradients, shard);
+    shards_->reduce_scatter(gradients, shard);
     context_->device.accumulate(own_.count(), shard, gradients_);
   }
 
@@ -232,7 +242,7 @@ class ParameterStore final : public Store {
     if (zero_ < 2 && !empty()) {
       if (!reduction_begun_) begin_reduction();
       reduction_begun_ = false;
-      context_->data.finish(reducing_);
+      shards_->finish(reducing_);
     }
     if (replicas_ != nullptr) replicas_->all_reduce(optimizer_gradients(), comm::ReduceOp::sum);
   }
@@ -251,8 +261,7 @@ class ParameterStore final : public Store {
             .first_moment = first_moment_,
             .second_moment = second_moment_,
             .own = own_,
-            .tensor_rank = context_->tensor_rank(),
-            .tensor_degree = context_->spec.tensor,
+            .place = place_,
             .counted = counted_};
   }
   /// The elements of the store that optimizer_gradients() stands for.
@@ -269,7 +278,7 @@ class ParameterStore final : public Store {
         context_->device.norm_squared(r.count(), own.slice(r.begin - own_.begin, r.count()),
                                       context_->device.sums().slice(device::gradient_squares, 1));
     };
-    if (context_->tensor_rank() == 0) return around_bias({0, layout_.elements}, part);
+    if (place_.tensor_rank == 0) return around_bias({0, layout_.elements}, part);
     part({0, layout_.whole_begin});
     part({layout_.whole_end, layout_.elements});
   }
@@ -278,9 +287,12 @@ class ParameterStore final : public Store {
   /// to gather the working parameters; acquire() ends it.
   void update() override {
     if (empty()) return;
-    const bool is_table = layout_.find(ParameterName::table) != nullptr;
-    const int number = 2 * layer_ + (is_table ? 1 : 0);
-    const auto stream_of = [&](int rank) { return static_cast<std::uint32_t>(number * context_->spec.tensor + rank); };
+    const std::uint32_t number = static_cast<std::uint32_t>(2 * layer_ + (part_ == ParameterPart::table ? 1 : 0));
+    const std::uint32_t degree = static_cast<std::uint32_t>(place_.tensor_degree);
+    // Those of experts begin behind those of all layers.
+    const std::uint32_t first =
+        part_ == ParameterPart::experts ? (1U << 16) * (1U + static_cast<std::uint32_t>(place_.expert_rank)) : 0;
+    const auto stream_of = [&](int rank) { return (first + number) * degree + static_cast<std::uint32_t>(rank); };
     const Range range = optimizer_range();
     const View<float> gradients = optimizer_gradients();
     const auto run = [&](Range part, bool decays, std::uint32_t stream) {
@@ -299,9 +311,9 @@ class ParameterStore final : public Store {
         step(first_moment_.half.slice(first, r.count()), second_moment_.half.slice(first, r.count()));
     };
     // What is replicated on tensor ranks rounds alike on all of them: by the first rank's stream.
-    const std::uint32_t own = stream_of(context_->tensor_rank());
+    const std::uint32_t own = stream_of(place_.tensor_rank);
     const bool rounds = has_master || context_->moments != Precision::fp32;
-    const bool shares = context_->tensor_rank() > 0 && rounds && layout_.whole_end > layout_.whole_begin;
+    const bool shares = place_.tensor_rank > 0 && rounds && layout_.whole_end > layout_.whole_begin;
     const Range replicated =
         shares ? Range{layout_.whole_begin, layout_.whole_end} : Range{layout_.decay_end, layout_.decay_end};
     run({0, replicated.begin}, true, own);
@@ -314,16 +326,15 @@ class ParameterStore final : public Store {
                                     master_.slice(r.begin - range.begin, r.count()),
                                     parameters_.slice(zero_ == 3 ? r.begin - range.begin : r.begin, r.count()));
     if (zero_ == 1 || zero_ == 2) {
-      gathering_ =
-          context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, own_.count())), parameters_);
-      if (!context_->overlap) context_->data.finish(gathering_);
+      gathering_ = shards_->start_all_gather(View<const T>(parameters_.slice(own_.begin, own_.count())), parameters_);
+      if (!context_->overlap) shards_->finish(gathering_);
     }
   }
 
   /// Before the first micro-batch of a step.
   void zero_gradients() override {
     is_first_ = true;
-    if (!empty()) context_->device.zero(raw_bytes(zero_ >= 2 ? gradients_ : added_part(gradients_)));
+    if (!empty()) zero(zero_ >= 2 ? gradients_ : added_part(gradients_));
   }
 
  private:
@@ -344,6 +355,9 @@ class ParameterStore final : public Store {
     f(intersection(range, {0, bias.begin}));
     f(intersection(range, {bias.end, layout_.elements}));
   }
+  void zero(View<float> gradients) {
+    if (!gradients.empty()) context_->device.zero(raw_bytes(gradients));
+  }
   // What no product writes.
   [[nodiscard]] View<float> added_part(View<float> gradients) const {
     return gradients.slice(layout_.written_end, layout_.elements - layout_.written_end);
@@ -355,11 +369,11 @@ class ParameterStore final : public Store {
   void begin_reduction() {
     reduction_begun_ = true;
     sum_whole(gradients_);
-    if (context_->data.size() == 1) return;
+    if (shards_->size() == 1) return;
     if (zero_ == 0)
-      reducing_ = context_->data.start_all_reduce(gradients_, comm::ReduceOp::sum);
+      reducing_ = shards_->start_all_reduce(gradients_, comm::ReduceOp::sum);
     else if (zero_ == 1)
-      reducing_ = context_->data.start_reduce_scatter(gradients_, gradients_.slice(own_.begin, own_.count()));
+      reducing_ = shards_->start_reduce_scatter(gradients_, gradients_.slice(own_.begin, own_.count()));
   }
   // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
   void sum_whole(View<float> gradients) {
@@ -369,6 +383,9 @@ class ParameterStore final : public Store {
   }
 
   Context<D>* context_;
+  comm::Group* shards_;  ///< the ranks that have the same part of the parameters
+  StorePlace place_;
+  ParameterPart part_;
   ParameterLayout layout_;
   int layer_;
   comm::Group* replicas_;

@@ -1,8 +1,8 @@
 // How the parameters of a layer are cut over tensor-parallel ranks and laid out in one flat run of memory.
 //
 // A rank keeps the parameters of a layer in flat "stores", so that ZeRO shards, reduces and updates a layer in single
-// operations whatever tensors it has. Blocks have one store; embedding and head have two: the vocabulary table, which
-// tied models share, and the rest. Inside a store the tensors are ordered
+// operations whatever tensors it has. Blocks have one store, and a second one of experts; embedding and head have two:
+// the vocabulary table, which tied models share, and the rest. Inside a store the tensors are ordered
 //
 //     | decays, cut over tensor ranks | decays, whole | does not decay, whole | does not decay, cut | padding |
 //                                     ^ whole_begin                           ^ whole_end
@@ -22,6 +22,7 @@
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/parameter.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
 
@@ -39,9 +40,11 @@ enum class ParameterCut : std::uint8_t {
 
 struct ParameterTensor {
   ParameterName name{};
-  std::int64_t rows = 0;     ///< local
-  std::int64_t columns = 0;  ///< local
-  std::int64_t offset = 0;   ///< elements from the start of the store
+  std::int64_t rows = 0;         ///< local
+  std::int64_t columns = 0;      ///< local
+  std::int64_t all_rows = 0;     ///< of the whole tensor, without padding
+  std::int64_t all_columns = 0;  ///< the same
+  std::int64_t offset = 0;       ///< elements from the start of the store
   ParameterCut cut = ParameterCut::whole;
   bool decays = false;
   ParameterInit init = ParameterInit::zero;
@@ -76,7 +79,38 @@ struct ParameterLayout {
 };
 
 /// The parts of a layer's parameters: each is one store.
-enum class ParameterPart : std::uint8_t { table, rest };
+enum class ParameterPart : std::uint8_t { table, rest, experts };
+inline constexpr std::array parameter_parts{ParameterPart::table, ParameterPart::rest, ParameterPart::experts};
+constexpr ParameterPart part_of(const forward::WeightSpec& weight) {
+  return weight.is_table ? ParameterPart::table : weight.of_experts ? ParameterPart::experts : ParameterPart::rest;
+}
+
+/// What of the whole parameters of a store a rank has.
+struct StorePlace {
+  int tensor_rank = 0;
+  int tensor_degree = 1;  ///< ranks that share rows or columns of each matrix
+  int expert_rank = 0;    ///< of the ranks that share the experts: which run of them
+};
+
+/// The ranks of a stage that have parts of a store: of each matrix (tensor), of the experts, and shards of their part.
+class StoreRanks {
+ public:
+  constexpr StoreRanks(const StrategySpec& spec, ParameterPart part)
+      : layout_(part == ParameterPart::experts ? spec.expert_layout() : spec.rank_layout()) {}
+
+  [[nodiscard]] constexpr int tensor() const { return layout_.size(RankMode::tp); }
+  [[nodiscard]] constexpr int experts() const { return layout_.size(RankMode::ep); }
+  [[nodiscard]] constexpr int shards() const { return layout_.size(shard_modes); }
+  [[nodiscard]] constexpr int shard_stride() const { return layout_.stride(shard_modes); }
+  /// Of the stage's rank `local`.
+  [[nodiscard]] constexpr int shard(int local) const { return layout_.coordinate(shard_modes, local); }
+  [[nodiscard]] constexpr StorePlace place(int local) const {
+    return {layout_.coordinate(RankMode::tp, local), tensor(), layout_.coordinate(RankMode::ep, local)};
+  }
+
+ private:
+  RankLayout layout_;
+};
 
 /// The tokens of the vocabulary that each of `tensor` ranks has.
 constexpr Sharding vocabulary_sharding(std::int64_t vocabulary, int tensor) {
@@ -100,21 +134,32 @@ constexpr bool writes_gradients(const forward::Graph& graph) {
 
 /// The local layout of one store of a layer under `tensor` tensor-parallel ranks; `data` ranks (data x context) hold
 /// the same and may shard it. Within a kind, tensors are in the order of the forward pass.
-constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, int tensor, int data) {
+/// @param experts  ranks that share the experts
+constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, int tensor, int data,
+                                           int experts = 1) {
   ParameterLayout out;
   std::int64_t end = 0;
   // The tensors of a kind. Those whose gradient is one product are apart from others, as it can be written.
   const auto add = [&](bool decays, bool shared, bool is_product, bool balances = false) {
     for (int i = 0; i < graph.weight_count; ++i) {
       const forward::WeightSpec& w = graph.weight(i);
-      if (w.is_table != (part == ParameterPart::table) || w.decays != decays || w.is_split() != shared) continue;
+      if (part_of(w) != part || w.decays != decays || w.is_split() != shared) continue;
       if ((decays && shared && (w.products == 1) != is_product) || w.balances != balances) continue;
       ParameterTensor& t = out.tensors[static_cast<std::size_t>(out.size++)];
       const auto local = [&](const forward::Width& width) {
         return width.split ? width.extent / tensor : width.extent;
       };
-      t = {w.name, local(w.rows), local(w.columns), end, ParameterCut::whole,
-           decays, w.init,        w.deviation,      {},  w.copies};
+      const std::int64_t copies = w.of_experts ? w.copies / experts : w.copies;
+      t = {.name = w.name,
+           .rows = local(w.rows) / w.copies * copies,
+           .columns = local(w.columns),
+           .all_rows = w.rows.extent,
+           .all_columns = w.columns.extent,
+           .offset = end,
+           .decays = decays,
+           .init = w.init,
+           .deviation = w.deviation,
+           .copies = copies};
       if (w.over_vocabulary) t.rows = vocabulary_shard(w.rows.extent, tensor);
       if (w.columns.split) t.cut = ParameterCut::columns;
       if (w.rows.split) {
@@ -126,7 +171,7 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
     }
   };
   add(true, true, true);
-  if (part == ParameterPart::rest && writes_gradients(graph)) out.written_end = end;
+  if (part != ParameterPart::table && writes_gradients(graph)) out.written_end = end;
   add(true, true, false);
   out.whole_begin = end;
   add(true, false, false);
@@ -139,8 +184,14 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
   out.elements = round_up(end, parameter_alignment * data);
   return out;
 }
-constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart part, int tensor, int data) {
-  return parameter_layout(forward_of(layer), part, tensor, data);
+constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart part, int tensor, int data,
+                                           int experts = 1) {
+  return parameter_layout(forward_of(layer), part, tensor, data, experts);
+}
+
+/// The local layout of a store of a layer under a strategy.
+constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, const StoreRanks& ranks) {
+  return parameter_layout(graph, part, ranks.tensor(), ranks.shards(), ranks.experts());
 }
 
 }  // namespace galvatron

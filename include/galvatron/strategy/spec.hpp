@@ -60,8 +60,9 @@ struct StrategySpec {
   SequenceKind sequence = SequenceKind::none;
   int context = 1;
   int data = 1;
-  int zero = 0;  ///< ZeRO stage 0-3 over the data and context ranks
-  int expert = 1;
+  int zero = 0;           ///< ZeRO stage 0-3 over the data and context ranks
+  int expert = 1;         ///< ranks that share the experts of a layer, where it has some
+  int expert_tensor = 0;  ///< ranks that share each of its experts; 0: the tensor ranks
   RecomputeKind recompute = RecomputeKind::cheap;
   bool strided = false;  ///< tensor ranks lie `shards()` apart
 
@@ -77,6 +78,21 @@ struct StrategySpec {
   /// The ranks of a stage that begins at `first_rank`, numbered as above.
   [[nodiscard]] constexpr RankLayout rank_layout(int first_rank = 0) const {
     return stage_layout(tensor, context, data, strided, first_rank);
+  }
+  /// Ranks that share each expert.
+  [[nodiscard]] constexpr int etp() const { return expert_tensor == 0 ? tensor : expert_tensor; }
+  /// Tokens go to the ranks of their experts and back. Else every rank has a part of all experts, as of an MLP.
+  [[nodiscard]] constexpr bool exchanges_tokens() const { return expert > 1 || etp() != tensor; }
+  /// Ranks among which tokens are exchanged.
+  [[nodiscard]] constexpr int exchange_ranks() const { return etp() * expert; }
+  /// The ranks of a stage for experts (Liu et al., "MoE parallel folding", arXiv 2504.14960): those that share an
+  /// expert are neighbours, then come those with other experts, then those with the same ones.
+  [[nodiscard]] constexpr RankLayout expert_layout(int first_rank = 0) const {
+    if (!exchanges_tokens()) return rank_layout(first_rank);
+    RankLayout out(first_rank);
+    return out.append(RankMode::tp, etp(), 1)
+        .append(RankMode::ep, expert, etp())
+        .append(RankMode::dp, ranks() / exchange_ranks(), exchange_ranks());
   }
   /// How far apart the neighbours of a tensor group are.
   [[nodiscard]] constexpr int tensor_stride() const { return rank_layout().stride(RankMode::tp); }
@@ -105,6 +121,7 @@ inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = fa
   degree("dp", spec.data, open_data);
   if (spec.zero != 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert != 1) add("ep" + std::to_string(spec.expert));
+  if (spec.expert_tensor != 0) add("etp" + std::to_string(spec.expert_tensor));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "single" : out;
 }

@@ -139,7 +139,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
                                  .learning_rate = options.learning_rate,
                                  .adam = options.adam,
                                  .clip = options.clip};
-    checkpointer.emplace(options.checkpoint, training, rank.device(), world, stage, model.vocabulary(),
+    checkpointer.emplace(options.checkpoint, training, rank.device(), world, stage,
                          [&platform] { platform.enter_beside(); });
     stage.before_update([&checkpointer] { checkpointer->before_update(); });
   }

@@ -12,6 +12,7 @@
 // every layer that streams two buffers (cost::parameter_counts), so no run takes more than the plan says.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -44,18 +45,19 @@ class ZeroPrefetch {
   void before(Phase phase, std::size_t i, bool high) {
     const BufferSizes sizes = sizes_of(phase, i);
     if (sizes.empty()) return;
-    runtime::Store& store = *layers_[i].streaming.store;
+    const runtime::Streaming& layer = layers_[i].streaming;
     const bool gathers = sizes.parameters.count > 0;
     if (!running_) {
       begin(sizes, high);
-      if (gathers) store.start_gather(parameters_[turn_]);
+      if (gathers) start_gather(layer, parameters_[turn_]);
     }
     if (gathers && goes_on(phase, i))
-      layers_[phase == Phase::forward ? i + 1 : i - 1].streaming.store->start_gather(parameters_[1 - turn_]);
+      start_gather(layers_[phase == Phase::forward ? i + 1 : i - 1].streaming, parameters_[1 - turn_]);
     if (sizes.gradients.count > 0) {
       finish(turn_);
-      store.set_gradient_buffer(gradients_[turn_]);
-      reducing_[turn_] = &store;
+      each_with_part(layer, gradients_[turn_], &runtime::Store::gradient_buffer_bytes,
+                     [](runtime::Store& store, View<std::byte> part) { store.set_gradient_buffer(part); });
+      reducing_[turn_] = &layer;
     }
   }
 
@@ -63,7 +65,8 @@ class ZeroPrefetch {
   void after(Phase phase, std::size_t i) {
     const BufferSizes sizes = sizes_of(phase, i);
     if (sizes.empty()) return;
-    if (sizes.parameters.count > 0) layers_[i].streaming.store->release_parameters();
+    if (sizes.parameters.count > 0)
+      for (runtime::Store* store : layers_[i].streaming.stores) store->release_parameters();
     turn_ = 1 - turn_;
     if (!goes_on(phase, i)) end();
   }
@@ -79,17 +82,41 @@ class ZeroPrefetch {
     [[nodiscard]] bool empty() const { return parameters.count == 0 && gradients.count == 0; }
   };
 
+  using Size = Bytes (runtime::Store::*)() const;
+  static Bytes size_of(const runtime::Streaming& layer, Size size) {
+    Bytes sum;
+    for (const runtime::Store* store : layer.stores) sum += (store->*size)();
+    return sum;
+  }
+  /// Calls f(store, its part of the buffer) for the stores of a layer.
+  template <class F>
+  static void each_with_part(const runtime::Streaming& layer, View<std::byte> buffer, Size size, const F& f) {
+    std::int64_t first = 0;
+    for (runtime::Store* store : layer.stores) {
+      const std::int64_t bytes = (store->*size)().count;
+      f(*store, buffer.slice(first, bytes));
+      first += bytes;
+    }
+  }
+  static void start_gather(const runtime::Streaming& layer, View<std::byte> buffer) {
+    each_with_part(layer, buffer, &runtime::Store::parameter_buffer_bytes,
+                   [](runtime::Store& store, View<std::byte> part) { store.start_gather(part); });
+  }
   static bool alike(const runtime::Streaming& a, const runtime::Streaming& b) {
-    return a.store != nullptr && b.store != nullptr && a.splits == b.splits &&
-           a.store->parameter_buffer_bytes() == b.store->parameter_buffer_bytes() &&
-           a.store->gradient_buffer_bytes() == b.store->gradient_buffer_bytes();
+    const auto same = [&](Size size) {
+      return std::ranges::equal(a.stores, b.stores, [size](const runtime::Store* x, const runtime::Store* y) {
+        return (x->*size)() == (y->*size)();
+      });
+    };
+    return !a.stores.empty() && a.splits == b.splits && same(&runtime::Store::parameter_buffer_bytes) &&
+           same(&runtime::Store::gradient_buffer_bytes);
   }
   [[nodiscard]] BufferSizes sizes_of(Phase phase, std::size_t i) const {
     const runtime::Streaming& layer = layers_[i].streaming;
-    if (layer.store == nullptr) return {};
+    if (layer.stores.empty()) return {};
     const bool reduces = phase == (splits_ && layer.splits ? Phase::weights : Phase::backward);
-    return {phase != Phase::weights ? layer.store->parameter_buffer_bytes() : Bytes{},
-            reduces ? layer.store->gradient_buffer_bytes() : Bytes{}};
+    return {phase != Phase::weights ? size_of(layer, &runtime::Store::parameter_buffer_bytes) : Bytes{},
+            reduces ? size_of(layer, &runtime::Store::gradient_buffer_bytes) : Bytes{}};
   }
   [[nodiscard]] bool goes_on(Phase phase, std::size_t i) const {
     return phase == Phase::forward ? i + 1 < layers_.size() && layers_[i + 1].follows : layers_[i].follows;
@@ -116,7 +143,8 @@ class ZeroPrefetch {
     running_ = false;
   }
   void finish(std::size_t place) {
-    if (reducing_[place] != nullptr) reducing_[place]->finish_gradients();
+    if (reducing_[place] != nullptr)
+      for (runtime::Store* store : reducing_[place]->stores) store->finish_gradients();
     reducing_[place] = nullptr;
   }
 
@@ -129,7 +157,7 @@ class ZeroPrefetch {
   std::size_t turn_ = 0;   ///< the places of the layer that works now
   std::array<View<std::byte>, 2> parameters_;
   std::array<View<std::byte>, 2> gradients_;
-  std::array<runtime::Store*, 2> reducing_{};  ///< by place
+  std::array<const runtime::Streaming*, 2> reducing_{};  ///< layers by place
 };
 
 }  // namespace galvatron::train
