@@ -99,6 +99,20 @@ LayerSpec expert_block(std::int64_t experts, std::int64_t active, const RouterSp
   layer.router = router;
   return layer;
 }
+// A Llama block whose queries and keys differ.
+LayerSpec norms_block(QueryKeyNorm norms, bool bias = false) {
+  LayerSpec layer = llama_layer(LayerKind::block);
+  layer.query_key_norm = norms;
+  layer.qkv_bias = bias;
+  return layer;
+}
+LayerSpec latent_block(const LatentAttention& latent) {
+  LayerSpec layer = llama_layer(LayerKind::block);
+  layer.heads = layer.kv_heads = 6;
+  layer.head_dim = 12;
+  layer.latent = latent;
+  return layer;
+}
 // Neither family: what the families never combine.
 LayerSpec mixed_block() {
   LayerSpec layer = llama_layer(LayerKind::block);
@@ -436,6 +450,23 @@ TEST_CASE("Rows of experts beyond their memory come in more rounds, with the sam
   LayerSpec layer = expert_block(8, 2, {.balance_loss = 0.2});
   for (const double imbalance : {1.0, 0.4, 0.05})
     compare<float>(layer, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies(), imbalance);
+}
+
+TEST_CASE("A block with biases of queries, keys and values, and one with norms of queries and keys, agree too") {
+  compare<float>(norms_block(QueryKeyNorm::none, true), {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(norms_block(QueryKeyNorm::heads), {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(norms_block(QueryKeyNorm::all, true), {.sequence = 24, .samples = 4}, fp32);
+  compare<bfloat16>(norms_block(QueryKeyNorm::none, true), {.sequence = 12, .samples = 2}, bf16);
+  compare<bfloat16>(norms_block(QueryKeyNorm::heads, true), {.sequence = 12, .samples = 2}, bf16);
+  compare<bfloat16>(norms_block(QueryKeyNorm::all), {.sequence = 12, .samples = 2}, bf16);
+}
+
+TEST_CASE("A block with latent attention agrees with finite differences in double precision") {
+  const LatentAttention full{.rank = 20, .query_rank = 28, .rotary_dim = 4, .value_dim = 8, .norm_epsilon = 1e-2};
+  compare<float>(latent_block(full), {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(latent_block({.rank = 16, .query_rank = 0, .rotary_dim = 6, .value_dim = 12}),
+                 {.sequence = 24, .samples = 4}, fp32);
+  compare<bfloat16>(latent_block(full), {.sequence = 12, .samples = 2}, bf16);
 }
 
 TEST_CASE("A BERT block agrees with finite differences in double precision") {

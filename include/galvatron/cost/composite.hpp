@@ -122,6 +122,43 @@ constexpr void ring_attention(const LayerShape& s, op::Kind kind, op::WorkList& 
   if (backward) out.push(compute(op::Kind::copy, 2 * kv_bytes));
 }
 
+// ---- heads
+
+/// Norms of queries and keys in runs of `width` elements, or of all of them; see runtime/heads.hpp.
+constexpr void norm_heads(const LayerShape& s, bool forward, std::int64_t width, op::WorkList& out) {
+  const bool sums = !forward && s.spec.tensor > 1 && !s.cut;
+  if (sums) out.push(compute(op::Kind::fill, 2 * width * 4));
+  for (const std::int64_t count : {s.q, s.kv}) {
+    const std::int64_t run = width == s.q ? count : width;
+    push_times(out, compute(op::Kind::copy, s.rows * count * s.e), 2);
+    out.push(compute(forward ? op::Kind::norm_forward : op::Kind::norm_backward, s.rows * count / run, run));
+  }
+  if (!sums) return;
+  out.push(s.tensor_group(op::Kind::all_reduce, 2 * width * 4));
+  push_times(out, compute(op::Kind::add, width), 2);
+}
+/// Copies between the projections of latent attention and the fused one.
+constexpr void copy_latent_heads(const LayerShape& s, op::WorkList& out) {
+  const LatentAttention& latent = s.layer.latent;
+  const std::int64_t heads = s.layer.heads / s.spec.tensor * s.rows;
+  out.push(compute(op::Kind::copy, heads * latent.rotary_dim * s.e));
+  push_times(out, compute(op::Kind::copy, heads * (s.layer.head_dim - latent.rotary_dim) * s.e), 2);
+  out.push(compute(op::Kind::copy, heads * latent.value_dim * s.e));
+}
+constexpr void assemble_heads(const LayerShape& s, op::WorkList& out) {
+  const LatentAttention& latent = s.layer.latent;
+  if (latent.value_dim < s.layer.head_dim) out.push(compute(op::Kind::fill, s.rows * 3 * s.q * s.e));
+  copy_latent_heads(s, out);
+  out.push(compute(op::Kind::copy, s.layer.heads / s.spec.tensor * s.rows * latent.rotary_dim * s.e));
+}
+constexpr void assemble_heads_backward(const LayerShape& s, op::WorkList& out) {
+  const std::int64_t turned = s.rows * s.layer.latent.rotary_dim;
+  copy_latent_heads(s, out);
+  out.push(compute(op::Kind::fill, turned * 4));
+  out.push(compute(op::Kind::add, s.layer.heads / s.spec.tensor * turned));
+  if (s.e != 4) out.push(compute(op::Kind::copy, turned * s.e));
+}
+
 // ---- experts
 
 /// What a rank does around its experts, and with them. Where tokens are exchanged, rows of experts are those that the

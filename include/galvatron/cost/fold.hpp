@@ -154,6 +154,18 @@ class Fold {
       case Code::rotate:
       case Code::rotate_back:
         return push(K::rotary, m / pieces, n, pieces);
+      case Code::norm_heads:
+      case Code::norm_heads_back:
+        return norm_heads(shape_, step.code == Code::norm_heads, of(step.l), out);
+      case Code::assemble:
+        return assemble_heads(shape_, out);
+      case Code::assemble_back:
+        return assemble_heads_backward(shape_, out);
+      case Code::narrow:
+        return push(K::copy, m * n * k * e);
+      case Code::narrow_back:
+        push(K::fill, m * n * of(step.l) * e);
+        return push(K::copy, m * n * k * e);
       case Code::attention_forward:
       case Code::cross_forward:
         return out.push(attend(K::attention_forward, step));

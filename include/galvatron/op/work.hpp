@@ -45,8 +45,9 @@ constexpr Flops flops_of(const Work& w) {
   return {0};
 }
 
-/// A list of work with the capacity for one layer's pass; no allocation, so that it also lives at compile time. An
-/// empty list costs nothing to make: the slots are not cleared, which would take longer than a layer's counts.
+/// A list of work with the capacity for one layer's pass, beyond which it throws std::length_error; no allocation, so
+/// that it also lives at compile time. An empty list costs nothing to make: the slots are not cleared, which would take
+/// longer than a layer's counts.
 class WorkList {
   union Slot {
     Work work;
@@ -57,7 +58,7 @@ class WorkList {
   };
 
  public:
-  static constexpr int capacity = 80;
+  static constexpr int capacity = 96;
 
   /// Throws std::length_error beyond the capacity.
   constexpr void push(const Work& work) {

@@ -155,7 +155,13 @@ class BackwardPass : ForwardPass {
         }
         break;
       case forward::Kind::rotate:
-        return give(x, rotate(Code::rotate_back, readers(dy) == 0 ? dy : copied(dy, y)));
+        return give(x, rotate(Code::rotate_back, node, readers(dy) == 0 ? dy : copied(dy, y)));
+      case forward::Kind::norm_heads:
+        return norm_heads_backward(i, readers(dy) == 0 ? dy : copied(dy, y));
+      case forward::Kind::assemble:
+        return assemble_backward(node, dy);
+      case forward::Kind::narrow:
+        return give(x, pushed(heads_step(Code::narrow_back), dy, fresh(elements(x))));
       case forward::Kind::attend:
       case forward::Kind::cross_attend:
         return attend_backward(i, dy);
@@ -231,6 +237,33 @@ class BackwardPass : ForwardPass {
     step.out[0] = id(out);
     push(step);
     gradients_[at(x)] = out;
+  }
+
+  constexpr void norm_heads_backward(int i, Id d) {
+    const forward::Node& node = g().node(i);
+    Step step = norm_heads_step(Code::norm_heads_back, node);
+    const Id out = in_place(d);
+    step.in = listed<Operands>(d, heads_[at(i)], statistics_[at(i)]);
+    step.out[0] = id(out);
+    step.scratch[0] = id(fresh(heads_elements()));
+    step.scratch[1] = id(fresh(step.l.times(2), Storage::frame, Scalar::fp32));
+    push(step);
+    give(node.inputs[0], out);
+  }
+  /// Tensor ranks have parts of the gradient of what all heads of keys share.
+  constexpr void assemble_backward(const forward::Node& node, Id d) {
+    const int key = node.inputs[2];
+    Step step = heads_step(Code::assemble_back);
+    const Id dq = fresh(elements(node.inputs[0]));
+    const Id dkv = fresh(elements(node.inputs[1]));
+    const Id dk = partial(key, Storage::frame);
+    step.in[0] = id(d);
+    step.out = listed<Results>(dq, dkv, dk);
+    step.scratch[0] = id(fresh(region_elements(key), Storage::frame, Scalar::sum));
+    push(step);
+    give(node.inputs[0], dq);
+    give(node.inputs[1], dkv);
+    give(key, reduced(dk, key));
   }
 
   constexpr void activation_backward(const forward::Node& node, Id dg) {
@@ -425,6 +458,8 @@ class BackwardPass : ForwardPass {
     step.activation = node.activation;
     if (node.operation == forward::Kind::merge) {
       step.code = Code::merge;
+    } else if (node.operation == forward::Kind::narrow) {
+      step = heads_step(Code::narrow);
     } else if (node.operation == forward::Kind::norm) {
       step.code = Code::norm_recompute;
       step.in[1] = id(statistics_[at(i)]);

@@ -18,7 +18,7 @@ class ForwardPass : protected Emitter {
 
   constexpr void forward() {
     for (auto* of_tensors : {&own_, &gradients_}) of_tensors->fill(-1);
-    for (auto* of_nodes : {&statistics_, &core_input_, &core_output_, &biases_}) of_nodes->fill(-1);
+    for (auto* of_nodes : {&statistics_, &core_input_, &core_output_, &biases_, &heads_}) of_nodes->fill(-1);
     const BundlePlace& place = g().layer.place;
     for (std::size_t k = 0; k < 2; ++k) {
       const int tensor = g().inputs[k];
@@ -57,8 +57,8 @@ class ForwardPass : protected Emitter {
   using Nodes = std::array<bool, forward::Graph::most_nodes>;
   [[nodiscard]] constexpr bool is_wanted(int i, const Nodes& wanted) const {
     const forward::Node& node = g().node(i);
-    if (node.operation == forward::Kind::norm || node.operation == forward::Kind::experts ||
-        forward::is_attention(node.operation))
+    if (node.operation == forward::Kind::norm || node.operation == forward::Kind::norm_heads ||
+        node.operation == forward::Kind::experts || forward::is_attention(node.operation))
       return true;  // statistics, results
     return (node.output >= 0 && kept_.keeps(node.output)) || is_read(i, wanted);
   }
@@ -135,7 +135,18 @@ class ForwardPass : protected Emitter {
                                own(node.inputs[1]), made(y), y);
         break;
       case forward::Kind::rotate:
-        own_[at(y)] = rotate(Code::rotate, own(x));
+        own_[at(y)] = rotate(Code::rotate, node, own(x));
+        break;
+      case forward::Kind::norm_heads:
+        return norm_heads_forward(i);
+      case forward::Kind::assemble:
+        step = heads_step(Code::assemble);
+        step.in[1] = id(own(node.inputs[1]));
+        step.in[2] = id(replicated(own(node.inputs[2]), node.inputs[2]));
+        own_[at(y)] = pushed(step, own(x), made(y));
+        break;
+      case forward::Kind::narrow:
+        own_[at(y)] = pushed(heads_step(Code::narrow), own(x), made(y));
         break;
       case forward::Kind::attend:
         return attend_forward(i);
@@ -224,10 +235,50 @@ class ForwardPass : protected Emitter {
     step.eight_bit = is_block() && g().weight(node.weights[0]).is_split();
     return step;
   }
-  constexpr Id rotate(Code code, Id x) {
+  constexpr Id rotate(Code code, const forward::Node& node, Id x) {
+    const int y = node.output;
+    Step step{.code = code, .m = rows(y), .n = width(y), .k = width(y), .l = {node.head_width}};
+    step.n.factor = node.heads * node.head_width;
+    step.local = !g().width(y).split;
+    return pushed(step, x, in_place(x));
+  }
+  /// Queries and keys of all rows.
+  constexpr Step norm_heads_step(Code code, const forward::Node& node) const {
+    return {.code = code,
+            .m = of(Letter::rows),
+            .n = q(),
+            .k = kv(),
+            .l = {g().weight(node.weights[0]).rows.extent},
+            .weights = weights_of(node)};
+  }
+  [[nodiscard]] constexpr Extent heads_elements() const {
+    return split((g().layer.heads + g().layer.kv_heads) * g().layer.head_dim).times(Letter::rows);
+  }
+  constexpr void norm_heads_forward(int i) {
+    const forward::Node& node = g().node(i);
     const LayerSpec& l = g().layer;
-    return pushed({.code = code, .m = of(Letter::rows), .n = split((l.heads + l.kv_heads) * l.head_dim)}, x,
-                  in_place(x));
+    const Id x = own(node.inputs[0]);
+    Step step = norm_heads_step(Code::norm_heads, node);
+    const bool of_heads = l.query_key_norm == QueryKeyNorm::heads;
+    const Extent norms = of_heads ? split(2 * (l.heads + l.kv_heads)) : Extent{4};
+    heads_[at(i)] = fresh(heads_elements(), kept_storage());
+    statistics_[at(i)] = fresh(norms.times(Letter::rows), kept_storage(), Scalar::fp32);
+    Id& y = own_[at(node.output)];
+    y = in_place(x);
+    step.in[0] = id(x);
+    step.out = listed<Results>(y, heads_[at(i)], statistics_[at(i)]);
+    step.scratch[0] = id(fresh(heads_elements()));
+    push(step);
+  }
+  /// A change of the order of heads, of all rows.
+  [[nodiscard]] constexpr Step heads_step(Code code) const {
+    const LayerSpec& l = g().layer;
+    const bool narrows = code == Code::narrow || code == Code::narrow_back;
+    return {.code = code,
+            .m = of(Letter::rows),
+            .n = heads(),
+            .k = {narrows ? l.latent.value_dim : l.head_dim},
+            .l = {l.head_dim}};
   }
   /// True where the gradient of a loss may lie where the layer's input was: nothing else reads that.
   [[nodiscard]] constexpr bool replaces_input() const {
@@ -440,6 +491,7 @@ class ForwardPass : protected Emitter {
   std::array<Id, forward::Graph::most_nodes> core_input_{};
   std::array<Id, forward::Graph::most_nodes> core_output_{};
   std::array<Id, forward::Graph::most_nodes> biases_{};  ///< of attention, by distance
+  std::array<Id, forward::Graph::most_nodes> heads_{};   ///< queries, and then keys, before their norms
   std::array<Routed, forward::Graph::most_nodes> routed_{};
   std::array<std::array<Id, 3>, forward::Graph::most_nodes> scores_{};  ///< of attention that is not fused
 };

@@ -59,8 +59,15 @@ enum class Code : std::uint8_t {
   merge,                ///< out0 (m, n) = the four rows of n / 4 of a square of in0 side by side
   merge_back,           ///< the reverse
   multiply,             ///< out0 = in0 * in1, m elements
-  rotate,               ///< in place; m rows of n
+  rotate,               ///< in place: the first n elements of m rows of k, in heads of l
   rotate_back,
+  norm_heads,       ///< in place of in0: the n queries and k keys of m rows in runs of l; out1 what they were, out2
+                    ///< statistics; scratch0
+  norm_heads_back,  ///< in place of in0, their gradient; in1 what they were, in2 statistics; scratch0, scratch1
+  assemble,         ///< out0 (m, 3 n heads of k): queries in0, keys and values in1, what positions turn of keys in2
+  assemble_back,    ///< out0, out1, out2 = gradients of those from in0; scratch0
+  narrow,           ///< out0 (m, n heads of k) = the first elements of heads of l of in0
+  narrow_back,      ///< the reverse, with zeros
   // Attention. m sequences times heads, n queries, k keys, l head dim.
   attention_forward,   ///< out0 and statistics out1 from in0; in1 biases by distance (heads, distances)
   attention_backward,  ///< out0, out1 = gradients of in0 and in1; in2 output, in3 statistics, in4 gradient of the
@@ -194,12 +201,13 @@ struct BasicStep {
   bool eight_bit = false;      ///< a product that may have 8-bit operands
   bool bias_once = false;      ///< the bias enters a sum over tensor ranks: the first of them adds it
   bool deferred_norm = false;  ///< parameters are read from the deferred copy
+  bool local = false;          ///< rows are those of this rank between tensor-parallel regions
 
   /// The same with the extents that f makes of these.
   template <class F>
   constexpr auto with_extents(const F& f) const -> BasicStep<decltype(f(m))> {
-    return {code,    f(m), f(n),  f(k),       f(l),  in,        out,       scratch,
-            weights, rows, ranks, activation, group, eight_bit, bias_once, deferred_norm};
+    return {code, f(m),  f(n),       f(k),  f(l),      in,        out,           scratch, weights,
+            rows, ranks, activation, group, eight_bit, bias_once, deferred_norm, local};
   }
 };
 

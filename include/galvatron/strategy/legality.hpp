@@ -144,6 +144,8 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
       return "Megatron sequence parallelism gives every rank whole rows of an image whose tokens are merged: the "
              "tensor degree divides the rows of the merged image.";
   }
+  if (layer.kind == LayerKind::block && layer.query_key_norm == QueryKeyNorm::all && spec.tensor > 1)
+    return "a norm of all queries and of all keys of a token needs them on one rank: the tensor degree is 1.";
   if (spec.context > 1 && !splits_over_context(layer))
     return "context parallelism splits plain self-attention: not images, windows, relative positions or cross "
            "attention.";
