@@ -15,6 +15,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ucontext.h>
@@ -194,6 +195,12 @@ class Emulator::Block {
     if (static_cast<int>(++*ticket) < of) return false;
     *ticket = 0;
     return true;
+  }
+  std::int32_t claim(std::int32_t* number, std::int32_t value) {
+    return std::exchange(*number, *number == 0 ? value : *number);
+  }
+  std::int32_t raise(std::int32_t* number, std::int32_t value) {
+    return std::exchange(*number, std::max(*number, value));
   }
   void multiply(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
     struct Fragments {

@@ -17,6 +17,7 @@
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/kernels/router.hpp>
 
+#include "buckets.hpp"
 #include "host_fixture.hpp"
 
 namespace galvatron::test::operations {
@@ -25,8 +26,10 @@ using device::AttentionBias;
 using device::AttentionShape;
 using device::ChoiceOrder;
 using device::RelativePositions;
+using device::ResidualGain;
 using device::RouterLoss;
 using device::Runs;
+using device::TokenBuckets;
 using device::WindowShape;
 
 /// A tensor in the memories of both devices.
@@ -607,6 +610,108 @@ void expert_rows() {
       p.check("gated", y);
       p.check("gradient of what is gated", dx);
       p.check("gradient of the gate", dl, between_devices<T>);
+    }
+  });
+}
+
+/// Hashing of rows, buckets of tokens that hash alike, their means and what goes back to the tokens.
+template <class Backend, class T>
+void buckets() {
+  twice<Backend>([](Pair<Backend>& p) {
+    using device::kernels::CrossPolytope;
+    for (const std::int64_t width : {64, 37, 1}) {
+      const CrossPolytope hashing{3, width == 1 ? 1 : 16};
+      const std::int64_t rows = Backend::slow ? 9 : 700;
+      const std::int64_t padded = CrossPolytope::padded(width);
+      auto x = p.template random<T>(rows * width);
+      std::vector<float> coins;
+      for (std::int64_t i = 0; i < hashing.hashes * CrossPolytope::rounds * padded; ++i)
+        coins.push_back(i * i % 7 < 3 ? 1.0F : -1.0F);
+      auto signs = Both<Backend, float>(coins);
+      auto v = p.template zeros<float>(rows * hashing.columns());
+      auto codes = p.tokens(rows * hashing.hashes, 1);
+      p.run([&](auto& d, auto of) {
+        d.rotate_by_signs(hashing, rows, width, View<const T>(of(x)), of(signs), of(v));
+        d.hash_rows(hashing, rows, of(v), of(codes));
+      });
+      p.check("rotated rows", v, 1e-6);
+      p.check("codes", codes, 1e-12);
+    }
+
+    std::mt19937 random(919);
+    constexpr int thousands = Backend::slow ? 1 : 60;
+    for (RoutedTokens& routed : std::array{
+             RoutedTokens(random, 150 * thousands, 3, 2, 2, 0.1), RoutedTokens(random, 40 * thousands, 37, 3, 4, 0),
+             RoutedTokens(random, 300 * thousands, 1, 1, 1, 0), RoutedTokens(random, 3, 2, 1, 1, 1)}) {
+      const std::int64_t width = routed.experts == 37 ? 35 : 64;
+      auto order = Both<Backend, std::int32_t>(routed.order);
+      auto places = Both<Backend, std::int32_t>(routed.places);
+      auto offsets = Both<Backend, std::int32_t>(routed.offsets);
+      auto codes = Both<Backend, std::int32_t>(routed.codes);
+      auto weights = Both<Backend, float>(routed.weights);
+      auto table = p.tokens(routed.table_places(), 1);
+      auto bucket = Both<Backend, std::int32_t>(routed.bucket);
+      auto members = Both<Backend, std::int32_t>(routed.members);
+      auto begins = Both<Backend, std::int32_t>(routed.begins);
+      auto bounds = Both<Backend, std::int32_t>(routed.bounds);
+      const auto buckets_of = [&](auto of) {
+        return TokenBuckets{.experts = routed.experts,
+                            .active = routed.active,
+                            .rows = static_cast<std::int64_t>(routed.order.size()),
+                            .order = of(order),
+                            .offsets = of(offsets),
+                            .bucket = of(bucket),
+                            .members = of(members),
+                            .begins = of(begins),
+                            .bounds = of(bounds)};
+      };
+      p.run([&](auto& d, auto of) { d.number_buckets(routed.hashing, buckets_of(of), of(codes), of(table)); });
+      p.check("buckets", bucket, 1e-12);
+      p.check("members", members, 1e-12);
+      p.check("begins", begins, 1e-12);
+      p.check("bounds", bounds, 1e-12);
+
+      const std::int64_t count = bounds.host.back();
+      auto x = p.template random<T>(routed.tokens * width);
+      auto dy = p.template random<T>(routed.tokens * width);
+      auto e = p.template random<T>(count * width);
+      auto dc = p.template random<T>(count * width);
+      auto c = p.template zeros<T>(count * width);
+      auto s = p.template zeros<T>(count * width);
+      auto squares = p.template random<double>(2);
+      auto d_gains = p.template random<float>(routed.experts);
+      p.run([&](auto& d, auto of) {
+        d.bucket_sums(buckets_of(of), width, true, View<const float>{}, View<const T>(of(x)), of(c));
+        d.bucket_sums(buckets_of(of), width, false, of(weights), View<const T>(of(dy)), of(s));
+        d.bucket_distances(buckets_of(of), width, View<const T>(of(x)), View<const T>(of(c)), of(squares));
+        d.gain_backward(buckets_of(of), width, of(weights), View<const T>(of(x)), View<const T>(of(c)),
+                        View<const T>(of(dy)), of(d_gains));
+      });
+      p.check("means", c);
+      p.check("weighted sums", s);
+      p.check("distances", squares, between_devices<T>);
+      p.check("gradient of the gains", d_gains, between_devices<T>);
+
+      auto gains = p.template random<float>(routed.experts);
+      auto y = p.template zeros<T>(routed.tokens * width);
+      auto dx = p.template zeros<T>(routed.tokens * width);
+      auto d_weights = p.template random<float>(static_cast<std::int64_t>(routed.places.size()));
+      for (const float of_all : {1.0F, 0.0F, -7.0F}) {  // -7: one for each expert
+        p.run([&](auto& d, auto of) {
+          const ResidualGain gain{of_all, of_all < 0 ? View<const float>(of(gains)) : View<const float>{}};
+          const View<const T> own = of_all == 0 ? View<const T>{} : View<const T>(of(x));
+          const View<const T> means = of_all == 0 ? View<const T>{} : View<const T>(of(c));
+          d.combine_buckets(buckets_of(of), routed.tokens, width, gain, of(places), of(weights), View<const T>(of(e)),
+                            own, means, of(y));
+          d.bucket_weights_backward(buckets_of(of), routed.tokens, width, gain, of(places), View<const T>(of(e)), own,
+                                    means, View<const T>(of(dy)), of(d_weights));
+          d.combine_buckets_backward(buckets_of(of), routed.tokens, width, gain, of(places), View<const float>{},
+                                     View<const T>(of(dy)), View<const T>(of(dc)), View<const T>(of(s)), of(dx));
+        });
+        p.check("combined", y);
+        p.check("gradient of the tokens", dx);
+        p.check("gradient of the weights", d_weights, between_devices<T>);
+      }
     }
   });
 }

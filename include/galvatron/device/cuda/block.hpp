@@ -56,7 +56,7 @@ constexpr Geometry over_rows(std::int64_t rows, std::int64_t packs, int most_thr
 template <class B>
 concept Block = requires(B& block, float x, double y, int i, float (&c)[4], const std::uint32_t (&a)[4],
                          const std::uint32_t (&b)[2], std::uint32_t (&four)[4], const bfloat16* row, void* raw,
-                         std::uint32_t* ticket) {
+                         std::uint32_t* ticket, std::int32_t* number) {
   { block.index() } -> std::same_as<std::int64_t>;   ///< of the block in the grid
   { block.blocks() } -> std::same_as<std::int64_t>;  ///< of the grid
   { block.thread() } -> std::same_as<int>;           ///< of this block
@@ -89,6 +89,10 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   /// By one thread of a block, once or more often in a launch: true for the last of `i` that come, which then sees
   /// what the blocks of the others wrote before; the ticket is 0 before and afterwards.
   { block.is_last(ticket, i) } -> std::same_as<bool>;
+  /// In one go, whatever other threads of the grid do: *number becomes `i` where it is 0, or where `i` is above it;
+  /// what it was before.
+  { block.claim(number, i) } -> std::same_as<std::int32_t>;
+  { block.raise(number, i) } -> std::same_as<std::int32_t>;
 };
 
 struct Sum {
@@ -126,6 +130,27 @@ GALVATRON_KERNEL V sum_of_lanes_up_to(auto& block, V value) {
     if (lane >= distance) value += before;
   }
   return value;
+}
+
+/// The sum of the values of the threads before this one, and of all; all threads of the block call it.
+template <class V>
+struct SumsOfThreads {
+  V before, all;
+};
+template <class V>
+GALVATRON_KERNEL SumsOfThreads<V> sums_of_threads(auto& block, V value) {
+  const int warp = block.thread() / warp_threads;
+  const V up_to = sum_of_lanes_up_to(block, value);
+  V* slots = block.template slots<V>();
+  if (block.thread() % warp_threads == warp_threads - 1) slots[warp] = up_to;
+  block.sync();
+  SumsOfThreads<V> out{up_to - value, V{}};
+  for (int w = 0; w < block.threads() / warp_threads; ++w) {
+    if (w < warp) out.before += slots[w];
+    out.all += slots[w];
+  }
+  block.sync();
+  return out;
 }
 
 /// over_warp() for all threads of the block, which all call it.

@@ -13,6 +13,7 @@
 #include <galvatron/device/cuda/experts.hpp>
 #include <galvatron/device/cuda/graph_replay.hpp>
 #include <galvatron/device/cuda/grouped_product.hpp>
+#include <galvatron/device/cuda/lsh.hpp>
 #include <galvatron/device/cuda/norm.hpp>
 #include <galvatron/device/cuda/optimizer.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
@@ -166,6 +167,15 @@ class Gpu {
   void gate_forward(const auto&... a) { cuda::gate_forward(m_, plain(a)...); }
   void gate_backward(const auto&... a) { cuda::gate_backward(m_, plain(a)...); }
   void balance_bias(const auto&... a) { cuda::balance_bias(m_, plain(a)...); }
+  void rotate_by_signs(const auto&... a) { cuda::rotate_by_signs(m_, plain(a)...); }
+  void hash_rows(const auto&... a) { cuda::hash_rows(m_, plain(a)...); }
+  void number_buckets(const auto&... a) { cuda::number_buckets(m_, scratch_, tickets_, plain(a)...); }
+  void bucket_sums(const auto&... a) { cuda::bucket_sums(m_, plain(a)...); }
+  void bucket_distances(const auto&... a) { cuda::bucket_distances(m_, scratch_, tickets_, plain(a)...); }
+  void combine_buckets(const auto&... a) { cuda::combine_buckets(m_, plain(a)...); }
+  void bucket_weights_backward(const auto&... a) { cuda::bucket_weights_backward(m_, plain(a)...); }
+  void gain_backward(const auto&... a) { cuda::gain_backward(m_, plain(a)...); }
+  void combine_buckets_backward(const auto&... a) { cuda::combine_buckets_backward(m_, plain(a)...); }
   void norm_squared(const auto&... a) { cuda::norm_squared(m_, scratch_, tickets_, plain(a)...); }
   void clip_scale(const auto&... a) { cuda::clip_scale(m_, plain(a)...); }
   void copy_runs(const auto&... a) { cuda::move_runs<false>(m_, plain(a)...); }

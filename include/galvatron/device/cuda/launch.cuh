@@ -50,6 +50,12 @@ class CudaBlock {
     asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "r"(last) : "memory");
     return before == last;
   }
+  __device__ __forceinline__ std::int32_t claim(std::int32_t* number, std::int32_t value) const {
+    return atomicCAS(number, 0, value);
+  }
+  __device__ __forceinline__ std::int32_t raise(std::int32_t* number, std::int32_t value) const {
+    return atomicMax(number, value);
+  }
   __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4],
                                            const std::uint32_t (&b)[2]) const {
     asm volatile(

@@ -157,10 +157,12 @@ struct Router {
                                                         const float* counts, float balance, float z,
                                                         auto* gradient) const {
     const Probabilities p = probabilities(lanes, logits);
-    const float over = 1.0F / divisor(p, logits, chosen);
-    // Of parts: dw / dpart = scale / divisor, and through the divisor, which all parts or the chosen ones make.
+    // dw / dpart = scale / divisor, and through the divisor, which all parts or the chosen ones make. A single expert
+    // that is renormalised gets zeros.
+    const float divided = divisor(p, logits, chosen);
+    const float over = scale / divided;
     float through = 0;
-    for (std::int64_t j = 0; j < active; ++j) through += scale * d_weights[j] * part(p, logits[chosen[j]]) * over;
+    for (std::int64_t j = 0; j < active; ++j) through += d_weights[j] * (part(p, logits[chosen[j]]) / divided);
     if (kind == RouterKind::sigmoid && !renormalise) through = 0;
     float mean = 0;  // gradient of the probabilities, weighted by them
     if (counts != nullptr) {
@@ -175,10 +177,11 @@ struct Router {
       bool is_chosen = false;
       for (std::int64_t j = 0; j < active; ++j)
         if (chosen[j] == e) {
-          d += scale * d_weights[j] * over;
+          d += d_weights[j];
           is_chosen = true;
         }
-      if (is_chosen || !renormalise) d -= through * over;
+      if (is_chosen || !renormalise) d -= through;
+      d *= over;
       if (counts != nullptr) d += (balance * counts[e] - mean) / p.sum;
       const float slope = kind == RouterKind::sigmoid ? own * (1.0F - own) : own;
       put(gradient[e], d * slope + of_log_sum * exponential(logits[e] - p.maximum) / p.exponentials);
