@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ucontext.h>
@@ -194,6 +196,12 @@ class Emulator::Block {
     *ticket = 0;
     return true;
   }
+  std::int32_t claim(std::int32_t* number, std::int32_t value) {
+    return std::exchange(*number, *number == 0 ? value : *number);
+  }
+  std::int32_t raise(std::int32_t* number, std::int32_t value) {
+    return std::exchange(*number, std::max(*number, value));
+  }
   void multiply(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
     struct Fragments {
       std::uint32_t a[4];
@@ -223,8 +231,55 @@ class Emulator::Block {
     }
     sync_warp();
   }
+  void load_matrices(std::uint32_t (&to)[4], const bfloat16* row) {
+    load_pairs(to, row, [](int g, int pair, int i) { return std::array{g, 2 * pair + i}; });
+  }
+  void load_transposed(std::uint32_t (&to)[4], const bfloat16* row) {
+    load_pairs(to, row, [](int g, int pair, int i) { return std::array{2 * pair + i, g}; });
+  }
+  // They are done as late as can be.
+  void copy_async(void* to, const void* from, int bytes) {
+    if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 ||
+        (bytes > 0 && reinterpret_cast<std::uintptr_t>(from) % 16 != 0))
+      throw std::logic_error("asynchronous copies are between 16-byte boundaries");
+    copies_.push_back({to, from, bytes, groups_});
+  }
+  void commit_copies() { ++groups_; }
+  template <int left>
+  void await_copies() {
+    const auto waits = [this](const Copy& copy) { return copy.group + left < groups_; };
+    for (const Copy& copy : copies_) {
+      if (!waits(copy)) continue;
+      std::memset(copy.to, 0, 16);
+      if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
+    }
+    std::erase_if(copies_, waits);
+  }
 
  private:
+  struct Copy {
+    void* to;
+    const void* from;
+    int bytes;
+    int group;
+  };
+
+  // Elements place(lane / 4, lane % 4, 0 or 1) = (row, column) of each matrix.
+  template <class Place>
+  void load_pairs(std::uint32_t (&to)[4], const bfloat16* row, const Place& place) {
+    if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0)
+      throw std::logic_error("rows of matrices are on 16-byte boundaries");
+    give(row);
+    const int lane = thread_ % warp;
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      to[matrix] = 0;
+      for (int i = 0; i < 2; ++i) {
+        const auto [r, column] = place(lane / 4, lane % 4, i);
+        to[matrix] |= std::uint32_t{from<const bfloat16*>(8 * matrix + r)[column].bits} << (16 * i);
+      }
+    }
+    sync_warp();
+  }
   template <class V>
   void give(const V& value) {
     static_assert(sizeof(V) <= value_bytes);
@@ -245,6 +300,8 @@ class Emulator::Block {
   int thread_;
   std::byte* shared_;
   double* slots_;
+  std::vector<Copy> copies_;  ///< under way
+  int groups_ = 0;            ///< committed
 };
 
 template <class Kernel>

@@ -15,15 +15,21 @@
 
 #include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/device/device.hpp>
+#include <galvatron/device/kernels/router.hpp>
 
+#include "buckets.hpp"
 #include "host_fixture.hpp"
 
 namespace galvatron::test::operations {
 
 using device::AttentionBias;
 using device::AttentionShape;
+using device::ChoiceOrder;
 using device::RelativePositions;
+using device::ResidualGain;
+using device::RouterLoss;
 using device::Runs;
+using device::TokenBuckets;
 using device::WindowShape;
 
 /// A tensor in the memories of both devices.
@@ -483,6 +489,262 @@ void cross_entropy() {
       p.check("log-sum-exp", lse);
       p.check("loss", loss, 1e-5);
       p.check("gradients of the logits", logits);
+    }
+  });
+}
+
+/// Routers: their choices, losses and gradients.
+template <class Backend, class T>
+void routers() {
+  twice<Backend>([](Pair<Backend>& p) {
+    using device::kernels::Router;
+    for (const Router& router :
+         {Router{.experts = 8, .active = 2},
+          Router{.experts = 64, .active = 6, .renormalise = false, .scale = 16, .groups = 8, .top_groups = 3},
+          Router{.experts = 256, .active = 8, .kind = RouterKind::sigmoid, .scale = 2.5F, .groups = 8, .top_groups = 4},
+          Router{.experts = 37, .active = 3, .kind = RouterKind::sigmoid, .renormalise = false}})
+      for (const std::int64_t samples : {1, 3}) {
+        // Few: of very many, two scores would differ by less than the rounding of an exponential.
+        const std::int64_t rows = Backend::slow ? 33 : 99;
+        const RouterLoss loss{.balance = 0.01F, .z = 0.002F};
+        auto logits = p.template random<float>(rows * router.experts, 4.0F);
+        auto bias = p.template random<T>(router.experts, 0.25F);
+        auto weights = p.template zeros<float>(rows * router.active);
+        auto chosen = p.tokens(rows * router.active, 1);
+        auto counts = p.template random<float>(samples * router.experts);
+        auto sums = p.template random<double>(2);
+        auto d_weights = p.template random<float>(rows * router.active);
+        auto d_logits = p.template random<T>(rows * router.experts);
+        auto d_weights_alone = p.template random<T>(rows * router.experts);
+        auto loads = p.template zeros<float>(router.experts);
+        auto master = p.template random<float>(router.experts);
+        auto working = p.template random<T>(router.experts);
+        p.run([&](auto& d, auto of) {
+          const View<double> losses = of(sums);
+          d.route(router, rows, of(logits),
+                  router.kind == RouterKind::sigmoid ? View<const T>(of(bias)) : View<const T>{}, of(weights),
+                  of(chosen));
+          d.count_choices(router, rows, samples, of(logits), of(chosen), of(counts));
+          d.router_losses(router, rows, samples, of(logits), of(counts), loss, losses.slice(0, 1), losses.slice(1, 1));
+          d.router_losses(router, rows, samples, of(logits), View<const float>{}, loss, losses.slice(0, 1),
+                          losses.slice(1, 1));
+          d.route_backward(router, rows, samples, of(logits), of(chosen), of(d_weights), of(counts), loss,
+                           of(d_logits));
+          d.route_backward(router, rows, samples, of(logits), of(chosen), of(d_weights), View<const float>{},
+                           RouterLoss{}, of(d_weights_alone));
+          d.add_loads(rows * router.active, of(chosen), of(loads));
+          d.add_loads(rows, of(chosen), of(loads));
+          d.balance_bias(router.experts, static_cast<float>(rows * router.active) / static_cast<float>(router.experts),
+                         0.125F, of(loads), of(master), of(working));
+        });
+        p.check("choices", chosen, 1e-12);
+        p.check("weights", weights, 1e-5);
+        p.check("counts", counts, 1e-12);
+        p.check("losses", sums, 1e-6);
+        p.check("gradient of the logits", d_logits, between_devices<T>);
+        p.check("gradient of the logits by the weights", d_weights_alone, between_devices<T>);
+        p.check("loads", loads, 1e-12);
+        p.check("bias", master, 1e-12);
+        p.check("working bias", working, 1e-12);
+      }
+  });
+}
+
+/// Choices in the order of experts, with and without a capacity; rows in that order and back, and what is computed of
+/// them.
+template <class Backend, class T>
+void expert_rows() {
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const ChoiceOrder& how : {ChoiceOrder{.experts = 5, .active = 2}, ChoiceOrder{.experts = 300, .active = 5},
+                                   ChoiceOrder{.experts = 7, .active = 3, .capacity = 40},
+                                   ChoiceOrder{.experts = 7, .active = 3, .capacity = 40, .drops = DropOrder::weight}})
+      for (const std::int64_t width : {64, 35}) {
+        const std::int64_t rows = Backend::slow ? 111 : 2000;
+        const std::int64_t routed = rows * how.active;
+        auto chosen = p.tokens(routed, static_cast<std::int32_t>(how.experts));
+        auto weights = p.template random<float>(routed);
+        auto order = p.tokens(routed, 1);
+        auto places = p.tokens(routed, 1);
+        auto offsets = p.tokens(how.experts + 1, 1);
+        auto x = p.template random<T>(rows * width);
+        auto gathered = p.template random<T>(routed * width);
+        auto combined = p.template zeros<T>(rows * width);
+        auto summed = p.template zeros<T>(rows * width);
+        p.run([&](auto& d, auto of) {
+          d.order_choices(how, rows, of(chosen), of(weights), of(order), of(places), of(offsets));
+          d.gather_rows(how.active, width, routed, of(order), of(x), of(gathered));
+          d.combine_rows(rows, how.active, width, of(places), of(weights), of(gathered), of(combined));
+          d.combine_rows(rows, how.active, width, of(places), View<const float>{}, of(gathered), of(summed));
+        });
+        p.check("order", order, 1e-12);
+        p.check("places", places, 1e-12);
+        p.check("offsets", offsets, 1e-12);
+        p.check("gathered", gathered, 1e-12);
+        p.check("combined", combined);
+        p.check("summed", summed);
+        for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::relu, ActivationKind::swiglu}) {
+          auto u = p.template random<T>(routed * inputs_of(kind) * width, 3.0F);
+          auto d = p.template random<T>(routed * width);
+          auto d_weights = p.template random<float>(routed);
+          p.run([&](auto& device, auto of) {
+            device.expert_activation_backward(kind, routed, width, of(order), of(weights), of(u), of(d), of(u),
+                                              of(d_weights));
+          });
+          p.check("weighted activation", d);
+          p.check("its gradient", u);
+          p.check("gradient of the weights", d_weights, 1e-5);
+        }
+      }
+    for (const std::int64_t width : {1024, 37}) {
+      constexpr std::int64_t rows = 40;
+      auto x = p.template random<T>(rows * width);
+      auto l = p.template random<T>(rows, 3.0F);
+      auto y = p.template zeros<T>(rows * width);
+      auto dy = p.template random<T>(rows * width);
+      auto dx = p.template zeros<T>(rows * width);
+      auto dl = p.template zeros<T>(rows);
+      p.run([&](auto& d, auto of) {
+        d.gate_forward(rows, width, of(x), of(l), of(y));
+        d.gate_backward(rows, width, of(x), of(l), of(dy), of(dx), of(dl));
+      });
+      p.check("gated", y);
+      p.check("gradient of what is gated", dx);
+      p.check("gradient of the gate", dl, between_devices<T>);
+    }
+  });
+}
+
+/// Hashing of rows, buckets of tokens that hash alike, their means and what goes back to the tokens.
+template <class Backend, class T>
+void buckets() {
+  twice<Backend>([](Pair<Backend>& p) {
+    using device::kernels::CrossPolytope;
+    for (const std::int64_t width : {64, 37, 1}) {
+      const CrossPolytope hashing{3, width == 1 ? 1 : 16};
+      const std::int64_t rows = Backend::slow ? 9 : 700;
+      const std::int64_t padded = CrossPolytope::padded(width);
+      auto x = p.template random<T>(rows * width);
+      std::vector<float> coins;
+      for (std::int64_t i = 0; i < hashing.hashes * CrossPolytope::rounds * padded; ++i)
+        coins.push_back(i * i % 7 < 3 ? 1.0F : -1.0F);
+      auto signs = Both<Backend, float>(coins);
+      auto v = p.template zeros<float>(rows * hashing.columns());
+      auto codes = p.tokens(rows * hashing.hashes, 1);
+      p.run([&](auto& d, auto of) {
+        d.rotate_by_signs(hashing, rows, width, View<const T>(of(x)), of(signs), of(v));
+        d.hash_rows(hashing, rows, of(v), of(codes));
+      });
+      p.check("rotated rows", v, 1e-6);
+      p.check("codes", codes, 1e-12);
+    }
+
+    std::mt19937 random(919);
+    constexpr int thousands = Backend::slow ? 1 : 60;
+    for (RoutedTokens& routed : std::array{
+             RoutedTokens(random, 150 * thousands, 3, 2, 2, 0.1), RoutedTokens(random, 40 * thousands, 37, 3, 4, 0),
+             RoutedTokens(random, 300 * thousands, 1, 1, 1, 0), RoutedTokens(random, 3, 2, 1, 1, 1)}) {
+      const std::int64_t width = routed.experts == 37 ? 35 : 64;
+      auto order = Both<Backend, std::int32_t>(routed.order);
+      auto places = Both<Backend, std::int32_t>(routed.places);
+      auto offsets = Both<Backend, std::int32_t>(routed.offsets);
+      auto codes = Both<Backend, std::int32_t>(routed.codes);
+      auto weights = Both<Backend, float>(routed.weights);
+      auto table = p.tokens(routed.table_places(), 1);
+      auto bucket = Both<Backend, std::int32_t>(routed.bucket);
+      auto members = Both<Backend, std::int32_t>(routed.members);
+      auto begins = Both<Backend, std::int32_t>(routed.begins);
+      auto bounds = Both<Backend, std::int32_t>(routed.bounds);
+      const auto buckets_of = [&](auto of) {
+        return TokenBuckets{.experts = routed.experts,
+                            .active = routed.active,
+                            .rows = static_cast<std::int64_t>(routed.order.size()),
+                            .order = of(order),
+                            .offsets = of(offsets),
+                            .bucket = of(bucket),
+                            .members = of(members),
+                            .begins = of(begins),
+                            .bounds = of(bounds)};
+      };
+      p.run([&](auto& d, auto of) { d.number_buckets(routed.hashing, buckets_of(of), of(codes), of(table)); });
+      p.check("buckets", bucket, 1e-12);
+      p.check("members", members, 1e-12);
+      p.check("begins", begins, 1e-12);
+      p.check("bounds", bounds, 1e-12);
+
+      const std::int64_t count = bounds.host.back();
+      auto x = p.template random<T>(routed.tokens * width);
+      auto dy = p.template random<T>(routed.tokens * width);
+      auto e = p.template random<T>(count * width);
+      auto dc = p.template random<T>(count * width);
+      auto c = p.template zeros<T>(count * width);
+      auto s = p.template zeros<T>(count * width);
+      auto squares = p.template random<double>(2);
+      auto d_gains = p.template random<float>(routed.experts);
+      p.run([&](auto& d, auto of) {
+        d.bucket_sums(buckets_of(of), width, true, View<const float>{}, View<const T>(of(x)), of(c));
+        d.bucket_sums(buckets_of(of), width, false, of(weights), View<const T>(of(dy)), of(s));
+        d.bucket_distances(buckets_of(of), width, View<const T>(of(x)), View<const T>(of(c)), of(squares));
+        d.gain_backward(buckets_of(of), width, of(weights), View<const T>(of(x)), View<const T>(of(c)),
+                        View<const T>(of(dy)), of(d_gains));
+      });
+      p.check("means", c);
+      p.check("weighted sums", s);
+      p.check("distances", squares, between_devices<T>);
+      p.check("gradient of the gains", d_gains, between_devices<T>);
+
+      auto gains = p.template random<float>(routed.experts);
+      auto y = p.template zeros<T>(routed.tokens * width);
+      auto dx = p.template zeros<T>(routed.tokens * width);
+      auto d_weights = p.template random<float>(static_cast<std::int64_t>(routed.places.size()));
+      for (const float of_all : {1.0F, 0.0F, -7.0F}) {  // -7: one for each expert
+        p.run([&](auto& d, auto of) {
+          const ResidualGain gain{of_all, of_all < 0 ? View<const float>(of(gains)) : View<const float>{}};
+          const View<const T> own = of_all == 0 ? View<const T>{} : View<const T>(of(x));
+          const View<const T> means = of_all == 0 ? View<const T>{} : View<const T>(of(c));
+          d.combine_buckets(buckets_of(of), routed.tokens, width, gain, of(places), of(weights), View<const T>(of(e)),
+                            own, means, of(y));
+          d.bucket_weights_backward(buckets_of(of), routed.tokens, width, gain, of(places), View<const T>(of(e)), own,
+                                    means, View<const T>(of(dy)), of(d_weights));
+          d.combine_buckets_backward(buckets_of(of), routed.tokens, width, gain, of(places), View<const float>{},
+                                     View<const T>(of(dy)), View<const T>(of(dc)), View<const T>(of(s)), of(dx));
+        });
+        p.check("combined", y);
+        p.check("gradient of the tokens", dx);
+        p.check("gradient of the weights", d_weights, between_devices<T>);
+      }
+    }
+  });
+}
+
+/// Products of the rows of each expert, of which some have none, with space behind the last.
+template <class Backend, class T>
+void grouped_products() {
+  if (!device::Host::supports(precision_of<T>)) return;
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const auto& [n, k] : {std::array<std::int64_t, 2>{72, 40}, {35, 33}, {200, 136}}) {
+      if (Backend::slow && n == 200) continue;
+      auto offsets = Both<Backend, std::int32_t>({0, 0, 1, 130, 130, 197, 197});
+      constexpr std::int64_t experts = 6;
+      constexpr std::int64_t rows = 220;
+      auto x = p.template random<T>(rows * k);
+      auto weights = p.template random<T>(experts * n * k);
+      auto y = p.template random<T>(rows * n);
+      auto sum = p.template random<float>(rows * n);
+      auto dx = p.template random<T>(rows * k);
+      auto gradient = p.template random<float>(experts * n * k);
+      auto grown = p.template random<float>(experts * n * k);
+      p.run([&](auto& d, auto of) {
+        d.gemm_grouped(op::Kind::gemm_nt, experts, rows, n, k, of(offsets), of(x), of(weights), of(y));
+        d.gemm_grouped(op::Kind::gemm_nt, experts, rows, n, k, of(offsets), of(x), of(weights), of(sum), true);
+        d.gemm_grouped(op::Kind::gemm_nn, experts, rows, k, n, of(offsets), of(y), of(weights), of(dx));
+        d.gemm_grouped(op::Kind::gemm_tn, experts, rows, n, k, of(offsets), of(y), of(x), of(gradient), false);
+        d.gemm_grouped(op::Kind::gemm_tn, experts, rows, n, k, of(offsets), of(y), of(x), of(grown), true);
+      });
+      p.check("products", y);
+      p.check("sums of products", sum, between_devices<T>);
+      p.check("gradients of the rows", dx);
+      p.check("gradients of the weights", gradient, between_devices<T>);
+      p.check("grown gradients of the weights", grown, between_devices<T>);
     }
   });
 }

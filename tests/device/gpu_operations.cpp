@@ -42,6 +42,10 @@ TEST_CASE_TEMPLATE("rotation, embeddings, positions and pooling", T, float, bflo
   operations::embeddings<Backend, T>();
 }
 TEST_CASE_TEMPLATE("cross-entropy", T, float, bfloat16) { operations::cross_entropy<Backend, T>(); }
+TEST_CASE_TEMPLATE("routers of experts", T, float, bfloat16) { operations::routers<Backend, T>(); }
+TEST_CASE_TEMPLATE("rows of experts", T, float, bfloat16) { operations::expert_rows<Backend, T>(); }
+TEST_CASE_TEMPLATE("buckets of tokens", T, float, bfloat16) { operations::buckets<Backend, T>(); }
+TEST_CASE_TEMPLATE("products of experts", T, float, bfloat16) { operations::grouped_products<Backend, T>(); }
 TEST_CASE_TEMPLATE("optimizer steps", T, float, bfloat16) { operations::optimizer_steps<Backend, T>(); }
 TEST_CASE_TEMPLATE("copies, zeros and sums of runs", T, float, bfloat16) { operations::copies<Backend, T>(); }
 

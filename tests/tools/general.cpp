@@ -31,7 +31,7 @@ TEST_CASE("help names every command and option and fits 80 columns") {
   CHECK(general.err.empty());
   check_width(general.out);
   for (const std::string command :
-       {"profile", "plan", "cost", "simulate", "train", "explain", "export", "hetu", "list"}) {
+       {"profile", "plan", "cost", "simulate", "train", "explain", "export", "hetu", "moe", "list"}) {
     CAPTURE(command);
     CHECK(general.out.find("  " + command + " ") != std::string::npos);
     const Ran ran = folder.run(command + " --help");

@@ -19,6 +19,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/device/kernels/lsh.hpp>
 #include <galvatron/device/kernels/router.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
@@ -163,6 +164,31 @@ struct ChoiceOrder {
   DropOrder drops = DropOrder::position;
 };
 
+/// Choices of experts in buckets of tokens that hash alike (LSH-MoE, Nie et al., NeurIPS 2024). Row i, in the order of
+/// experts, is choice order[i], of token order[i] / k; those of expert e are [offsets[e], offsets[e + 1]). TokenBuckets
+/// of an expert follow each other, numbered by their first row; bucket j has the rows members[begins[j]] to
+/// members[begins[j + 1]], in order.
+struct TokenBuckets {
+  std::int64_t experts = 0;            ///< E
+  std::int64_t active = 1;             ///< k
+  std::int64_t rows = 0;               ///< at most: places in the views
+  View<const std::int32_t> order{};    ///< (rows)
+  View<const std::int32_t> offsets{};  ///< (E + 1)
+  View<std::int32_t> bucket{};         ///< (rows)
+  View<std::int32_t> members{};        ///< (rows)
+  View<std::int32_t> begins{};         ///< (rows + 1)
+  View<std::int32_t> bounds{};         ///< (E + 1): the buckets of expert e are [bounds[e], bounds[e + 1])
+
+  /// Places of the table that number_buckets() searches.
+  static constexpr std::int64_t table_places(std::int64_t rows) { return kernels::CrossPolytope::padded(2 * rows); }
+};
+
+/// How much of a token's distance from its bucket's mean is added to what an expert makes of the mean.
+struct ResidualGain {
+  float of_all = 1;
+  View<const float> of_expert{};  ///< (E); empty: of_all
+};
+
 /// What a rank adds up in a step: the places in Device::sums().
 enum StepSum : std::uint8_t {
   loss_sum,                                       ///< of cross-entropies, in nats: of the model's last layer
@@ -180,6 +206,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
                           View<const bfloat16> half, View<std::byte> raw, std::int64_t n, AttentionShape shape,
                           AttentionBias bias, WindowShape windows, AdamW adam, AdamWPart part, Runs runs,
                           RelativePositions relative, kernels::Router router, RouterLoss router_loss, ChoiceOrder order,
+                          kernels::CrossPolytope hashing, TokenBuckets buckets, ResidualGain gain,
                           View<std::int32_t> numbers, View<double> sum, View<const double> sums, float* host,
                           void (*writer)(View<float>), void (*body)()) {
   /// True when nothing is computed and views may be null.
@@ -296,7 +323,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.gemm_grouped(op::Kind::gemm_nt, /*experts=*/n, /*rows=*/n, n, n, /*offsets=*/tokens, cf, cf, f,
                  /*accumulate=*/false);
   // Of y = w g with g an activation of u: d (rows, n) is the gradient of w g and becomes w g; du from it; d_weights
-  // (rows) by choice, 0 where dropped. du may be u.
+  // (rows) by choice, 0 where dropped. du may be u. An empty order: row i is of choice i.
   d.expert_activation_backward(ActivationKind::gelu, /*rows=*/n, n, /*order=*/tokens, /*weights=*/cf, /*u=*/cf, /*d=*/f,
                                /*du=*/f, /*d_weights=*/f);
   // y = x * sigmoid(l), l (rows); and its gradients, of which dx may be x or dy.
@@ -304,6 +331,32 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.gate_backward(n, n, /*x=*/cf, /*l=*/cf, /*dy=*/cf, /*dx=*/f, /*dl=*/f);
   // master and working (n) move by rate * sign(mean - load).
   d.balance_bias(n, /*mean=*/1.0F, /*rate=*/1.0F, /*loads=*/cf, /*master=*/f, /*working=*/f);
+
+  // v (rows, H p) from x (rows, width): for each hash the first p numbers of the row after its rounds of signs
+  // (H, rounds, padded width) and Hadamard transforms, see kernels/lsh.hpp.
+  d.rotate_by_signs(hashing, /*rows=*/n, /*width=*/n, /*x=*/cf, /*signs=*/cf, /*v=*/f);
+  // codes (rows, H) of rotated rows v (rows, H p).
+  d.hash_rows(hashing, /*rows=*/n, /*v=*/cf, /*codes=*/numbers);
+  // bucket, members, begins and bounds of `buckets`, from its order and offsets, and the codes (tokens, H).
+  d.number_buckets(hashing, buckets, /*codes=*/tokens, /*table=*/numbers);
+  // sums (buckets, width), added in fp32 in order, of the rows of x (tokens, width) times the weights of the choices
+  // (tokens, k; empty: 1); where `mean`, divided by their number.
+  d.bucket_sums(buckets, /*width=*/n, /*mean=*/true, /*weights=*/cf, /*x=*/cf, /*sums=*/f);
+  // sums (2) += the squares of x - c of all rows, and those of x: in double and in a fixed order.
+  d.bucket_distances(buckets, n, /*x=*/cf, /*c=*/cf, /*sums=*/sum);
+  // y (tokens, width) = the sum over a token's choices, in order, of weight * (e + gain * (x - c)), with the rows of e
+  // and c (buckets, width) of their buckets. Dropped choices (places -1) add nothing; empty weights: 1.
+  d.combine_buckets(buckets, /*tokens=*/n, /*width=*/n, gain, /*places=*/tokens, /*weights=*/cf, /*e=*/cf, /*x=*/cf,
+                    /*c=*/cf, /*y=*/f);
+  // d_weights (tokens, k) = <dy, e + gain * (x - c)>, 0 where dropped.
+  d.bucket_weights_backward(buckets, n, n, gain, /*places=*/tokens, /*e=*/cf, /*x=*/cf, /*c=*/cf, /*dy=*/cf,
+                            /*d_weights=*/f);
+  // d_gains (E) += the sums over the rows of each expert of weight * <dy, x - c>.
+  d.gain_backward(buckets, n, /*weights=*/cf, /*x=*/cf, /*c=*/cf, /*dy=*/cf, /*d_gains=*/f);
+  // dx (tokens, width) = the sum over a token's choices of gain * weight * dy + (dc - gain * s) / n, with dc the
+  // gradient of c through the expert, s the bucket_sums() of dy with the weights, and n the rows of the bucket.
+  d.combine_buckets_backward(buckets, n, n, gain, /*places=*/tokens, /*weights=*/cf, /*dy=*/cf, /*dc=*/cf, /*s=*/cf,
+                             /*dx=*/f);
 
   // sum (1) += the sum of squares, in double and in a fixed order.
   d.norm_squared(n, cf, sum);

@@ -58,8 +58,9 @@ class WorkList {
   };
 
  public:
-  static constexpr int capacity = 128;
+  static constexpr int capacity = 96;
 
+  /// Throws std::length_error beyond the capacity.
   constexpr void push(const Work& work) {
     std::uint8_t& last = last_[static_cast<std::size_t>(work.kind)];
     for (int i = last; i > 0; i = before_[i - 1])
@@ -67,7 +68,7 @@ class WorkList {
         made.times += work.times;
         return;
       }
-    if (size_ >= capacity) throw std::length_error("a layer of so much work does not fit a list");
+    if (size_ == capacity) throw std::length_error("a layer's pass has too many operations to be priced");
     before_[size_] = last;
     slots_[size_++] = Slot(work);
     last = static_cast<std::uint8_t>(size_);

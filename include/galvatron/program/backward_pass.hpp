@@ -342,23 +342,37 @@ class BackwardPass : ForwardPass {
     const forward::Node& node = g().node(i);
     const int x = node.inputs[0];
     const Routed& routed = routed_[at(i)];
-    const Id d = replicated(dy, node.output);
     const Id n = operand(x);
-    Step step = experts_step(Code::experts_backward, node);
-    step.in =
-        listed<Operands>(replicated(n, x), routed.weights, routed.order, routed.places, routed.offsets, routed.u, d);
-    const Id dx = partial(x, Storage::frame);
-    const Id d_weights = fresh(of(Letter::routed_rows), Storage::frame, Scalar::fp32);
-    step.out = listed<Results>(dx, d_weights, in_place(routed.u));
-    step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
-    step.scratch[1] = id(fresh({1, Letter::routed_rows, Letter::expert_scratch}));
-    push(step);
-    const Id own = reduced(dx, x);
+    const Id d_weights = fresh(of(Letter::choices), Storage::frame, Scalar::fp32);
+    Step step = experts_step(exchanges_ ? Code::exchange_backward : Code::experts_backward, node);
+    Id dx = -1;
+    if (exchanges_) {
+      step.in = listed<Operands>(n, routed.weights, routed.order, routed.places, routed.offsets, routed.counts,
+                                 routed.u, routed.rows, dy);
+      const Id local = exchanged(fresh(elements(x)));
+      step.out = listed<Results>(local, d_weights, in_place(routed.u), in_place(routed.rows));
+      experts_scratch(step, x, true);
+      step.scratch[5] = id(fresh(of(Letter::expert_rows), Storage::frame, Scalar::fp32));
+      step.scratch[6] = id(fresh(of(Letter::expert_rows), Storage::frame, Scalar::fp32));
+      step.scratch[7] = id(fresh(of(Letter::routed_rows), Storage::frame, Scalar::fp32));
+      step.scratch[8] = id(fresh({1, Letter::routed_rows, Letter::expert_parts}, Storage::frame, Scalar::fp32));
+      push(step);
+      dx = gathered(local, x);
+    } else {
+      step.in = listed<Operands>(replicated(n, x), routed.weights, routed.order, routed.places, routed.offsets,
+                                 routed.u, replicated(dy, node.output));
+      const Id sum = partial(x, Storage::frame);
+      step.out = listed<Results>(sum, d_weights, in_place(routed.u));
+      step.scratch[0] = id(fresh(width(x).times(Letter::expert_rows)));
+      step.scratch[1] = id(fresh({1, Letter::expert_rows, Letter::expert_scratch}));
+      push(step);
+      dx = reduced(sum, x);
+    }
     Step route{.code = Code::route_backward, .m = rows(x), .n = width(x), .k = {g().layer.active_experts}};
     route.weights = weights_of(node);
-    route.in = listed<Operands>(n, routed.logits, routed.chosen, d_weights, routed.balance, own);
+    route.in = listed<Operands>(n, routed.logits, routed.chosen, d_weights, routed.balance, dx);
     route.scratch[0] = id(fresh({g().layer.experts, rows(x).a}));
-    const Id whole = in_place(own);
+    const Id whole = in_place(dx);
     route.out[0] = id(whole);
     push(route);
     give(x, whole);

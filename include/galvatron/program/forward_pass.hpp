@@ -314,42 +314,74 @@ class ForwardPass : protected Emitter {
     const int x = node.inputs[0];
     const Storage where = has_loss_ ? Storage::frame : Storage::slot;
     Routed& routed = routed_[at(i)];
-    const Extent choices = of(Letter::routed_rows);
     routed.logits = fresh({l.experts, rows(x).a}, where, Scalar::fp32);
-    routed.weights = fresh(choices, where, Scalar::fp32);
-    routed.chosen = fresh(choices, where, Scalar::tokens);
+    routed.weights = fresh(of(Letter::choices), where, Scalar::fp32);
+    routed.chosen = fresh(of(Letter::choices), where, Scalar::tokens);
     routed.balance = fresh({l.experts, Letter::samples}, where, Scalar::fp32);
-    routed.order = fresh(choices, where, Scalar::tokens);
-    routed.places = fresh(choices, where, Scalar::tokens);
+    routed.order = fresh(of(Letter::routed_rows), where, Scalar::tokens);
+    routed.places = fresh(of(Letter::routed_rows), where, Scalar::tokens);
     routed.offsets = fresh({l.experts + 1}, where, Scalar::tokens);
     Step step{.code = Code::route, .m = rows(x), .n = width(x), .k = {l.active_experts}, .weights = weights_of(node)};
     step.in[0] = id(own(x));
     step.out = listed<Results>(routed.logits, routed.weights, routed.chosen, routed.balance, routed.order,
                                routed.places, routed.offsets);
     push(step);
+    if (!exchanges_) return;
+    routed.counts = fresh({l.experts + 1, Letter::exchange_ranks}, where, Scalar::tokens);
+    pushed({.code = Code::exchange_counts, .m = {l.experts + 1}, .ranks = Ranks::experts}, routed.offsets,
+           routed.counts);
   }
   constexpr void experts_forward(int i, bool whole) {
     const forward::Node& node = g().node(i);
-    const LayerSpec& l = g().layer;
     const int x = node.inputs[0];
     const int y = node.output;
     if (phase_ == Phase::forward) route(i);
-    Step step = experts_step(Code::experts_forward, node);
     Routed& routed = routed_[at(i)];
-    routed.u = fresh(split(l.ffn_inputs()).times(Letter::routed_rows), kept_storage());
+    routed.u = fresh({1, Letter::expert_rows, Letter::expert_inputs}, kept_storage());
+    Step step = experts_step(exchanges_ ? Code::exchange_forward : Code::experts_forward, node);
+    if (exchanges_) {
+      routed.rows = fresh(width(x).times(Letter::expert_rows), kept_storage());
+      step.in = listed<Operands>(own(x), routed.weights, routed.order, routed.places, routed.offsets, routed.counts);
+      const Id local = whole ? exchanged(made(y)) : -1;
+      step.out = listed<Results>(local, routed.u, routed.rows);
+      experts_scratch(step, x, whole);
+      push(step);
+      if (whole) own_[at(y)] = gathered(local, y);
+      return;
+    }
     step.in = listed<Operands>(replicated(own(x), x), routed.weights, routed.order, routed.places, routed.offsets);
     const Id sum = whole ? partial(y, home(y)) : -1;
     step.out = listed<Results>(sum, routed.u);
-    step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
-    if (whole) step.scratch[1] = id(fresh(split(l.ffn).times(Letter::routed_rows)));
+    step.scratch[0] = id(fresh(width(x).times(Letter::expert_rows)));
+    if (whole) step.scratch[1] = id(fresh({1, Letter::expert_rows, Letter::expert_width}));
     push(step);
     if (whole) own_[at(y)] = reduced(sum, y, home(y));
   }
   [[nodiscard]] constexpr Step experts_step(Code code, const forward::Node& node) const {
-    Step step{.code = code, .m = of(Letter::rows), .n = width(node.inputs[0]), .k = {g().layer.active_experts}};
+    Step step{.code = code, .m = of(Letter::own_rows), .n = width(node.inputs[0]), .k = {g().layer.active_experts}};
     step.weights = weights_of(node);
     step.activation = node.activation;
+    if (exchanges_) step.ranks = Ranks::experts;
     return step;
+  }
+  /// Of an exchange: rows of experts, their hidden units, rows that a rank sends, and gets back from every part of an
+  /// expert, and offsets of its own experts.
+  constexpr void experts_scratch(Step& step, int x, bool whole) {
+    if (whole) {
+      step.scratch[0] = id(fresh(width(x).times(Letter::expert_rows)));
+      step.scratch[1] = id(fresh({1, Letter::expert_rows, Letter::expert_scratch}));
+      step.scratch[3] = id(fresh({g().width(x).extent, Letter::routed_rows, Letter::expert_parts}));
+    }
+    step.scratch[2] = id(fresh(width(x).times(Letter::routed_rows)));
+    step.scratch[4] = id(fresh({g().layer.experts + 1}, Storage::frame, Scalar::tokens));
+  }
+  /// This rank's rows of a value that an exchange makes: where tensor ranks have the same rows, a part of them.
+  constexpr Id exchanged(Id v) { return megatron_ ? v : value(buffer_of(v), Part::local); }
+  /// All rows of it.
+  constexpr Id gathered(Id local, int tensor) {
+    if (megatron_) return local;
+    return pushed({.code = Code::all_gather, .m = region_elements(tensor), .ranks = Ranks::tp}, local,
+                  value(buffer_of(local)));
   }
 
   // ---- attention
@@ -445,11 +477,14 @@ class ForwardPass : protected Emitter {
     Id order = -1;
     Id places = -1;
     Id offsets = -1;
+    Id counts = -1;  ///< where tokens are exchanged: offsets of all ranks
+    Id rows = -1;    ///< the same: that the experts here have
     Id u = -1;
   };
 
   bool ulysses_ = program_.kinds.sequence == SequenceKind::ulysses;
   bool ring_ = program_.kinds.uses_ring();
+  bool exchanges_ = program_.kinds.exchanges_tokens();
   std::array<Id, forward::Graph::most_tensors> own_{};        ///< values of tensors, in their own placement
   std::array<Id, forward::Graph::most_tensors> gradients_{};  ///< of tensors, as far as they are made and not yet read
   std::array<Id, forward::Graph::most_nodes> statistics_{};   ///< of norms and attention; masks of dropout

@@ -93,8 +93,16 @@ enum class Code : std::uint8_t {
                      ///< gradient of the output; scratch0, scratch1
   route_backward,    ///< out0 = in5 + the router's part of the gradient of in0, in place; in1 logits, in2 choices, in3
                      ///< gradient of the weights, in4 factors; scratch0
-  gate,              ///< out0 (m, n) = in0 * sigmoid(in1), by rows
-  gate_backward,     ///< out0, out1 = gradients of in0 and in1; in2 that of the output
+  // The same where tokens go to the ranks of their experts (runtime/expert_exchange.hpp); m rows of this rank.
+  exchange_counts,    ///< out0 = in0, offsets of experts, of all ranks
+  exchange_forward,   ///< out0, u out1 and rows of experts out2 from in0; in1 to in4 as above, in5 the counts; scratch0
+                      ///< to
+                      ///< scratch4
+  exchange_backward,  ///< out0, out1 gradients as above, out2 and out3 those of u and rows, in place; in1 to in4 as
+                      ///< above, in5
+                      ///< the counts, in6 u, in7 rows, in8 gradient of the output; scratch0 to scratch8
+  gate,               ///< out0 (m, n) = in0 * sigmoid(in1), by rows
+  gate_backward,      ///< out0, out1 = gradients of in0 and in1; in2 that of the output
   // Ends.
   look_up,           ///< out0 = rows of the table by token
   look_up_backward,  ///< the table's gradient from in0
@@ -124,7 +132,7 @@ enum class Code : std::uint8_t {
 };
 
 /// The ranks that a step communicates with.
-enum class Ranks : std::uint8_t { none, tp, cp, shards };
+enum class Ranks : std::uint8_t { none, tp, cp, shards, experts };
 
 /// The element type of a buffer.
 enum class Scalar : std::uint8_t {
@@ -182,9 +190,9 @@ template <class E>
 struct BasicStep {
   Code code{};
   E m{}, n{}, k{}, l{};
-  std::array<std::int16_t, 8> in{-1, -1, -1, -1, -1, -1, -1, -1};
+  std::array<std::int16_t, 9> in{-1, -1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int16_t, 8> out{-1, -1, -1, -1, -1, -1, -1, -1};
-  std::array<std::int16_t, 8> scratch{-1, -1, -1, -1, -1, -1, -1, -1};
+  std::array<std::int16_t, 9> scratch{-1, -1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int8_t, 4> weights{-1, -1, -1, -1};  ///< of forward::Graph::weights
   forward::Rows rows{};                                ///< of tokens that are looked up
   Ranks ranks = Ranks::none;

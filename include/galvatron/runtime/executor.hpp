@@ -130,7 +130,13 @@ class Executor {
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, int tensor_rank) const {
-    return {layer_, context_.spec, context_.batch.samples * context_.spec.data, sequence, precision_of<T>, tensor_rank};
+    return {layer_,
+            context_.spec,
+            context_.batch.samples * context_.spec.data,
+            sequence,
+            precision_of<T>,
+            tensor_rank,
+            context_.expert_imbalance};
   }
   [[nodiscard]] std::int64_t bytes(const program::Buffer& buffer) const {
     return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
@@ -348,6 +354,9 @@ class Executor {
       case Code::experts_forward:
       case Code::experts_backward:
       case Code::route_backward:
+      case Code::exchange_counts:
+      case Code::exchange_forward:
+      case Code::exchange_backward:
         return experts(step, m);
       case Code::gate:
         return device.gate_forward(m, n, View<const T>(in), View<const T>(value(step.in[1])), out);
@@ -433,6 +442,13 @@ class Executor {
       case Code::experts_backward:
         return steps.backward(rows, parameter(in), parameter(out), gradient(in), groups_.adds(in), gradient(out),
                               groups_.adds(out));
+      case Code::exchange_counts:
+        return steps.exchange_counts();
+      case Code::exchange_forward:
+        return steps.exchange_forward(rows, parameter(in), parameter(out));
+      case Code::exchange_backward:
+        return steps.exchange_backward(rows, parameter(in), parameter(out), gradient(in), groups_.adds(in),
+                                       gradient(out), groups_.adds(out));
       default:
         return steps.route_backward(rows, parameter(router), gradient(router), gradient(bias));
     }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 
 /// GALVATRON_KERNEL marks code of kernels. The others stand before a loop; unrolled, its arrays stay in registers.
@@ -54,7 +55,8 @@ constexpr Geometry over_rows(std::int64_t rows, std::int64_t packs, int most_thr
 
 template <class B>
 concept Block = requires(B& block, float x, double y, int i, float (&c)[4], const std::uint32_t (&a)[4],
-                         const std::uint32_t (&b)[2], std::uint32_t* ticket) {
+                         const std::uint32_t (&b)[2], std::uint32_t (&four)[4], const bfloat16* row, void* raw,
+                         std::uint32_t* ticket, std::int32_t* number) {
   { block.index() } -> std::same_as<std::int64_t>;   ///< of the block in the grid
   { block.blocks() } -> std::same_as<std::int64_t>;  ///< of the grid
   { block.thread() } -> std::same_as<int>;           ///< of this block
@@ -70,12 +72,27 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   { block.shuffle_xor(x, i) } -> std::same_as<float>;
   { block.shuffle_xor(y, i) } -> std::same_as<double>;
   { block.shuffle(x, i) } -> std::same_as<float>;
-  /// c (16, 8) += a (16, 16) * b (16, 8), bfloat16 with float sums, by all lanes of the warp, whose registers hold the
-  /// elements that PTX's mma.m16n8k16 gives them.
+  /// c (16, 8) += a (16, 16) * b (16, 8), bfloat16 with float sums, by all lanes of the warp, whose registers hold
+  /// the elements that PTX's mma.m16n8k16 gives them.
   block.multiply(c, a, b);
-  /// By one thread of a block, once or more often in a launch: true for the last of `i` that come, which then sees what
-  /// the blocks of the others wrote before; the ticket is 0 before and afterwards.
+  /// Four matrices (8, 8) in shared memory, by all lanes of the warp: lane l names row l % 8 of matrix l / 8, on a
+  /// 16-byte boundary. Lane 4 g + t gets two elements of each matrix: (g, 2 t) and (g, 2 t + 1); transposed, (2 t,
+  /// g) and (2 t + 1, g).
+  block.load_matrices(four, row);
+  block.load_transposed(four, row);
+  /// 16 bytes of shared memory become `i` bytes of the device's, 0 or 16, and zeros behind them; some time before
+  /// await_copies<n>() returns, which leaves the last n groups of this thread under way. commit_copies() ends a
+  /// group.
+  block.copy_async(raw, static_cast<const void*>(row), i);
+  block.commit_copies();
+  block.template await_copies<1>();
+  /// By one thread of a block, once or more often in a launch: true for the last of `i` that come, which then sees
+  /// what the blocks of the others wrote before; the ticket is 0 before and afterwards.
   { block.is_last(ticket, i) } -> std::same_as<bool>;
+  /// In one go, whatever other threads of the grid do: *number becomes `i` where it is 0, or where `i` is above it;
+  /// what it was before.
+  { block.claim(number, i) } -> std::same_as<std::int32_t>;
+  { block.raise(number, i) } -> std::same_as<std::int32_t>;
 };
 
 struct Sum {
@@ -104,7 +121,39 @@ GALVATRON_KERNEL auto over_warp(auto& block, auto value, auto join) {
 }
 GALVATRON_KERNEL auto warp_sum(auto& block, auto value) { return over_warp(block, value, Sum{}); }
 
-/// The same over all threads of the block, which all call it.
+/// The sum of this lane's value and those of the lanes before it.
+template <class V>
+GALVATRON_KERNEL V sum_of_lanes_up_to(auto& block, V value) {
+  const int lane = block.thread() % warp_threads;
+  for (int distance = 1; distance < warp_threads; distance *= 2) {
+    const V before = block.shuffle(value, lane >= distance ? lane - distance : lane);
+    if (lane >= distance) value += before;
+  }
+  return value;
+}
+
+/// The sum of the values of the threads before this one, and of all; all threads of the block call it.
+template <class V>
+struct SumsOfThreads {
+  V before, all;
+};
+template <class V>
+GALVATRON_KERNEL SumsOfThreads<V> sums_of_threads(auto& block, V value) {
+  const int warp = block.thread() / warp_threads;
+  const V up_to = sum_of_lanes_up_to(block, value);
+  V* slots = block.template slots<V>();
+  if (block.thread() % warp_threads == warp_threads - 1) slots[warp] = up_to;
+  block.sync();
+  SumsOfThreads<V> out{up_to - value, V{}};
+  for (int w = 0; w < block.threads() / warp_threads; ++w) {
+    if (w < warp) out.before += slots[w];
+    out.all += slots[w];
+  }
+  block.sync();
+  return out;
+}
+
+/// over_warp() for all threads of the block, which all call it.
 template <class V>
 GALVATRON_KERNEL V over_block(auto& block, V value, auto join) {
   value = over_warp(block, value, join);

@@ -8,12 +8,17 @@
 
 #include <galvatron/device/cuda/attention.hpp>
 #include <galvatron/device/cuda/attention_bias.hpp>
+#include <galvatron/device/cuda/choices.hpp>
 #include <galvatron/device/cuda/embedding.hpp>
+#include <galvatron/device/cuda/experts.hpp>
 #include <galvatron/device/cuda/graph_replay.hpp>
+#include <galvatron/device/cuda/grouped_product.hpp>
+#include <galvatron/device/cuda/lsh.hpp>
 #include <galvatron/device/cuda/norm.hpp>
 #include <galvatron/device/cuda/optimizer.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/rounding.hpp>
+#include <galvatron/device/cuda/router.hpp>
 #include <galvatron/device/cuda/softmax.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>
@@ -90,6 +95,14 @@ class Gpu {
     m_.multiply(product, codes.a.data, codes.b.data, bias.data, c.data, codes.unscale.data);
   }
 
+  template <class A, class C>
+  void gemm_grouped(op::Kind kind, std::int64_t experts, std::int64_t rows, std::int64_t n, std::int64_t k,
+                    View<const std::int32_t> offsets, View<A> a, In<A> b, View<C> c, bool accumulate = false) {
+    check_gemm(kind);
+    cuda::gemm_grouped<std::remove_const_t<A>>(m_, kind, experts, rows, n, k, offsets.data, a.data, b.data, c.data,
+                                               accumulate);
+  }
+
   template <class T>
   void attention_forward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, View<T> o, View<float> lse,
                          const AttentionBias& bias = {}) {
@@ -133,6 +146,36 @@ class Gpu {
   void softmax_statistics(const auto&... a) { cuda::softmax_statistics(m_, plain(a)...); }
   void softmax_merge(const auto&... a) { cuda::softmax_merge(m_, scratch_, tickets_, plain(a)...); }
   void softmax_backward(const auto&... a) { cuda::softmax_backward(m_, plain(a)...); }
+  void route(const auto&... a) { cuda::route(m_, plain(a)...); }
+  void count_choices(const auto&... a) { cuda::count_choices(m_, scratch_, tickets_, plain(a)...); }
+  void router_losses(const auto&... a) { cuda::router_losses(m_, scratch_, tickets_, plain(a)...); }
+  void route_backward(const auto&... a) { cuda::route_backward(m_, plain(a)...); }
+  void add_loads(std::int64_t choices, View<const std::int32_t> chosen, View<float> loads) {
+    cuda::add_loads(m_, scratch_, tickets_, choices, loads.count, chosen.data, loads.data);
+  }
+  void order_choices(const auto&... a) { cuda::order_choices(m_, scratch_, tickets_, plain(a)...); }
+  void gather_rows(const auto&... a) { cuda::gather_rows(m_, plain(a)...); }
+  void combine_rows(const auto&... a) { cuda::combine_rows(m_, plain(a)...); }
+  template <class T>
+  void expert_activation_backward(ActivationKind kind, std::int64_t rows, std::int64_t n,
+                                  View<const std::int32_t> order, View<const float> weights, In<T> u, View<T> d,
+                                  View<T> du, View<float> d_weights) {
+    zero(raw_bytes(d_weights.slice(0, rows)));
+    cuda::expert_activation_backward(m_, kind, rows, n, order.data, weights.data, u.data, d.data, du.data,
+                                     d_weights.data);
+  }
+  void gate_forward(const auto&... a) { cuda::gate_forward(m_, plain(a)...); }
+  void gate_backward(const auto&... a) { cuda::gate_backward(m_, plain(a)...); }
+  void balance_bias(const auto&... a) { cuda::balance_bias(m_, plain(a)...); }
+  void rotate_by_signs(const auto&... a) { cuda::rotate_by_signs(m_, plain(a)...); }
+  void hash_rows(const auto&... a) { cuda::hash_rows(m_, plain(a)...); }
+  void number_buckets(const auto&... a) { cuda::number_buckets(m_, scratch_, tickets_, plain(a)...); }
+  void bucket_sums(const auto&... a) { cuda::bucket_sums(m_, plain(a)...); }
+  void bucket_distances(const auto&... a) { cuda::bucket_distances(m_, scratch_, tickets_, plain(a)...); }
+  void combine_buckets(const auto&... a) { cuda::combine_buckets(m_, plain(a)...); }
+  void bucket_weights_backward(const auto&... a) { cuda::bucket_weights_backward(m_, plain(a)...); }
+  void gain_backward(const auto&... a) { cuda::gain_backward(m_, plain(a)...); }
+  void combine_buckets_backward(const auto&... a) { cuda::combine_buckets_backward(m_, plain(a)...); }
   void norm_squared(const auto&... a) { cuda::norm_squared(m_, scratch_, tickets_, plain(a)...); }
   void clip_scale(const auto&... a) { cuda::clip_scale(m_, plain(a)...); }
   void copy_runs(const auto&... a) { cuda::move_runs<false>(m_, plain(a)...); }

@@ -50,12 +50,41 @@ class CudaBlock {
     asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "r"(last) : "memory");
     return before == last;
   }
+  __device__ __forceinline__ std::int32_t claim(std::int32_t* number, std::int32_t value) const {
+    return atomicCAS(number, 0, value);
+  }
+  __device__ __forceinline__ std::int32_t raise(std::int32_t* number, std::int32_t value) const {
+    return atomicMax(number, value);
+  }
   __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4],
                                            const std::uint32_t (&b)[2]) const {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+  __device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], const bfloat16* row) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
+                 : "memory");
+  }
+  __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], const bfloat16* row) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(row)))
+                 : "memory");
+  }
+  __device__ __forceinline__ void copy_async(void* to, const void* from, int bytes) const {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(
+                     static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(from), "r"(bytes)
+                 : "memory");
+  }
+  __device__ __forceinline__ void commit_copies() const { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+  template <int left>
+  __device__ __forceinline__ void await_copies() const {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(left) : "memory");
   }
 };
 

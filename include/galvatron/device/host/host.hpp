@@ -13,6 +13,7 @@
 #include <galvatron/device/host/attention_backward.hpp>
 #include <galvatron/device/host/embedding.hpp>
 #include <galvatron/device/host/gemm.hpp>
+#include <galvatron/device/host/lsh.hpp>
 #include <galvatron/device/host/norm.hpp>
 #include <galvatron/device/host/pointwise.hpp>
 #include <galvatron/device/host/router.hpp>
@@ -118,6 +119,15 @@ class Host {
   void gate_forward(const auto&... a) { host::gate_forward(team_, plain(a)...); }
   void gate_backward(const auto&... a) { host::gate_backward(team_, plain(a)...); }
   void balance_bias(const auto&... a) { host::balance_bias(team_, plain(a)...); }
+  void rotate_by_signs(const auto&... a) { host::rotate_by_signs(team_, plain(a)...); }
+  void hash_rows(const auto&... a) { host::hash_rows(team_, plain(a)...); }
+  void number_buckets(const auto&... a) { host::number_buckets(team_, plain(a)...); }
+  void bucket_sums(const auto&... a) { host::bucket_sums(team_, plain(a)...); }
+  void bucket_distances(const auto&... a) { host::bucket_distances(team_, plain(a)...); }
+  void combine_buckets(const auto&... a) { host::combine_buckets(team_, plain(a)...); }
+  void bucket_weights_backward(const auto&... a) { host::bucket_weights_backward(team_, plain(a)...); }
+  void gain_backward(const auto&... a) { host::gain_backward(team_, plain(a)...); }
+  void combine_buckets_backward(const auto&... a) { host::combine_buckets_backward(team_, plain(a)...); }
   void copy_runs(const auto&... a) { host::copy_runs(team_, plain(a)...); }
   void add_runs(const auto&... a) { host::add_runs(team_, plain(a)...); }
   void accumulate(std::int64_t n, const auto& from, const auto& to) {

@@ -16,20 +16,23 @@
 
 namespace galvatron::device::host {
 
+using kernels::OneThread;
 using kernels::Router;
 
 template <class B>
 void route(const Team& team, const Router& router, std::int64_t rows, const float* logits, const B* bias,
            float* weights, std::int32_t* chosen) {
-  std::vector<float> biases;  // in fp32
-  if (bias != nullptr)
-    for (std::int64_t e = 0; e < router.experts; ++e) biases.push_back(kernels::get(bias[e]));
-  const float* const added = bias != nullptr ? biases.data() : nullptr;
-  for_rows(team, rows, router.experts * (router.active + 2), [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
-    const float* l = logits + row * router.experts;
-    std::int32_t* to = chosen + row * router.active;
-    router.choose(l, added, to);
-    router.weigh(router.probabilities(l), l, to, weights + row * router.active);
+  for_runs(team, rows, 1, router.experts * (router.active + 2), [&](std::int64_t first, std::int64_t last, int) {
+    std::vector<float> scores(static_cast<std::size_t>(router.experts));
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      const OneThread thread;
+      for (std::int64_t row = first; row < last; ++row) {
+        const float* l = logits + row * router.experts;
+        router.score(thread, l, bias, scores.data());
+        router.choose(thread, scores.data(), chosen + row * router.active);
+        router.weigh(thread, l, chosen + row * router.active, weights + row * router.active);
+      }
+    });
   });
 }
 
@@ -37,13 +40,15 @@ void route(const Team& team, const Router& router, std::int64_t rows, const floa
 inline void count_choices(const Team&, const Router& router, std::int64_t rows, std::int64_t samples,
                           const float* logits, const std::int32_t* chosen, float* counts) {
   std::fill_n(counts, samples * router.experts, 0.0F);
-  Router plain = router;
-  plain.groups = plain.top_groups = 1;
+  const Router ungrouped = router.without_groups();
+  const float* const no_bias = nullptr;
   std::vector<std::int32_t> own(static_cast<std::size_t>(router.active));
+  std::vector<float> scores(static_cast<std::size_t>(router.experts));
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int32_t* of_row = chosen + row * router.active;
     if (router.kind == RouterKind::sigmoid) {
-      plain.choose(logits + row * router.experts, nullptr, own.data());
+      ungrouped.score(OneThread{}, logits + row * router.experts, no_bias, scores.data());
+      ungrouped.choose(OneThread{}, scores.data(), own.data());
       of_row = own.data();
     }
     for (std::int64_t j = 0; j < router.active; ++j) counts[row % samples * router.experts + of_row[j]] += 1.0F;
@@ -55,30 +60,19 @@ inline void router_losses(const Team& team, const Router& router, std::int64_t r
                           const float* logits, const float* counts, RouterLoss loss, double* balance, double* z) {
   constexpr std::int64_t run = 64;
   const std::int64_t runs = divide_up(rows, run);
-  std::vector<double> sums(static_cast<std::size_t>(2 * runs));
-  for_runs(team, runs, 1, run * router.experts, [&](std::int64_t first, std::int64_t last, int) {
-    for (std::int64_t i = first; i < last; ++i) {
-      double of_balance = 0;
-      double of_z = 0;
-      for (std::int64_t row = i * run; row < std::min(rows, (i + 1) * run); ++row) {
-        const float* l = logits + row * router.experts;
-        const Router::Probabilities p = router.probabilities(l);
-        if (counts != nullptr) {
-          const float* of_sample = counts + row % samples * router.experts;
-          float sum = 0;
-          for (std::int64_t e = 0; e < router.experts; ++e) sum += of_sample[e] * router.part(p, l[e]);
-          of_balance += static_cast<double>(sum) / static_cast<double>(p.sum);
-        }
-        const auto lse = static_cast<double>(p.log_sum());
-        of_z += lse * lse;
-      }
-      sums[static_cast<std::size_t>(2 * i)] = of_balance;
-      sums[static_cast<std::size_t>(2 * i + 1)] = of_z;
+  std::vector<Router::Losses> sums(static_cast<std::size_t>(runs));
+  for_rows(team, runs, run * router.experts, [&](std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    Router::Losses& sum = sums[static_cast<std::size_t>(i)];
+    for (std::int64_t row = i * run; row < std::min(rows, (i + 1) * run); ++row) {
+      const float* of_sample = counts == nullptr ? nullptr : counts + row % samples * router.experts;
+      const Router::Losses own = router.losses(OneThread{}, logits + row * router.experts, of_sample);
+      sum.balance += own.balance;
+      sum.z += own.z;
     }
   });
-  for (std::int64_t i = 0; i < runs; ++i) {
-    *balance += sums[static_cast<std::size_t>(2 * i)] * static_cast<double>(loss.balance);
-    *z += sums[static_cast<std::size_t>(2 * i + 1)] * static_cast<double>(loss.z);
+  for (const Router::Losses& sum : sums) {
+    *balance += sum.balance * static_cast<double>(loss.balance);
+    *z += sum.z * static_cast<double>(loss.z);
   }
 }
 
@@ -86,15 +80,10 @@ template <class T>
 void route_backward(const Team& team, const Router& router, std::int64_t rows, std::int64_t samples,
                     const float* logits, const std::int32_t* chosen, const float* d_weights, const float* counts,
                     RouterLoss loss, T* gradient) {
-  for_runs(team, rows, 1, 8 * router.experts, [&](std::int64_t first, std::int64_t last, int) {
-    std::vector<float> d_probabilities(static_cast<std::size_t>(router.experts));
-    for (std::int64_t row = first; row < last; ++row) {
-      if (counts != nullptr)
-        for (std::int64_t e = 0; e < router.experts; ++e)
-          d_probabilities[static_cast<std::size_t>(e)] = loss.balance * counts[row % samples * router.experts + e];
-      router.backward(logits + row * router.experts, chosen + row * router.active, d_weights + row * router.active,
-                      counts != nullptr ? d_probabilities.data() : nullptr, loss.z, gradient + row * router.experts);
-    }
+  for_rows(team, rows, 8 * router.experts, [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    const float* of_sample = counts == nullptr ? nullptr : counts + row % samples * router.experts;
+    router.backward(OneThread{}, logits + row * router.experts, chosen + row * router.active,
+                    d_weights + row * router.active, of_sample, loss.balance, loss.z, gradient + row * router.experts);
   });
 }
 
@@ -211,7 +200,7 @@ void expert_activation_backward(const Team& team, ActivationKind kind, std::int6
   std::fill_n(d_weights, rows, 0.0F);
   const std::int64_t inputs = inputs_of(kind) * n;
   for_rows(team, rows, 3 * n, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
-    const std::int32_t choice = order[row];
+    const std::int64_t choice = order == nullptr ? row : order[row];
     if (choice < 0) return;
     d_weights[choice] = sum_over<S>(n, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
       typename L::Float product;

@@ -7,12 +7,15 @@
 #include <galvatron/core/dtype.hpp>
 
 /// GALVATRON_HD marks a function that host and device may call, GALVATRON_INLINE an inline function that must take the
-/// instruction set of its caller (device/host/loops.hpp).
+/// instruction set of its caller (device/host/loops.hpp). GALVATRON_HD_OF_EITHER is for templates that call functions
+/// of their arguments, which may be those of the device alone.
 #if defined(__CUDACC__)
 #define GALVATRON_HD __host__ __device__
+#define GALVATRON_HD_OF_EITHER _Pragma("nv_exec_check_disable") __host__ __device__
 #define GALVATRON_INLINE __forceinline__
 #else
 #define GALVATRON_HD
+#define GALVATRON_HD_OF_EITHER
 #define GALVATRON_INLINE inline __attribute__((always_inline))
 #endif
 
