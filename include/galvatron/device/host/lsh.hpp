@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include <galvatron/core/error.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/lsh.hpp>
