@@ -78,7 +78,7 @@ inline std::vector<CountedModel> counted_models() {
       {"swin", swin_model, 256, 256, 3},
       {"t5", t5_model(false), 32, 128, 2},
       {"t5-gated", t5_model(true), 32, 128, 2},
-      {"mixtral", mixtral("mixtral", {.dense = llama_shape, .experts = 4, .active_experts = 2}), 32, 128, 4},
+      {"mixtral", moe("mixtral", {.dense = llama_shape, .experts = 4, .active_experts = 2}), 32, 128, 4},
       {"megatron gpt", gpt_model, 32, 128, 3, cost::Trainer::megatron},
       {"megatron-2022 gpt", gpt_model, 32, 128, 2, cost::Trainer::megatron_2022},
   };

@@ -124,16 +124,51 @@ TEST_CASE("mixed models that do not fit together are refused with the layer") {
   T5Shape longer = small_t5;
   longer.target = 1024;
   CHECK(why_not(t5("t5", longer)).find("at most all of it") != std::string::npos);
-  model =
-      mixtral("moe", {.dense = {.layers = 1, .hidden = 64, .heads = 4, .ffn = 128, .vocabulary = 100, .positions = 32},
+  model = moe("moe", {.dense = {.layers = 1, .hidden = 64, .heads = 4, .ffn = 128, .vocabulary = 100, .positions = 32},
                       .experts = 4,
                       .active_experts = 2});
   CHECK(why_not(model) == "");
   model.blocks[0].active_experts = 5;
   CHECK(why_not(model).find("experts") != std::string::npos);
+  model.blocks[0].active_experts = 2;
+  model.blocks[0].router.groups = 3;
+  CHECK(why_not(model).find("divide the experts") != std::string::npos);
+  model.blocks[0].router = {.groups = 4};  // of one expert each, of which a token goes to one
+  CHECK(why_not(model).find("as many experts as it goes to") != std::string::npos);
+  model.blocks[0].router = {.scale = 0};
+  CHECK(why_not(model).find("the weights of experts have a positive scale") != std::string::npos);
+  model.blocks[0].router = {};
+  model.blocks[0].shared_gate = true;
+  CHECK(why_not(model).find("only where there is one it has a gate") != std::string::npos);
   model = vit("vit", {.layers = 1, .hidden = 64, .heads = 4});
   model.head.tied = true;
   CHECK(why_not(model).find("cannot use the embedding's table") != std::string::npos);
+}
+
+TEST_CASE("a mixture of experts has them in the blocks that its shape says") {
+  const std::int64_t dense[] = {3};
+  const MoeShape shape{.dense = {.layers = 8, .hidden = 64, .heads = 4, .ffn = 256, .vocabulary = 100, .positions = 32},
+                       .experts = 4,
+                       .active_experts = 2,
+                       .expert_ffn = 32,
+                       .router = {.kind = RouterKind::sigmoid, .balance_loss = 0.5},
+                       .shared_ffn = 48,
+                       .first_dense = 1,
+                       .sparse_step = 2,
+                       .dense_blocks = dense};
+  CHECK(shape.blocks_with_experts() == 3);
+  const ModelSpec model = moe("moe", shape);
+  for (std::size_t i = 0; i < model.blocks.size(); ++i) {
+    INFO("block ", i);
+    const LayerSpec& block = model.blocks[i];
+    const bool has = i == 1 || i == 5 || i == 7;
+    CHECK(block.experts == (has ? 4 : 0));
+    CHECK(block.ffn == (has ? 32 : 256));
+    CHECK(block.shared_ffn == (has ? 48 : 0));
+    CHECK(block.is_plain_block() == !has);
+    CHECK((block.router == shape.router) == has);
+  }
+  CHECK(checked(model).has_value());
 }
 
 }  // namespace

@@ -57,8 +57,23 @@ TEST_CASE("every field of a layer that changes is found, by a name of its own an
   all(&L::kind, &L::hidden, &L::heads, &L::kv_heads, &L::head_dim, &L::ffn, &L::vocabulary, &L::positions, &L::norm,
       &L::activation, &L::position, &L::bias, &L::causal, &L::tied, &L::rope_theta, &L::norm_epsilon, &L::layers,
       &L::tokens, &L::memory, &L::target, &L::norm_order, &L::closing_norm, &L::window, &L::shift, &L::bias_rows,
-      &L::merges, &L::experts, &L::active_experts, &L::shared_ffn, &L::shared_gate, &L::patch_width, &L::class_token, &L::token_types, &L::head,
-      &L::loss_weight, &L::place);
+      &L::merges, &L::qkv_bias, &L::query_key_norm, &L::experts, &L::active_experts, &L::shared_ffn, &L::shared_gate,
+      &L::patch_width, &L::class_token, &L::token_types, &L::head, &L::loss_weight, &L::place);
+  const auto check_within = [&](auto whole, auto field) {
+    ModelSpec other = model;
+    change(other.blocks[1].*whole.*field);
+    const auto difference = first_difference(other, model);
+    REQUIRE(difference.has_value());
+    CHECK(difference->first != difference->second);
+    for (const std::string& name : names) CHECK(name + " of layer 1" != difference->field);
+    names.push_back(difference->field.substr(0, difference->field.size() - 11));
+  };
+  using A = LatentAttention;
+  const auto all_within = [&](auto whole, auto... fields) { (check_within(whole, fields), ...); };
+  all_within(&L::latent, &A::rank, &A::query_rank, &A::rotary_dim, &A::value_dim, &A::norm_epsilon);
+  using R = RouterSpec;
+  all_within(&L::router, &R::kind, &R::renormalise, &R::scale, &R::groups, &R::top_groups, &R::balance_loss,
+             &R::balance_scope, &R::z_loss, &R::bias_rate, &R::capacity, &R::drops);
   ModelSpec deeper = model;
   deeper.blocks.push_back(deeper.blocks.back());
   CHECK(first_difference(deeper, model)->field == "number of layers");

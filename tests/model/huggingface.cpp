@@ -1,8 +1,10 @@
 #include <galvatron/model/huggingface.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <random>
 #include <string>
 #include <utility>
@@ -10,6 +12,7 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/model/difference.hpp>
 #include <galvatron/model/layers.hpp>
 
 namespace galvatron {
@@ -101,7 +104,255 @@ const nlohmann::json mixtral_config = {{"model_type", "mixtral"},
                                        {"rope_theta", 1e6},
                                        {"sliding_window", nullptr},
                                        {"num_local_experts", 8},
-                                       {"num_experts_per_tok", 2}};
+                                       {"num_experts_per_tok", 2},
+                                       {"router_jitter_noise", 0.0},
+                                       {"router_aux_loss_coef", 0.02}};
+
+const nlohmann::json qwen2_moe_config = {{"model_type", "qwen2_moe"},     {"hidden_size", 3584},
+                                         {"intermediate_size", 18944},    {"max_position_embeddings", 131072},
+                                         {"max_window_layers", 28},       {"num_attention_heads", 28},
+                                         {"num_hidden_layers", 28},       {"num_key_value_heads", 4},
+                                         {"rms_norm_eps", 1e-06},         {"rope_theta", 1000000.0},
+                                         {"sliding_window", 65536},       {"use_sliding_window", false},
+                                         {"vocab_size", 151936},          {"decoder_sparse_step", 1},
+                                         {"moe_intermediate_size", 2560}, {"shared_expert_intermediate_size", 20480},
+                                         {"num_experts_per_tok", 8},      {"num_experts", 64},
+                                         {"norm_topk_prob", false},       {"router_aux_loss_coef", 0.001}};
+const nlohmann::json qwen3_moe_config = {{"model_type", "qwen3_moe"},
+                                         {"attention_bias", false},
+                                         {"decoder_sparse_step", 1},
+                                         {"head_dim", 128},
+                                         {"hidden_size", 2048},
+                                         {"intermediate_size", 6144},
+                                         {"max_position_embeddings", 40960},
+                                         {"mlp_only_layers", nlohmann::json::array()},
+                                         {"moe_intermediate_size", 768},
+                                         {"norm_topk_prob", true},
+                                         {"num_attention_heads", 32},
+                                         {"num_experts", 128},
+                                         {"num_experts_per_tok", 8},
+                                         {"num_hidden_layers", 48},
+                                         {"num_key_value_heads", 4},
+                                         {"rms_norm_eps", 1e-06},
+                                         {"rope_scaling", nullptr},
+                                         {"rope_theta", 1000000.0},
+                                         {"router_aux_loss_coef", 0.001},
+                                         {"sliding_window", nullptr},
+                                         {"use_sliding_window", false},
+                                         {"vocab_size", 151936}};
+const nlohmann::json olmoe_config = {
+    {"model_type", "olmoe"},    {"attention_bias", false},   {"clip_qkv", nullptr},
+    {"hidden_size", 2048},      {"intermediate_size", 1024}, {"max_position_embeddings", 4096},
+    {"norm_topk_prob", false},  {"num_attention_heads", 16}, {"num_experts", 64},
+    {"num_experts_per_tok", 8}, {"num_hidden_layers", 16},   {"num_key_value_heads", 16},
+    {"rms_norm_eps", 1e-05},    {"rope_theta", 10000.0},     {"router_aux_loss_coef", 0.01},
+    {"vocab_size", 50304}};
+// DeepSeek's without the scaling of positions that their released weights have.
+const nlohmann::json deepseek_v2_config = {{"model_type", "deepseek_v2"},
+                                           {"aux_loss_alpha", 0.001},
+                                           {"first_k_dense_replace", 1},
+                                           {"hidden_size", 2048},
+                                           {"intermediate_size", 10944},
+                                           {"kv_lora_rank", 512},
+                                           {"max_position_embeddings", 4096},
+                                           {"moe_intermediate_size", 1408},
+                                           {"moe_layer_freq", 1},
+                                           {"n_group", 1},
+                                           {"n_routed_experts", 64},
+                                           {"n_shared_experts", 2},
+                                           {"norm_topk_prob", false},
+                                           {"num_attention_heads", 16},
+                                           {"num_experts_per_tok", 6},
+                                           {"num_hidden_layers", 27},
+                                           {"num_key_value_heads", 16},
+                                           {"q_lora_rank", nullptr},
+                                           {"qk_nope_head_dim", 128},
+                                           {"qk_rope_head_dim", 64},
+                                           {"rms_norm_eps", 1e-06},
+                                           {"rope_theta", 10000},
+                                           {"routed_scaling_factor", 1.0},
+                                           {"scoring_func", "softmax"},
+                                           {"seq_aux", true},
+                                           {"topk_group", 1},
+                                           {"topk_method", "greedy"},
+                                           {"v_head_dim", 128},
+                                           {"vocab_size", 102400}};
+const nlohmann::json deepseek_v3_config = {{"model_type", "deepseek_v3"},
+                                           {"aux_loss_alpha", 0.0001},
+                                           {"first_k_dense_replace", 3},
+                                           {"hidden_size", 7168},
+                                           {"intermediate_size", 18432},
+                                           {"kv_lora_rank", 512},
+                                           {"max_position_embeddings", 4096},
+                                           {"moe_intermediate_size", 2048},
+                                           {"moe_layer_freq", 1},
+                                           {"n_group", 8},
+                                           {"n_routed_experts", 256},
+                                           {"n_shared_experts", 1},
+                                           {"norm_topk_prob", true},
+                                           {"num_attention_heads", 128},
+                                           {"num_experts_per_tok", 8},
+                                           {"num_hidden_layers", 61},
+                                           {"num_key_value_heads", 128},
+                                           {"num_nextn_predict_layers", 1},
+                                           {"q_lora_rank", 1536},
+                                           {"qk_nope_head_dim", 128},
+                                           {"qk_rope_head_dim", 64},
+                                           {"rms_norm_eps", 1e-06},
+                                           {"rope_theta", 10000},
+                                           {"routed_scaling_factor", 2.5},
+                                           {"scoring_func", "sigmoid"},
+                                           {"seq_aux", true},
+                                           {"topk_group", 4},
+                                           {"topk_method", "noaux_tc"},
+                                           {"v_head_dim", 128},
+                                           {"vocab_size", 129280}};
+
+TEST_CASE("configs of mixtures of experts are their presets") {
+  const std::pair<const nlohmann::json*, const char*> rows[] = {{&qwen2_moe_config, "qwen2-moe-57b-a14b"},
+                                                                {&qwen3_moe_config, "qwen3-moe-30b-a3b"},
+                                                                {&olmoe_config, "olmoe-1b-7b"},
+                                                                {&deepseek_v2_config, "deepseek-v2-lite"},
+                                                                {&deepseek_v3_config, "deepseek-v3"}};
+  for (const auto& [config, name] : rows) {
+    const auto model = read(*config);
+    INFO(name, model ? "" : model.error().message);
+    REQUIRE(model.has_value());
+    ModelSpec preset = find_model(name).value();
+    for (LayerSpec& block : preset.blocks) block.router.z_loss = block.router.bias_rate = 0;  // no config has them
+    const auto difference = first_difference(*model, preset);
+    CHECK_MESSAGE(!difference, (difference ? difference->field + difference->first : ""));
+  }
+}
+
+TEST_CASE("which layers have experts is read as transformers reads it") {
+  ModelSpec model = read(with(with(qwen3_moe_config, "decoder_sparse_step", 2), "mlp_only_layers", {3, 5, 40})).value();
+  int count = 0;
+  for (std::size_t i = 0; i < model.blocks.size(); ++i) {
+    const bool has = i % 2 == 1 && i != 3 && i != 5;
+    CHECK((model.blocks[i].experts == 128) == has);
+    CHECK(model.blocks[i].ffn == (has ? 768 : 6144));
+    CHECK(model.blocks[i].query_key_norm == QueryKeyNorm::heads);
+    count += has ? 1 : 0;
+  }
+  CHECK(model.blocks[1].router.balance_loss == doctest::Approx(0.001 * 8 / count));
+  CHECK(contains(error_of(with(qwen3_moe_config, "decoder_sparse_step", 49)), "leave no layer with experts"));
+  model = read(deepseek_v3_config).value();
+  CHECK(model.blocks[2].experts == 0);
+  CHECK(model.blocks[2].ffn == 18432);
+  CHECK(model.blocks[2].latent == model.blocks[3].latent);
+  CHECK(model.blocks[3].ffn == 2048);
+  CHECK(contains(error_of(with(deepseek_v3_config, "first_k_dense_replace", 61)), "no layer has experts"));
+}
+
+TEST_CASE("what mixtures of experts have and galvatron not is refused by name") {
+  const auto refused = [](const nlohmann::json& config, const std::string& key, const nlohmann::json& value,
+                          const std::string& part) {
+    const std::string message = error_of(with(config, key, value));
+    INFO(message);
+    CHECK(contains(message, "\"" + key + "\""));
+    CHECK(contains(message, part));
+  };
+  refused(qwen2_moe_config, "use_sliding_window", true, "only false");
+  refused(qwen3_moe_config, "layer_types", {"full_attention", "sliding_attention"}, "only \"full_attention\"");
+  refused(qwen3_moe_config, "attention_bias", true, "only false");
+  refused(olmoe_config, "clip_qkv", 8.0, "clipping");
+  refused(olmoe_config, "attention_bias", true, "only false");
+  refused(deepseek_v2_config, "norm_topk_prob", true, "transformers does not");
+  refused(deepseek_v2_config, "topk_method", "noaux_tc", "supported: greedy, group_limited_greedy");
+  refused(deepseek_v2_config, "scoring_func", "sigmoid", "supported: softmax");
+  refused(deepseek_v3_config, "topk_method", "greedy", "supported: noaux_tc");
+  refused(deepseek_v3_config, "scoring_func", "softmax", "supported: sigmoid");
+  refused(deepseek_v3_config, "moe_layer_freq", 2, "only 1");
+  refused(deepseek_v3_config, "num_key_value_heads", 64, "as many heads of keys");
+  refused(deepseek_v3_config, "rope_interleave", false, "only true");
+  refused(deepseek_v3_config, "attention_bias", true, "only false");
+  refused(deepseek_v3_config, "rope_scaling", {{"type", "yarn"}, {"factor", 40}}, "scaled rotary positions (\"yarn\")");
+  CHECK(contains(error_of(with(deepseek_v3_config, "n_group", 7)), "groups of experts"));
+  CHECK(contains(error_of(with(deepseek_v3_config, "qk_rope_head_dim", 63)), "an even part"));
+  CHECK(contains(error_of(with(with(qwen3_moe_config, "num_experts", 4096), "moe_intermediate_size", 8192)),
+                 "experts times their width"));
+}
+
+// transformers 5.24: the configuration classes, asked with each key left out.
+TEST_CASE("keys that files of mixtures of experts leave out are read as transformers reads them") {
+  const auto bare = [](nlohmann::json config, std::initializer_list<const char*> kept) {
+    for (const char* key : {"num_key_value_heads",
+                            "rms_norm_eps",
+                            "rope_theta",
+                            "num_experts",
+                            "num_experts_per_tok",
+                            "moe_intermediate_size",
+                            "shared_expert_intermediate_size",
+                            "norm_topk_prob",
+                            "router_aux_loss_coef",
+                            "decoder_sparse_step",
+                            "mlp_only_layers",
+                            "kv_lora_rank",
+                            "q_lora_rank",
+                            "qk_nope_head_dim",
+                            "qk_rope_head_dim",
+                            "v_head_dim",
+                            "n_group",
+                            "topk_group",
+                            "topk_method",
+                            "scoring_func",
+                            "n_routed_experts",
+                            "n_shared_experts",
+                            "routed_scaling_factor",
+                            "first_k_dense_replace",
+                            "aux_loss_alpha",
+                            "seq_aux"})
+      if (std::find_if(kept.begin(), kept.end(), [&](const std::string& k) { return k == key; }) == kept.end())
+        config.erase(key);
+    return read(config).value().blocks.back();
+  };
+  LayerSpec block = bare(with(qwen2_moe_config, "num_attention_heads", 32), {});
+  CHECK(block.kv_heads == 16);
+  CHECK(block.norm_epsilon == 1e-6);
+  CHECK(block.rope_theta == 10000.0);
+  CHECK(block.qkv_bias);
+  CHECK(block.experts == 60);
+  CHECK(block.active_experts == 4);
+  CHECK(block.ffn == 1408);
+  CHECK(block.shared_ffn == 5632);
+  CHECK_FALSE(block.router.renormalise);
+  CHECK(block.router.balance_loss == doctest::Approx(0.001 * 4 / 28));
+  block = bare(qwen3_moe_config, {});
+  CHECK(block.kv_heads == 4);
+  CHECK(block.experts == 128);
+  CHECK(block.active_experts == 8);
+  CHECK(block.ffn == 768);
+  CHECK_FALSE(block.router.renormalise);
+  block = bare(olmoe_config, {});
+  CHECK(block.kv_heads == 16);
+  CHECK(block.norm_epsilon == 1e-5);
+  CHECK(block.experts == 64);
+  CHECK(block.active_experts == 8);
+  CHECK(block.router.balance_loss == doctest::Approx(0.01 * 8 / 16));
+  block = bare(deepseek_v2_config, {"num_experts_per_tok"});
+  CHECK(block.latent == LatentAttention{.rank = 512, .query_rank = 1536, .rotary_dim = 64, .value_dim = 128});
+  CHECK(block.head_dim == 192);
+  CHECK(block.experts == 64);
+  CHECK(block.ffn == 1407);
+  CHECK(block.shared_ffn == 2 * 1407);
+  CHECK(block.router == RouterSpec{.renormalise = false});
+  CHECK(read(without(deepseek_v2_config, "first_k_dense_replace"))->blocks[0].experts == 64);
+  block = bare(deepseek_v3_config, {"num_experts_per_tok"});
+  CHECK(block.experts == 256);
+  CHECK(block.ffn == 2048);
+  CHECK(block.shared_ffn == 2048);
+  CHECK(block.router == RouterSpec{.kind = RouterKind::sigmoid, .scale = 2.5, .groups = 8, .top_groups = 4});
+  CHECK(read(without(deepseek_v3_config, "first_k_dense_replace"))->blocks[2].experts == 0);
+  CHECK(read(with(deepseek_v3_config, "n_shared_experts", nullptr))->blocks[3].shared_ffn == 0);
+  CHECK(read(with(deepseek_v2_config, "seq_aux", false))->blocks[3].router.balance_scope == BalanceScope::micro_batch);
+  const nlohmann::json limited =
+      with(with(with(deepseek_v2_config, "topk_method", "group_limited_greedy"), "n_group", 8), "topk_group", 3);
+  CHECK(read(limited)->blocks[3].router.groups == 8);
+  CHECK(read(limited)->blocks[3].router.top_groups == 3);
+  // Files of transformers 5 name the experts as Mixtral does.
+  CHECK(read(with(without(qwen3_moe_config, "num_experts"), "num_local_experts", 32))->blocks[0].experts == 32);
+}
 
 TEST_CASE("configs of the other families are their presets") {
   const std::pair<const nlohmann::json*, const char*> rows[] = {{&bert_config, "bert-large"},
@@ -131,6 +382,7 @@ TEST_CASE("what the other families have and galvatron not is refused by name") {
   CHECK(contains(error_of(with(swin_config, "mlp_ratio", 2.5)), "whole numbers"));
   CHECK(contains(error_of(with(mixtral_config, "sliding_window", 4096)), "sliding window"));
   CHECK(contains(error_of(with(mixtral_config, "num_experts_per_tok", 9)), "experts"));
+  CHECK(contains(error_of(with(mixtral_config, "router_jitter_noise", 0.1)), "noise in the router's input"));
   CHECK(contains(error_of(without(mixtral_config, "num_local_experts")), "\"num_local_experts\" is missing"));
   const std::string gelu = error_of(with(t5_config, "feed_forward_proj", "gated-gelu"));
   CHECK(contains(gelu, "\"gated-gelu\" is not supported"));
@@ -139,6 +391,17 @@ TEST_CASE("what the other families have and galvatron not is refused by name") {
   CHECK(contains(error_of(with(t5_config, "relative_attention_max_distance", 64)), "only 128"));
   CHECK(read(with(t5_config, "feed_forward_proj", "gated-silu"))->blocks[0].ffn_inputs() == 2 * 16384);
   CHECK(read(with(without(vit_config, "num_labels"), "id2label", {{"0", "cat"}, {"1", "dog"}}))->head.vocabulary == 2);
+}
+
+TEST_CASE("the coefficient of the balance loss is that of each block's own loss") {
+  // Of transformers: 0.02 k with even choices, of all blocks together.
+  const ModelSpec mixtral = read(mixtral_config).value();
+  double sum = 0;
+  for (const LayerSpec& block : mixtral.blocks) sum += block.router.balance_loss;
+  CHECK(sum == doctest::Approx(0.02 * 2));
+  CHECK(mixtral.blocks[0].router.balance_scope == BalanceScope::micro_batch);
+  CHECK(read(without(mixtral_config, "router_aux_loss_coef"))->blocks[0].router.balance_loss ==
+        doctest::Approx(0.001 * 2 / 32));
 }
 
 // transformers 5.24: the configuration classes, asked with each key left out.

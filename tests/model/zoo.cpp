@@ -33,7 +33,17 @@ TEST_CASE("parameter counts of other families are the published ones") {
   // The published ones, and tables of relative positions for the 46 blocks that have none of their own there.
   CHECK(parameters_of("t5-large-48") == 737'668'096 + 46 * 32 * 16);
   CHECK(parameters_of("t5-3b") == 2'851'598'336 + 46 * 32 * 32);
+}
+
+TEST_CASE("parameter counts of mixtures of experts are the published ones") {
   CHECK(parameters_of("mixtral-8x7b") == 46'702'792'704);
+  CHECK(parameters_of("mixtral-8x22b") == 140'620'634'112);
+  CHECK(parameters_of("qwen2-moe-57b-a14b") == 57'408'658'944);
+  CHECK(parameters_of("qwen3-moe-30b-a3b") == 30'532'122'624);
+  CHECK(parameters_of("qwen3-moe-235b-a22b") == 235'093'634'560);
+  CHECK(parameters_of("olmoe-1b-7b") == 6'919'161'856);
+  CHECK(parameters_of("deepseek-v2-lite") == 15'706'484'224);
+  CHECK(parameters_of("deepseek-v3") == 671'026'419'200);  // with the experts' biases
 }
 
 TEST_CASE("the models of Galvatron's paper have the millions of parameters of its table") {
@@ -83,13 +93,15 @@ TEST_CASE("every name is found once, and is a consistent model of that name") {
     CHECK(model->name == name);
     CHECK(checked(*model).has_value());
     CHECK(model->head.layers == static_cast<int>(model->blocks.size()));
-    // T5-3B's heads are together wider than its layers.
-    CHECK(model->blocks.front().heads * model->blocks.front().head_dim == (name == "t5-3b" ? 4 : 1) * model->hidden());
+    // Heads are together as wide as layers, but for T5-3B's, Qwen3's and latent attention's.
+    const LayerSpec& block = model->blocks.front();
+    if (block.query_key_norm != QueryKeyNorm::heads && block.latent.rank == 0)
+      CHECK(block.heads * block.head_dim == (name == "t5-3b" ? 4 : 1) * model->hidden());
   }
 }
 
 TEST_CASE("toy models train on bytes and split over four tensor ranks") {
-  for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "moe-tiny"}) {
     const ModelSpec model = find_model(name).value();
     CHECK(model.vocabulary() == 256);
     CHECK(model.positions() == 256);
@@ -152,10 +164,16 @@ TEST_CASE("a model of the Hugging Face hub brings the preset and the way to its 
   const std::string llama = find_model("meta-llama/Llama-3.1-8B").error().message;
   CHECK(llama.find("use the nearest preset, llama3-8b, or download "
                    "https://huggingface.co/meta-llama/Llama-3.1-8B/resolve/main/config.json") != std::string::npos);
+  for (const auto& [hub, preset] : {std::pair{"Qwen/Qwen3-30B-A3B", "qwen3-moe-30b-a3b"},
+                                    {"Qwen/Qwen2-57B-A14B", "qwen2-moe-57b-a14b"},
+                                    {"allenai/OLMoE-1B-7B-0924", "olmoe-1b-7b"},
+                                    {"deepseek-ai/DeepSeek-V2-Lite", "deepseek-v2-lite"},
+                                    {"mistralai/Mixtral-8x22B-v0.1", "mixtral-8x22b"}})
+    CHECK(find_model(hub).error().message.find(std::string("preset, ") + preset + ",") != std::string::npos);
   CHECK(find_model("openai-community/gpt2-medium").error().message.find("preset, gpt2-350m,") != std::string::npos);
-  const std::string other = find_model("Qwen/Qwen2.5-7B").error().message;
+  const std::string other = find_model("google/gemma-2-9b").error().message;
   CHECK(other.find("preset,") == std::string::npos);
-  CHECK(other.find("Qwen/Qwen2.5-7B/resolve/main/config.json") != std::string::npos);
+  CHECK(other.find("google/gemma-2-9b/resolve/main/config.json") != std::string::npos);
 }
 
 TEST_CASE("inconsistent models are refused with the layer") {

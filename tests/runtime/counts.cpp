@@ -84,6 +84,31 @@ ModelSpec small_experts() {
   return model;
 }
 
+// A block with norms of heads and biases, one with norms of all queries and keys, two with latent attention.
+ModelSpec small_attention_kinds() {
+  LlamaShape shape{.layers = 4,
+                   .hidden = 96,
+                   .heads = 24,
+                   .kv_heads = 8,
+                   .ffn = 240,
+                   .vocabulary = 777,
+                   .positions = 512,
+                   .head_dim = 8,
+                   .qkv_bias = true,
+                   .query_key_norm = QueryKeyNorm::heads};
+  ModelSpec model = llama("llama", shape);
+  model.blocks[1].query_key_norm = QueryKeyNorm::all;
+  for (std::size_t i = 2; i < 4; ++i) {
+    LayerSpec& block = model.blocks[i];
+    block.qkv_bias = false;
+    block.query_key_norm = QueryKeyNorm::none;
+    block.kv_heads = 24;
+    block.latent = {.rank = 40, .query_rank = 0, .rotary_dim = 4, .value_dim = 8};
+  }
+  model.blocks[3].latent = {.rank = 32, .query_rank = 64, .rotary_dim = 2, .value_dim = 6};
+  return model;
+}
+
 // An encoder and a decoder of three blocks each, whose target is a quarter of the source.
 ModelSpec small_t5(bool gated) {
   return t5("t5", {.encoder_layers = 3,
@@ -310,6 +335,16 @@ std::vector<int> counted_ranks(const LayerSpec& layer, const StrategySpec& spec)
   return out;
 }
 
+// Of 8 ranks and more, whose tokens go to experts.
+std::vector<StrategySpec> exchanging_strategies() {
+  std::vector<StrategySpec> out;
+  for (StrategySpec spec : strategies(4, 4))
+    for (spec.expert = 1; spec.expert <= 6; ++spec.expert)
+      for (spec.expert_tensor = 1; spec.expert_tensor <= 4; ++spec.expert_tensor)
+        if (spec.exchanges_tokens() && is_legal(spec)) out.push_back(spec);
+  return out;
+}
+
 struct Samples {
   int microbatch;
   int sequence;
@@ -317,11 +352,12 @@ struct Samples {
 
 // Runs every layer kind of the model under every strategy and batch; returns how many.
 int check_model(const ModelSpec& model, int stages, bool splits_backward = false,
-                const std::vector<Samples>& batches = {{24, 24}, {24, 96}, {48, 120}}) {
+                const std::vector<Samples>& batches = {{24, 24}, {24, 96}, {48, 120}},
+                const std::vector<StrategySpec>& specs = strategies(8, 8)) {
   int checked = 0;
   for (const auto& [microbatch, sequence] : batches)
     for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp8})
-      for (const StrategySpec& spec : strategies(8, 8))
+      for (const StrategySpec& spec : specs)
         for (const LayerSpec& layer : kinds_of_layers(model)) {
           if (!is_fit(layer, spec, microbatch, sequence)) continue;
           const cost::Batch batch{.microbatch = microbatch,
@@ -381,6 +417,12 @@ TEST_CASE("The formulas of a BERT model count what its layers do and take, byte 
 TEST_CASE("The formulas of a model with experts count what its layers do and take, byte for byte") {
   CHECK(check_model(small_experts(), 1) > 3000);
   CHECK(check_model(small_experts(), 2, true, {{24, 96}}) > 1000);
+  CHECK(check_model(small_experts(), 2, false, {{24, 24}}, exchanging_strategies()) > 1000);
+}
+
+TEST_CASE("The formulas count norms of queries and keys, and latent attention, byte for byte") {
+  CHECK(check_model(small_attention_kinds(), 1) > 3000);
+  CHECK(check_model(small_attention_kinds(), 2, true, {{24, 96}}) > 1000);
 }
 
 TEST_CASE("The formulas of a ViT model count what its layers do and take, byte for byte") {

@@ -99,6 +99,20 @@ LayerSpec expert_block(std::int64_t experts, std::int64_t active, const RouterSp
   layer.router = router;
   return layer;
 }
+// A Llama block whose queries and keys differ.
+LayerSpec norms_block(QueryKeyNorm norms, bool bias = false) {
+  LayerSpec layer = llama_layer(LayerKind::block);
+  layer.query_key_norm = norms;
+  layer.qkv_bias = bias;
+  return layer;
+}
+LayerSpec latent_block(const LatentAttention& latent) {
+  LayerSpec layer = llama_layer(LayerKind::block);
+  layer.heads = layer.kv_heads = 6;
+  layer.head_dim = 12;
+  layer.latent = latent;
+  return layer;
+}
 // Neither family: what the families never combine.
 LayerSpec mixed_block() {
   LayerSpec layer = llama_layer(LayerKind::block);
@@ -308,9 +322,37 @@ const std::vector<StrategySpec>& compared_strategies() {
   return all;
 }
 
+// Tokens go to other ranks, with every way in which ranks may share tokens, experts and parts of experts.
+const std::vector<StrategySpec>& exchanging_strategies() {
+  static const std::vector<StrategySpec> all = [] {
+    std::vector<StrategySpec> out;
+    const std::vector<StrategySpec> attention{
+        {.data = 4},
+        {.tensor = 2, .data = 2},
+        {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3},
+        {.tensor = 4, .sequence = SequenceKind::megatron},
+        {.tensor = 4, .recompute = RecomputeKind::full},
+        {.sequence = SequenceKind::ulysses, .context = 2, .data = 2, .zero = 1, .recompute = RecomputeKind::none},
+        {.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .zero = 2, .recompute = RecomputeKind::full},
+        {.tensor = 2,
+         .sequence = SequenceKind::megatron,
+         .context = 2,
+         .data = 2,
+         .recompute = RecomputeKind::selective}};
+    for (StrategySpec spec : attention)
+      for (spec.expert = 1; spec.expert <= 4; spec.expert *= 2)
+        for (spec.expert_tensor = 1; spec.expert_tensor <= 4; spec.expert_tensor *= 2)
+          if (spec.exchanges_tokens() && is_legal(spec)) out.push_back(spec);
+    return out;
+  }();
+  return all;
+}
+
 // `least`: strategies that the layer has at least.
 template <class T>
-void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int least = 6) {
+void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int least = 6,
+             const std::vector<StrategySpec>& strategies = compared_strategies(),
+             double expert_imbalance = program::default_expert_imbalance) {
   if (!device::Host::supports(precision_of<T>)) {
     MESSAGE("this processor has no bfloat16 arithmetic: nothing compared");
     return;
@@ -321,15 +363,18 @@ void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int l
   const LayerInput in = random_input<T>(random, layer, shape);
   const Reference wanted = reference_of(random, layer, parameters, in);
   int compared = 0;
-  for (const StrategySpec& spec : compared_strategies()) {
+  for (const StrategySpec& spec : strategies) {
     if (!is_fit(layer, spec, shape.samples, shape.sequence)) continue;
     ++compared;
     for (const bool split : {false, true}) {
       if (split && !splits_backward(layer, spec)) continue;
       INFO("strategy ", strategy_text(spec), split ? ", backward in two parts" : "");
       for (const test::LayerRuntime runtime : test::layer_runtimes) {
-        const LayerOutput got = test::run_layer(
-            layer, spec, parameters, in, {.precision = precision_of<T>, .splits_backward = split, .runtime = runtime});
+        const LayerOutput got = test::run_layer(layer, spec, parameters, in,
+                                                {.precision = precision_of<T>,
+                                                 .splits_backward = split,
+                                                 .runtime = runtime,
+                                                 .expert_imbalance = expert_imbalance});
         CHECK(error_of(got.y, wanted.y) < tolerance);
         CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
         if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
@@ -388,6 +433,40 @@ TEST_CASE("A block with experts agrees with finite differences in double precisi
   all.shared_ffn = 24;
   all.shared_gate = true;
   compare<bfloat16>(all, {.sequence = 12, .samples = 2}, bf16);
+}
+
+TEST_CASE("Experts whose tokens are exchanged agree with finite differences, whatever ranks share them") {
+  compare<float>(expert_block(8, 3, {.renormalise = false, .scale = 2.5, .groups = 4, .top_groups = 2, .z_loss = 0.05}),
+                 {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies());
+  LayerSpec shared =
+      expert_block(8, 2, {.kind = RouterKind::sigmoid, .groups = 2, .top_groups = 1, .balance_loss = 0.3});
+  shared.shared_ffn = 24;
+  compare<float>(shared, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies());
+  compare<bfloat16>(expert_block(4, 4, {.balance_loss = 0.2}), {.sequence = 24, .samples = 4}, bf16, 20,
+                    exchanging_strategies());
+}
+
+TEST_CASE("Rows of experts beyond their memory come in more rounds, with the same values and gradients") {
+  LayerSpec layer = expert_block(8, 2, {.balance_loss = 0.2});
+  for (const double imbalance : {1.0, 0.4, 0.05})
+    compare<float>(layer, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies(), imbalance);
+}
+
+TEST_CASE("A block with biases of queries, keys and values, and one with norms of queries and keys, agree too") {
+  compare<float>(norms_block(QueryKeyNorm::none, true), {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(norms_block(QueryKeyNorm::heads), {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(norms_block(QueryKeyNorm::all, true), {.sequence = 24, .samples = 4}, fp32);
+  compare<bfloat16>(norms_block(QueryKeyNorm::none, true), {.sequence = 12, .samples = 2}, bf16);
+  compare<bfloat16>(norms_block(QueryKeyNorm::heads, true), {.sequence = 12, .samples = 2}, bf16);
+  compare<bfloat16>(norms_block(QueryKeyNorm::all), {.sequence = 12, .samples = 2}, bf16);
+}
+
+TEST_CASE("A block with latent attention agrees with finite differences in double precision") {
+  const LatentAttention full{.rank = 20, .query_rank = 28, .rotary_dim = 4, .value_dim = 8, .norm_epsilon = 1e-2};
+  compare<float>(latent_block(full), {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(latent_block({.rank = 16, .query_rank = 0, .rotary_dim = 6, .value_dim = 12}),
+                 {.sequence = 24, .samples = 4}, fp32);
+  compare<bfloat16>(latent_block(full), {.sequence = 12, .samples = 2}, bf16);
 }
 
 TEST_CASE("A BERT block agrees with finite differences in double precision") {

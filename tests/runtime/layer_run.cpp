@@ -67,13 +67,15 @@ std::size_t index_of(const std::vector<int>& parts, int part) {
 /// With runtime::Layer, T as the element type of activations.
 template <class T>
 LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const Parameters& parameters,
-                         const LayerInput& in, bool splits_backward) {
+                         const LayerInput& in, const LayerRunOptions& options) {
+  const bool splits_backward = options.splits_backward;
   const std::int64_t h = layer.hidden;
   const cost::Batch batch{.microbatch = in.shape.samples,
                           .sequence = in.shape.sequence,
                           .precision = precision_of<T>,
                           .stages = 2,
-                          .splits_backward = splits_backward};
+                          .splits_backward = splits_backward,
+                          .expert_imbalance = options.expert_imbalance};
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
   const ActivationLayout layout = activation_layout(spec, 0, in.shape.samples, in.shape.sequence);
   const BundlePart arriving = layer.before(layer.place.arrives);
@@ -107,7 +109,8 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     device::Host host(1, scratch.take<std::byte>(library));
 
     const auto context =
-        runtime::make_context(host, transient, world, 0, spec, in.shape.samples / spec.data, in.shape.sequence);
+        runtime::make_context(host, transient, world, 0, spec, in.shape.samples / spec.data, in.shape.sequence, true,
+                              false, Precision::fp32, options.expert_imbalance);
     const runtime::LayerArguments<T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
                                             .loss = {.weight = static_cast<float>(in.token_weight)},
                                             .token_weight = in.token_weight};
@@ -246,9 +249,8 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
                       const LayerInput& in, const LayerRunOptions& options) {
   switch (options.runtime) {
     case LayerRuntime::layer:
-      if (options.precision == Precision::fp32)
-        return run_nn_layer<float>(layer, spec, parameters, in, options.splits_backward);
-      return run_nn_layer<bfloat16>(layer, spec, parameters, in, options.splits_backward);
+      if (options.precision == Precision::fp32) return run_nn_layer<float>(layer, spec, parameters, in, options);
+      return run_nn_layer<bfloat16>(layer, spec, parameters, in, options);
   }
   throw Failure(ErrorKind::internal, "there is no such runtime of layers");
 }

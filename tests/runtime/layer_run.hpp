@@ -7,6 +7,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/program/extent.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 #include "reference.hpp"
@@ -48,6 +49,7 @@ struct LayerRunOptions {
   Precision precision = Precision::fp32;  ///< of activations: fp32 or bf16
   bool splits_backward = false;           ///< backward comes in two parts
   LayerRuntime runtime = LayerRuntime::layer;
+  double expert_imbalance = program::default_expert_imbalance;
 };
 
 /// One forward and backward pass of `layer` under `spec`.

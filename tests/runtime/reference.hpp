@@ -9,6 +9,8 @@
 #include <functional>
 #include <map>
 #include <numbers>
+#include <stdexcept>
+#include <tuple>
 #include <vector>
 
 #include <galvatron/model/spec.hpp>
@@ -67,20 +69,82 @@ inline Tensor norm(const LayerSpec& layer, const Tensor& x, const Tensor& gamma,
   return y;
 }
 
-/// Turns the query and key heads of the fused projection (rows, qkv) by their position.
-inline void rotate(const LayerSpec& layer, Tokens tokens, Tensor& qkv) {
-  const std::int64_t half = layer.head_dim / 2;
+/// Turns `dim` elements of rows of `width`, from `column` on, by the position of the row.
+inline void turn(const LayerSpec& layer, Tokens tokens, Tensor& x, std::int64_t width, std::int64_t column,
+                 std::int64_t dim) {
   for (std::int64_t row = 0; row < tokens.rows(); ++row)
-    for (std::int64_t head = 0; head < layer.heads + layer.kv_heads; ++head)
-      for (std::int64_t j = 0; j < half; ++j) {
-        const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(layer.head_dim);
-        const double angle = static_cast<double>(row / tokens.samples) * std::pow(layer.rope_theta, exponent);
-        double& a = qkv[at(row * layer.qkv_width() + head * layer.head_dim + j)];
-        double& b = qkv[at(row * layer.qkv_width() + head * layer.head_dim + j + half)];
-        const double first = a * std::cos(angle) - b * std::sin(angle);
-        b = b * std::cos(angle) + a * std::sin(angle);
-        a = first;
+    for (std::int64_t j = 0; j < dim / 2; ++j) {
+      const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(dim);
+      const double angle = static_cast<double>(row / tokens.samples) * std::pow(layer.rope_theta, exponent);
+      double& a = x[at(row * width + column + j)];
+      double& b = x[at(row * width + column + j + dim / 2)];
+      const double first = a * std::cos(angle) - b * std::sin(angle);
+      b = b * std::cos(angle) + a * std::sin(angle);
+      a = first;
+    }
+}
+
+/// RMS norm of rows of gamma's width.
+inline Tensor rms_norm(const LayerSpec& layer, const Tensor& x, const Tensor& gamma) {
+  LayerSpec other = layer;
+  if (layer.latent.rank > 0) other.norm_epsilon = layer.latent.norm_epsilon;
+  other.hidden = static_cast<std::int64_t>(gamma.size());
+  other.norm = NormKind::rms_norm;
+  return norm(other, x, gamma, nullptr);
+}
+
+/// Queries, keys and values (rows, qkv) of n (rows, H).
+inline Tensor projection(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& n) {
+  using Name = ParameterName;
+  Tensor qkv = linear(n, p.at(Name::qkv_weight), find(p, Name::qkv_bias), layer.hidden);
+  const std::int64_t width = layer.qkv_width();
+  const std::int64_t q = layer.heads * layer.head_dim;
+  const std::int64_t kv = layer.kv_heads * layer.head_dim;
+  if (layer.query_key_norm != QueryKeyNorm::none)
+    for (const auto& [name, column, count] :
+         {std::tuple{Name::query_gamma, std::int64_t{0}, q}, std::tuple{Name::key_gamma, q, kv}}) {
+      const bool heads = layer.query_key_norm == QueryKeyNorm::heads;
+      if (p.at(name).size() != at(heads ? layer.head_dim : count)) throw std::invalid_argument("a gamma's width");
+      for (std::int64_t row = 0; row < tokens.rows(); ++row) {
+        const auto first = qkv.begin() + row * width + column;
+        const Tensor normed = rms_norm(layer, Tensor(first, first + count), p.at(name));
+        std::copy(normed.begin(), normed.end(), first);
       }
+    }
+  if (layer.position == PositionKind::rotary)
+    for (std::int64_t head = 0; head < layer.heads + layer.kv_heads; ++head)
+      turn(layer, tokens, qkv, width, head * layer.head_dim, layer.head_dim);
+  return qkv;
+}
+
+/// The same of latent attention, head by head: what positions turn and what not; values are padded with zeros.
+inline Tensor latent_projection(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& n) {
+  using Name = ParameterName;
+  const auto [rank, query_rank, r, v, epsilon] = layer.latent;
+  const std::int64_t d = layer.head_dim;
+  const std::int64_t a = layer.heads;
+  const std::int64_t h = layer.hidden;
+  const Tensor c = query_rank == 0
+                       ? n
+                       : rms_norm(layer, linear(n, p.at(Name::query_down_weight), nullptr, h), p.at(Name::query_gamma));
+  const Tensor q = linear(c, p.at(Name::query_up_weight), nullptr, query_rank == 0 ? h : query_rank);
+  const Tensor latent = rms_norm(layer, linear(n, p.at(Name::latent_down_weight), nullptr, h), p.at(Name::key_gamma));
+  const Tensor kv = linear(latent, p.at(Name::latent_up_weight), nullptr, rank);
+  Tensor key = linear(n, p.at(Name::key_rotary_weight), nullptr, h);
+  turn(layer, tokens, key, r, 0, r);
+  Tensor out(at(tokens.rows() * 3 * a * d), 0.0);
+  for (std::int64_t row = 0; row < tokens.rows(); ++row)
+    for (std::int64_t head = 0; head < a; ++head)
+      for (std::int64_t i = 0; i < d; ++i) {
+        const std::int64_t to = row * 3 * a * d + head * d + i;
+        const std::int64_t rest = i - r;  // of what positions do not turn
+        out[at(to)] = q[at(row * a * d + (rest < 0 ? head * r + i : a * r + head * (d - r) + rest))];
+        const std::int64_t row_of_kv = row * a * (d - r + v);
+        out[at(to + a * d)] = rest < 0 ? key[at(row * r + i)] : kv[at(row_of_kv + head * (d - r) + rest)];
+        if (i < v) out[at(to + 2 * a * d)] = kv[at(row_of_kv + a * (d - r) + head * v + i)];
+      }
+  for (std::int64_t head = 0; head < a; ++head) turn(layer, tokens, out, 3 * a * d, head * d, r);
+  return out;
 }
 
 /// Softmax attention of the fused projection (rows, qkv) -> (rows, A * head_dim).
@@ -237,10 +301,18 @@ inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, 
   const auto norm2 = [&](const Tensor& in) {
     return norm(layer, in, p.at(Name::norm2_gamma), find(p, Name::norm2_beta));
   };
-  Tensor qkv = linear(after ? x : norm1(x), p.at(Name::qkv_weight), find(p, Name::qkv_bias), h);
-  if (layer.position == PositionKind::rotary) rotate(layer, tokens, qkv);
-  Tensor x2 = linear(attention(layer, tokens, qkv), p.at(Name::attention_out_weight), find(p, Name::attention_out_bias),
-                     layer.heads * layer.head_dim);
+  const bool latent = layer.latent.rank > 0;
+  const Tensor n = after ? x : norm1(x);
+  Tensor o =
+      attention(layer, tokens, latent ? latent_projection(layer, tokens, p, n) : projection(layer, tokens, p, n));
+  if (latent) {  // the padding of values
+    Tensor values;
+    for (std::size_t i = 0; i < o.size(); ++i)
+      if (i % at(layer.head_dim) < at(layer.latent.value_dim)) values.push_back(o[i]);
+    o = values;
+  }
+  const std::int64_t width = layer.heads * (latent ? layer.latent.value_dim : layer.head_dim);
+  Tensor x2 = linear(o, p.at(Name::attention_out_weight), find(p, Name::attention_out_bias), width);
   for (std::size_t i = 0; i < x.size(); ++i) x2[i] += x[i];
   if (after) x2 = norm1(x2);
   if (layer.experts > 0) {

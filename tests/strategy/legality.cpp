@@ -40,7 +40,13 @@ TEST_CASE("each rule tells its reason") {
   CHECK(mentions(why_illegal({.sequence = SequenceKind::ring}), "context degree of at least 2"));
   CHECK(mentions(why_illegal({.context = 2}), "choose Ulysses or ring"));
   CHECK(is_legal({.tensor = 2, .sequence = SequenceKind::megatron, .context = 2}));  // with ring attention
-  CHECK(mentions(why_illegal({.data = 4, .expert = 3}), "expert degree divides"));
+  CHECK(mentions(why_illegal({.data = 4, .expert = 3}), "divides their number"));
+  CHECK(mentions(why_illegal({.tensor = 2, .data = 2, .expert = 4}), "divides their number"));
+  CHECK(is_legal({.tensor = 2, .data = 2, .expert = 4, .expert_tensor = 1}));  // over tensor and data ranks
+  CHECK(mentions(why_illegal({.expert_tensor = -1}), "tensor degree of experts"));
+  CHECK(mentions(why_illegal({.tensor = 2, .data = 2, .expert = 2, .strided = true}), "not strided"));
+  CHECK(mentions(why_illegal({.data = 4, .expert = std::numeric_limits<int>::max(), .expert_tensor = 3}),
+                 "divides their number"));
   CHECK(mentions(why_illegal({.data = 4, .strided = true}), "tensor degree of at least 2"));
   CHECK(mentions(why_illegal({.tensor = 4, .strided = true}), "a data or context degree"));
   CHECK(is_legal({.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .strided = true}));

@@ -40,15 +40,26 @@ TEST_CASE("the kinds of the type that is called are those of the spec") {
 }
 
 TEST_CASE("what is not instantiated is refused with the list of what is") {
+  using Dense = TypeList<Strategy<>, Strategy<ZeRO<1>, TensorParallel<>>>;  // no experts
   const StrategySpec experts{.data = 2, .expert = 2};
-  CHECK_FALSE(is_instantiated(InstantiatedStrategies{}, experts));
+  CHECK(is_instantiated(InstantiatedStrategies{}, experts));
+  CHECK_FALSE(is_instantiated(Dense{}, experts));
   int calls = 0;
-  const Error refused = dispatch(InstantiatedStrategies{}, experts, [&calls](const auto&) { return ++calls; }).error();
+  const Error refused = dispatch(Dense{}, experts, [&calls](const auto&) { return ++calls; }).error();
   CHECK(calls == 0);
   CHECK(refused.kind == ErrorKind::usage);
   CHECK(refused.message.find("\"" + strategy_text(experts) + "\" is not instantiated") != std::string::npos);
-  for (const std::string& name : names_of(InstantiatedStrategies{}))
-    CHECK(refused.message.find(name) != std::string::npos);
+  for (const std::string& name : names_of(Dense{})) CHECK(refused.message.find(name) != std::string::npos);
+}
+
+TEST_CASE("experts are spread as a type says, or as a degree of run time says") {
+  using Fixed = Strategy<DataParallel<4>, ExpertParallel<2, 1>>;
+  static_assert(Fixed::is_static && Fixed::spec.expert == 2 && Fixed::spec.expert_tensor == 1);
+  CHECK(Fixed::accepts({.data = 4, .expert = 2, .expert_tensor = 1}));
+  CHECK_FALSE(Fixed::accepts({.data = 4, .expert = 4, .expert_tensor = 1}));
+  using Open = Strategy<ExpertParallel<>>;
+  CHECK(Open::of({.data = 4, .expert = 2}).spec() == StrategySpec{.data = 4, .expert = 2});
+  CHECK(StrategyOf<StrategySpec{.tensor = 2, .data = 2, .expert = 2}>::spec.expert == 2);
 }
 
 TEST_CASE("what is illegal is refused with the rule") {

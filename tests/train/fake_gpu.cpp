@@ -34,7 +34,8 @@ Outcome on_gpu(const Plan& plan, const ModelSpec& model, RunOptions options) {
 
 TEST_CASE("every family trains on the GPU as on the cores") {
   constexpr int steps = 3;  // done, recorded, done from the record
-  for (const ModelSpec& spec : {model(false, 1), model(true, 1), bert(1), vit(1), t5(2, true), swin({1, 2, 1, 1})}) {
+  for (const ModelSpec& spec :
+       {model(false, 1), model(true, 1), bert(1), vit(1), t5(2, true), swin({1, 2, 1, 1}), experts(8)}) {
     CAPTURE(spec.name);
     const Plan plan = single_rank(spec);
     const Outcome cores = run(plan, spec, steps);
@@ -84,5 +85,15 @@ TEST_CASE("ranks that share the GPU train as one does") {
                 ScheduleKind::zb_h1),
         uniform(spec, 1, {.sequence = SequenceKind::ring, .context = 2, .data = 1, .zero = 2}, 1, ScheduleKind::gpipe),
         uniform(spec, 2, {.sequence = SequenceKind::ulysses, .context = 2}, 2, ScheduleKind::zb_h1)})
+    check_plan(plan, spec, reference, on_gpu);
+}
+
+TEST_CASE("ranks that share the GPU train a model with experts as one does") {
+  const ModelSpec spec = experts(4);
+  const Outcome reference = run(single_rank(spec), spec, 2);
+  for (const Plan& plan :
+       {uniform(spec, 1, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1}, 1,
+                ScheduleKind::one_f_one_b),
+        uniform(spec, 2, {.data = 2, .zero = 3, .recompute = RecomputeKind::full}, 2, ScheduleKind::one_f_one_b)})
     check_plan(plan, spec, reference, on_gpu);
 }

@@ -81,6 +81,30 @@ inline ModelSpec experts(int layers) {
   return out;
 }
 
+/// A Llama with other attention in every block: norms of the heads of queries and keys, with biases, or latent vectors,
+/// of keys and values alone or of queries too. Every fourth block has experts.
+inline ModelSpec attention_kinds(int layers) {
+  ModelSpec out = model(true, layers);
+  out.name = "toy-attention";
+  for (int i = 0; i < layers; ++i) {
+    LayerSpec& block = out.blocks[static_cast<std::size_t>(i)];
+    if (i % 2 == 0) {
+      block.qkv_bias = i % 4 == 2;
+      block.query_key_norm = QueryKeyNorm::heads;
+      continue;
+    }
+    block.kv_heads = block.heads;
+    block.head_dim = 12;
+    block.latent = {.rank = 24, .query_rank = i % 4 == 3 ? 32 : 0, .rotary_dim = 4, .value_dim = i % 4 == 3 ? 8 : 12};
+    if (i % 4 != 3) continue;
+    block.experts = 4;
+    block.active_experts = 2;
+    block.ffn = 64;
+    block.shared_ffn = 32;
+  }
+  return out;
+}
+
 /// The tokens of `Tokens` for the encoder, and later ones for the decoder.
 class SidedTokens final : public train::BatchSource {
  public:

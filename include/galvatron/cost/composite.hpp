@@ -122,70 +122,158 @@ constexpr void ring_attention(const LayerShape& s, op::Kind kind, op::WorkList& 
   if (backward) out.push(compute(op::Kind::copy, 2 * kv_bytes));
 }
 
+// ---- heads
+
+/// Norms of queries and keys in runs of `width` elements, or of all of them; see runtime/heads.hpp.
+constexpr void norm_heads(const LayerShape& s, bool forward, std::int64_t width, op::WorkList& out) {
+  const bool sums = !forward && s.spec.tensor > 1 && !s.cut;
+  if (sums) out.push(compute(op::Kind::fill, 2 * width * 4));
+  for (const std::int64_t count : {s.q, s.kv}) {
+    const std::int64_t run = width == s.q ? count : width;
+    push_times(out, compute(op::Kind::copy, s.rows * count * s.e), 2);
+    out.push(compute(forward ? op::Kind::norm_forward : op::Kind::norm_backward, s.rows * count / run, run));
+  }
+  if (!sums) return;
+  out.push(s.tensor_group(op::Kind::all_reduce, 2 * width * 4));
+  push_times(out, compute(op::Kind::add, width), 2);
+}
+/// Copies between the projections of latent attention and the fused one.
+constexpr void copy_latent_heads(const LayerShape& s, op::WorkList& out) {
+  const LatentAttention& latent = s.layer.latent;
+  const std::int64_t heads = s.layer.heads / s.spec.tensor * s.rows;
+  out.push(compute(op::Kind::copy, heads * latent.rotary_dim * s.e));
+  push_times(out, compute(op::Kind::copy, heads * (s.layer.head_dim - latent.rotary_dim) * s.e), 2);
+  out.push(compute(op::Kind::copy, heads * latent.value_dim * s.e));
+}
+constexpr void assemble_heads(const LayerShape& s, op::WorkList& out) {
+  const LatentAttention& latent = s.layer.latent;
+  if (latent.value_dim < s.layer.head_dim) out.push(compute(op::Kind::fill, s.rows * 3 * s.q * s.e));
+  copy_latent_heads(s, out);
+  out.push(compute(op::Kind::copy, s.layer.heads / s.spec.tensor * s.rows * latent.rotary_dim * s.e));
+}
+constexpr void assemble_heads_backward(const LayerShape& s, op::WorkList& out) {
+  const std::int64_t turned = s.rows * s.layer.latent.rotary_dim;
+  copy_latent_heads(s, out);
+  out.push(compute(op::Kind::fill, turned * 4));
+  out.push(compute(op::Kind::add, s.layer.heads / s.spec.tensor * turned));
+  if (s.e != 4) out.push(compute(op::Kind::copy, turned * s.e));
+}
+
 // ---- experts
 
-/// Tokens of a rank, each as often as it has experts.
-constexpr std::int64_t routed_rows(const LayerShape& s) { return s.rows * s.layer.active_experts; }
-/// The same product for each expert.
-constexpr op::Work for_each_expert(const LayerShape& s, const forward::Graph& graph, op::Kind kind, std::int64_t n,
-                                   std::int64_t k) {
-  const std::int64_t rows = divide_up(routed_rows(s), s.layer.experts);
-  op::Work work = kind == op::Kind::gemm_tn ? compute(kind, n, k, rows) : compute(kind, rows, n, k);
-  work.times = static_cast<std::int32_t>(s.layer.experts);
-  if (kind == op::Kind::gemm_tn) work.writes_one_in = s.writes_one_in(graph);
-  return work;
-}
-/// Tokens to the order of their experts, or back.
-constexpr void permute_routed(const LayerShape& s, op::WorkList& out) {
-  out.push(compute(op::Kind::copy, routed_rows(s) * s.h * s.e));
-}
+/// What a rank does around its experts, and with them. Where tokens are exchanged, rows of experts are those that the
+/// stated imbalance leaves to the rank that has most.
+class ExpertCounts {
+ public:
+  constexpr ExpertCounts(const LayerShape& shape, const forward::Graph& graph, const program::Numbers& numbers)
+      : s_(shape), graph_(graph), numbers_(numbers) {}
 
-constexpr void route_forward(const LayerShape& s, op::WorkList& out) {
-  const RouterSpec& router = s.layer.router;
-  out.push(compute(op::Kind::gemm_nt, s.rows_local, s.layer.experts, s.h));
-  out.push(compute(op::Kind::softmax_statistics, s.rows_local, s.layer.experts));
-  if (router.has_losses()) {
-    if (router.balance_loss > 0) {
-      const std::int64_t bytes = (router.balance_scope == BalanceScope::sequence ? s.b : 1) * s.layer.experts * 4;
-      if (s.cut) out.push(s.tensor_group(op::Kind::all_reduce, bytes));
-      if (router.balance_scope == BalanceScope::data_ranks && s.shards > 1)
-        out.push(s.shard_group(op::Kind::all_reduce, bytes));
-      else if (s.c > 1)
-        out.push(context_group(s, op::Kind::all_reduce, bytes));
+  constexpr void route_forward(op::WorkList& out) const {
+    const RouterSpec& router = s_.layer.router;
+    const std::int64_t k = s_.layer.active_experts;
+    out.push(compute(op::Kind::gemm_nt, s_.rows_local, s_.layer.experts, s_.h));
+    out.push(compute(op::Kind::softmax_statistics, s_.rows_local, s_.layer.experts));
+    if (router.has_losses()) {
+      if (router.balance_loss > 0) {
+        const std::int64_t bytes = (router.balance_scope == BalanceScope::sequence ? s_.b : 1) * s_.layer.experts * 4;
+        if (s_.cut) out.push(s_.tensor_group(op::Kind::all_reduce, bytes));
+        if (router.balance_scope == BalanceScope::data_ranks && s_.shards > 1)
+          out.push(s_.shard_group(op::Kind::all_reduce, bytes));
+        else if (router.balance_scope != BalanceScope::data_ranks && s_.c > 1)
+          out.push(context_group(s_, op::Kind::all_reduce, bytes));
+      }
+      out.push(compute(op::Kind::softmax_statistics, s_.rows_local, s_.layer.experts));
     }
-    out.push(compute(op::Kind::softmax_statistics, s.rows_local, s.layer.experts));
+    if (s_.cut && !exchanges()) push_times(out, s_.tensor_group(op::Kind::all_gather, s_.rows * k * 4), 2);
+    out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * 8));
   }
-  if (s.cut) push_times(out, s.tensor_group(op::Kind::all_gather, routed_rows(s) * 4), 2);
-  out.push(compute(op::Kind::copy, routed_rows(s) * 8));
-}
-/// Behind the router, on gathered tokens.
-/// @param whole  false: up to the first product
-constexpr void experts_forward(const LayerShape& s, const forward::Graph& graph, op::WorkList& out, bool whole) {
-  permute_routed(s, out);
-  out.push(for_each_expert(s, graph, op::Kind::gemm_nt, s.ffn_in, s.h));
-  if (!whole) return;
-  out.push(compute(op::Kind::activation_forward, routed_rows(s), s.ffn));
-  out.push(for_each_expert(s, graph, op::Kind::gemm_nt, s.h, s.ffn));
-  permute_routed(s, out);
-}
-/// The gradient of a router's weight is <dy, y> = <dy W, g>: it needs no result y of an expert.
-constexpr void experts_backward(const LayerShape& s, const forward::Graph& graph, op::WorkList& out) {
-  permute_routed(s, out);
-  out.push(for_each_expert(s, graph, op::Kind::gemm_nn, s.ffn, s.h));
-  out.push(compute(op::Kind::activation_forward, routed_rows(s), s.ffn));
-  out.push(compute(op::Kind::activation_backward, routed_rows(s), s.ffn));
-  out.push(for_each_expert(s, graph, op::Kind::gemm_tn, s.h, s.ffn));
-  permute_routed(s, out);
-  out.push(for_each_expert(s, graph, op::Kind::gemm_tn, s.ffn_in, s.h));
-  out.push(for_each_expert(s, graph, op::Kind::gemm_nn, s.h, s.ffn_in));
-  permute_routed(s, out);
-}
-constexpr void route_backward(const LayerShape& s, op::WorkList& out) {
-  if (s.spec.tensor > 1) out.push(s.tensor_group(op::Kind::all_reduce, routed_rows(s) * 4));
-  out.push(compute(op::Kind::softmax_backward, s.rows_local, s.layer.experts));
-  out.push(compute(op::Kind::gemm_tn, s.layer.experts, s.h, s.rows_local));
-  out.push(compute(op::Kind::gemm_nn, s.rows_local, s.h, s.layer.experts));
-}
+  constexpr void exchange_counts(op::WorkList& out) const {
+    push_times(out, group(op::Kind::all_gather, (s_.layer.experts + 1) * s_.spec.exchange_ranks() * 4),
+               s_.spec.exchange_ranks() > 1 ? 1 : 0);
+  }
+  /// @param whole  false: up to the first product
+  constexpr void forward(op::WorkList& out, bool whole) const {
+    permute(out);
+    if (exchanges()) exchange(out, rows_bytes());
+    out.push(product(op::Kind::gemm_nt, inputs(), s_.h));
+    if (!whole) return;
+    out.push(compute(op::Kind::activation_forward, of(program::Letter::expert_rows), width()));
+    out.push(product(op::Kind::gemm_nt, s_.h, width()));
+    if (exchanges()) collect(out);
+    permute(out);
+  }
+  /// The gradient of a router's weight is <dy, y> = <dy W, g>: it needs no result y of an expert.
+  constexpr void backward(op::WorkList& out) const {
+    permute(out);
+    if (exchanges()) {
+      out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * 4));
+      exchange(out, rows_bytes());
+      exchange(out, weights_bytes());
+    }
+    out.push(product(op::Kind::gemm_nn, width(), s_.h));
+    out.push(compute(op::Kind::activation_forward, of(program::Letter::expert_rows), width()));
+    out.push(compute(op::Kind::activation_backward, of(program::Letter::expert_rows), width()));
+    out.push(product(op::Kind::gemm_tn, s_.h, width()));
+    if (!exchanges()) permute(out);
+    out.push(product(op::Kind::gemm_tn, inputs(), s_.h));
+    out.push(product(op::Kind::gemm_nn, s_.h, inputs()));
+    if (exchanges()) {
+      collect(out);
+      exchange(out, weights_bytes());
+      push_times(out, compute(op::Kind::add, of(program::Letter::routed_rows)), s_.spec.etp() - 1);
+      out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * 4));
+    }
+    permute(out);
+  }
+  constexpr void route_backward(op::WorkList& out) const {
+    const std::int64_t bytes = s_.rows * s_.layer.active_experts * 4;
+    if (s_.spec.tensor > 1 && !(exchanges() && s_.cut))
+      out.push(s_.tensor_group(exchanges() ? op::Kind::all_gather : op::Kind::all_reduce, bytes));
+    out.push(compute(op::Kind::softmax_backward, s_.rows_local, s_.layer.experts));
+    out.push(compute(op::Kind::gemm_tn, s_.layer.experts, s_.h, s_.rows_local));
+    out.push(compute(op::Kind::gemm_nn, s_.rows_local, s_.h, s_.layer.experts));
+  }
+
+ private:
+  [[nodiscard]] constexpr std::int64_t of(program::Letter letter) const { return numbers_(letter); }
+  [[nodiscard]] constexpr bool exchanges() const { return s_.spec.exchanges_tokens(); }
+  [[nodiscard]] constexpr std::int64_t inputs() const { return of(program::Letter::expert_inputs); }
+  [[nodiscard]] constexpr std::int64_t width() const { return of(program::Letter::expert_width); }
+  /// The same product for each expert.
+  [[nodiscard]] constexpr op::Work product(op::Kind kind, std::int64_t n, std::int64_t k) const {
+    const std::int64_t experts = s_.layer.experts / s_.spec.expert;
+    const std::int64_t rows = divide_up(of(program::Letter::expert_rows), experts);
+    op::Work work = kind == op::Kind::gemm_tn ? compute(kind, n, k, rows) : compute(kind, rows, n, k);
+    work.times = static_cast<std::int32_t>(experts);
+    if (kind == op::Kind::gemm_tn) work.writes_one_in = s_.writes_one_in(graph_);
+    return work;
+  }
+  /// Tokens to the order of their experts, or back.
+  constexpr void permute(op::WorkList& out) const {
+    out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * s_.h * s_.e));
+  }
+  /// Rows come back from every part of an expert, and are added.
+  constexpr void collect(op::WorkList& out) const {
+    exchange(out, rows_bytes());
+    push_times(out, compute(op::Kind::add, of(program::Letter::routed_rows) * s_.h), s_.spec.etp() - 1);
+  }
+  /// Elements that a rank sends, in equal parts.
+  [[nodiscard]] constexpr std::int64_t sent(std::int64_t width) const {
+    return round_up(of(program::Letter::routed_rows) * s_.spec.etp() * width, s_.spec.exchange_ranks());
+  }
+  [[nodiscard]] constexpr std::int64_t rows_bytes() const { return sent(s_.h) * s_.e; }
+  [[nodiscard]] constexpr std::int64_t weights_bytes() const { return sent(1) * 4; }
+  constexpr void exchange(op::WorkList& out, std::int64_t bytes) const {
+    push_times(out, group(op::Kind::all_to_all, bytes), s_.spec.exchange_ranks() > 1 ? 1 : 0);
+  }
+  [[nodiscard]] constexpr op::Work group(op::Kind kind, std::int64_t bytes) const {
+    return compute(kind, bytes, s_.spec.exchange_ranks());  // neighbours
+  }
+
+  const LayerShape& s_;
+  const forward::Graph& graph_;
+  const program::Numbers& numbers_;
+};
 
 // ---- the head
 

@@ -28,6 +28,7 @@ struct Batch {
   /// its parameters and gradients: while it works, its neighbours' are under way.
   bool overlap = true;
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
+  double expert_imbalance = program::default_expert_imbalance;  ///< rows of the rank with most over the mean
 };
 
 /// What one rank does and keeps for one layer.

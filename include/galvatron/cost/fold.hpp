@@ -73,7 +73,7 @@ class Fold {
   static constexpr program::Numbers numbers_of(const program::LayerProgram& program, const StrategySpec& spec,
                                                const Batch& batch) {
     const LayerSpec& layer = program.graph.layer;
-    program::Numbers out(layer, spec, batch.microbatch, batch.sequence, batch.precision);
+    program::Numbers out(layer, spec, batch.microbatch, batch.sequence, batch.precision, -1, batch.expert_imbalance);
     if (program.options.whole_logits)
       out.set(program::Letter::chunk,
               out(layer.head == HeadKind::classifier ? program::Letter::samples : program::Letter::rows));
@@ -154,6 +154,18 @@ class Fold {
       case Code::rotate:
       case Code::rotate_back:
         return push(K::rotary, m / pieces, n, pieces);
+      case Code::norm_heads:
+      case Code::norm_heads_back:
+        return norm_heads(shape_, step.code == Code::norm_heads, of(step.l), out);
+      case Code::assemble:
+        return assemble_heads(shape_, out);
+      case Code::assemble_back:
+        return assemble_heads_backward(shape_, out);
+      case Code::narrow:
+        return push(K::copy, m * n * k * e);
+      case Code::narrow_back:
+        push(K::fill, m * n * of(step.l) * e);
+        return push(K::copy, m * n * k * e);
       case Code::attention_forward:
       case Code::cross_forward:
         return out.push(attend(K::attention_forward, step));
@@ -168,13 +180,17 @@ class Fold {
       case Code::gather_biases:
         return push(K::embedding_backward, n, m);
       case Code::route:
-        return route_forward(shape_, out);
+        return experts().route_forward(out);
+      case Code::exchange_counts:
+        return experts().exchange_counts(out);
       case Code::experts_forward:
-        return experts_forward(shape_, p_.graph, out, step.out[0] >= 0);
+      case Code::exchange_forward:
+        return experts().forward(out, step.out[0] >= 0);
       case Code::experts_backward:
-        return experts_backward(shape_, p_.graph, out);
+      case Code::exchange_backward:
+        return experts().backward(out);
       case Code::route_backward:
-        return route_backward(shape_, out);
+        return experts().route_backward(out);
       case Code::gate:
       case Code::gate_backward:
         return push(K::add, m * n);
@@ -249,6 +265,8 @@ class Fold {
     const bool crosses = step.code == Code::cross_forward || step.code == Code::cross_backward;
     return shape_.attention(kind, of(step.m), of(step.n), of(step.k), of(step.l), layer_.causal && !crosses);
   }
+
+  [[nodiscard]] constexpr ExpertCounts experts() const { return {shape_, p_.graph, numbers_}; }
 
   // ---- parameters
 

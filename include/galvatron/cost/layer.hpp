@@ -49,11 +49,12 @@ class LayerPrograms {
     const std::size_t sequence =
         static_cast<std::size_t>(spec.sequence) + (spec.uses_ring() ? sequence_kinds.size() : 0);
     const std::size_t recompute = layer_.kind == LayerKind::block ? static_cast<std::size_t>(spec.recompute) : 0;
-    return (sequence * recomputations + recompute) * 2 + (batch.splits_backward ? 1 : 0);
+    const std::size_t exchange = layer_.experts > 0 && spec.exchanges_tokens() ? 1 : 0;
+    return ((sequence * recomputations + recompute) * 2 + (batch.splits_backward ? 1 : 0)) * 2 + exchange;
   }
 
   LayerSpec layer_;
-  std::array<int, 2 * sequence_kinds.size() * recomputations * 2> index_{};  ///< by kind, from 1
+  std::array<int, 2 * sequence_kinds.size() * recomputations * 4> index_{};  ///< by kind, from 1
   std::vector<program::LayerProgram> programs_;
 };
 
@@ -93,7 +94,7 @@ constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& ba
 }
 
 /// What one rank does and keeps for `layer` under `spec`. The strategy must fit the layer and the batch
-/// (strategy/legality.hpp); expert parallelism is not part of the layer code yet and counts as degree 1.
+/// (strategy/legality.hpp).
 constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
   LayerPrograms programs(layer);
   programs.add(spec, batch);

@@ -323,7 +323,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.gemm_grouped(op::Kind::gemm_nt, /*experts=*/n, /*rows=*/n, n, n, /*offsets=*/tokens, cf, cf, f,
                  /*accumulate=*/false);
   // Of y = w g with g an activation of u: d (rows, n) is the gradient of w g and becomes w g; du from it; d_weights
-  // (rows) by choice, 0 where dropped. du may be u.
+  // (rows) by choice, 0 where dropped. du may be u. An empty order: row i is of choice i.
   d.expert_activation_backward(ActivationKind::gelu, /*rows=*/n, n, /*order=*/tokens, /*weights=*/cf, /*u=*/cf, /*d=*/f,
                                /*du=*/f, /*d_weights=*/f);
   // y = x * sigmoid(l), l (rows); and its gradients, of which dx may be x or dy.

@@ -1,11 +1,12 @@
-// Models from a few numbers, family by family: GPT-2, Llama, BERT, ViT, T5, Swin, Mixtral. None is checked here: see
-// checked().
+// Models from a few numbers, family by family: GPT-2, Llama, BERT, ViT, T5, Swin, mixtures of experts. None is checked
+// here: see checked().
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -40,6 +41,9 @@ struct LlamaShape {
   bool tied = false;
   bool bias = false;
   double norm_epsilon = 1e-5;
+  bool qkv_bias = false;  ///< of queries, keys and values only
+  QueryKeyNorm query_key_norm = QueryKeyNorm::none;
+  LatentAttention latent{};
 };
 
 /// The numbers of a model of the BERT family; 0 stands for the usual value.
@@ -98,12 +102,38 @@ struct SwinShape {
   double norm_epsilon = 1e-5;
 };
 
-/// A Llama whose MLPs are experts.
-struct MixtralShape {
-  LlamaShape dense;
-  std::int64_t experts = 0;
-  std::int64_t active_experts = 0;  ///< of a token
+/// The numbers of a decoder of the Llama family some or all of whose MLPs are experts; 0 stands for the usual value.
+struct MoeShape {
+  LlamaShape dense;                 ///< `ffn` is the MLP's of a block without experts
+  std::int64_t experts = 0;         ///< E
+  std::int64_t active_experts = 0;  ///< k: of a token
+  std::int64_t expert_ffn = 0;      ///< width of an expert, dense.ffn by default
+  RouterSpec router{};
+  std::int64_t shared_ffn = 0;  ///< width of the MLP beside the experts
+  bool shared_gate = false;
+  // Which blocks have experts: all but
+  int first_dense = 0;                           ///< the first (first_k_dense_replace)
+  int sparse_step = 1;                           ///< those whose number from 1 this does not divide
+  std::span<const std::int64_t> dense_blocks{};  ///< and these, by number from 0; what it views outlives the shape
+
+  [[nodiscard]] constexpr bool has_experts(int block) const {
+    return block >= first_dense && (block + 1) % sparse_step == 0 &&
+           std::find(dense_blocks.begin(), dense_blocks.end(), std::int64_t{block}) == dense_blocks.end();
+  }
+  [[nodiscard]] constexpr int blocks_with_experts() const {
+    int count = 0;
+    for (int i = 0; i < dense.layers; ++i) count += has_experts(i) ? 1 : 0;
+    return count;
+  }
 };
+
+/// The coefficient of the balance loss of each block with experts, RouterSpec::balance_loss, that amounts to the
+/// router_aux_loss_coef of Hugging Face transformers. There the loss is c E sum_e f_e P_e with f_e = choices of e / T,
+/// which add up to k, and tokens of all blocks are one pool: with even choices it is c k, and that of each of n blocks
+/// is alpha here.
+constexpr double balance_loss_of(double coefficient, std::int64_t active_experts, int blocks) {
+  return blocks > 0 ? coefficient * static_cast<double>(active_experts) / blocks : 0.0;
+}
 
 /// An embedding, `layers` equal blocks and a head. `block` describes a block and carries the vocabulary.
 inline ModelSpec model_of_equal_blocks(std::string name, LayerSpec block, int layers) {
@@ -149,7 +179,7 @@ inline ModelSpec gpt(std::string name, const GptShape& shape) {
 }
 
 /// Llama (Touvron et al., 2023): rotary positions, RMSNorm before each part, SwiGLU, grouped-query attention, no
-/// biases.
+/// biases. Qwen's, OLMo's and DeepSeek's decoders differ in their attention.
 inline ModelSpec llama(std::string name, const LlamaShape& shape) {
   LayerSpec block = detail::block_of(shape);
   if (shape.kv_heads != 0) block.kv_heads = shape.kv_heads;
@@ -158,15 +188,25 @@ inline ModelSpec llama(std::string name, const LlamaShape& shape) {
   block.position = PositionKind::rotary;
   block.bias = shape.bias;
   block.rope_theta = shape.rope_theta;
+  block.qkv_bias = shape.qkv_bias;
+  block.query_key_norm = shape.query_key_norm;
+  block.latent = shape.latent;
   return model_of_equal_blocks(std::move(name), block, shape.layers);
 }
 
-/// Mixtral (Jiang et al., 2024): Llama with a router before the MLPs of each block.
-inline ModelSpec mixtral(std::string name, const MixtralShape& shape) {
+/// Mixtures of experts (Shazeer et al., 2017; Jiang et al., 2024): a Llama with a router and experts in place of the
+/// MLPs of its blocks, or of some.
+inline ModelSpec moe(std::string name, const MoeShape& shape) {
   ModelSpec model = llama(std::move(name), shape.dense);
-  for (LayerSpec& block : model.blocks) {
+  for (int i = 0; i < static_cast<int>(model.blocks.size()); ++i) {
+    if (!shape.has_experts(i)) continue;
+    LayerSpec& block = model.blocks[static_cast<std::size_t>(i)];
+    if (shape.expert_ffn != 0) block.ffn = shape.expert_ffn;
     block.experts = shape.experts;
     block.active_experts = shape.active_experts;
+    block.router = shape.router;
+    block.shared_ffn = shape.shared_ffn;
+    block.shared_gate = shape.shared_gate;
   }
   return model;
 }

@@ -21,6 +21,7 @@ inline constexpr std::int64_t vocabulary = std::int64_t{1} << 24;
 inline constexpr std::int64_t positions = std::int64_t{1} << 24;
 inline constexpr std::int64_t layers = std::int64_t{1} << 12;
 inline constexpr std::int64_t experts = std::int64_t{1} << 12;
+inline constexpr std::int64_t experts_ffn = std::int64_t{1} << 24;  ///< experts times their width
 }  // namespace model_limits
 
 /// Why a router of k of E experts makes no sense; empty when it does.
@@ -66,14 +67,31 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (!within(layer.kv_heads, layer.heads) || layer.heads % layer.kv_heads != 0)
     return "the number of key/value heads divides that of the attention heads.";
   if (!within(layer.head_dim, model_limits::head_dim)) return "the width of a head is from 1 to 4096.";
-  if (layer.position == PositionKind::rotary && layer.head_dim % 2 != 0)
+  if (layer.position == PositionKind::rotary && layer.latent.rank == 0 && layer.head_dim % 2 != 0)
     return "rotary positions turn pairs of elements: the width of a head is even.";
   if (layer.position == PositionKind::rotary && !(layer.rope_theta > 0 && layer.rope_theta <= 1e15))
     return "the base of rotary positions is positive and at most 1e15.";
+  if (layer.query_key_norm != QueryKeyNorm::none && layer.norm != NormKind::rms_norm)
+    return "queries and keys have RMS norms where the layer has them.";
+  if (const LatentAttention& latent = layer.latent; latent.rank != 0) {
+    if (layer.kv_heads != layer.heads || layer.position != PositionKind::rotary || layer.norm != NormKind::rms_norm ||
+        layer.bias || layer.qkv_bias || layer.query_key_norm != QueryKeyNorm::none || layer.memory.any())
+      return "latent attention has as many heads of keys as of queries, rotary positions, RMS norms and no biases.";
+    if (!within(latent.rank, model_limits::hidden) || latent.query_rank < 0 || latent.query_rank > model_limits::hidden)
+      return "the ranks of latent attention are at most 262144.";
+    if (!(latent.norm_epsilon > 0 && latent.norm_epsilon < 1)) return "the epsilon of the norms is between 0 and 1.";
+    if (!within(latent.rotary_dim, layer.head_dim - 1) || latent.rotary_dim % 2 != 0 ||
+        !within(latent.value_dim, layer.head_dim))
+      return "of a head of latent attention positions turn an even part, and values are not wider.";
+  } else if (latent != LatentAttention{}) {
+    return "the widths of latent attention belong to a layer that has it.";
+  }
   if (!within(layer.ffn, model_limits::ffn)) return "the width of the MLP is from 1 to 1048576.";
   if (layer.experts != 0 &&
       (!within(layer.experts, model_limits::experts) || !within(layer.active_experts, layer.experts) || layer.bias))
     return "experts are 1 to 4096, a token goes to 1 of them to all, and their linear layers have no biases.";
+  if (layer.experts > 0 && layer.experts * layer.ffn > model_limits::experts_ffn)
+    return "experts times their width is at most 16777216.";
   if (layer.experts != 0)
     if (const auto why = why_inconsistent(layer.router, layer.experts, layer.active_experts); !why.empty()) return why;
   if (layer.shared_ffn < 0 || layer.shared_ffn > model_limits::ffn || (layer.shared_ffn > 0 && layer.experts == 0) ||

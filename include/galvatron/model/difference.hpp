@@ -55,6 +55,7 @@ std::string field_text(E value) {
   if constexpr (std::same_as<E, ActivationKind>) return name("gelu", "swiglu", "relu").at(at);
   if constexpr (std::same_as<E, PositionKind>) return name("learned", "rotary", "relative").at(at);
   if constexpr (std::same_as<E, NormOrder>) return name("before", "after").at(at);
+  if constexpr (std::same_as<E, QueryKeyNorm>) return name("none", "heads", "all").at(at);
   if constexpr (std::same_as<E, RouterKind>) return name("softmax", "sigmoid").at(at);
   if constexpr (std::same_as<E, BalanceScope>) return name("sequence", "micro_batch", "data_ranks").at(at);
   if constexpr (std::same_as<E, DropOrder>) return name("position", "weight").at(at);
@@ -67,8 +68,8 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   // A field that LayerSpec gains has to be named here, or this does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
                causal, tied, rope_theta, norm_epsilon, layers, tokens, memory, target, norm_order, closing_norm, window,
-               shift, bias_rows, merges, experts, active_experts, router, shared_ffn, shared_gate, patch_width,
-               class_token, token_types, head, loss_weight, place, forward_pass] = b;
+               shift, bias_rows, merges, qkv_bias, query_key_norm, latent, experts, active_experts, router, shared_ffn,
+               shared_gate, patch_width, class_token, token_types, head, loss_weight, place, forward_pass] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
   f("attention heads", a.heads, heads);
@@ -83,6 +84,13 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("kind of positions", a.position, position);
   f("base of the rotary positions", a.rope_theta, rope_theta);
   f("biases", a.bias, bias);
+  f("biases of queries, keys and values", a.qkv_bias, qkv_bias);
+  f("norms of queries and keys", a.query_key_norm, query_key_norm);
+  f("rank of keys and values", a.latent.rank, latent.rank);
+  f("rank of queries", a.latent.query_rank, latent.query_rank);
+  f("rotary part of a head", a.latent.rotary_dim, latent.rotary_dim);
+  f("width of a head of values", a.latent.value_dim, latent.value_dim);
+  f("epsilon of the norms of latent vectors", a.latent.norm_epsilon, latent.norm_epsilon);
   f("tied embeddings", a.tied, tied);
   f("causal attention", a.causal, causal);
   f("experts", a.experts, experts);

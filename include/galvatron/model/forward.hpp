@@ -24,7 +24,10 @@ enum class Kind : std::uint8_t {
   activation,     ///< y = act(x); for gated kinds x is gate | up
   multiply,       ///< y = a * b, element by element
   add,            ///< y = a + b
-  rotate,         ///< queries and keys of a fused projection turned by their positions (RoPE)
+  rotate,         ///< the first heads of a row turned by their positions (RoPE)
+  norm_heads,     ///< queries and keys of a fused projection, in runs of gamma's width, each with its RMS norm
+  assemble,       ///< queries, keys and values of latent attention as a fused projection; values are padded with zeros
+  narrow,         ///< the first elements of every head
   attend,         ///< self-attention of a fused projection: queries | keys | values; with a table, biases by distance
   cross_attend,   ///< attention of queries to keys | values of other tokens, without a mask
   experts,        ///< a router chooses some of several MLPs for a token; y is the sum of theirs by its weights
@@ -42,7 +45,8 @@ enum class Kind : std::uint8_t {
 constexpr bool is_attention(Kind kind) { return kind == Kind::attend || kind == Kind::cross_attend; }
 /// True for operations that write their result over their first operand.
 constexpr bool works_in_place(Kind kind) {
-  return kind == Kind::rotate || kind == Kind::add_positions || kind == Kind::add_segment || kind == Kind::prepend;
+  return kind == Kind::rotate || kind == Kind::norm_heads || kind == Kind::add_positions || kind == Kind::add_segment ||
+         kind == Kind::prepend;
 }
 
 /// What the rows of a tensor are.
@@ -91,6 +95,7 @@ struct WeightSpec {
   int products = 0;              ///< linear layers and experts that it is a factor of
   std::int64_t copies = 1;       ///< rows are of so many matrices, each with the sections: of experts
   bool of_experts = false;       ///< a parameter group of its own: experts have ranks of their own
+  double epsilon = 0;            ///< of the norm that it scales
   bool balances = false;         ///< no gradient steps it, but the load of experts (RouterSpec::bias_rate)
 
   /// True where it is divided over tensor-parallel ranks.
@@ -99,12 +104,15 @@ struct WeightSpec {
 
 struct Node {
   Kind operation{};
-  std::array<int, 2> inputs{-1, -1};  ///< tensors
-  int output = -1;                    ///< tensor; -1 of a loss
-  /// Weight and bias, gamma and beta, a table (and a bias); of experts router, inputs, outputs, bias of the choice.
+  std::array<int, 3> inputs{-1, -1, -1};  ///< tensors
+  int output = -1;                        ///< tensor; -1 of a loss
+  /// Weight and bias, gamma and beta (gammas of queries and keys), a table (and a bias); of experts router, inputs,
+  /// outputs, bias of the choice.
   std::array<int, 4> weights{-1, -1, -1, -1};
   NormKind norm{};
   ActivationKind activation{};
+  std::int64_t heads = 0;       ///< that are turned
+  std::int64_t head_width = 0;  ///< of them
 };
 
 /// A layer's forward pass. The first input is -1 where tokens come in, the first output where a loss comes out. A
@@ -229,12 +237,17 @@ class Builder {
     graph_.takes_data = true;
     return input(width, rows);
   }
+  /// With the epsilon of the layer's norms.
   constexpr Tensor norm(Tensor x, Weight gamma, Weight beta = {}) {
+    return norm(x, gamma, beta, graph_.layer.norm_epsilon);
+  }
+  constexpr Tensor norm(Tensor x, Weight gamma, Weight beta, double epsilon) {
     check(!width_of(x).split, "a norm needs whole rows: its operand is split over tensor-parallel ranks");
     check(is_vector(gamma, width_of(x)) && (beta.id < 0 || is_vector(beta, width_of(x))),
           "a norm's parameters have its operand's width");
     Node node = unary(Kind::norm, x, shape_of(x), {gamma, beta});
     node.norm = graph_.layer.norm;
+    graph_.weights[static_cast<std::size_t>(gamma.id)].epsilon = epsilon;
     return push(node);
   }
   /// The same with parameters of these names; RMS norms have no beta.
@@ -275,7 +288,50 @@ class Builder {
           "a gate multiplies whole rows by one number each");
     return binary(Kind::gate, a, b, width_of(a));
   }
-  constexpr Tensor rotate(Tensor qkv) { return push(unary(Kind::rotate, qkv, shape_of(qkv))); }
+  /// Queries and keys of a fused projection.
+  constexpr Tensor rotate(Tensor qkv) {
+    return rotate(qkv, graph_.layer.heads + graph_.layer.kv_heads, graph_.layer.head_dim);
+  }
+  constexpr Tensor rotate(Tensor x, std::int64_t heads, std::int64_t head_width) {
+    check(head_width % 2 == 0 && heads * head_width <= width_of(x).extent,
+          "positions turn pairs of elements of the first heads of a row");
+    Node node = unary(Kind::rotate, x, shape_of(x));
+    node.heads = heads;
+    node.head_width = head_width;
+    return push(node);
+  }
+  /// @param query_gamma, key_gamma  of one width, that of a head, or of all queries and of all keys
+  constexpr Tensor norm_heads(Tensor qkv, Weight query_gamma, Weight key_gamma) {
+    const std::int64_t q = graph_.weight(query_gamma.id).rows.extent;
+    const std::int64_t k = graph_.weight(key_gamma.id).rows.extent;
+    check(has_sections(qkv, {queries(), keys(), keys()}) &&
+              ((q == graph_.layer.head_dim && k == q) || (q == queries() && k == keys())) &&
+              !graph_.weight(query_gamma.id).is_split() && !graph_.weight(key_gamma.id).is_split(),
+          "queries and keys of a fused projection have norms of their heads, or of all of them");
+    for (const Weight gamma : {query_gamma, key_gamma})
+      graph_.weights[static_cast<std::size_t>(gamma.id)].epsilon = graph_.layer.norm_epsilon;
+    return push(unary(Kind::norm_heads, qkv, shape_of(qkv), {query_gamma, key_gamma}));
+  }
+  /// @param q           of all heads what positions turn, then the rest
+  /// @param kv          of all heads what positions do not turn of keys, then values
+  /// @param rotary_key  what they turn, of all heads
+  constexpr Tensor assemble(Tensor q, Tensor kv, Tensor rotary_key) {
+    const LayerSpec& l = graph_.layer;
+    const std::int64_t turned = l.heads * l.latent.rotary_dim;
+    check(has_sections(q, {turned, queries() - turned, 0}) &&
+              has_sections(kv, {queries() - turned, l.heads * l.latent.value_dim, 0}) &&
+              width_of(rotary_key) == whole(l.latent.rotary_dim),
+          "latent attention has operands of its layer's heads and widths");
+    Node node = unary(Kind::assemble, q, {split(3 * queries(), {queries(), queries(), queries()}), rows_of(q)});
+    node.inputs = {q.id, kv.id, rotary_key.id};
+    return push(node);
+  }
+  /// @param width  of the result
+  constexpr Tensor narrow(Tensor x, Width width) {
+    check(width_of(x).extent == queries() && width.extent <= queries() && width.split == width_of(x).split,
+          "the first elements of every head are no wider than the heads");
+    return push(unary(Kind::narrow, x, {width, rows_of(x)}));
+  }
   /// @param out     width of the result
   /// @param biases  a table of biases of scores by distance
   constexpr Tensor attend(Tensor qkv, Width out, Weight biases = {}) {
@@ -316,7 +372,7 @@ class Builder {
   }
   constexpr Tensor mean(Tensor x) { return push(unary(Kind::mean, x, {width_of(x), Rows::samples})); }
   constexpr void cross_entropy(Tensor x, Weight table, Weight bias = {}) {
-    push({.operation = Kind::cross_entropy, .inputs = {x.id, -1}, .weights = {table.id, bias.id, -1, -1}});
+    push({.operation = Kind::cross_entropy, .inputs = {x.id, -1, -1}, .weights = {table.id, bias.id, -1, -1}});
   }
   /// What goes to other layers: the first output, then the second.
   constexpr void output(Tensor y) {
@@ -367,7 +423,7 @@ class Builder {
   }
   constexpr Node unary(Kind operation, Tensor x, const TensorSpec& result, const std::array<Weight, 4>& weights = {}) {
     return {.operation = operation,
-            .inputs = {x.id, -1},
+            .inputs = {x.id, -1, -1},
             .output = tensor(result),
             .weights = {weights[0].id, weights[1].id, weights[2].id, weights[3].id}};
   }

@@ -16,7 +16,8 @@
 namespace galvatron {
 
 /// The model types that parse_huggingface_config knows.
-inline constexpr std::string_view huggingface_model_types = "gpt2, llama, bert, vit, t5, swin, mixtral";
+inline constexpr std::string_view huggingface_model_types =
+    "gpt2, llama, bert, vit, t5, swin, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek_v2, deepseek_v3";
 
 /// The model that a Hugging Face config.json describes, of one of huggingface_model_types. `name` becomes its name and
 /// opens the messages. Dropout rates and generation settings are not read. Errors (usage): malformed JSON, a missing or
@@ -31,10 +32,18 @@ inline Result<ModelSpec> parse_huggingface_config(std::string_view text, const s
     std::string_view type;
     Result<ModelSpec> (*read)(JsonObject& fields, std::string name);
   };
-  constexpr Reader readers[] = {{"gpt2", detail::gpt2_from},      {"llama", detail::llama_from},
-                                {"bert", detail::bert_from},      {"vit", detail::vit_from},
-                                {"t5", detail::t5_from},          {"swin", detail::swin_from},
-                                {"mixtral", detail::mixtral_from}};
+  constexpr Reader readers[] = {{"gpt2", detail::gpt2_from},
+                                {"llama", detail::llama_from},
+                                {"bert", detail::bert_from},
+                                {"vit", detail::vit_from},
+                                {"t5", detail::t5_from},
+                                {"swin", detail::swin_from},
+                                {"mixtral", detail::mixtral_from},
+                                {"qwen2_moe", detail::qwen2_moe_from},
+                                {"qwen3_moe", detail::qwen3_moe_from},
+                                {"olmoe", detail::olmoe_from},
+                                {"deepseek_v2", detail::deepseek_v2_from},
+                                {"deepseek_v3", detail::deepseek_v3_from}};
   for (const Reader& reader : readers)
     if (reader.type == type) return reader.read(fields, name);
   return usage_error(fields.name("model_type") + ": \"" + detail::one_line(type, 40) +

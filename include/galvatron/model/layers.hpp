@@ -36,8 +36,18 @@ constexpr forward::Width mlp_inputs(const LayerSpec& l, std::int64_t ffn) {
 constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
   const std::int64_t q = l.heads * l.head_dim;
   const std::int64_t kv = l.kv_heads * l.head_dim;
-  forward::Tensor qkv = b.linear(n, ParameterName::qkv_weight, ParameterName::qkv_bias,
-                                 forward::Builder::split(q + 2 * kv, {q, kv, kv}));  // (T, q + 2 kv)
+  const forward::Width width = forward::Builder::split(q + 2 * kv, {q, kv, kv});
+  const forward::Weight w = b.weight(ParameterName::qkv_weight, width, forward::Builder::whole(l.hidden));
+  forward::Tensor qkv = b.linear(
+      n, w, l.bias || l.qkv_bias ? b.vector(ParameterName::qkv_bias, width) : forward::Weight{});  // (T, q + 2 kv)
+  if (l.query_key_norm != QueryKeyNorm::none) {
+    const bool heads = l.query_key_norm == QueryKeyNorm::heads;
+    const auto gamma = [&](ParameterName name, std::int64_t all) {
+      return b.vector(name, forward::Builder::whole(heads ? l.head_dim : all), ParameterInit::one);
+    };
+    const forward::Weight of_queries = gamma(ParameterName::query_gamma, q);
+    qkv = b.norm_heads(qkv, of_queries, gamma(ParameterName::key_gamma, kv));
+  }
   if (l.position == PositionKind::rotary) qkv = b.rotate(qkv);
   const forward::Weight biases = l.position == PositionKind::relative
                                      ? b.weight(ParameterName::relative_positions, forward::Builder::whole(l.bias_rows),
@@ -46,6 +56,38 @@ constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l
   const forward::Tensor o = b.attend(qkv, forward::Builder::split(q), biases);  // (T, q)
   return b.linear(o, ParameterName::attention_out_weight, ParameterName::attention_out_bias,
                   forward::Builder::whole(l.hidden), detail::residual_deviation(l));  // (T, H)
+}
+
+/// The same with latent attention. r of a head's d elements are turned by positions, c = query rank, k = rank, and v is
+/// the width of a head of values.
+constexpr forward::Tensor latent_attention(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
+  const forward::Width h = forward::Builder::whole(l.hidden);
+  const auto [rank, query_rank, r, v, epsilon] = l.latent;
+  const std::int64_t turned = l.heads * r;
+  const std::int64_t others = l.heads * (l.head_dim - r);
+  const auto normed = [&](ParameterName down, ParameterName gamma, std::int64_t width) {
+    const forward::Width w = forward::Builder::whole(width);
+    const forward::Tensor x = b.linear(n, b.weight(down, w, h));
+    return b.norm(x, b.vector(gamma, w, ParameterInit::one), {}, epsilon);
+  };
+  forward::Tensor x = n;
+  if (query_rank > 0) x = normed(ParameterName::query_down_weight, ParameterName::query_gamma, query_rank);  // (T, c)
+  const forward::Width of_queries = query_rank > 0 ? forward::Builder::whole(query_rank) : h;
+  const forward::Weight wq = b.weight(ParameterName::query_up_weight,
+                                      forward::Builder::split(turned + others, {turned, others, 0}), of_queries);
+  const forward::Tensor q = b.rotate(b.linear(x, wq), l.heads, r);                                      // (T, A d)
+  const forward::Tensor c = normed(ParameterName::latent_down_weight, ParameterName::key_gamma, rank);  // (T, k)
+  const forward::Tensor kv =
+      b.linear(c, b.weight(ParameterName::latent_up_weight,
+                           forward::Builder::split(others + l.heads * v, {others, l.heads * v, 0}),
+                           forward::Builder::whole(rank)));  // (T, A (d - r) + A v)
+  const forward::Weight wr = b.weight(ParameterName::key_rotary_weight, forward::Builder::whole(r), h);
+  const forward::Tensor key = b.rotate(b.linear(n, wr), 1, r);                                     // (T, r)
+  forward::Tensor o = b.attend(b.assemble(q, kv, key), forward::Builder::split(turned + others));  // (T, A d)
+  const forward::Width values = forward::Builder::split(l.heads * v);
+  if (v < l.head_dim) o = b.narrow(o, values);  // (T, A v)
+  return b.linear(o,
+                  b.weight(ParameterName::attention_out_weight, h, values, detail::residual_deviation(l)));  // (T, H)
 }
 
 /// Attention of a decoder to the encoder's output: n (T, H), memory (M, H) -> (T, H).
@@ -115,7 +157,7 @@ constexpr forward::Graph block_forward(const LayerSpec& l) {
       x = b.norm(b.add(x, part(x)), gamma, beta);
   };
   residual(ParameterName::norm1_gamma, ParameterName::norm1_beta,
-           [&](forward::Tensor n) { return self_attention(b, l, n); });
+           [&](forward::Tensor n) { return l.latent.rank > 0 ? latent_attention(b, l, n) : self_attention(b, l, n); });
   if (l.memory.any())
     residual(ParameterName::norm3_gamma, ParameterName::norm3_beta,
              [&](forward::Tensor n) { return cross_attention(b, l, n, memory); });

@@ -50,6 +50,14 @@ enum class ParameterName : std::uint8_t {
   shared_in_weight,    ///< (shared ffn, H), or gate rows and then up rows: the MLP beside the experts
   shared_out_weight,   ///< (H, shared ffn)
   shared_gate_weight,  ///< (1, H)
+  // Behind those of users' layers. Of attention with norms of queries and keys, or latent:
+  query_gamma = 56,    ///< (head_dim), (A * head_dim) of a norm of all queries, or (query rank)
+  key_gamma,           ///< (head_dim), (A_kv * head_dim) of a norm of all keys, or (rank)
+  query_down_weight,   ///< (query rank, H)
+  query_up_weight,     ///< (A * head_dim, query rank or H): rows that positions turn, of all heads, then the others
+  latent_down_weight,  ///< (rank, H)
+  latent_up_weight,    ///< (A * (head_dim - rotary_dim + value_dim), rank): rows of keys, of all heads, then values
+  key_rotary_weight,   ///< (rotary_dim, H)
 };
 
 /// Their names in files, in this order.
@@ -66,11 +74,18 @@ inline constexpr auto parameter_names = std::to_array<std::string_view>(
      "transform_weight", "transform_bias", "logits_bias",
      // block with experts: the numbers of names choose the streams of initial values and stay as they are
      "router_bias", "shared_in_weight", "shared_out_weight", "shared_gate_weight"});
+inline constexpr auto late_parameter_names =
+    std::to_array<std::string_view>({"query_gamma", "key_gamma", "query_down_weight", "query_up_weight",
+                                     "latent_down_weight", "latent_up_weight", "key_rotary_weight"});
 static_assert(static_cast<std::size_t>(ParameterName::shared_gate_weight) + 1 == parameter_names.size());
 
 /// Parameters of layers that are not of this library: so many names.
 inline constexpr int user_parameters = 16;
 inline constexpr int first_user_parameter = 40;
+inline constexpr int first_late_parameter = static_cast<int>(ParameterName::query_gamma);
+static_assert(first_user_parameter + user_parameters == first_late_parameter);
+static_assert(static_cast<std::size_t>(ParameterName::key_rotary_weight) + 1 ==
+              first_late_parameter + late_parameter_names.size());
 /// The i-th of them; from 0.
 constexpr ParameterName user_parameter(int i) { return static_cast<ParameterName>(first_user_parameter + i); }
 
@@ -80,8 +95,9 @@ inline constexpr std::array<std::string_view, user_parameters> user_parameter_na
 
 constexpr std::string_view name_of(ParameterName name) {
   const auto number = static_cast<std::size_t>(name);
-  return number < parameter_names.size() ? parameter_names[number]
-                                         : user_parameter_names[number - first_user_parameter];
+  if (number < parameter_names.size()) return parameter_names[number];
+  return number < first_late_parameter ? user_parameter_names[number - first_user_parameter]
+                                       : late_parameter_names[number - first_late_parameter];
 }
 
 /// The parameter of that name, if there is one.
@@ -90,6 +106,8 @@ constexpr std::optional<ParameterName> parameter_named(std::string_view name) {
     if (parameter_names[i] == name) return static_cast<ParameterName>(i);
   for (int i = 0; i < user_parameters; ++i)
     if (user_parameter_names[static_cast<std::size_t>(i)] == name) return user_parameter(i);
+  for (std::size_t i = 0; i < late_parameter_names.size(); ++i)
+    if (late_parameter_names[i] == name) return static_cast<ParameterName>(first_late_parameter + i);
   return std::nullopt;
 }
 

@@ -33,6 +33,25 @@ enum class HeadKind : std::uint8_t {
   classifier,       ///< norm, then logits of one vector a sample over the classes, with biases; V counts the classes
 };
 
+/// Which RMS norms queries and keys have before positions turn them.
+enum class QueryKeyNorm : std::uint8_t {
+  none,
+  heads,  ///< each head by itself, with one gamma for all of queries and one for all of keys (Qwen3)
+  all,    ///< all queries of a token together, and all keys (OLMoE)
+};
+
+/// Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1): keys and values are
+/// products of a normed vector of `rank` numbers a token. Of a head of queries and keys positions turn the first
+/// `rotary_dim` elements only, and those of keys are one vector for all heads.
+struct LatentAttention {
+  std::int64_t rank = 0;        ///< of keys and values; 0: they are products of the block's input
+  std::int64_t query_rank = 0;  ///< the same of queries
+  std::int64_t rotary_dim = 0;  ///< less than head_dim
+  std::int64_t value_dim = 0;   ///< width of a head of values, at most head_dim
+  double norm_epsilon = 1e-6;   ///< of the norms of those vectors
+  friend constexpr bool operator==(const LatentAttention&, const LatentAttention&) = default;
+};
+
 /// How a router scores experts for a token, from its logits. Ties go to the lower number.
 enum class RouterKind : std::uint8_t {
   softmax,  ///< probabilities; of a group of experts its largest (Mixtral, Qwen, OLMoE, DeepSeek-V2)
@@ -148,15 +167,18 @@ struct LayerSpec {
   std::int64_t shift = 0;                    ///< of the windows, in tokens down and to the right
   std::int64_t bias_rows = 0;                ///< of the table of relative positions that this block owns
   bool merges = false;                       ///< the input is 4 tokens of H / 2 for one of H (Swin)
-  std::int64_t experts = 0;                  ///< MLPs of which a router chooses; 0: one MLP without a router
-  std::int64_t active_experts = 0;           ///< k: chosen for a token
-  RouterSpec router{};                       ///< of the experts
-  std::int64_t shared_ffn = 0;               ///< width of an MLP for all tokens beside the experts; 0: none
-  bool shared_gate = false;                  ///< its result is multiplied by sigmoid(x w) (Qwen2-MoE)
-  std::int64_t patch_width = 0;              ///< embedding: numbers of an image patch; 0: tokens of a vocabulary
-  bool class_token = false;                  ///< embedding: a sample's first token is learned, the others are patches;
-                                             ///< classifier: it reads that token instead of the mean of all
-  std::int64_t token_types = 0;              ///< embedding: rows of a table of segments
+  bool qkv_bias = false;                     ///< queries, keys and values have a bias, others as `bias` says (Qwen2)
+  QueryKeyNorm query_key_norm = QueryKeyNorm::none;
+  LatentAttention latent{};
+  std::int64_t experts = 0;         ///< MLPs of which a router chooses; 0: one MLP without a router
+  std::int64_t active_experts = 0;  ///< k: chosen for a token
+  RouterSpec router{};              ///< of the experts
+  std::int64_t shared_ffn = 0;      ///< width of an MLP for all tokens beside the experts; 0: none
+  bool shared_gate = false;         ///< its result is multiplied by sigmoid(x w) (Qwen2-MoE)
+  std::int64_t patch_width = 0;     ///< embedding: numbers of an image patch; 0: tokens of a vocabulary
+  bool class_token = false;         ///< embedding: a sample's first token is learned, the others are patches;
+                                    ///< classifier: it reads that token instead of the mean of all
+  std::int64_t token_types = 0;     ///< embedding: rows of a table of segments
   HeadKind head = HeadKind::language;
   double loss_weight = 1;  ///< of a head's loss in the model's
   BundlePlace place{};     ///< in the model's graph
@@ -179,7 +201,8 @@ struct LayerSpec {
   /// a norm.
   [[nodiscard]] constexpr bool is_plain_block() const {
     return kind == LayerKind::block && forward_pass == nullptr && !memory.any() && norm_order == NormOrder::before &&
-           !closing_norm && window == 0 && position != PositionKind::relative && !merges && experts == 0;
+           !closing_norm && window == 0 && position != PositionKind::relative && !merges && !qkv_bias &&
+           query_key_norm == QueryKeyNorm::none && latent.rank == 0 && experts == 0;
   }
 
   // What crosses the layer's borders.

@@ -113,19 +113,127 @@ inline constexpr ModelPreset<SwinShape> swin_presets[] = {
     {"swin-huge-32", {.depths = {2, 2, 26, 2}, .hidden = 320, .heads = {8, 16, 32, 64}}},
     {"swin-huge-48", {.depths = {2, 2, 42, 2}, .hidden = 320, .heads = {8, 16, 32, 64}}},
 };
-// Jiang et al., "Mixtral of experts", 2024 (the positions of the released weights).
-inline constexpr ModelPreset<MixtralShape> mixtral_presets[] = {
-    {"mixtral-8x7b",
-     {.dense = {.layers = 32,
-                .hidden = 4096,
-                .heads = 32,
+/// What Mixtral's models have in common, and in what they differ. The coefficient of the balance loss is that of their
+/// config.json.
+constexpr MoeShape mixtral(int layers, std::int64_t hidden, std::int64_t heads, std::int64_t ffn,
+                           std::int64_t positions, double coefficient) {
+  return {
+      .dense = {.layers = layers,
+                .hidden = hidden,
+                .heads = heads,
                 .kv_heads = 8,
-                .ffn = 14336,
+                .ffn = ffn,
                 .vocabulary = 32000,
-                .positions = 32768,
+                .positions = positions,
                 .rope_theta = 1e6},
       .experts = 8,
-      .active_experts = 2}},
+      .active_experts = 2,
+      .router = {.balance_loss = balance_loss_of(coefficient, 2, layers), .balance_scope = BalanceScope::micro_batch}};
+}
+
+/// What Qwen3's models have in common.
+constexpr MoeShape qwen3_moe(int layers, std::int64_t hidden, std::int64_t heads, std::int64_t ffn,
+                             std::int64_t expert_ffn) {
+  return {.dense = {.layers = layers,
+                    .hidden = hidden,
+                    .heads = heads,
+                    .kv_heads = 4,
+                    .ffn = ffn,
+                    .vocabulary = 151936,
+                    .positions = 40960,
+                    .head_dim = 128,
+                    .rope_theta = 1e6,
+                    .norm_epsilon = 1e-6,
+                    .query_key_norm = QueryKeyNorm::heads},
+          .experts = 128,
+          .active_experts = 8,
+          .expert_ffn = expert_ffn,
+          .router = {.balance_loss = balance_loss_of(0.001, 8, layers), .balance_scope = BalanceScope::micro_batch}};
+}
+
+/// What DeepSeek's models have in common. Their positions are those of their first training: the released weights have
+/// been trained on with scaled ones.
+constexpr LlamaShape deepseek(int layers, std::int64_t hidden, std::int64_t heads, std::int64_t ffn,
+                              std::int64_t vocabulary, std::int64_t query_rank) {
+  return {.layers = layers,
+          .hidden = hidden,
+          .heads = heads,
+          .ffn = ffn,
+          .vocabulary = vocabulary,
+          .positions = 4096,
+          .head_dim = 192,
+          .norm_epsilon = 1e-6,
+          .latent = {.rank = 512, .query_rank = query_rank, .rotary_dim = 64, .value_dim = 128}};
+}
+
+// Jiang et al., "Mixtral of experts", 2024 (the positions of the released weights); mixtral-8x22b: Mistral AI, 2024.
+// Yang et al., "Qwen2 technical report", 2024; Yang et al., "Qwen3 technical report", 2025; Muennighoff et al., "OLMoE:
+// open mixture-of-experts language models", 2024 (with its z-loss); DeepSeek-AI, "DeepSeek-V2" and "DeepSeek-V3
+// technical report", 2024 (with its rate of the experts' biases; without the layer that predicts a second token).
+inline constexpr ModelPreset<MoeShape> moe_presets[] = {
+    {"moe-tiny",
+     {.dense = {.layers = 4, .hidden = 128, .heads = 4, .ffn = 128, .vocabulary = 256, .positions = 256},
+      .experts = 8,
+      .active_experts = 2,
+      .router = {.balance_loss = 0.01}}},
+    {"mixtral-8x7b", mixtral(32, 4096, 32, 14336, 32768, 0.02)},
+    {"mixtral-8x22b", mixtral(56, 6144, 48, 16384, 65536, 0.001)},
+    {"qwen2-moe-57b-a14b",
+     {.dense = {.layers = 28,
+                .hidden = 3584,
+                .heads = 28,
+                .kv_heads = 4,
+                .ffn = 18944,
+                .vocabulary = 151936,
+                .positions = 131072,
+                .rope_theta = 1e6,
+                .norm_epsilon = 1e-6,
+                .qkv_bias = true},
+      .experts = 64,
+      .active_experts = 8,
+      .expert_ffn = 2560,
+      .router = {.renormalise = false,
+                 .balance_loss = balance_loss_of(0.001, 8, 28),
+                 .balance_scope = BalanceScope::micro_batch},
+      .shared_ffn = 20480,
+      .shared_gate = true}},
+    {"qwen3-moe-30b-a3b", qwen3_moe(48, 2048, 32, 6144, 768)},
+    {"qwen3-moe-235b-a22b", qwen3_moe(94, 4096, 64, 12288, 1536)},
+    {"olmoe-1b-7b",
+     {.dense = {.layers = 16,
+                .hidden = 2048,
+                .heads = 16,
+                .ffn = 1024,
+                .vocabulary = 50304,
+                .positions = 4096,
+                .query_key_norm = QueryKeyNorm::all},
+      .experts = 64,
+      .active_experts = 8,
+      .router = {.renormalise = false,
+                 .balance_loss = balance_loss_of(0.01, 8, 16),
+                 .balance_scope = BalanceScope::micro_batch,
+                 .z_loss = 0.001}}},
+    {"deepseek-v2-lite",
+     {.dense = deepseek(27, 2048, 16, 10944, 102400, 0),
+      .experts = 64,
+      .active_experts = 6,
+      .expert_ffn = 1408,
+      .router = {.renormalise = false, .balance_loss = 0.001},
+      .shared_ffn = 2 * 1408,
+      .first_dense = 1}},
+    {"deepseek-v3",
+     {.dense = deepseek(61, 7168, 128, 18432, 129280, 1536),
+      .experts = 256,
+      .active_experts = 8,
+      .expert_ffn = 2048,
+      .router = {.kind = RouterKind::sigmoid,
+                 .scale = 2.5,
+                 .groups = 8,
+                 .top_groups = 4,
+                 .balance_loss = 1e-4,
+                 .bias_rate = 1e-3},
+      .shared_ffn = 2048,
+      .first_dense = 3}},
 };
 
 /// Calls visit(preset, builder) for every preset until it returns true.
@@ -137,7 +245,7 @@ void for_each_preset(const Visit& visit) {
     return false;
   };
   of(gpt_presets, gpt) || of(llama_presets, llama) || of(bert_presets, bert) || of(vit_presets, vit) ||
-      of(t5_presets, t5) || of(swin_presets, swin) || of(mixtral_presets, mixtral);
+      of(t5_presets, t5) || of(swin_presets, swin) || of(moe_presets, moe);
 }
 
 /// Names of the Hugging Face hub that say nothing of the preset's.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/op/kind.hpp>
@@ -44,8 +45,9 @@ constexpr Flops flops_of(const Work& w) {
   return {0};
 }
 
-/// A list of work with the capacity for one layer's pass; no allocation, so that it also lives at compile time. An
-/// empty list costs nothing to make: the slots are not cleared, which would take longer than a layer's counts.
+/// A list of work with the capacity for one layer's pass, beyond which it throws std::length_error; no allocation, so
+/// that it also lives at compile time. An empty list costs nothing to make: the slots are not cleared, which would take
+/// longer than a layer's counts.
 class WorkList {
   union Slot {
     Work work;
@@ -56,8 +58,9 @@ class WorkList {
   };
 
  public:
-  static constexpr int capacity = 64;
+  static constexpr int capacity = 96;
 
+  /// Throws std::length_error beyond the capacity.
   constexpr void push(const Work& work) {
     std::uint8_t& last = last_[static_cast<std::size_t>(work.kind)];
     for (int i = last; i > 0; i = before_[i - 1])
@@ -65,8 +68,9 @@ class WorkList {
         made.times += work.times;
         return;
       }
+    if (size_ == capacity) throw std::length_error("a layer's pass has too many operations to be priced");
     before_[size_] = last;
-    slots_[size_++] = Slot(work);  // beyond the capacity: a compile error in constant evaluation
+    slots_[size_++] = Slot(work);
     last = static_cast<std::uint8_t>(size_);
   }
   constexpr void append(const WorkList& other) {

@@ -28,12 +28,6 @@ struct FrozenRun {
   friend constexpr bool operator==(const FrozenRun&, const FrozenRun&) = default;
 };
 
-/// The strategy of a type with experts spread over its data ranks, which the type does not say.
-constexpr StrategySpec with_experts(StrategySpec spec, int expert) {
-  spec.expert = expert;
-  return spec;
-}
-
 /// A Plan without allocations: equal neighbours are one run, and of what was predicted the figures of the alternatives
 /// are left out. Texts are literals.
 template <std::size_t Stages, std::size_t Runs, std::size_t PredictedStages>
@@ -48,6 +42,7 @@ struct FrozenPlan {
   int virtual_stages = 1;
   Precision moments = Precision::fp32;
   bool overlap = true;
+  double expert_imbalance = program::default_expert_imbalance;
   std::array<PlanStage, Stages> stages{};
   std::array<FrozenRun, Runs> runs{};
   StrategySpec embedding;
@@ -88,6 +83,7 @@ struct FrozenPlan {
     out.virtual_stages = virtual_stages;
     out.moments = moments;
     out.overlap = overlap;
+    out.expert_imbalance = expert_imbalance;
     out.stages.assign(stages.begin(), stages.end());
     for (const FrozenRun& run : runs)
       out.layers.insert(out.layers.end(), static_cast<std::size_t>(run.layers), run.strategy);

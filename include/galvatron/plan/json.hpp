@@ -111,6 +111,7 @@ void strategy_fields(Fields& fields, StrategySpec& spec, int version) {
     name_field(fields, "recompute", spec.recompute, kinds);
   }
   if (fields.has("strided", spec.strided)) fields.field("strided", spec.strided);
+  if (fields.has("expert_tensor", spec.expert_tensor != 0)) fields.field("expert_tensor", spec.expert_tensor, 1);
 }
 
 inline constexpr auto prediction_fields = [](auto& fields, Prediction& prediction) {
@@ -157,6 +158,8 @@ void plan_fields(Fields& fields, Plan& plan) {
   if (fields.has("moments", plan.moments != Precision::fp32))
     name_field(fields, "moments", plan.moments, std::span(precisions).first(2));
   if (fields.has("overlap", !plan.overlap)) fields.field("overlap", plan.overlap);
+  if (fields.has("expert_imbalance", plan.expert_imbalance != program::default_expert_imbalance))
+    fields.field("expert_imbalance", plan.expert_imbalance, 1, 1e6);
   fields.list("stages", plan.stages, [](auto& item, PlanStage& stage) {
     item.field("first_layer", stage.first_layer, 0, std::numeric_limits<int>::max() - 1);
     item.field("last_layer", stage.last_layer, 0, std::numeric_limits<int>::max() - 1);

@@ -78,6 +78,7 @@ struct Plan {
   cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code it is for
   Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
   bool overlap = true;  ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
+  double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   std::vector<PlanStage> stages;
   std::vector<StrategySpec> layers;  ///< of every block
   StrategySpec embedding;            ///< on the ranks of the first stage

@@ -29,7 +29,8 @@ inline cost::Batch batch_of(const Plan& plan) {
           .splits_backward = splits_backward(plan.schedule),
           .trainer = plan.trainer,
           .overlap = plan.overlap,
-          .moments = plan.moments};
+          .moments = plan.moments,
+          .expert_imbalance = plan.expert_imbalance};
 }
 
 }  // namespace galvatron

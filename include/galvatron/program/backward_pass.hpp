@@ -155,7 +155,13 @@ class BackwardPass : ForwardPass {
         }
         break;
       case forward::Kind::rotate:
-        return give(x, rotate(Code::rotate_back, readers(dy) == 0 ? dy : copied(dy, y)));
+        return give(x, rotate(Code::rotate_back, node, readers(dy) == 0 ? dy : copied(dy, y)));
+      case forward::Kind::norm_heads:
+        return norm_heads_backward(i, readers(dy) == 0 ? dy : copied(dy, y));
+      case forward::Kind::assemble:
+        return assemble_backward(node, dy);
+      case forward::Kind::narrow:
+        return give(x, pushed(heads_step(Code::narrow_back), dy, fresh(elements(x))));
       case forward::Kind::attend:
       case forward::Kind::cross_attend:
         return attend_backward(i, dy);
@@ -231,6 +237,33 @@ class BackwardPass : ForwardPass {
     step.out[0] = id(out);
     push(step);
     gradients_[at(x)] = out;
+  }
+
+  constexpr void norm_heads_backward(int i, Id d) {
+    const forward::Node& node = g().node(i);
+    Step step = norm_heads_step(Code::norm_heads_back, node);
+    const Id out = in_place(d);
+    step.in = listed<Operands>(d, heads_[at(i)], statistics_[at(i)]);
+    step.out[0] = id(out);
+    step.scratch[0] = id(fresh(heads_elements()));
+    step.scratch[1] = id(fresh(step.l.times(2), Storage::frame, Scalar::fp32));
+    push(step);
+    give(node.inputs[0], out);
+  }
+  /// Tensor ranks have parts of the gradient of what all heads of keys share.
+  constexpr void assemble_backward(const forward::Node& node, Id d) {
+    const int key = node.inputs[2];
+    Step step = heads_step(Code::assemble_back);
+    const Id dq = fresh(elements(node.inputs[0]));
+    const Id dkv = fresh(elements(node.inputs[1]));
+    const Id dk = partial(key, Storage::frame);
+    step.in[0] = id(d);
+    step.out = listed<Results>(dq, dkv, dk);
+    step.scratch[0] = id(fresh(region_elements(key), Storage::frame, Scalar::sum));
+    push(step);
+    give(node.inputs[0], dq);
+    give(node.inputs[1], dkv);
+    give(key, reduced(dk, key));
   }
 
   constexpr void activation_backward(const forward::Node& node, Id dg) {
@@ -309,23 +342,37 @@ class BackwardPass : ForwardPass {
     const forward::Node& node = g().node(i);
     const int x = node.inputs[0];
     const Routed& routed = routed_[at(i)];
-    const Id d = replicated(dy, node.output);
     const Id n = operand(x);
-    Step step = experts_step(Code::experts_backward, node);
-    step.in =
-        listed<Operands>(replicated(n, x), routed.weights, routed.order, routed.places, routed.offsets, routed.u, d);
-    const Id dx = partial(x, Storage::frame);
-    const Id d_weights = fresh(of(Letter::routed_rows), Storage::frame, Scalar::fp32);
-    step.out = listed<Results>(dx, d_weights, in_place(routed.u));
-    step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
-    step.scratch[1] = id(fresh({1, Letter::routed_rows, Letter::expert_scratch}));
-    push(step);
-    const Id own = reduced(dx, x);
+    const Id d_weights = fresh(of(Letter::choices), Storage::frame, Scalar::fp32);
+    Step step = experts_step(exchanges_ ? Code::exchange_backward : Code::experts_backward, node);
+    Id dx = -1;
+    if (exchanges_) {
+      step.in = listed<Operands>(n, routed.weights, routed.order, routed.places, routed.offsets, routed.counts,
+                                 routed.u, routed.rows, dy);
+      const Id local = exchanged(fresh(elements(x)));
+      step.out = listed<Results>(local, d_weights, in_place(routed.u), in_place(routed.rows));
+      experts_scratch(step, x, true);
+      step.scratch[5] = id(fresh(of(Letter::expert_rows), Storage::frame, Scalar::fp32));
+      step.scratch[6] = id(fresh(of(Letter::expert_rows), Storage::frame, Scalar::fp32));
+      step.scratch[7] = id(fresh(of(Letter::routed_rows), Storage::frame, Scalar::fp32));
+      step.scratch[8] = id(fresh({1, Letter::routed_rows, Letter::expert_parts}, Storage::frame, Scalar::fp32));
+      push(step);
+      dx = gathered(local, x);
+    } else {
+      step.in = listed<Operands>(replicated(n, x), routed.weights, routed.order, routed.places, routed.offsets,
+                                 routed.u, replicated(dy, node.output));
+      const Id sum = partial(x, Storage::frame);
+      step.out = listed<Results>(sum, d_weights, in_place(routed.u));
+      step.scratch[0] = id(fresh(width(x).times(Letter::expert_rows)));
+      step.scratch[1] = id(fresh({1, Letter::expert_rows, Letter::expert_scratch}));
+      push(step);
+      dx = reduced(sum, x);
+    }
     Step route{.code = Code::route_backward, .m = rows(x), .n = width(x), .k = {g().layer.active_experts}};
     route.weights = weights_of(node);
-    route.in = listed<Operands>(n, routed.logits, routed.chosen, d_weights, routed.balance, own);
+    route.in = listed<Operands>(n, routed.logits, routed.chosen, d_weights, routed.balance, dx);
     route.scratch[0] = id(fresh({g().layer.experts, rows(x).a}));
-    const Id whole = in_place(own);
+    const Id whole = in_place(dx);
     route.out[0] = id(whole);
     push(route);
     give(x, whole);
@@ -411,6 +458,8 @@ class BackwardPass : ForwardPass {
     step.activation = node.activation;
     if (node.operation == forward::Kind::merge) {
       step.code = Code::merge;
+    } else if (node.operation == forward::Kind::narrow) {
+      step = heads_step(Code::narrow);
     } else if (node.operation == forward::Kind::norm) {
       step.code = Code::norm_recompute;
       step.in[1] = id(statistics_[at(i)]);

@@ -188,7 +188,8 @@ class Emitter {
     const Step step{.code = Code::all_gather, .m = all, .ranks = Ranks::tp};
     if (storage(v) != Storage::frame) return pushed(step, v, fresh(all));
     program_.buffers[buffer_of(v)].elements = numbered(all);
-    program_.values[v].part = Part::local;
+    for (Id made = 0; made <= v; ++made)  // it may have been made in place of others
+      if (buffer_of(made) == buffer_of(v)) program_.values[made].part = Part::local;
     return pushed(step, v, value(buffer_of(v)));
   }
   /// Where a partial sum of a tensor goes before it is reduced.

@@ -22,6 +22,9 @@ constexpr std::int64_t head_chunk_rows(std::int64_t rows, Precision precision) {
   return rows < most ? rows : most;
 }
 
+/// The rows that experts of a rank have memory for, over those that they have where all ranks have equally many.
+inline constexpr double default_expert_imbalance = 1.5;
+
 /// A factor of an extent that degrees and rows decide.
 enum class Letter : std::uint8_t {
   one,
@@ -45,8 +48,15 @@ enum class Letter : std::uint8_t {
   core_heads,             ///< query heads of a rank there
   core_projection_heads,  ///< query, key and value heads there
   exchanged_heads,        ///< the most heads that one exchange moves: query or key/value heads
-  routed_rows,            ///< rows, each as often as it has experts
-  expert_scratch,         ///< the larger of H and a rank's part of an expert's width
+  choices,                ///< of experts, k for each row whose routing a rank has
+  own_rows,               ///< rows that a rank sends to experts, where tokens are exchanged; else all
+  routed_rows,            ///< those, each as often as it has experts
+  expert_rows,            ///< rows that the experts of a rank have at one time
+  expert_inputs,          ///< of a rank's part of an expert
+  expert_width,           ///< the same, behind its activation
+  expert_scratch,         ///< the larger of H and that width
+  expert_parts,           ///< ranks that share an expert, where tokens are exchanged
+  exchange_ranks,         ///< ranks that exchange tokens
   vocabulary,             ///< rows of the vocabulary on a rank, with padding
   chunk,                  ///< rows whose logits exist at one time
 };
@@ -77,8 +87,9 @@ class Numbers {
  public:
   /// @param samples  of a micro-batch over all data ranks  @param sequence  S of the model
   /// @param tensor_rank  of the rank; -1: what all ranks make room for
+  /// @param imbalance    of experts: see default_expert_imbalance
   constexpr Numbers(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
-                    Precision precision, int tensor_rank = -1) {
+                    Precision precision, int tensor_rank = -1, double imbalance = default_expert_imbalance) {
     const std::int64_t cp = spec.context;
     const std::int64_t tp = spec.tensor;
     const std::int64_t b = samples / spec.data;
@@ -117,8 +128,7 @@ class Numbers {
     set(Letter::core_heads, heads / cp);
     set(Letter::core_projection_heads, heads / cp + 2 * (copied / cp));
     set(Letter::exchanged_heads, heads < copied ? copied : heads);
-    set(Letter::routed_rows, rows * layer.active_experts);
-    set(Letter::expert_scratch, layer.hidden < layer.ffn / tp ? layer.ffn / tp : layer.hidden);
+    set_experts(layer, spec, rows, local, imbalance);
     set(Letter::vocabulary, vocabulary_shard(layer.vocabulary, spec.tensor));
     set(Letter::chunk, head_chunk_rows(layer.head == HeadKind::classifier ? b : rows, precision));
     tp_ = tp;
@@ -138,6 +148,32 @@ class Numbers {
   }
 
  private:
+  constexpr void set_experts(const LayerSpec& layer, const StrategySpec& spec, std::int64_t rows, std::int64_t local,
+                             double imbalance) {
+    const bool exchanges = spec.exchanges_tokens();
+    const std::int64_t k = layer.active_experts;
+    const std::int64_t own = exchanges ? rows / spec.tensor : rows;
+    const std::int64_t parts = exchanges ? spec.etp() : 1;
+    const std::int64_t width = layer.ffn / spec.etp();
+    std::int64_t computed = own * k;
+    if (exchanges) {
+      // No more than all that the ranks have for the experts here.
+      const std::int64_t here = layer.experts / spec.expert;
+      const std::int64_t most = own * spec.exchange_ranks() * (k < here ? k : here);
+      const auto stated = static_cast<std::int64_t>(static_cast<double>(own * k * parts) * imbalance) + 1;
+      computed = stated < most ? stated : most;
+    }
+    set(Letter::choices, (exchanges ? local : rows) * k);
+    set(Letter::own_rows, own);
+    set(Letter::routed_rows, own * k);
+    set(Letter::expert_rows, computed);
+    set(Letter::expert_inputs, inputs_of(layer.activation) * width);
+    set(Letter::expert_width, width);
+    set(Letter::expert_scratch, layer.hidden < width ? width : layer.hidden);
+    set(Letter::expert_parts, parts);
+    set(Letter::exchange_ranks, exchanges ? spec.exchange_ranks() : 1);
+  }
+
   std::int64_t values_[letters]{};
   std::int64_t tp_ = 1;
 };

@@ -18,7 +18,7 @@ class ForwardPass : protected Emitter {
 
   constexpr void forward() {
     for (auto* of_tensors : {&own_, &gradients_}) of_tensors->fill(-1);
-    for (auto* of_nodes : {&statistics_, &core_input_, &core_output_, &biases_}) of_nodes->fill(-1);
+    for (auto* of_nodes : {&statistics_, &core_input_, &core_output_, &biases_, &heads_}) of_nodes->fill(-1);
     const BundlePlace& place = g().layer.place;
     for (std::size_t k = 0; k < 2; ++k) {
       const int tensor = g().inputs[k];
@@ -57,8 +57,8 @@ class ForwardPass : protected Emitter {
   using Nodes = std::array<bool, forward::Graph::most_nodes>;
   [[nodiscard]] constexpr bool is_wanted(int i, const Nodes& wanted) const {
     const forward::Node& node = g().node(i);
-    if (node.operation == forward::Kind::norm || node.operation == forward::Kind::experts ||
-        forward::is_attention(node.operation))
+    if (node.operation == forward::Kind::norm || node.operation == forward::Kind::norm_heads ||
+        node.operation == forward::Kind::experts || forward::is_attention(node.operation))
       return true;  // statistics, results
     return (node.output >= 0 && kept_.keeps(node.output)) || is_read(i, wanted);
   }
@@ -135,7 +135,18 @@ class ForwardPass : protected Emitter {
                                own(node.inputs[1]), made(y), y);
         break;
       case forward::Kind::rotate:
-        own_[at(y)] = rotate(Code::rotate, own(x));
+        own_[at(y)] = rotate(Code::rotate, node, own(x));
+        break;
+      case forward::Kind::norm_heads:
+        return norm_heads_forward(i);
+      case forward::Kind::assemble:
+        step = heads_step(Code::assemble);
+        step.in[1] = id(own(node.inputs[1]));
+        step.in[2] = id(replicated(own(node.inputs[2]), node.inputs[2]));
+        own_[at(y)] = pushed(step, own(x), made(y));
+        break;
+      case forward::Kind::narrow:
+        own_[at(y)] = pushed(heads_step(Code::narrow), own(x), made(y));
         break;
       case forward::Kind::attend:
         return attend_forward(i);
@@ -224,10 +235,50 @@ class ForwardPass : protected Emitter {
     step.eight_bit = is_block() && g().weight(node.weights[0]).is_split();
     return step;
   }
-  constexpr Id rotate(Code code, Id x) {
+  constexpr Id rotate(Code code, const forward::Node& node, Id x) {
+    const int y = node.output;
+    Step step{.code = code, .m = rows(y), .n = width(y), .k = width(y), .l = {node.head_width}};
+    step.n.factor = node.heads * node.head_width;
+    step.local = !g().width(y).split;
+    return pushed(step, x, in_place(x));
+  }
+  /// Queries and keys of all rows.
+  constexpr Step norm_heads_step(Code code, const forward::Node& node) const {
+    return {.code = code,
+            .m = of(Letter::rows),
+            .n = q(),
+            .k = kv(),
+            .l = {g().weight(node.weights[0]).rows.extent},
+            .weights = weights_of(node)};
+  }
+  [[nodiscard]] constexpr Extent heads_elements() const {
+    return split((g().layer.heads + g().layer.kv_heads) * g().layer.head_dim).times(Letter::rows);
+  }
+  constexpr void norm_heads_forward(int i) {
+    const forward::Node& node = g().node(i);
     const LayerSpec& l = g().layer;
-    return pushed({.code = code, .m = of(Letter::rows), .n = split((l.heads + l.kv_heads) * l.head_dim)}, x,
-                  in_place(x));
+    const Id x = own(node.inputs[0]);
+    Step step = norm_heads_step(Code::norm_heads, node);
+    const bool of_heads = l.query_key_norm == QueryKeyNorm::heads;
+    const Extent norms = of_heads ? split(2 * (l.heads + l.kv_heads)) : Extent{4};
+    heads_[at(i)] = fresh(heads_elements(), kept_storage());
+    statistics_[at(i)] = fresh(norms.times(Letter::rows), kept_storage(), Scalar::fp32);
+    Id& y = own_[at(node.output)];
+    y = in_place(x);
+    step.in[0] = id(x);
+    step.out = listed<Results>(y, heads_[at(i)], statistics_[at(i)]);
+    step.scratch[0] = id(fresh(heads_elements()));
+    push(step);
+  }
+  /// A change of the order of heads, of all rows.
+  [[nodiscard]] constexpr Step heads_step(Code code) const {
+    const LayerSpec& l = g().layer;
+    const bool narrows = code == Code::narrow || code == Code::narrow_back;
+    return {.code = code,
+            .m = of(Letter::rows),
+            .n = heads(),
+            .k = {narrows ? l.latent.value_dim : l.head_dim},
+            .l = {l.head_dim}};
   }
   /// True where the gradient of a loss may lie where the layer's input was: nothing else reads that.
   [[nodiscard]] constexpr bool replaces_input() const {
@@ -263,42 +314,74 @@ class ForwardPass : protected Emitter {
     const int x = node.inputs[0];
     const Storage where = has_loss_ ? Storage::frame : Storage::slot;
     Routed& routed = routed_[at(i)];
-    const Extent choices = of(Letter::routed_rows);
     routed.logits = fresh({l.experts, rows(x).a}, where, Scalar::fp32);
-    routed.weights = fresh(choices, where, Scalar::fp32);
-    routed.chosen = fresh(choices, where, Scalar::tokens);
+    routed.weights = fresh(of(Letter::choices), where, Scalar::fp32);
+    routed.chosen = fresh(of(Letter::choices), where, Scalar::tokens);
     routed.balance = fresh({l.experts, Letter::samples}, where, Scalar::fp32);
-    routed.order = fresh(choices, where, Scalar::tokens);
-    routed.places = fresh(choices, where, Scalar::tokens);
+    routed.order = fresh(of(Letter::routed_rows), where, Scalar::tokens);
+    routed.places = fresh(of(Letter::routed_rows), where, Scalar::tokens);
     routed.offsets = fresh({l.experts + 1}, where, Scalar::tokens);
     Step step{.code = Code::route, .m = rows(x), .n = width(x), .k = {l.active_experts}, .weights = weights_of(node)};
     step.in[0] = id(own(x));
     step.out = listed<Results>(routed.logits, routed.weights, routed.chosen, routed.balance, routed.order,
                                routed.places, routed.offsets);
     push(step);
+    if (!exchanges_) return;
+    routed.counts = fresh({l.experts + 1, Letter::exchange_ranks}, where, Scalar::tokens);
+    pushed({.code = Code::exchange_counts, .m = {l.experts + 1}, .ranks = Ranks::experts}, routed.offsets,
+           routed.counts);
   }
   constexpr void experts_forward(int i, bool whole) {
     const forward::Node& node = g().node(i);
-    const LayerSpec& l = g().layer;
     const int x = node.inputs[0];
     const int y = node.output;
     if (phase_ == Phase::forward) route(i);
-    Step step = experts_step(Code::experts_forward, node);
     Routed& routed = routed_[at(i)];
-    routed.u = fresh(split(l.ffn_inputs()).times(Letter::routed_rows), kept_storage());
+    routed.u = fresh({1, Letter::expert_rows, Letter::expert_inputs}, kept_storage());
+    Step step = experts_step(exchanges_ ? Code::exchange_forward : Code::experts_forward, node);
+    if (exchanges_) {
+      routed.rows = fresh(width(x).times(Letter::expert_rows), kept_storage());
+      step.in = listed<Operands>(own(x), routed.weights, routed.order, routed.places, routed.offsets, routed.counts);
+      const Id local = whole ? exchanged(made(y)) : -1;
+      step.out = listed<Results>(local, routed.u, routed.rows);
+      experts_scratch(step, x, whole);
+      push(step);
+      if (whole) own_[at(y)] = gathered(local, y);
+      return;
+    }
     step.in = listed<Operands>(replicated(own(x), x), routed.weights, routed.order, routed.places, routed.offsets);
     const Id sum = whole ? partial(y, home(y)) : -1;
     step.out = listed<Results>(sum, routed.u);
-    step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
-    if (whole) step.scratch[1] = id(fresh(split(l.ffn).times(Letter::routed_rows)));
+    step.scratch[0] = id(fresh(width(x).times(Letter::expert_rows)));
+    if (whole) step.scratch[1] = id(fresh({1, Letter::expert_rows, Letter::expert_width}));
     push(step);
     if (whole) own_[at(y)] = reduced(sum, y, home(y));
   }
   [[nodiscard]] constexpr Step experts_step(Code code, const forward::Node& node) const {
-    Step step{.code = code, .m = of(Letter::rows), .n = width(node.inputs[0]), .k = {g().layer.active_experts}};
+    Step step{.code = code, .m = of(Letter::own_rows), .n = width(node.inputs[0]), .k = {g().layer.active_experts}};
     step.weights = weights_of(node);
     step.activation = node.activation;
+    if (exchanges_) step.ranks = Ranks::experts;
     return step;
+  }
+  /// Of an exchange: rows of experts, their hidden units, rows that a rank sends, and gets back from every part of an
+  /// expert, and offsets of its own experts.
+  constexpr void experts_scratch(Step& step, int x, bool whole) {
+    if (whole) {
+      step.scratch[0] = id(fresh(width(x).times(Letter::expert_rows)));
+      step.scratch[1] = id(fresh({1, Letter::expert_rows, Letter::expert_scratch}));
+      step.scratch[3] = id(fresh({g().width(x).extent, Letter::routed_rows, Letter::expert_parts}));
+    }
+    step.scratch[2] = id(fresh(width(x).times(Letter::routed_rows)));
+    step.scratch[4] = id(fresh({g().layer.experts + 1}, Storage::frame, Scalar::tokens));
+  }
+  /// This rank's rows of a value that an exchange makes: where tensor ranks have the same rows, a part of them.
+  constexpr Id exchanged(Id v) { return megatron_ ? v : value(buffer_of(v), Part::local); }
+  /// All rows of it.
+  constexpr Id gathered(Id local, int tensor) {
+    if (megatron_) return local;
+    return pushed({.code = Code::all_gather, .m = region_elements(tensor), .ranks = Ranks::tp}, local,
+                  value(buffer_of(local)));
   }
 
   // ---- attention
@@ -394,17 +477,21 @@ class ForwardPass : protected Emitter {
     Id order = -1;
     Id places = -1;
     Id offsets = -1;
+    Id counts = -1;  ///< where tokens are exchanged: offsets of all ranks
+    Id rows = -1;    ///< the same: that the experts here have
     Id u = -1;
   };
 
   bool ulysses_ = program_.kinds.sequence == SequenceKind::ulysses;
   bool ring_ = program_.kinds.uses_ring();
+  bool exchanges_ = program_.kinds.exchanges_tokens();
   std::array<Id, forward::Graph::most_tensors> own_{};        ///< values of tensors, in their own placement
   std::array<Id, forward::Graph::most_tensors> gradients_{};  ///< of tensors, as far as they are made and not yet read
   std::array<Id, forward::Graph::most_nodes> statistics_{};   ///< of norms and attention; masks of dropout
   std::array<Id, forward::Graph::most_nodes> core_input_{};
   std::array<Id, forward::Graph::most_nodes> core_output_{};
   std::array<Id, forward::Graph::most_nodes> biases_{};  ///< of attention, by distance
+  std::array<Id, forward::Graph::most_nodes> heads_{};   ///< queries, and then keys, before their norms
   std::array<Routed, forward::Graph::most_nodes> routed_{};
   std::array<std::array<Id, 3>, forward::Graph::most_nodes> scores_{};  ///< of attention that is not fused
 };

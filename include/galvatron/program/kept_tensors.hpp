@@ -51,6 +51,7 @@ class KeptTensors {
     const forward::Node& node = graph_.node(producer);
     switch (node.operation) {
       case forward::Kind::merge:
+      case forward::Kind::narrow:
         return true;
       case forward::Kind::norm:
       case forward::Kind::activation:

@@ -59,8 +59,15 @@ enum class Code : std::uint8_t {
   merge,                ///< out0 (m, n) = the four rows of n / 4 of a square of in0 side by side
   merge_back,           ///< the reverse
   multiply,             ///< out0 = in0 * in1, m elements
-  rotate,               ///< in place; m rows of n
+  rotate,               ///< in place: the first n elements of m rows of k, in heads of l
   rotate_back,
+  norm_heads,       ///< in place of in0: the n queries and k keys of m rows in runs of l; out1 what they were, out2
+                    ///< statistics; scratch0
+  norm_heads_back,  ///< in place of in0, their gradient; in1 what they were, in2 statistics; scratch0, scratch1
+  assemble,         ///< out0 (m, 3 n heads of k): queries in0, keys and values in1, what positions turn of keys in2
+  assemble_back,    ///< out0, out1, out2 = gradients of those from in0; scratch0
+  narrow,           ///< out0 (m, n heads of k) = the first elements of heads of l of in0
+  narrow_back,      ///< the reverse, with zeros
   // Attention. m sequences times heads, n queries, k keys, l head dim.
   attention_forward,   ///< out0 and statistics out1 from in0; in1 biases by distance (heads, distances)
   attention_backward,  ///< out0, out1 = gradients of in0 and in1; in2 output, in3 statistics, in4 gradient of the
@@ -86,8 +93,16 @@ enum class Code : std::uint8_t {
                      ///< gradient of the output; scratch0, scratch1
   route_backward,    ///< out0 = in5 + the router's part of the gradient of in0, in place; in1 logits, in2 choices, in3
                      ///< gradient of the weights, in4 factors; scratch0
-  gate,              ///< out0 (m, n) = in0 * sigmoid(in1), by rows
-  gate_backward,     ///< out0, out1 = gradients of in0 and in1; in2 that of the output
+  // The same where tokens go to the ranks of their experts (runtime/expert_exchange.hpp); m rows of this rank.
+  exchange_counts,    ///< out0 = in0, offsets of experts, of all ranks
+  exchange_forward,   ///< out0, u out1 and rows of experts out2 from in0; in1 to in4 as above, in5 the counts; scratch0
+                      ///< to
+                      ///< scratch4
+  exchange_backward,  ///< out0, out1 gradients as above, out2 and out3 those of u and rows, in place; in1 to in4 as
+                      ///< above, in5
+                      ///< the counts, in6 u, in7 rows, in8 gradient of the output; scratch0 to scratch8
+  gate,               ///< out0 (m, n) = in0 * sigmoid(in1), by rows
+  gate_backward,      ///< out0, out1 = gradients of in0 and in1; in2 that of the output
   // Ends.
   look_up,           ///< out0 = rows of the table by token
   look_up_backward,  ///< the table's gradient from in0
@@ -117,7 +132,7 @@ enum class Code : std::uint8_t {
 };
 
 /// The ranks that a step communicates with.
-enum class Ranks : std::uint8_t { none, tp, cp, shards };
+enum class Ranks : std::uint8_t { none, tp, cp, shards, experts };
 
 /// The element type of a buffer.
 enum class Scalar : std::uint8_t {
@@ -175,9 +190,9 @@ template <class E>
 struct BasicStep {
   Code code{};
   E m{}, n{}, k{}, l{};
-  std::array<std::int16_t, 8> in{-1, -1, -1, -1, -1, -1, -1, -1};
+  std::array<std::int16_t, 9> in{-1, -1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int16_t, 8> out{-1, -1, -1, -1, -1, -1, -1, -1};
-  std::array<std::int16_t, 8> scratch{-1, -1, -1, -1, -1, -1, -1, -1};
+  std::array<std::int16_t, 9> scratch{-1, -1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int8_t, 4> weights{-1, -1, -1, -1};  ///< of forward::Graph::weights
   forward::Rows rows{};                                ///< of tokens that are looked up
   Ranks ranks = Ranks::none;
@@ -186,12 +201,13 @@ struct BasicStep {
   bool eight_bit = false;      ///< a product that may have 8-bit operands
   bool bias_once = false;      ///< the bias enters a sum over tensor ranks: the first of them adds it
   bool deferred_norm = false;  ///< parameters are read from the deferred copy
+  bool local = false;          ///< rows are those of this rank between tensor-parallel regions
 
   /// The same with the extents that f makes of these.
   template <class F>
   constexpr auto with_extents(const F& f) const -> BasicStep<decltype(f(m))> {
-    return {code,    f(m), f(n),  f(k),       f(l),  in,        out,       scratch,
-            weights, rows, ranks, activation, group, eight_bit, bias_once, deferred_norm};
+    return {code, f(m),  f(n),       f(k),  f(l),      in,        out,           scratch, weights,
+            rows, ranks, activation, group, eight_bit, bias_once, deferred_norm, local};
   }
 };
 

@@ -6,6 +6,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/arena.hpp>
+#include <galvatron/program/extent.hpp>
 #include <galvatron/runtime/micro_batch.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/parameters.hpp>
@@ -19,6 +20,7 @@ template <class D>
 struct Context {
   D& device;
   device::Region& workspace;
+  comm::World& world;
   comm::Group& tensor;         ///< the ranks that share this rank's tokens
   comm::Group& context;        ///< the ranks that share its samples, and have other tokens of them
   comm::Group& data;           ///< the ranks that hold the same parameters: data and context ranks together
@@ -29,6 +31,7 @@ struct Context {
   bool overlap = true;                  ///< traffic of the data ranks runs beside computation
   bool eight_bit = false;               ///< products of blocks have 8-bit operands: see Device::gemm_8bit
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments
+  double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
 
   [[nodiscard]] std::int64_t tokens() const { return batch.sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const {
@@ -73,20 +76,21 @@ struct Context {
 };
 
 /// The place of this rank of `world` in a layer of a stage whose first rank is `first_rank`.
-/// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments  see Context
+/// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments, expert_imbalance  see Context
 template <class D>
 Context<D> make_context(D& device, device::Region& workspace, comm::World& world, int first_rank,
                         const StrategySpec& spec, std::int64_t samples, std::int64_t sequence, bool overlap = true,
-                        bool eight_bit = false, Precision moments = Precision::fp32) {
+                        bool eight_bit = false, Precision moments = Precision::fp32,
+                        double expert_imbalance = program::default_expert_imbalance) {
   const RankLayout layout = spec.rank_layout(first_rank);
   const RankLayout expert_layout = spec.expert_layout(first_rank);
   const auto group_of = [&](const RankLayout& in, RankModes modes) -> comm::Group& {
     return world.group(in.group(modes, world.rank()));
   };
   const auto group = [&](RankModes modes) -> comm::Group& { return group_of(layout, modes); };
-  return Context<D>(device, workspace, group(RankMode::tp), group(RankMode::cp), group(shard_modes),
+  return Context<D>(device, workspace, world, group(RankMode::tp), group(RankMode::cp), group(shard_modes),
                     group_of(expert_layout, RankMode::tp | RankMode::ep), group_of(expert_layout, shard_modes), spec,
-                    MicroBatch{samples, sequence}, overlap, eight_bit, moments);
+                    MicroBatch{samples, sequence}, overlap, eight_bit, moments, expert_imbalance);
 }
 
 }  // namespace galvatron::runtime

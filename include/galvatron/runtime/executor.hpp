@@ -17,6 +17,7 @@
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
 #include <galvatron/runtime/experts.hpp>
+#include <galvatron/runtime/heads.hpp>
 #include <galvatron/runtime/logits.hpp>
 #include <galvatron/runtime/merge_squares.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
@@ -129,7 +130,13 @@ class Executor {
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, int tensor_rank) const {
-    return {layer_, context_.spec, context_.batch.samples * context_.spec.data, sequence, precision_of<T>, tensor_rank};
+    return {layer_,
+            context_.spec,
+            context_.batch.samples * context_.spec.data,
+            sequence,
+            precision_of<T>,
+            tensor_rank,
+            context_.expert_imbalance};
   }
   [[nodiscard]] std::int64_t bytes(const program::Buffer& buffer) const {
     return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
@@ -243,6 +250,7 @@ class Executor {
     const int weight = step.weights[0];
     const auto gamma = [&] { return norm_parameter(step, 0); };
     const auto beta = [&] { return norm_parameter(step, 1); };
+    const auto epsilon = [&] { return program_.graph.weight(weight).epsilon; };
     if (m == 0 && n > 0) return;  // no rows on this rank
     switch (step.code) {
       case Code::linear:
@@ -279,10 +287,10 @@ class Executor {
       case Code::bias_gradient:
         return device.bias_gradient(m, n, in, gradient(step.weights[1]));
       case Code::norm_forward:
-        return device.norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, gamma(), beta(), out,
+        return device.norm_forward(layer_.norm, m, n, epsilon(), in, gamma(), beta(), out,
                                    value<float>(step.out[1]));
       case Code::add_norm_forward:
-        return device.add_norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, value(step.in[1]), gamma(), beta(),
+        return device.add_norm_forward(layer_.norm, m, n, epsilon(), in, value(step.in[1]), gamma(), beta(),
                                        out, value(step.out[1]), value<float>(step.out[2]));
       case Code::norm_recompute:
         return device.norm_recompute(layer_.norm, m, n, in, gamma(), beta(), value<float>(step.in[1]), out);
@@ -307,7 +315,24 @@ class Executor {
       }
       case Code::rotate:
       case Code::rotate_back:
-        return rotate(out, step.code == Code::rotate_back);
+        return rotate(step, out, step.code == Code::rotate_back);
+      case Code::norm_heads:
+        return norm_heads(context_, step_heads(step), epsilon(), out, value(step.out[1]),
+                          value<float>(step.out[2]), value(step.scratch[0]), parameter(weight),
+                          parameter(step.weights[1]));
+      case Code::norm_heads_back:
+        return norm_heads_backward(context_, step_heads(step), out, value(step.in[1]), value<float>(step.in[2]),
+                                   value(step.scratch[0]), value<float>(step.scratch[1]), parameter(weight),
+                                   parameter(step.weights[1]), gradient(weight), gradient(step.weights[1]));
+      case Code::assemble:
+        return LatentHeads<D, T>(context_, layer_, m, n).assemble(in, value(step.in[1]), value(step.in[2]), out);
+      case Code::assemble_back:
+        return LatentHeads<D, T>(context_, layer_, m, n)
+            .assemble_backward(in, out, value(step.out[1]), value(step.out[2]), value<float>(step.scratch[0]));
+      case Code::narrow:
+        return LatentHeads<D, T>(context_, layer_, m, n).narrow(in, out);
+      case Code::narrow_back:
+        return LatentHeads<D, T>(context_, layer_, m, n).widen(in, out);
       case Code::attention_forward:
       case Code::attention_backward:
       case Code::cross_forward:
@@ -329,6 +354,9 @@ class Executor {
       case Code::experts_forward:
       case Code::experts_backward:
       case Code::route_backward:
+      case Code::exchange_counts:
+      case Code::exchange_forward:
+      case Code::exchange_backward:
         return experts(step, m);
       case Code::gate:
         return device.gate_forward(m, n, View<const T>(in), View<const T>(value(step.in[1])), out);
@@ -414,6 +442,13 @@ class Executor {
       case Code::experts_backward:
         return steps.backward(rows, parameter(in), parameter(out), gradient(in), groups_.adds(in), gradient(out),
                               groups_.adds(out));
+      case Code::exchange_counts:
+        return steps.exchange_counts();
+      case Code::exchange_forward:
+        return steps.exchange_forward(rows, parameter(in), parameter(out));
+      case Code::exchange_backward:
+        return steps.exchange_backward(rows, parameter(in), parameter(out), gradient(in), groups_.adds(in),
+                                       gradient(out), groups_.adds(out));
       default:
         return steps.route_backward(rows, parameter(router), gradient(router), gradient(bias));
     }
@@ -435,14 +470,17 @@ class Executor {
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.batch.sequence); }
   // The first token of this rank's part of the vocabulary.
   [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
-  // Queries and keys, run by run of the sequence.
-  void rotate(View<T> qkv, bool inverse) {
-    const AttentionHeads heads(layer_, context_.spec.tensor);
-    const std::int64_t width = heads.qkv();
-    context_.for_each_run(qkv.count / width, false, [&](auto first, auto rows, auto position) {
-      context_.device.rotary(rows, context_.batch.samples, position, heads.heads + heads.kv_heads, layer_.head_dim,
-                             width, layer_.rope_theta, inverse, qkv.slice(first * width, rows * width));
+  // The first heads of rows, run by run of the sequence.
+  void rotate(const Step& step, View<T> x, bool inverse) {
+    const std::int64_t width = of(step.k);
+    const std::int64_t head = of(step.l);
+    context_.for_each_run(of(step.m), step.local, [&](auto first, auto rows, auto position) {
+      context_.device.rotary(rows, context_.batch.samples, position, of(step.n) / head, head, width, layer_.rope_theta,
+                             inverse, x.slice(first * width, rows * width));
     });
+  }
+  [[nodiscard]] HeadNorms step_heads(const Step& step) const {
+    return {.rows = of(step.m), .queries = of(step.n), .keys = of(step.k), .width = of(step.l)};
   }
 
   Context<D>& context_;

@@ -2,16 +2,21 @@
 // experts and go back.
 //
 //   logits = x Wr^T (fp32) -> k experts and weights for each row -> order of the choices by experts
-//   rows in that order -> u = x W1^T, g = activation(u), y = g W2^T, expert by expert -> sum of k weighted rows a token
+//   rows in that order [-> to the ranks of their experts] -> u = x W1^T, g = activation(u), y = g W2^T, expert by
+//   expert
+//   [-> back] -> sum of k weighted rows a token
 //
-// Backward needs no y: the gradient of a weight is <dy, y> = <dy W2, g>. The gradients of the weights that tensor ranks
-// have are of their part of g, and added up.
+// Backward needs no y: the gradient of a weight is <dy, y> = <dy W2, g>. The gradients of the weights that ranks with
+// parts of an expert have are of their part of g, and added up.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/units.hpp>
@@ -21,6 +26,7 @@
 #include <galvatron/op/kind.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/context.hpp>
+#include <galvatron/runtime/expert_exchange.hpp>
 
 namespace galvatron::runtime {
 
@@ -55,7 +61,7 @@ class ExpertSteps {
     const View<float> logits = out<float>(0);
     const View<float> weights = out<float>(1);
     const View<std::int32_t> chosen = out<std::int32_t>(2);
-    const std::int64_t first = weights.count > rows * k ? c_.tensor_rank() * rows * k : 0;
+    const std::int64_t first = part_of(weights.count, rows * k);
     c_.device.gemm(op::Kind::gemm_nt, rows, e, layer_.hidden, View<const T>(in<T>(0)), router, logits, false);
     c_.device.route(router_, rows, View<const float>(logits), bias, weights.slice(first, rows * k),
                     chosen.slice(first, rows * k));
@@ -64,47 +70,97 @@ class ExpertSteps {
       c_.tensor.all_gather(View<const float>(weights.slice(first, rows * k)), weights);
       c_.tensor.all_gather(View<const std::int32_t>(chosen.slice(first, rows * k)), chosen);
     }
-    c_.device.order_choices(device::ChoiceOrder{.experts = e,
-                                                .active = k,
-                                                .capacity = expert_capacity(layer_, weights.count / k),
-                                                .drops = layer_.router.drops},
-                            weights.count / k, View<const std::int32_t>(chosen), View<const float>(weights),
-                            out<std::int32_t>(4), out<std::int32_t>(5), out<std::int32_t>(6));
+    const std::int64_t own = out<std::int32_t>(4).count;  // choices that this rank sends to experts
+    const std::int64_t begin = part_of(weights.count, own);
+    c_.device.order_choices(
+        device::ChoiceOrder{
+            .experts = e, .active = k, .capacity = expert_capacity(layer_, own / k), .drops = layer_.router.drops},
+        own / k, View<const std::int32_t>(chosen.slice(begin, own)), View<const float>(weights.slice(begin, own)),
+        out<std::int32_t>(4), out<std::int32_t>(5), out<std::int32_t>(6));
   }
+  void exchange_counts() { c_.experts.all_gather(View<const std::int32_t>(in<std::int32_t>(0)), out<std::int32_t>(0)); }
 
-  /// @param w1, w2  (E, inputs, H) and (E, H, F)
+  /// @param w1, w2  (E, inputs, H) and (E, H, F) of a rank
   void forward(std::int64_t rows, View<const T> w1, View<const T> w2) {
-    const std::int64_t routed = rows * router_.active;
-    const std::int64_t h = layer_.hidden;
     const View<T> tokens = scratch(0);
-    gather(rows, in<T>(0), tokens);
-    product(op::Kind::gemm_nt, routed, inputs(), h, tokens, w1, out<T>(1));
-    if (step_.out[0] < 0) return;
-    const View<T> g = scratch(1);
-    c_.device.activation_forward(step_.activation, routed, ffn(), View<const T>(out<T>(1)), g);
-    product(op::Kind::gemm_nt, routed, h, ffn(), g, w2, tokens);
-    combine(rows, in<float>(1), tokens, out<T>(0));
+    gather(in<T>(0), tokens);
+    compute(rows * router_.active, in<std::int32_t>(4), tokens, w1, w2, step_.out[0] >= 0 ? tokens : View<T>{});
+    if (step_.out[0] >= 0) combine(rows, in<float>(1), tokens, out<T>(0));
   }
 
   /// @param adds1, adds2  false: the gradient is written
   void backward(std::int64_t rows, View<const T> w1, View<const T> w2, View<float> d_w1, bool adds1, View<float> d_w2,
                 bool adds2) {
     const std::int64_t routed = rows * router_.active;
-    const std::int64_t h = layer_.hidden;
-    const std::int64_t f = ffn();
-    const View<T> tokens = scratch(0);                  // (routed, H)
-    const View<T> g = scratch(1).slice(0, routed * f);  // (routed, F)
-    const View<T> d_tokens = scratch(1).slice(0, routed * h);
-    const View<T> u = in<T>(5);
-    gather(rows, in<T>(6), tokens);
-    product(op::Kind::gemm_nn, routed, f, h, tokens, w2, g);
-    c_.device.expert_activation_backward(step_.activation, routed, f, order(), View<const float>(in<float>(1)),
-                                         View<const T>(u), g, u, out<float>(1));
-    product(op::Kind::gemm_tn, routed, h, f, tokens, View<const T>(g), d_w2, adds2);
-    gather(rows, in<T>(0), tokens);
-    product(op::Kind::gemm_tn, routed, inputs(), h, u, View<const T>(tokens), d_w1, adds1);
-    product(op::Kind::gemm_nn, routed, h, inputs(), u, w1, d_tokens);
+    const View<T> tokens = scratch(0);                        // (routed, H)
+    const View<T> g = scratch(1).slice(0, routed * width());  // (routed, F)
+    const View<T> d_tokens = scratch(1).slice(0, routed * layer_.hidden);
+    const View<const std::int32_t> offsets = in<std::int32_t>(4);
+    gather(in<T>(6), tokens);
+    backward_to_inputs(routed, offsets, View<const std::int32_t>(in<std::int32_t>(2)), in<float>(1), tokens, in<T>(5),
+                       g, out<float>(1), w2, d_w2, adds2);
+    gather(in<T>(0), tokens);
+    backward_to_rows(routed, offsets, in<T>(5), tokens, d_tokens, w1, d_w1, adds1);
     combine(rows, {}, d_tokens, out<T>(0));
+  }
+
+  // Where tokens are exchanged. What the experts keep is that of the last round; the others are computed again.
+
+  void exchange_forward(std::int64_t rows, View<const T> w1, View<const T> w2) {
+    const std::int64_t routed = rows * router_.active;
+    const bool whole = step_.out[0] >= 0;
+    const Exchange exchange = exchange_of(5);
+    const View<T> packed = scratch(2);
+    gather(own_rows(in<T>(0), rows), packed);
+    for (int round = whole ? 0 : exchange.rounds() - 1; round < exchange.rounds(); ++round) {
+      send(exchange, round, packed, layer_.hidden, out<T>(2));
+      compute(exchange.rows(round), own_offsets(exchange, round), out<T>(2), w1, w2, whole ? scratch(0) : View<T>{});
+      if (whole) send_back(exchange, round, scratch(0), layer_.hidden, scratch(3), routed);
+    }
+    if (!whole) return;
+    add_parts(scratch(3), routed * layer_.hidden);
+    combine(rows, own_choices(in<float>(1), routed), scratch(3), out<T>(0));
+  }
+
+  void exchange_backward(std::int64_t rows, View<const T> w1, View<const T> w2, View<float> d_w1, bool adds1,
+                         View<float> d_w2, bool adds2) {
+    const std::int64_t routed = rows * router_.active;
+    const std::int64_t h = layer_.hidden;
+    const Exchange exchange = exchange_of(5);
+    const View<T> packed = scratch(2);
+    const View<T> u = in<T>(6);
+    const View<T> tokens = in<T>(7);
+    const View<float> sent_weights = values_(std::type_identity<float>{}, step_.scratch[7]);
+    const View<float> row_weights = values_(std::type_identity<float>{}, step_.scratch[5]);
+    const View<float> d_row_weights = values_(std::type_identity<float>{}, step_.scratch[6]);
+    const View<float> d_sent_weights = values_(std::type_identity<float>{}, step_.scratch[8]);
+    c_.device.gather_rows(1, 1, routed, order(), View<const float>(own_choices(in<float>(1), routed)), sent_weights);
+    for (int round = exchange.rounds() - 1; round >= 0; --round) {
+      const std::int64_t n = exchange.rows(round);
+      const bool first = round == exchange.rounds() - 1;
+      const View<const std::int32_t> offsets = own_offsets(exchange, round);
+      if (!first) {
+        gather(own_rows(in<T>(0), rows), packed);
+        send(exchange, round, packed, h, tokens);
+        product(op::Kind::gemm_nt, n, inputs(), h, offsets, View<const T>(tokens), w1, u);
+      }
+      gather(own_rows(in<T>(8), rows), packed);
+      send(exchange, round, packed, h, scratch(0));
+      send(exchange, round, sent_weights, 1, row_weights);
+      const View<T> g = scratch(1).slice(0, n * width());
+      const View<T> d_tokens = scratch(1).slice(0, n * h);
+      backward_to_inputs(n, offsets, {}, row_weights, scratch(0), u, g, d_row_weights.slice(0, n), w2, d_w2,
+                         adds2 || !first);
+      backward_to_rows(n, offsets, u, tokens, d_tokens, w1, d_w1, adds1 || !first);
+      send_back(exchange, round, d_tokens, h, scratch(3), routed);
+      send_back(exchange, round, d_row_weights, 1, d_sent_weights, routed);
+    }
+    add_parts(scratch(3), routed * h);
+    combine(rows, {}, scratch(3), out<T>(0));
+    add_parts(d_sent_weights, routed);
+    const View<float> d_weights = out<float>(1);
+    c_.device.combine_rows(routed, 1, 1, View<const std::int32_t>(in<std::int32_t>(3)), View<const float>{},
+                           View<const float>(d_sent_weights), own_choices(d_weights, routed));
   }
 
   /// @param loads  gradient of the bias: grows by the choices of each expert
@@ -113,8 +169,15 @@ class ExpertSteps {
     const std::int64_t k = router_.active;
     const std::int64_t h = layer_.hidden;
     const View<float> d_weights = in<float>(3);
-    if (c_.spec.tensor > 1) c_.tensor.all_reduce(d_weights, comm::ReduceOp::sum);
-    const std::int64_t first = d_weights.count > rows * k ? c_.tensor_rank() * rows * k : 0;
+    if (c_.spec.tensor > 1) {
+      // Where tokens are exchanged, a rank has the gradients of what it sent, else those of its part of the experts.
+      const std::int64_t own = d_weights.count / c_.spec.tensor;
+      if (!c_.spec.exchanges_tokens())
+        c_.tensor.all_reduce(d_weights, comm::ReduceOp::sum);
+      else if (c_.spec.sequence != SequenceKind::megatron)
+        c_.tensor.all_gather(View<const float>(d_weights.slice(c_.tensor_rank() * own, own)), d_weights);
+    }
+    const std::int64_t first = part_of(d_weights.count, rows * k);
     const View<const std::int32_t> chosen = in<std::int32_t>(2).slice(first, rows * k);
     const View<T> d_logits = scratch(0);
     const View<const float> counts =
@@ -136,22 +199,142 @@ class ExpertSteps {
     return values_(std::type_identity<U>{}, step_.out[static_cast<std::size_t>(i)]);
   }
   View<T> scratch(int i) const { return values_(std::type_identity<T>{}, step_.scratch[static_cast<std::size_t>(i)]); }
-  [[nodiscard]] std::int64_t ffn() const { return layer_.ffn / c_.spec.tensor; }
-  [[nodiscard]] std::int64_t inputs() const { return layer_.ffn_inputs() / c_.spec.tensor; }
+  [[nodiscard]] std::int64_t width() const { return layer_.ffn / c_.spec.etp(); }
+  [[nodiscard]] std::int64_t inputs() const { return layer_.ffn_inputs() / c_.spec.etp(); }
+  [[nodiscard]] std::int64_t local_experts() const { return router_.experts / c_.spec.expert; }
   View<const std::int32_t> order() const { return in<std::int32_t>(2); }
+  /// Where this rank's part of `part` elements begins in `all`: at 0 where that is all that it has.
+  [[nodiscard]] std::int64_t part_of(std::int64_t all, std::int64_t part) const {
+    return all > part ? c_.tensor_rank() * part : 0;
+  }
+  template <class U>
+  View<U> own_choices(View<U> all, std::int64_t routed) const {
+    return all.slice(part_of(all.count, routed), routed);
+  }
+  View<T> own_rows(View<T> all, std::int64_t rows) const {
+    return all.slice(part_of(all.count, rows * layer_.hidden), rows * layer_.hidden);
+  }
 
-  void gather(std::int64_t rows, View<T> from, View<T> to) {
-    c_.device.gather_rows(router_.active, layer_.hidden, rows * router_.active, order(), View<const T>(from), to);
+  void gather(View<T> from, View<T> to) {
+    c_.device.gather_rows(router_.active, layer_.hidden, order().count, order(), View<const T>(from), to);
   }
   void combine(std::int64_t rows, View<float> weights, View<T> from, View<T> to) {
     c_.device.combine_rows(rows, router_.active, layer_.hidden, View<const std::int32_t>(in<std::int32_t>(3)),
                            View<const float>(weights), View<const T>(from), to);
   }
   template <class C>
-  void product(op::Kind kind, std::int64_t routed, std::int64_t n, std::int64_t k, View<const T> a, View<const T> b,
-               View<C> c, bool accumulate = false) {
-    c_.device.gemm_grouped(kind, router_.experts, routed, n, k, View<const std::int32_t>(in<std::int32_t>(4)), a, b, c,
-                           accumulate);
+  void product(op::Kind kind, std::int64_t rows, std::int64_t n, std::int64_t k, View<const std::int32_t> offsets,
+               View<const T> a, View<const T> b, View<C> c, bool accumulate = false) {
+    c_.device.gemm_grouped(kind, local_experts(), rows, n, k, offsets, a, b, c, accumulate);
+  }
+  /// y (rows, H) of the experts of tokens (rows, H), in whose place it may be. Without y only u is computed.
+  void compute(std::int64_t rows, View<const std::int32_t> offsets, View<T> tokens, View<const T> w1, View<const T> w2,
+               View<T> y) {
+    const View<T> u = out<T>(1);
+    product(op::Kind::gemm_nt, rows, inputs(), layer_.hidden, offsets, View<const T>(tokens), w1, u);
+    if (y.empty()) return;
+    const View<T> g = scratch(1).slice(0, rows * width());
+    c_.device.activation_forward(step_.activation, rows, width(), View<const T>(u.slice(0, rows * inputs())), g);
+    product(op::Kind::gemm_nt, rows, layer_.hidden, width(), offsets, View<const T>(g), w2, y);
+  }
+  /// d (rows, H), the gradient of what experts give, to that of u, in place, and of the weights; g is scratch.
+  void backward_to_inputs(std::int64_t rows, View<const std::int32_t> offsets, View<const std::int32_t> order,
+                          View<float> weights, View<T> d, View<T> u, View<T> g, View<float> d_weights, View<const T> w2,
+                          View<float> d_w2, bool adds) {
+    product(op::Kind::gemm_nn, rows, width(), layer_.hidden, offsets, View<const T>(d), w2, g);
+    c_.device.expert_activation_backward(step_.activation, rows, width(), order, View<const float>(weights),
+                                         View<const T>(u), g, u, d_weights);
+    product(op::Kind::gemm_tn, rows, layer_.hidden, width(), offsets, View<const T>(d), View<const T>(g), d_w2, adds);
+  }
+  /// du to the gradient of the experts' rows.
+  void backward_to_rows(std::int64_t rows, View<const std::int32_t> offsets, View<T> du, View<T> tokens, View<T> d,
+                        View<const T> w1, View<float> d_w1, bool adds) {
+    product(op::Kind::gemm_tn, rows, inputs(), layer_.hidden, offsets, View<const T>(du), View<const T>(tokens), d_w1,
+            adds);
+    product(op::Kind::gemm_nn, rows, layer_.hidden, inputs(), offsets, View<const T>(du), w1, d);
+  }
+
+  // ---- exchange
+
+  /// On a device that only counts all ranks send equally much, and the experts' memory is full.
+  struct Exchange {
+    std::optional<ExpertExchange> plan;
+    std::int64_t capacity = 0;
+    [[nodiscard]] int rounds() const { return plan ? plan->rounds() : 1; }
+    [[nodiscard]] std::int64_t rows(int round) const { return plan ? plan->rows(round) : capacity; }
+  };
+  /// @param counts  the operand that has the offsets of all ranks
+  Exchange exchange_of(int counts) {
+    const View<const std::int32_t> all = in<std::int32_t>(counts);
+    const std::int64_t capacity =
+        scratch(0).count > 0 ? scratch(0).count / layer_.hidden : out<T>(2).count / layer_.hidden;
+    if constexpr (D::counts_only) return {std::nullopt, capacity};
+    std::vector<std::int32_t> offsets(static_cast<std::size_t>(all.count));
+    c_.device.fetch(all, offsets.data());
+    return {ExpertExchange(std::move(offsets), router_.experts, c_.spec.etp(), capacity, c_.experts.rank()), capacity};
+  }
+  View<const std::int32_t> own_offsets(const Exchange& exchange, int round) {
+    const View<std::int32_t> out =
+        values_(std::type_identity<std::int32_t>{}, step_.scratch[4]).slice(0, local_experts() + 1);
+    if (exchange.plan) {
+      const std::vector<std::int32_t> offsets = exchange.plan->own_offsets(round);
+      c_.device.write(out, [&](View<std::int32_t> to) { std::ranges::copy(offsets, to.begin()); });
+    }
+    return out;
+  }
+  template <class U>
+  comm::Piece piece(std::int64_t peer, View<U> rows, std::int64_t width, std::int64_t first, std::int64_t count) const {
+    return comm::Piece::flat(c_.experts.ranks()[static_cast<std::size_t>(peer)],
+                             reinterpret_cast<std::byte*>(rows.data + first * width),
+                             count * width * static_cast<std::int64_t>(sizeof(U)), lane);
+  }
+  /// packed, rows in the order of experts, to the ranks of the experts, of which this one gets `rows`.
+  template <class U>
+  void send(const Exchange& exchange, int round, View<U> packed, std::int64_t width, View<U> rows) {
+    if (!exchange.plan) return count_exchange(packed, width);
+    std::vector<comm::Piece> out;
+    std::vector<comm::Piece> in;
+    exchange.plan->for_each_sent(round, [&](std::int64_t peer, std::int64_t, std::int64_t first, std::int64_t count) {
+      out.push_back(piece(peer, packed, width, first, count));
+    });
+    exchange.plan->for_each_received(round, [&](std::int64_t peer, std::int64_t place, std::int64_t count) {
+      in.push_back(piece(peer, rows, width, place, count));
+    });
+    deliver(out, in);
+  }
+  /// The way back, to `packed` (parts, routed, width): a part from each rank that has one of the expert.
+  template <class U>
+  void send_back(const Exchange& exchange, int round, View<U> rows, std::int64_t width, View<U> packed,
+                 std::int64_t routed) {
+    if (!exchange.plan) return count_exchange(packed.slice(0, routed * width), width);
+    std::vector<comm::Piece> out;
+    std::vector<comm::Piece> in;
+    exchange.plan->for_each_received(round, [&](std::int64_t peer, std::int64_t place, std::int64_t count) {
+      out.push_back(piece(peer, rows, width, place, count));
+    });
+    exchange.plan->for_each_sent(round,
+                                 [&](std::int64_t peer, std::int64_t part, std::int64_t first, std::int64_t count) {
+                                   in.push_back(piece(peer, packed, width, part * routed + first, count));
+                                 });
+    deliver(out, in);
+  }
+  void deliver(const std::vector<comm::Piece>& out, const std::vector<comm::Piece>& in) {
+    c_.world.post(out);
+    c_.world.receive(in);
+    c_.world.wait_sent(lane);
+  }
+  template <class U>
+  void count_exchange(View<U> packed, std::int64_t) {
+    const std::int64_t elements = round_up(packed.count * c_.spec.etp(), c_.spec.exchange_ranks());
+    c_.experts.all_to_all(View<const U>(nullptr, elements), View<U>(nullptr, elements));
+  }
+  /// The first of the parts (parts, n) becomes their sum.
+  template <class U>
+  void add_parts(View<U> parts, std::int64_t n) {
+    for (std::int64_t part = 1; part < c_.spec.etp(); ++part) {
+      const View<U> sum = parts.slice(0, n);
+      c_.device.add(n, View<const U>(sum), View<const U>(parts.slice(part * n, n)), sum);
+    }
   }
 
   // ---- losses
@@ -188,6 +371,8 @@ class ExpertSteps {
     c_.device.router_losses(router_, rows, samples(), View<const float>(logits), View<const float>(counts), weights,
                             sums.slice(device::balance_loss, 1), sums.slice(device::z_loss, 1));
   }
+
+  static constexpr int lane = 0;
 
   Context<D>& c_;
   const LayerSpec& layer_;

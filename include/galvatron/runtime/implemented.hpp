@@ -35,11 +35,15 @@ constexpr bool is_encoder_decoder_block(const LayerSpec& layer) {
          layer.experts == 0;
 }
 
-/// A block as mixtures of experts have it: plain but for the experts in place of its MLP.
-constexpr bool is_expert_block(const LayerSpec& layer) {
+/// A block as decoders of the Llama family and mixtures of experts have it: plain but for experts in place of its MLP,
+/// and for biases, norms or latent vectors of queries, keys and values.
+constexpr bool is_decoder_block(const LayerSpec& layer) {
   LayerSpec plain = layer;
   plain.experts = 0;
-  return layer.experts > 0 && plain.is_plain_block();
+  plain.qkv_bias = false;
+  plain.query_key_norm = QueryKeyNorm::none;
+  plain.latent = {};
+  return plain.is_plain_block();
 }
 
 /// True for the layers of GPT, Llama, BERT, ViT, Swin, T5 and Mixtral models, and for those with a forward pass of
@@ -53,8 +57,7 @@ constexpr bool is_implemented(const LayerSpec& layer) {
     return layer.position != PositionKind::rotary && layer.token_types == 0 && !layer.target.any();
   if (relative) return layer.head == HeadKind::language && !layer.closing_norm && layer.token_types == 0;
   if (layer.tokens != all_tokens || layer.target.any() || layer.activation == ActivationKind::relu) return false;
-  if (layer.kind == LayerKind::block)
-    return layer.is_plain_block() || is_post_norm_block(layer) || is_expert_block(layer);
+  if (layer.kind == LayerKind::block) return is_decoder_block(layer) || is_post_norm_block(layer);
   return layer.kind == LayerKind::embedding || layer.head == HeadKind::language ||
          layer.activation == ActivationKind::gelu;
 }

@@ -27,6 +27,8 @@ struct Degrees {
   int context = 0;
   int pipeline = 0;
   bool strided = false;  ///< of a tensor degree of run time
+  int expert = 0;
+  int expert_tensor = 0;  ///< of an expert degree of run time
 };
 
 namespace detail {
@@ -61,6 +63,11 @@ struct Degree<Axis::tensor, dynamic> {
   int value = 1;
   bool is_strided = false;
 };
+template <>
+struct Degree<Axis::expert, dynamic> {
+  int value = 1;
+  int tensor = 0;
+};
 
 /// A spec that answers to `spec` and to `spec()` alike: Strategy<...>::spec is a value where everything is static.
 struct StaticSpec : StrategySpec {
@@ -75,20 +82,25 @@ struct Policy {
   using Tensor = typename PolicyOf<Axis::tensor, TensorParallel<1>, Policies...>::type;
   using Sequence = typename PolicyOf<Axis::sequence, SequenceParallel<none>, Policies...>::type;
   using Context = typename PolicyOf<Axis::context, ContextParallel<1>, Policies...>::type;
+  using Experts = typename PolicyOf<Axis::expert, ExpertParallel<1>, Policies...>::type;
   using Stages = typename PolicyOf<Axis::pipeline, Pipeline<1>, Policies...>::type;
   using Again = typename PolicyOf<Axis::recompute, Recompute<cheap>, Policies...>::type;
 
-  static constexpr bool is_static =
-      Data::degree != dynamic && Tensor::degree != dynamic && Context::degree != dynamic && Stages::degree != dynamic;
+  static constexpr bool is_static = Data::degree != dynamic && Tensor::degree != dynamic &&
+                                    Context::degree != dynamic && Experts::degree != dynamic &&
+                                    Experts::tensor != dynamic && Stages::degree != dynamic;
 
   /// The spec, with the most favourable value for degrees that are not known yet: what is illegal here is always so.
   static constexpr StaticSpec best_case{
       {.tensor = Tensor::degree == dynamic ? 2 : Tensor::degree,
        .sequence = Sequence::kind,
        .context = Context::degree == dynamic ? (is_split_over_context(Sequence::kind) ? 2 : 1) : Context::degree,
-       .data = Data::degree == dynamic ? 2 : Data::degree,
+       .data = Data::degree != dynamic      ? Data::degree
+               : Experts::degree == dynamic ? 2
+                                            : 2 * Experts::degree * (Experts::tensor > 0 ? Experts::tensor : 1),
        .zero = Zero::stage,
-       .expert = 1,
+       .expert = Experts::degree == dynamic ? 1 : Experts::degree,
+       .expert_tensor = Experts::tensor == dynamic ? 0 : Experts::tensor,
        .recompute = Again::kind,
        .strided = Tensor::is_strided}};
 };
@@ -104,6 +116,7 @@ struct StrategyDegrees<Policy, false> {
   [[no_unique_address]] Degree<Axis::tensor, Policy::Tensor::degree> tensor_degree{};
   [[no_unique_address]] Degree<Axis::context, Policy::Context::degree> context_degree{};
   [[no_unique_address]] Degree<Axis::data, Policy::Data::degree> data_degree{};
+  [[no_unique_address]] Degree<Axis::expert, Policy::Experts::degree> expert_degree{};
   [[no_unique_address]] Degree<Axis::pipeline, Policy::Stages::degree> pipeline_degree{};
 
   [[nodiscard]] constexpr StrategySpec spec() const {
@@ -112,6 +125,8 @@ struct StrategyDegrees<Policy, false> {
     out.context = context_degree.value;
     out.data = data_degree.value;
     if constexpr (Policy::Tensor::degree == dynamic) out.strided = tensor_degree.is_strided;
+    out.expert = expert_degree.value;
+    if constexpr (Policy::Experts::degree == dynamic) out.expert_tensor = expert_degree.tensor;
     return out;
   }
   [[nodiscard]] constexpr int pipeline() const { return pipeline_degree.value; }
@@ -125,9 +140,9 @@ struct StrategyDegrees<Policy, false> {
 ///     Strategy<ZeRO<3>, TensorParallel<2>, Recompute<full>>   // data degree at run time: what 2 leaves over
 ///     Strategy<DataParallel<4>, Pipeline<2>>                  // static: ::spec is a constant
 ///
-/// Axes left out: data degree at run time; tensor, context and pipeline degree 1; ZeRO 0; no sequence parallelism; no
-/// recomputation. Combinations that make no sense do not compile; degrees given at run time are checked when the object
-/// is made.
+/// Axes left out: data degree at run time; tensor, context, expert and pipeline degree 1; ZeRO 0; no sequence
+/// parallelism; no recomputation. Combinations that make no sense do not compile; degrees given at run time are checked
+/// when the object is made.
 template <class... Policies>
 class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static_assert((StrategyPolicy<Policies> && ...),
@@ -140,6 +155,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static_assert(names_once<Axis::tensor>, "galvatron: Strategy<> names TensorParallel more than once.");
   static_assert(names_once<Axis::sequence>, "galvatron: Strategy<> names SequenceParallel more than once.");
   static_assert(names_once<Axis::context>, "galvatron: Strategy<> names ContextParallel more than once.");
+  static_assert(names_once<Axis::expert>, "galvatron: Strategy<> names ExpertParallel more than once.");
   static_assert(names_once<Axis::pipeline>, "galvatron: Strategy<> names Pipeline more than once.");
   static_assert(names_once<Axis::recompute>, "galvatron: Strategy<> names Recompute more than once.");
 
@@ -177,9 +193,10 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   /// True when `spec` is of these kinds and, where degrees are static, of these degrees in these places.
   static constexpr bool accepts(const StrategySpec& spec) {
     const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };
-    return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute && spec.expert == 1 &&
+    return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute &&
            same(spec.tensor, Policy::Tensor::degree) && same(spec.context, Policy::Context::degree) &&
-           same(spec.data, Policy::Data::degree) &&
+           same(spec.data, Policy::Data::degree) && same(spec.expert, Policy::Experts::degree) &&
+           same(spec.expert_tensor, Policy::Experts::tensor) &&
            (spec.strided == Policy::Tensor::is_strided ||
             (Policy::Tensor::degree == dynamic && !Policy::Tensor::is_strided)) &&
            is_legal(spec);
@@ -190,7 +207,9 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
                             .tensor = spec.tensor,
                             .context = spec.context,
                             .pipeline = Policy::Stages::degree == dynamic ? 1 : 0,
-                            .strided = spec.strided});
+                            .strided = spec.strided,
+                            .expert = spec.expert,
+                            .expert_tensor = spec.expert_tensor});
   }
 
   [[nodiscard]] constexpr int tensor() const { return this->spec().tensor; }
@@ -217,6 +236,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
       return "the tensor degree differs from that of the strategy's type.";
     if (differs(given.context, Policy::Context::degree))
       return "the context degree differs from that of the strategy's type.";
+    if (differs(given.expert, Policy::Experts::degree) || differs(given.expert_tensor, Policy::Experts::tensor))
+      return "the expert degrees differ from those of the strategy's type.";
     if (differs(given.pipeline, Policy::Stages::degree))
       return "the pipeline degree differs from that of the strategy's type.";
     if (pick(given.pipeline, Policy::Stages::degree) < 1) return "the pipeline degree is at least 1.";
@@ -225,6 +246,10 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
     spec.tensor = pick(given.tensor, Policy::Tensor::degree);
     spec.context = pick(given.context, Policy::Context::degree);
     if (Policy::Tensor::degree == dynamic) spec.strided = spec.strided || given.strided;
+    if (Policy::Experts::degree == dynamic) {
+      spec.expert = given.expert == 0 ? 1 : given.expert;
+      spec.expert_tensor = given.expert_tensor;
+    }
     const std::string_view why = why_illegal(spec);
     return why.empty() ? nullptr : why.data();  // the sentences are literals
   }
@@ -234,6 +259,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
         this->tensor_degree = {given.tensor, best_case.strided || given.strided};
       if constexpr (Policy::Context::degree == dynamic) this->context_degree.value = given.context;
       if constexpr (Policy::Data::degree == dynamic) this->data_degree.value = given.data;
+      if constexpr (Policy::Experts::degree == dynamic)
+        this->expert_degree = {given.expert == 0 ? 1 : given.expert, given.expert_tensor};
       if constexpr (Policy::Stages::degree == dynamic) this->pipeline_degree.value = given.pipeline;
     }
   }
@@ -255,6 +282,7 @@ concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
 ///     using Chosen = StrategyOf<found.strategies[0]>;
 template <StrategySpec spec>
 using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
-                            SequenceParallel<spec.sequence>, ContextParallel<spec.context>, Recompute<spec.recompute>>;
+                            SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
+                            ExpertParallel<spec.expert, spec.expert_tensor>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron

@@ -20,6 +20,9 @@ constexpr bool has_too_many_ranks(const StrategySpec& s) {
   const std::int64_t tensor_and_context = std::int64_t{s.tensor} * s.context;
   return tensor_and_context > most_ranks || s.data > most_ranks || tensor_and_context * s.data > most_ranks;
 }
+constexpr bool spreads_experts_evenly(const StrategySpec& s) {
+  return !s.exchanges_tokens() || s.ranks() % (std::int64_t{s.etp()} * s.expert) == 0;
+}
 constexpr bool is_split_over_context(SequenceKind kind) {
   return kind == SequenceKind::ulysses || kind == SequenceKind::ring;
 }
@@ -47,8 +50,12 @@ constexpr bool is_split_over_context(SequenceKind kind) {
   RULE((s).strided && ((s).tensor == 1 || (s).shards() == 1),                                                        \
        "strided tensor-parallel ranks lie around data- and context-parallel ranks: they need a tensor degree of at " \
        "least 2 and a data or context degree.")                                                                      \
-  RULE((s).expert > 1 && (s).data % (s).expert != 0,                                                                 \
-       "experts are spread over data-parallel ranks: the expert degree divides the data degree.")
+  RULE((s).expert_tensor < 0, "the tensor degree of experts is at least 1.")                                         \
+  RULE(!::galvatron::detail::spreads_experts_evenly(s),                                                              \
+       "experts are spread over the ranks of a stage: the expert degree times the tensor degree of experts divides " \
+       "their number.")                                                                                              \
+  RULE((s).exchanges_tokens() && (s).strided,                                                                        \
+       "ranks that exchange the tokens of experts are neighbours: tensor-parallel ranks are not strided then.")
 
 /// Why no layer at all can be spread like this; empty when the strategy is legal.
 constexpr std::string_view why_illegal(const StrategySpec& spec) {
@@ -124,13 +131,21 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
     }
     if (layer.forward_pass != nullptr && !splits_widths_evenly(layer.forward_pass(layer), spec.tensor))
       return "the tensor degree does not divide a width of the layer that tensor ranks share.";
-    if (layer.ffn % spec.tensor != 0 || layer.shared_ffn % spec.tensor != 0)
+    if (layer.shared_ffn % spec.tensor != 0 || (layer.experts == 0 && layer.ffn % spec.tensor != 0))
       return "the tensor degree does not divide the width of the MLP.";
+    if (layer.experts > 0 && layer.ffn % spec.etp() != 0)
+      return "the tensor degree of experts does not divide their width.";
+    if (layer.experts > 0 && layer.experts % spec.expert != 0) return "the expert degree does not divide the experts.";
+    if (layer.experts > 0 && spec.exchanges_tokens() && spec.tensor > 1 &&
+        layer.tokens.of(sequence) / spec.context * (samples / spec.data) % spec.tensor != 0)
+      return "tensor ranks share the tokens that go to experts: the tensor degree divides those of a rank.";
     if (layer.merges && spec.sequence == SequenceKind::megatron &&
         side_of_square(layer.tokens.of(sequence)) % spec.tensor != 0)
       return "Megatron sequence parallelism gives every rank whole rows of an image whose tokens are merged: the "
              "tensor degree divides the rows of the merged image.";
   }
+  if (layer.kind == LayerKind::block && layer.query_key_norm == QueryKeyNorm::all && spec.tensor > 1)
+    return "a norm of all queries and of all keys of a token needs them on one rank: the tensor degree is 1.";
   if (spec.context > 1 && !splits_over_context(layer))
     return "context parallelism splits plain self-attention: not images, windows, relative positions or cross "
            "attention.";

@@ -121,14 +121,13 @@ constexpr std::int64_t vocabulary_shard(std::int64_t vocabulary, int tensor) {
   return vocabulary_sharding(vocabulary, tensor).largest();
 }
 
-/// True when the products of a block can write the gradients of its weights. Each of these has H rows or columns, so
-/// that nothing but they is between them when H is aligned.
+/// True when the products of a block can write the gradients of its weights: nothing but they is between them where the
+/// extents that tensor ranks do not share are aligned.
 constexpr bool writes_gradients(const forward::Graph& graph) {
-  const std::int64_t h = graph.layer.hidden;
-  if (graph.layer.kind != LayerKind::block || h % parameter_alignment != 0) return false;
+  if (graph.layer.kind != LayerKind::block) return false;
   for (int i = 0; i < graph.weight_count; ++i)
     if (const forward::WeightSpec& w = graph.weight(i);
-        w.products == 1 && w.is_split() && w.rows.extent % h != 0 && w.columns.extent % h != 0)
+        w.products == 1 && w.is_split() && (w.rows.split ? w.columns.extent : w.rows.extent) % parameter_alignment != 0)
       return false;
   return true;
 }

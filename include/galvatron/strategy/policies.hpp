@@ -14,7 +14,7 @@
 namespace galvatron {
 
 /// What a policy decides. A strategy has one policy per axis.
-enum class Axis : std::uint8_t { data, zero, tensor, sequence, context, pipeline, recompute };
+enum class Axis : std::uint8_t { data, zero, tensor, sequence, context, expert, pipeline, recompute };
 
 namespace detail {
 struct NoneTag {
@@ -85,6 +85,21 @@ struct ContextParallel {
   static_assert(N == dynamic || N >= 1, "galvatron: the degree of ContextParallel<N> is at least 1.");
   static constexpr Axis axis = Axis::context;
   static constexpr int degree = N;
+};
+
+/// Ranks that share the experts of a layer, each with some of them, and ranks that share each expert; 0: the tensor
+/// ranks. Both are chosen apart from how attention is spread over the same ranks (Liu et al., "MoE parallel folding",
+/// arXiv 2504.14960).
+template <int N = dynamic, int Tensor = N == dynamic ? dynamic : 0>
+struct ExpertParallel {
+  static_assert(N == dynamic || N >= 1, "galvatron: the degree of ExpertParallel<N> is at least 1.");
+  static_assert(Tensor == dynamic || Tensor >= 0,
+                "galvatron: the tensor degree of ExpertParallel<N, Tensor> is at least 1, or 0: that of the layer.");
+  static_assert((N == dynamic) == (Tensor == dynamic),
+                "galvatron: both degrees of ExpertParallel<> are of run time, or neither.");
+  static constexpr Axis axis = Axis::expert;
+  static constexpr int degree = N;
+  static constexpr int tensor = Tensor;
 };
 
 /// Stages of the pipeline, each with its own layers and ranks, and the order of its work.

@@ -26,8 +26,9 @@ namespace detail {
 // Megatron sequence parallelism needs tensor ranks, and ZeRO data ranks; both degrees are of run time, and that of
 // context ranks wherever there may be some.
 template <int Stage, SequenceKind Sequence, RecomputeKind Again>
-using OfKinds = Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
-                         ContextParallel<Sequence == SequenceKind::none ? 1 : dynamic>, Recompute<Again>>;
+using OfKinds =
+    Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
+             ContextParallel<Sequence == SequenceKind::none ? 1 : dynamic>, ExpertParallel<>, Recompute<Again>>;
 template <std::size_t... I>
 TypeList<OfKinds<I / 16, sequence_kinds[I / 4 % 4], recompute_kinds[I % 4]>...> all_kinds(std::index_sequence<I...>);
 }  // namespace detail

@@ -53,6 +53,8 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
   if (spec.tensor != 1) policy("TensorParallel", spec.tensor, spec.strided ? ", galvatron::strided" : "");
   if (spec.context != 1) policy("ContextParallel", spec.context);
   if (spec.sequence != SequenceKind::none) policy("SequenceParallel", "galvatron::", name_of(spec.sequence));
+  if (spec.expert != 1 || spec.expert_tensor != 0)
+    policy("ExpertParallel", spec.expert, spec.expert_tensor != 0 ? text_of(", ", spec.expert_tensor) : "");
   if (spec.recompute != RecomputeKind::cheap) policy("Recompute", "galvatron::", name_of(spec.recompute));
   return out + ">";
 }
@@ -91,11 +93,8 @@ class StrategyTypes {
         types_[at].second += std::string(", ") + end;
     }
   }
-  /// `Strategy1::spec`, with the experts that the type does not say.
-  [[nodiscard]] std::string spec(const StrategySpec& spec) const {
-    const std::string text = text_of("Strategy", index(spec), "::spec");
-    return spec.expert == 1 ? text : text_of("galvatron::with_experts(", text, ", ", spec.expert, ")");
-  }
+  /// `Strategy1::spec`.
+  [[nodiscard]] std::string spec(const StrategySpec& spec) const { return text_of("Strategy", index(spec), "::spec"); }
   /// The declarations, each with who uses it, and their list.
   [[nodiscard]] std::string declarations() const {
     std::string out;
@@ -169,6 +168,8 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   field("virtual_stages", plan.virtual_stages);
   if (plan.moments != Precision::fp32) field("moments", "galvatron::Precision::", name_of(plan.moments));
   if (!plan.overlap) field("overlap", "false");
+  if (plan.expert_imbalance != program::default_expert_imbalance)
+    field("expert_imbalance", cpp_number(plan.expert_imbalance));
   array("stages", stages);
   array("runs", runs);
   field("embedding", types.spec(plan.embedding));

@@ -200,7 +200,7 @@ void expert_activation_backward(const Team& team, ActivationKind kind, std::int6
   std::fill_n(d_weights, rows, 0.0F);
   const std::int64_t inputs = inputs_of(kind) * n;
   for_rows(team, rows, 3 * n, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
-    const std::int32_t choice = order[row];
+    const std::int64_t choice = order == nullptr ? row : order[row];
     if (choice < 0) return;
     d_weights[choice] = sum_over<S>(n, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
       typename L::Float product;

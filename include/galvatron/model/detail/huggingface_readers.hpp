@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -252,14 +253,160 @@ inline Result<ModelSpec> swin_from(JsonObject& fields, std::string name) {
   return built(fields, swin, std::move(name), shape);
 }
 
+/// The coefficient of the balance loss, whose tokens are those of a micro-batch.
+inline void read_balance_loss(JsonObject& fields, MoeShape& shape, double otherwise) {
+  const double coefficient = fields.optional<double>("router_aux_loss_coef", otherwise, 0.0, 1e3);
+  shape.router.balance_loss = balance_loss_of(coefficient, shape.active_experts, shape.blocks_with_experts());
+  shape.router.balance_scope = BalanceScope::micro_batch;
+}
+
+inline void read_experts(JsonObject& fields, MoeShape& shape, std::int64_t experts, std::int64_t active) {
+  // transformers 5 writes the one key, older versions the other.
+  const char* key = fields.contains("num_experts") ? "num_experts" : "num_local_experts";
+  shape.experts = fields.optional<std::int64_t>(key, experts, 1, model_limits::experts);
+  shape.active_experts = fields.optional<std::int64_t>("num_experts_per_tok", active, 1, model_limits::experts);
+}
+
 inline Result<ModelSpec> mixtral_from(JsonObject& fields, std::string name) {
-  MixtralShape shape;
+  MoeShape shape;
   shape.dense = llama_shape_from(fields, {.norm_epsilon = 1e-5, .rope_theta = 1e6, .kv_heads = 8, .biases = false});
   shape.experts = fields.required<std::int64_t>("num_local_experts", 1, model_limits::experts);
   shape.active_experts = fields.required<std::int64_t>("num_experts_per_tok", 1, model_limits::experts);
+  read_balance_loss(fields, shape, 0.001);
+  const double jitter = fields.optional<double>("router_jitter_noise", 0.0);
+  fields.check("router_jitter_noise", jitter == 0, "noise in the router's input is not supported; only 0 is");
   refuse_present(fields, "sliding_window", "attention in a sliding window",
                  "choose a model without one (null, as Mixtral was published)");
-  return built(fields, mixtral, std::move(name), shape);
+  return built(fields, moe, std::move(name), shape);
+}
+
+/// Of Qwen2's and Qwen3's mixtures: which blocks have experts, and how wide they are.
+/// @param dense_blocks  what the shape views
+inline void read_qwen_experts(JsonObject& fields, MoeShape& shape, std::int64_t expert_ffn,
+                              std::vector<std::int64_t>& dense_blocks) {
+  shape.expert_ffn = fields.optional<std::int64_t>("moe_intermediate_size", expert_ffn, 1, model_limits::ffn);
+  shape.router.renormalise = fields.optional<bool>("norm_topk_prob", false);
+  shape.sparse_step = fields.optional<int>("decoder_sparse_step", 1, 1, model_limits::layers);
+  if (fields.has("mlp_only_layers", false))
+    dense_blocks = fields.numbers<std::int64_t>("mlp_only_layers", 0, model_limits::layers);
+  shape.dense_blocks = dense_blocks;
+  if (!fields.failed() && shape.blocks_with_experts() == 0)
+    fields.fail(fields.where() + ": \"decoder_sparse_step\" and \"mlp_only_layers\" leave no layer with experts; " +
+                "choose a model that has some");
+  read_balance_loss(fields, shape, 0.001);
+  refuse_if(fields, "use_sliding_window", true);
+  const nlohmann::json* types = fields.any("layer_types");
+  const bool full =
+      types == nullptr || types->is_null() ||
+      std::all_of(types->begin(), types->end(), [](const auto& type) { return type == "full_attention"; });
+  fields.check("layer_types", full, "only \"full_attention\" is supported");
+}
+
+inline Result<ModelSpec> qwen2_moe_from(JsonObject& fields, std::string name) {
+  MoeShape shape;
+  std::vector<std::int64_t> dense_blocks;
+  shape.dense = llama_shape_from(fields, {.kv_heads = 16, .biases = false});
+  shape.dense.qkv_bias = fields.optional<bool>("qkv_bias", true);
+  read_experts(fields, shape, 60, 4);
+  read_qwen_experts(fields, shape, 1408, dense_blocks);
+  shape.shared_ffn = fields.optional<std::int64_t>("shared_expert_intermediate_size", 5632, 1, model_limits::ffn);
+  shape.shared_gate = true;
+  return built(fields, moe, std::move(name), shape);
+}
+
+inline Result<ModelSpec> qwen3_moe_from(JsonObject& fields, std::string name) {
+  MoeShape shape;
+  std::vector<std::int64_t> dense_blocks;
+  shape.dense = llama_shape_from(fields, {.kv_heads = 4, .biases = false});
+  shape.dense.query_key_norm = QueryKeyNorm::heads;
+  read_experts(fields, shape, 128, 8);
+  read_qwen_experts(fields, shape, 768, dense_blocks);
+  refuse_if(fields, "attention_bias", true);
+  return built(fields, moe, std::move(name), shape);
+}
+
+inline Result<ModelSpec> olmoe_from(JsonObject& fields, std::string name) {
+  MoeShape shape;
+  shape.dense = llama_shape_from(fields, {.norm_epsilon = 1e-5, .biases = false});
+  shape.dense.query_key_norm = QueryKeyNorm::all;
+  read_experts(fields, shape, 64, 8);
+  shape.router.renormalise = fields.optional<bool>("norm_topk_prob", false);
+  read_balance_loss(fields, shape, 0.01);
+  refuse_present(fields, "clip_qkv", "clipping of queries, keys and values",
+                 "choose a model without it (null, as OLMoE was published)");
+  refuse_if(fields, "attention_bias", true);
+  return built(fields, moe, std::move(name), shape);
+}
+
+/// What of DeepSeek-V2's and -V3's files is alike. transformers gives the norms of latent vectors its usual epsilon,
+/// 1e-6, whatever the file says. It has no balance loss; that of DeepSeek's own code is RouterSpec::balance_loss.
+/// @param query_rank, first_dense  what transformers takes for keys that a file leaves out
+inline MoeShape deepseek_shape_from(JsonObject& fields, std::int64_t query_rank, int first_dense) {
+  MoeShape shape;
+  LlamaShape& dense = shape.dense = llama_shape_from(fields, {.biases = false});
+  const auto width = [&fields](std::string_view key, std::int64_t otherwise, std::int64_t most) {
+    return fields.optional<std::int64_t>(key, otherwise, 1, most);
+  };
+  fields.check("num_key_value_heads", dense.kv_heads == 0 || dense.kv_heads == dense.heads,
+               "latent attention has as many heads of keys as of queries");
+  dense.latent.rank = width("kv_lora_rank", 512, model_limits::hidden);
+  const bool has_query_rank = fields.contains("q_lora_rank");  // null: queries have no latent vector
+  dense.latent.query_rank = width("q_lora_rank", has_query_rank ? 0 : query_rank, model_limits::hidden);
+  dense.latent.rotary_dim = width("qk_rope_head_dim", 64, model_limits::head_dim / 2);
+  dense.latent.value_dim = width("v_head_dim", 128, model_limits::head_dim);
+  dense.head_dim = dense.latent.rotary_dim + width("qk_nope_head_dim", 128, model_limits::head_dim / 2);
+  for (const char* key : {"attention_bias", "mlp_bias"}) refuse_if(fields, key, true);
+  fields.check("rope_interleave", fields.optional<bool>("rope_interleave", true),
+               "false is not supported; only true is, pairs of neighbours");
+  shape.active_experts = fields.required<std::int64_t>("num_experts_per_tok", 1, model_limits::experts);
+  shape.router.balance_loss = fields.optional<double>("aux_loss_alpha", 0.0, 0.0, 1e3);
+  shape.router.balance_scope =
+      fields.optional<bool>("seq_aux", true) ? BalanceScope::sequence : BalanceScope::micro_batch;
+  shape.first_dense = fields.optional<int>("first_k_dense_replace", first_dense, 0, model_limits::layers);
+  fields.check("first_k_dense_replace", shape.first_dense < dense.layers || fields.failed(),
+               "no layer has experts; choose a model that has some");
+  const auto step = fields.optional<int>("moe_layer_freq", 1);
+  fields.check("moe_layer_freq", step == 1, std::to_string(step) + " is not supported; only 1 is");
+  return shape;
+}
+/// @param experts, expert_ffn, shared  what transformers takes for keys that a file leaves out
+inline void read_deepseek_experts(JsonObject& fields, MoeShape& shape, std::int64_t experts, std::int64_t expert_ffn,
+                                  std::int64_t shared) {
+  shape.experts = fields.optional<std::int64_t>("n_routed_experts", experts, 1, model_limits::experts);
+  shape.expert_ffn = fields.optional<std::int64_t>("moe_intermediate_size", expert_ffn, 1, model_limits::ffn);
+  if (fields.contains("n_shared_experts")) shared = 0;  // null: none
+  shape.shared_ffn =
+      shape.expert_ffn * fields.optional<std::int64_t>("n_shared_experts", shared, 0, model_limits::experts);
+}
+
+inline Result<ModelSpec> deepseek_v2_from(JsonObject& fields, std::string name) {
+  MoeShape shape = deepseek_shape_from(fields, 1536, 0);
+  read_deepseek_experts(fields, shape, 64, 1407, 2);
+  shape.router.renormalise = false;
+  shape.router.scale = fields.optional<double>("routed_scaling_factor", 1.0, 0.0, 1e6);
+  refuse_unless(fields, "topk_method", {"greedy", "group_limited_greedy"});
+  refuse_unless(fields, "scoring_func", {"softmax"});
+  if (fields.optional<std::string>("topk_method", "greedy") == "group_limited_greedy") {
+    shape.router.groups = fields.required<std::int64_t>("n_group", 1, model_limits::experts);
+    shape.router.top_groups = fields.required<std::int64_t>("topk_group", 1, model_limits::experts);
+  }
+  fields.check("norm_topk_prob", !fields.optional<bool>("norm_topk_prob", false),
+               "true is not supported: DeepSeek's own code renormalises weights then and transformers does not; choose "
+               "a model with false, as DeepSeek-V2 was published");
+  return built(fields, moe, std::move(name), shape);
+}
+
+inline Result<ModelSpec> deepseek_v3_from(JsonObject& fields, std::string name) {
+  MoeShape shape = deepseek_shape_from(fields, 1536, 3);
+  read_deepseek_experts(fields, shape, 256, 2048, 1);
+  shape.router.kind = RouterKind::sigmoid;
+  shape.router.renormalise = fields.optional<bool>("norm_topk_prob", true);
+  shape.router.scale = fields.optional<double>("routed_scaling_factor", 2.5, 0.0, 1e6);
+  shape.router.groups = fields.optional<std::int64_t>("n_group", 8, 1, model_limits::experts);
+  shape.router.top_groups = fields.optional<std::int64_t>("topk_group", 4, 1, model_limits::experts);
+  refuse_unless(fields, "topk_method", {"noaux_tc"});
+  refuse_unless(fields, "scoring_func", {"sigmoid"});
+  return built(fields, moe, std::move(name), shape);
 }
 
 }  // namespace galvatron::detail
