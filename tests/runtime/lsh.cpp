@@ -163,6 +163,27 @@ TEST_CASE("rotations are a function of the seed and the layer") {
   }
 }
 
+TEST_CASE("with a bucket for each choice compressed dispatch is plain dispatch") {
+  CompressingRank rank(runtime::Rotation::drawn, {});
+  rank.means.resize(rank.order.size() * CompressingRank::width);
+  rank.compression.pass(all_of(std::as_const(rank.x)), rank.buckets, all_of(rank.means));
+  CHECK(rank.count() == CompressingRank::tokens * CompressingRank::active);
+  Floats gathered(rank.means.size());
+  rank.host.gather_rows(CompressingRank::active, CompressingRank::width, static_cast<std::int64_t>(rank.order.size()),
+                        all_of(std::as_const(rank.order)), all_of(std::as_const(rank.x)), all_of(gathered));
+  CHECK(rank.means == gathered);
+  const Floats outputs = rank.outputs_of(rank.means);
+  Floats y(rank.x.size());
+  rank.compression.decompress(CompressingRank::tokens, rank.buckets, all_of(std::as_const(rank.places)),
+                              all_of(std::as_const(rank.weights)), all_of(outputs), all_of(std::as_const(rank.x)),
+                              all_of(std::as_const(rank.means)), all_of(y));
+  Floats plain(y.size());
+  rank.host.combine_rows(CompressingRank::tokens, CompressingRank::active, CompressingRank::width,
+                         all_of(std::as_const(rank.places)), all_of(std::as_const(rank.weights)), all_of(outputs),
+                         all_of(plain));
+  CHECK(y == plain);
+}
+
 TEST_CASE("rows of bfloat16 are hashed as the numbers that they are") {
   constexpr std::int64_t tokens = 1500;  // more than are rotated at a time
   constexpr std::int64_t width = 16;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
 
 #include <galvatron/core/error.hpp>
@@ -91,6 +92,14 @@ inline void number_buckets(const Team&, const CrossPolytope& hashing, const Toke
   const std::int32_t rows = b.offsets[b.experts];
   b.begins[buckets] = rows;
   for (std::int32_t row = rows - 1; row >= 0; --row) b.members[--b.begins[b.bucket[row]]] = row;
+}
+
+inline void single_buckets(const Team&, const TokenBuckets& b) {
+  const std::int32_t rows = b.offsets[b.experts];
+  std::iota(b.bucket.data, b.bucket.data + rows, 0);
+  std::iota(b.members.data, b.members.data + rows, 0);
+  std::iota(b.begins.data, b.begins.data + rows + 1, 0);
+  std::copy_n(b.offsets.data, b.experts + 1, b.bounds.data);
 }
 
 inline constexpr std::int64_t bucket_columns = 64;  ///< that are summed at a time
