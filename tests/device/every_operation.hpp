@@ -671,6 +671,11 @@ void buckets() {
                             .begins = of(begins),
                             .bounds = of(bounds)};
       };
+      p.run([&](auto& d, auto of) { d.single_buckets(buckets_of(of)); });
+      p.check("single buckets", bucket, 1e-12);
+      p.check("their members", members, 1e-12);
+      p.check("their begins", begins, 1e-12);
+      p.check("their bounds", bounds, 1e-12);
       p.run([&](auto& d, auto of) { d.number_buckets(routed.hashing, buckets_of(of), of(codes), of(table)); });
       p.check("buckets", bucket, 1e-12);
       p.check("members", members, 1e-12);

@@ -46,6 +46,18 @@ TEST_CASE("parameter counts of mixtures of experts are the published ones") {
   CHECK(parameters_of("deepseek-v3") == 671'026'419'200);  // with the experts' biases
 }
 
+TEST_CASE("the models of LSH-MoE's paper have about its parameters") {
+  struct Row {
+    const char* name;
+    double millions;
+  };
+  for (const Row& row : {Row{"roberta-moe-394m", 394}, Row{"gpt-moe-15b", 14'600}, Row{"gpt-moe-52b", 51'700},
+                         Row{"t5-moe-9b", 9'300}}) {
+    INFO(row.name);
+    CHECK(static_cast<double>(parameters_of(row.name)) / 1e6 == doctest::Approx(row.millions).epsilon(0.01));
+  }
+}
+
 TEST_CASE("the models of Galvatron's paper have the millions of parameters of its table") {
   struct Row {
     const char* name;

@@ -420,6 +420,22 @@ TEST_CASE("The formulas of a model with experts count what its layers do and tak
   CHECK(check_model(small_experts(), 2, false, {{24, 24}}, exchanging_strategies()) > 1000);
 }
 
+TEST_CASE("The formulas count experts in blocks of other families, byte for byte") {
+  const auto with_experts = [](ModelSpec model) {
+    for (std::size_t i = 1; i < model.blocks.size(); i += 2) {
+      LayerSpec& block = model.blocks[i];
+      block.experts = 6;
+      block.active_experts = 2;
+      block.router.balance_loss = 0.01;
+    }
+    return model;
+  };
+  CHECK(check_model(with_experts(small_gpt()), 1, false, {{24, 24}}) > 1000);
+  CHECK(check_model(with_experts(small_bert()), 1, false, {{24, 24}}) > 1000);
+  CHECK(check_model(with_experts(small_t5(false)), 1, false, {{24, 96}}) > 1000);
+  CHECK(check_model(with_experts(small_swin(24, 3)), 1, false, {{24, 144}}) > 500);
+}
+
 TEST_CASE("The formulas count norms of queries and keys, and latent attention, byte for byte") {
   CHECK(check_model(small_attention_kinds(), 1) > 3000);
   CHECK(check_model(small_attention_kinds(), 2, true, {{24, 96}}) > 1000);

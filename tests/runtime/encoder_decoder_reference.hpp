@@ -103,8 +103,8 @@ inline Tensor encoder_decoder_block(const LayerSpec& layer, Tokens tokens, const
                                 [](std::int64_t, std::int64_t, std::int64_t) { return 0.0; });
     x = sum_of(x, linear(cross, p.at(Name::cross_out_weight), nullptr, q_width));
   }
-  const Tensor u = linear(normed(Name::norm2_gamma, x), p.at(Name::mlp_in_weight), nullptr, h);
-  x = sum_of(x, linear(activation(layer, u), p.at(Name::mlp_out_weight), nullptr, layer.ffn));
+  const Tokens own{static_cast<std::int64_t>(x.size()) / h / tokens.samples, tokens.samples};
+  x = sum_of(x, mlp(layer, own, p, normed(Name::norm2_gamma, x)));
   if (layer.closing_norm) x = normed(Name::closing_gamma, x);
 
   Tensor out = decodes ? source : x;

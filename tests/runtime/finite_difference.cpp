@@ -452,6 +452,23 @@ TEST_CASE("Rows of experts beyond their memory come in more rounds, with the sam
     compare<float>(layer, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies(), imbalance);
 }
 
+TEST_CASE("Blocks of other families with experts agree with finite differences in double precision") {
+  const auto with_experts = [](LayerSpec layer, std::int64_t experts, std::int64_t active) {
+    layer.experts = experts;
+    layer.active_experts = active;
+    layer.ffn = 24;
+    layer.router = {.renormalise = false, .scale = 1.5};
+    return layer;
+  };
+  compare<float>(with_experts(gpt_layer(LayerKind::block), 4, 2), {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(with_experts(bert_layer(LayerKind::block), 4, 2), {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(with_experts(swin_block(3, 1, false), 4, 2), {.sequence = 36, .samples = 2}, fp32);
+  for (const LayerSpec& layer : t5_model(true).blocks)
+    compare<float>(with_experts(layer, 4, 2), {.sequence = 16, .samples = 2}, fp32, 5);
+  compare<float>(with_experts(t5_model(false).blocks[3], 3, 3), {.sequence = 16, .samples = 2}, fp32, 5);
+  compare<bfloat16>(with_experts(bert_layer(LayerKind::block), 3, 3), {.sequence = 12, .samples = 2}, bf16);
+}
+
 TEST_CASE("A block with biases of queries, keys and values, and one with norms of queries and keys, agree too") {
   compare<float>(norms_block(QueryKeyNorm::none, true), {.sequence = 24, .samples = 4}, fp32);
   compare<float>(norms_block(QueryKeyNorm::heads), {.sequence = 24, .samples = 4}, fp32);

@@ -288,6 +288,20 @@ inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& 
   return out;
 }
 
+/// The MLP of a block, or its experts: n (rows, H) -> (rows, H).
+/// @param router_losses  null, or grows by those of its experts
+inline Tensor mlp(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& n,
+                  double* router_losses = nullptr) {
+  using Name = ParameterName;
+  if (layer.experts == 0) {
+    const Tensor u = linear(n, p.at(Name::mlp_in_weight), find(p, Name::mlp_in_bias), layer.hidden);
+    return linear(activation(layer, u), p.at(Name::mlp_out_weight), find(p, Name::mlp_out_bias), layer.ffn);
+  }
+  const Experts made = experts(layer, tokens, p, n);
+  if (router_losses != nullptr) *router_losses += made.losses;
+  return made.y;
+}
+
 /// A block: x (rows, H) -> (rows, H).
 /// @param router_losses  null, or grows by those of its experts
 inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& x,
@@ -315,14 +329,7 @@ inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, 
   Tensor x2 = linear(o, p.at(Name::attention_out_weight), find(p, Name::attention_out_bias), width);
   for (std::size_t i = 0; i < x.size(); ++i) x2[i] += x[i];
   if (after) x2 = norm1(x2);
-  if (layer.experts > 0) {
-    Experts made = experts(layer, tokens, p, norm2(x2));
-    for (std::size_t i = 0; i < made.y.size(); ++i) made.y[i] += x2[i];
-    if (router_losses != nullptr) *router_losses += made.losses;
-    return made.y;
-  }
-  const Tensor u = linear(after ? x2 : norm2(x2), p.at(Name::mlp_in_weight), find(p, Name::mlp_in_bias), h);
-  Tensor y = linear(activation(layer, u), p.at(Name::mlp_out_weight), find(p, Name::mlp_out_bias), layer.ffn);
+  Tensor y = mlp(layer, tokens, p, after ? x2 : norm2(x2), router_losses);
   for (std::size_t i = 0; i < y.size(); ++i) y[i] += x2[i];
   return after ? norm2(y) : y;
 }

@@ -85,9 +85,7 @@ inline Tensor window_block(const LayerSpec& layer, Tokens tokens, const Paramete
   Tensor x2 = linear(window_attention(layer, tokens, qkv, p.at(Name::relative_positions)),
                      p.at(Name::attention_out_weight), &p.at(Name::attention_out_bias), h);
   for (std::size_t i = 0; i < x.size(); ++i) x2[i] += x[i];
-  const Tensor u = linear(norm(layer, x2, p.at(Name::norm2_gamma), &p.at(Name::norm2_beta)), p.at(Name::mlp_in_weight),
-                          &p.at(Name::mlp_in_bias), h);
-  Tensor y = linear(activation(layer, u), p.at(Name::mlp_out_weight), &p.at(Name::mlp_out_bias), layer.ffn);
+  Tensor y = mlp(layer, tokens, p, norm(layer, x2, p.at(Name::norm2_gamma), &p.at(Name::norm2_beta)));
   for (std::size_t i = 0; i < y.size(); ++i) y[i] += x2[i];
   return y;
 }

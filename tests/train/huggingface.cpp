@@ -99,9 +99,12 @@ void check_refused(const Result<HuggingFaceWeights>& result, const std::string& 
 
 TEST_CASE("published weights give the loss of PyTorch, and come out as they came in") {
   const auto losses = nlohmann::json::parse(content(golden / "losses.json"));
-  for (const std::string name : {"gpt2", "llama", "llama-f16"}) {
+  for (const std::string name : {"gpt2", "llama", "llama-f16", "mixtral", "mixtral-together", "qwen2_moe", "qwen3_moe",
+                                 "qwen3_moe-together", "olmoe", "deepseek_v2", "deepseek_v3"}) {
     CAPTURE(name);
     const Folder folder;
+    const bool together = name.ends_with("-together");
+    const std::string plain = together ? name.substr(0, name.rfind('-')) : name;
     const auto model = load_model((golden / name).string());
     REQUIRE(model.has_value());
     const auto weights = HuggingFaceWeights::open(golden / name, *model);
@@ -109,9 +112,10 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
     REQUIRE(weights.has_value());
     Plan one = toy::single_rank(*model);
     const bool llama = name != "gpt2";
+    const bool tensor = llama && name != "olmoe";
     Plan four = toy::uniform(*model, llama ? 1 : 2,
-                             {.tensor = llama ? 2 : 1,
-                              .sequence = llama ? SequenceKind::megatron : SequenceKind::none,
+                             {.tensor = tensor ? 2 : 1,
+                              .sequence = tensor ? SequenceKind::megatron : SequenceKind::none,
                               .data = 2,
                               .zero = 3},
                              1, ScheduleKind::one_f_one_b);
@@ -123,7 +127,7 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
       plan->sequence_length = losses.at("sequence");
       INFO(toy::text(*plan));
       const double loss = loss_of(*plan, *model, *weights, folder.path / "saved");
-      CHECK(loss == doctest::Approx(losses.at("losses").at(name).get<double>()).epsilon(1e-6));
+      CHECK(loss == doctest::Approx(losses.at("losses").at(plain).get<double>()).epsilon(1e-6));
       const auto checkpoint = Checkpoint::open(folder.path / "saved", *model);
       REQUIRE(checkpoint.has_value());
       for (const std::int64_t largest : {std::int64_t{20'000}, std::int64_t{1} << 40}) {
@@ -132,12 +136,18 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
         const auto written = write_huggingface(out, *checkpoint, *model, Precision::fp32, {largest});
         REQUIRE(written.has_value());
         CHECK((written->back() == "model.safetensors.index.json") == (largest == 20'000));
-        if (name != "llama-f16") CHECK(tensors(out) == tensors(golden / name));
+        if (name != "llama-f16") CHECK(tensors(out) == tensors(golden / plain));
         const auto again = load_model(out.string());
         REQUIRE(again.has_value());
         CHECK(model_architecture(*again) == model_architecture(*model));
+        CHECK_FALSE(first_difference(*again, *model).has_value());
         CHECK(HuggingFaceWeights::open(out, *again).has_value());
       }
+      if (!together) continue;
+      const fs::path out = folder.path / "together";
+      fs::remove_all(out);
+      REQUIRE(write_huggingface(out, *checkpoint, *model, Precision::fp32, {1 << 30}, ExpertTensors::together));
+      CHECK(tensors(out) == tensors(golden / name));
     }
   }
 }
@@ -277,6 +287,57 @@ TEST_CASE("config.json says that there is no dropout, and which tokens begin and
   CHECK(config("llama3-8b").at("bos_token_id") == 128000);
   CHECK(config("llama3-8b").at("eos_token_id") == 128001);
   CHECK(config("llama-tiny").at("bos_token_id").is_null());
+}
+
+TEST_CASE("of mixtures of experts are the families that transformers has") {
+  const std::pair<const char*, HuggingFaceFamily> rows[] = {{"mixtral-8x7b", HuggingFaceFamily::mixtral},
+                                                            {"moe-tiny", HuggingFaceFamily::mixtral},
+                                                            {"qwen2-moe-57b-a14b", HuggingFaceFamily::qwen2_moe},
+                                                            {"qwen3-moe-235b-a22b", HuggingFaceFamily::qwen3_moe},
+                                                            {"olmoe-1b-7b", HuggingFaceFamily::olmoe},
+                                                            {"deepseek-v2-lite", HuggingFaceFamily::deepseek_v2},
+                                                            {"deepseek-v3", HuggingFaceFamily::deepseek_v3}};
+  for (const auto& [name, family] : rows) {
+    CAPTURE(name);
+    const ModelSpec model = value_or_throw(load_model(name));
+    const auto found = huggingface_family(model);
+    CAPTURE((found ? "" : found.error().message));
+    REQUIRE(found.has_value());
+    CHECK(*found == family);
+    // Every element of the model is in one tensor.
+    std::int64_t sum = 0;
+    for (const HuggingFaceTensor& tensor : huggingface_tensors(model, family)) sum += tensor.shape.count();
+    CHECK(sum == parameters(model));
+  }
+  const auto refused = [](auto change, const std::string& field) {
+    ModelSpec model = value_or_throw(load_model("qwen3-moe-30b-a3b"));
+    change(model.blocks[3]);
+    const auto found = huggingface_family(model);
+    REQUIRE_FALSE(found.has_value());
+    CAPTURE(found.error().message);
+    CHECK(found.error().message.find("is not one of transformers") != std::string::npos);
+    CHECK(found.error().message.find(field) != std::string::npos);
+  };
+  refused([](LayerSpec& l) { l.router.scale = 2; }, "scale of the weights of experts of layer 3 2, there 1");
+  refused([](LayerSpec& l) { l.shared_ffn = 64; }, "width of the shared experts of layer 3");
+  refused([](LayerSpec& l) { l.qkv_bias = true; }, "biases of queries, keys and values of layer 3");
+  refused([](LayerSpec& l) { l.experts = 64; }, "experts of layer 3 64, there 128");
+}
+
+TEST_CASE("what only training reads is no other model, and a layer that predicts a second token is left out") {
+  const Folder folder;
+  fs::copy(golden / "deepseek_v3", folder.path / "weights");
+  ModelSpec model = value_or_throw(load_model((golden / "deepseek_v3").string()));
+  for (LayerSpec& block : model.blocks)
+    if (block.experts > 0) block.router.balance_loss = block.router.bias_rate = 1e-3;
+  const auto opened = HuggingFaceWeights::open(folder.path / "weights", model);
+  CAPTURE((opened ? "" : opened.error().message));
+  CHECK(opened.has_value());
+  for (LayerSpec& block : model.blocks) block.router.scale = 1;
+  check_refused(HuggingFaceWeights::open(folder.path / "weights", model), "another model: scale of the weights");
+  CHECK(is_huggingface_buffer("model.layers.2.eh_proj.weight", model, HuggingFaceFamily::deepseek_v3));
+  CHECK_FALSE(is_huggingface_buffer("model.layers.1.mlp.gate.weight", model, HuggingFaceFamily::deepseek_v3));
+  CHECK_FALSE(is_huggingface_buffer("model.layers.2.mlp.gate.weight", model, HuggingFaceFamily::deepseek_v2));
 }
 
 TEST_CASE("weights that are not the model's are refused with the reason") {

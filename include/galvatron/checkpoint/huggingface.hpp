@@ -1,14 +1,5 @@
-// Published GPT-2 and Llama checkpoints (Hugging Face transformers): where the parameters of a model stand in them, and
-// the weights of one as a source of parameters. huggingface_writer.hpp writes a checkpoint as one.
-//
-//   GPT-2   transformer.wte.weight (V, H)            table of the embedding, and of a tied head
-//           transformer.h.N.attn.c_attn.weight       (H, 3 H): Conv1D keeps weights transposed, (inputs, outputs);
-//                                                    columns of queries, keys, values
-//   Llama   model.layers.N.self_attn.q_proj.weight   (A * head_dim, H), k_proj and v_proj apart: rows of qkv_weight
-//           model.layers.N.mlp.gate_proj.weight      (ffn, H), up_proj apart: rows of mlp_in_weight
-//
-// Rotary positions turn the pairs (j, j + head_dim / 2), as here, so that no rows are permuted. Published GPT-2 files
-// leave "transformer." out.
+// The weights of a published checkpoint (Hugging Face transformers) as a source of parameters. Where they stand in it:
+// huggingface_tensors.hpp. huggingface_writer.hpp writes a checkpoint as one.
 #pragma once
 
 #include <algorithm>
@@ -28,6 +19,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/checkpoint/huggingface_tensors.hpp>
 #include <galvatron/checkpoint/safetensors.hpp>
 #include <galvatron/checkpoint/slice.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -42,107 +34,6 @@
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::train {
-
-/// A tensor of a published file: rows [row, row + shape.rows) of a parameter, or their transpose.
-struct HuggingFaceTensor {
-  std::string name;
-  int layer = 0;  ///< number in the model; the embedding is 0
-  ParameterName parameter{};
-  std::int64_t row = 0;
-  TensorShape shape;        ///< of the part of the parameter
-  bool transposed = false;  ///< the file has (columns, rows)
-  bool vector = false;      ///< the file has one dimension
-
-  /// The shape in the file.
-  [[nodiscard]] std::vector<std::int64_t> file_shape() const {
-    if (vector) return {shape.rows};
-    if (transposed) return {shape.columns, shape.rows};
-    return {shape.rows, shape.columns};
-  }
-};
-
-enum class HuggingFaceFamily : std::uint8_t { gpt2, llama };
-
-/// The family whose checkpoints have the model's parameters. Errors (usage): a model that is neither.
-inline Result<HuggingFaceFamily> huggingface_family(const ModelSpec& model) {
-  bool gpt2 = !model.blocks.empty();
-  bool llama = gpt2;
-  for (const LayerSpec& block : model.blocks) {
-    const bool plain = block.is_plain_block() && block.causal;
-    gpt2 = gpt2 && plain && block.bias && block.norm == NormKind::layer_norm &&
-           block.activation == ActivationKind::gelu && block.position == PositionKind::learned &&
-           block.kv_heads == block.heads;
-    llama = llama && plain && block.norm == NormKind::rms_norm && block.activation == ActivationKind::swiglu &&
-            block.position == PositionKind::rotary;
-  }
-  if (gpt2) return HuggingFaceFamily::gpt2;
-  if (llama) return HuggingFaceFamily::llama;
-  return usage_error("the model " + model.name +
-                     " is neither a GPT-2 nor a Llama, whose Hugging Face checkpoints are known; choose one of them");
-}
-
-/// The tensors of a model's published checkpoint: every parameter once.
-inline std::vector<HuggingFaceTensor> huggingface_tensors(const ModelSpec& model, HuggingFaceFamily family) {
-  std::vector<HuggingFaceTensor> out;
-  const bool gpt2 = family == HuggingFaceFamily::gpt2;
-  const std::int64_t h = model.hidden();
-  const std::int64_t v = model.vocabulary();
-  int number = 0;
-  const auto matrix = [&](std::string name, ParameterName parameter, std::int64_t rows, std::int64_t columns,
-                          bool transposed = false, std::int64_t row = 0) {
-    out.push_back({std::move(name), number, parameter, row, {rows, columns}, transposed, false});
-  };
-  const auto vector = [&](std::string name, ParameterName parameter, std::int64_t rows, std::int64_t row = 0) {
-    out.push_back({std::move(name), number, parameter, row, {rows, 1}, false, true});
-  };
-  const auto norm = [&](const std::string& name, ParameterName gamma, ParameterName beta) {
-    vector(name + ".weight", gamma, h);
-    if (gpt2) vector(name + ".bias", beta, h);
-  };
-  using enum ParameterName;
-
-  matrix(gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight", table, v, h);
-  if (gpt2) matrix("transformer.wpe.weight", positions, model.positions(), h);
-  for (const LayerSpec& block : model.blocks) {
-    const std::string prefix = (gpt2 ? "transformer.h." : "model.layers.") + std::to_string(number) + ".";
-    ++number;
-    const std::int64_t q = block.heads * block.head_dim;
-    const std::int64_t kv = block.kv_heads * block.head_dim;
-    const std::int64_t f = block.ffn;
-    norm(prefix + (gpt2 ? "ln_1" : "input_layernorm"), norm1_gamma, norm1_beta);
-    norm(prefix + (gpt2 ? "ln_2" : "post_attention_layernorm"), norm2_gamma, norm2_beta);
-    // Rows [row, row + outputs) of a weight of `inputs` columns, and of its bias.
-    const auto linear = [&](const std::string& name, ParameterName weight, ParameterName bias, std::int64_t outputs,
-                            std::int64_t inputs, std::int64_t row = 0) {
-      matrix(prefix + name + ".weight", weight, outputs, inputs, gpt2, row);
-      if (block.bias) vector(prefix + name + ".bias", bias, outputs, row);
-    };
-    if (gpt2) {
-      linear("attn.c_attn", qkv_weight, qkv_bias, 3 * q, h);
-      linear("attn.c_proj", attention_out_weight, attention_out_bias, h, q);
-      linear("mlp.c_fc", mlp_in_weight, mlp_in_bias, f, h);
-      linear("mlp.c_proj", mlp_out_weight, mlp_out_bias, h, f);
-    } else {
-      linear("self_attn.q_proj", qkv_weight, qkv_bias, q, h);
-      linear("self_attn.k_proj", qkv_weight, qkv_bias, kv, h, q);
-      linear("self_attn.v_proj", qkv_weight, qkv_bias, kv, h, q + kv);
-      linear("self_attn.o_proj", attention_out_weight, attention_out_bias, h, q);
-      linear("mlp.gate_proj", mlp_in_weight, mlp_in_bias, f, h);
-      linear("mlp.up_proj", mlp_in_weight, mlp_in_bias, f, h, f);
-      linear("mlp.down_proj", mlp_out_weight, mlp_out_bias, h, f);
-    }
-  }
-  ++number;
-  norm(gpt2 ? "transformer.ln_f" : "model.norm", norm1_gamma, norm1_beta);
-  if (!model.head.tied) matrix("lm_head.weight", table, v, h);
-  return out;
-}
-
-/// Tensors that published files have and that are no parameters: masks, frequencies.
-inline bool is_huggingface_buffer(std::string_view name) {
-  constexpr std::array<std::string_view, 3> endings = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
-  return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
-}
 
 /// Immutable after open(): ranks may share one.
 class HuggingFaceWeights {
@@ -175,9 +66,9 @@ class HuggingFaceWeights {
         const std::int64_t column = (index + done) % columns;
         width = std::min(columns - column, values.count - done);
         const View<float> to = values.slice(done, width);
-        const auto part = std::ranges::find_if(parts, [&](const Part& p) { return p.has(row); });
-        if (part != parts.end())
-          part->copy(row, column, to);
+        const auto behind = std::ranges::upper_bound(parts, row, {}, [](const Part& p) { return p.tensor.row; });
+        if (behind != parts.begin() && (behind - 1)->has(row))
+          (behind - 1)->copy(row, column, to);
         else
           std::fill(to.begin(), to.end(), 0.0F);  // padding of the vocabulary
       }
@@ -199,7 +90,7 @@ class HuggingFaceWeights {
     /// A run within a row of the parameter, from a column on.
     void copy(std::int64_t row, std::int64_t column, View<float> to) const {
       const auto [rows, columns] = tensor.shape;
-      const std::int64_t local = row - tensor.row;
+      const std::int64_t local = tensor.rows(row - tensor.row);
       const std::int64_t first = tensor.transposed ? column * rows + local : local * columns + column;
       const std::int64_t stride = tensor.transposed ? rows : 1;
       read(first, stride, to);
@@ -237,7 +128,7 @@ class HuggingFaceWeights {
     if (!std::filesystem::exists(config, ignored)) return {};
     const auto theirs = load_model(config.string());
     if (!theirs) return tl::unexpected<Error>(theirs.error());
-    if (const auto difference = first_difference(*theirs, model))
+    if (const auto difference = first_difference(without_training_settings(*theirs), without_training_settings(model)))
       return usage_error("the weights in " + path.string() + " are of another model: " + difference->field + " " +
                          difference->first + " in " + config.string() + ", " + difference->second + " in the model " +
                          model.name + "; train the model of that config.json, or give weights of this one");
@@ -295,7 +186,10 @@ class HuggingFaceWeights {
       return "(" + text + ")";
     };
     std::set<std::string> used;
-    for (HuggingFaceTensor& tensor : huggingface_tensors(model, family)) {
+    const bool together = std::ranges::any_of(
+        sources_, [](const auto& source) { return source.first.ends_with(".mlp.experts.gate_up_proj"); });
+    for (HuggingFaceTensor& tensor :
+         huggingface_tensors(model, family, together ? ExpertTensors::together : ExpertTensors::each)) {
       auto found = sources_.find(tensor.name);
       if (found == sources_.end() && tensor.name.starts_with(optional))
         found = sources_.find(tensor.name.substr(optional.size()));
@@ -315,9 +209,10 @@ class HuggingFaceWeights {
       const std::pair key{tensor.layer, tensor.parameter};
       parts_[key].push_back({std::move(tensor), &source, type == "F32" ? 'f' : type == "BF16" ? 'b' : 'h'});
     }
+    for (auto& [parameter, parts] : parts_) std::ranges::sort(parts, {}, [](const Part& p) { return p.tensor.row; });
     for (const auto& [name, source] : sources_) {
       const bool tied_head = model.head.tied && name == "lm_head.weight";
-      if (!used.contains(name) && !is_huggingface_buffer(name) && !tied_head)
+      if (!used.contains(name) && !is_huggingface_buffer(name, model, family) && !tied_head)
         return usage_error(source.file + " has a tensor \"" + galvatron::detail::one_line(name, 80) +
                            "\", for which the model " + model.name + " has no place; give the weights of this model");
     }

@@ -28,56 +28,65 @@ namespace galvatron::train {
 
 namespace detail {
 
-/// The first and last token of a text in the vocabulary of GPT-2 (also where it is padded), Llama 2 or Llama 3; null in
-/// others, of bytes for one, where transformers would take the ids of a vocabulary that the model has not.
-inline std::pair<nlohmann::ordered_json, nlohmann::ordered_json> text_ends(std::int64_t vocabulary,
-                                                                           HuggingFaceFamily family) {
-  if (family == HuggingFaceFamily::gpt2 && vocabulary >= 50257 && vocabulary <= 51200) return {50256, 50256};
-  if (family == HuggingFaceFamily::llama && vocabulary == 32000) return {1, 2};
-  if (family == HuggingFaceFamily::llama && vocabulary == 128256) return {128000, 128001};
-  return {nullptr, nullptr};
+/// The tensors of files: runs of the parts of one.
+using TensorParts = std::span<const HuggingFaceTensor>;
+inline std::vector<TensorParts> whole_tensors(const std::vector<HuggingFaceTensor>& parts) {
+  std::vector<TensorParts> out;
+  for (std::size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+    while (end < parts.size() && parts[end].name == parts[begin].name) ++end;
+    out.push_back(std::span(parts).subspan(begin, end - begin));
+  }
+  return out;
+}
+/// The number format of a tensor: transformers keeps the experts' biases in fp32.
+inline Precision precision_in_file(const HuggingFaceTensor& tensor, Precision precision) {
+  return tensor.parameter == ParameterName::router_bias ? Precision::fp32 : precision;
 }
 
 /// The tensor's bytes in the file, from the checkpoint's masters.
-inline std::vector<std::byte> huggingface_bytes(const Checkpoint& checkpoint, const HuggingFaceTensor& tensor,
-                                                Precision precision) {
-  const auto [rows, columns] = tensor.shape;
-  std::vector<float> values(static_cast<std::size_t>(tensor.shape.count()));
-  checkpoint.read(tensor.layer, tensor.parameter, StateKind::master, {tensor.row, rows, 0, columns}, values.data());
+inline std::vector<std::byte> huggingface_bytes(const Checkpoint& checkpoint, TensorParts parts, Precision precision) {
   const auto width = static_cast<std::size_t>(element_bytes(precision));
-  std::vector<std::byte> out(values.size() * width);
-  const auto put = [&](std::size_t place, float value) {
+  std::vector<std::byte> out(static_cast<std::size_t>(parts.front().file_count()) * width);
+  const auto put = [&](std::int64_t place, float value) {
     const bfloat16 rounded(value);
+    std::byte* const to = out.data() + static_cast<std::size_t>(place) * width;
     if (precision == Precision::fp32)
-      std::memcpy(out.data() + place * width, &value, width);
+      std::memcpy(to, &value, width);
     else
-      std::memcpy(out.data() + place * width, &rounded.bits, width);
+      std::memcpy(to, &rounded.bits, width);
   };
-  constexpr std::int64_t side = 32;  // of a square that is turned within the cache
-  for (std::int64_t r = 0; r < rows; r += side)
-    for (std::int64_t c = 0; c < columns; c += side)
-      for (std::int64_t i = r; i < std::min(r + side, rows); ++i)
-        for (std::int64_t j = c; j < std::min(c + side, columns); ++j)
-          put(static_cast<std::size_t>(tensor.transposed ? j * rows + i : i * columns + j),
-              values[static_cast<std::size_t>(i * columns + j)]);
+  for (const HuggingFaceTensor& part : parts) {
+    const auto [rows, columns] = part.shape;
+    std::vector<float> values(static_cast<std::size_t>(part.shape.count()));
+    checkpoint.read(part.layer, part.parameter, StateKind::master, {part.row, rows, 0, columns}, values.data());
+    constexpr std::int64_t side = 32;  // of a square that is turned within the cache
+    for (std::int64_t r = 0; r < rows; r += side)
+      for (std::int64_t c = 0; c < columns; c += side)
+        for (std::int64_t i = r; i < std::min(r + side, rows); ++i)
+          for (std::int64_t j = c; j < std::min(c + side, columns); ++j)
+            put(part.transposed ? j * rows + part.rows(i) : part.rows(i) * columns + j,
+                values[static_cast<std::size_t>(i * columns + j)]);
+  }
   return out;
 }
 
 inline Result<void> write_huggingface_file(const std::filesystem::path& path, const Checkpoint& checkpoint,
-                                           std::span<const HuggingFaceTensor> tensors, Precision precision) {
+                                           std::span<const TensorParts> tensors, Precision precision) {
   std::vector<SafetensorsEntry> entries;
   std::int64_t end = 0;
-  for (const HuggingFaceTensor& tensor : tensors) {
-    const std::int64_t bytes = tensor.shape.count() * element_bytes(precision);
-    entries.push_back(
-        {tensor.name, precision == Precision::fp32 ? "F32" : "BF16", tensor.file_shape(), end, end + bytes});
+  for (const TensorParts& tensor : tensors) {
+    const HuggingFaceTensor& first = tensor.front();
+    const Precision own = precision_in_file(first, precision);
+    const std::int64_t bytes = first.file_count() * element_bytes(own);
+    entries.push_back({first.name, own == Precision::fp32 ? "F32" : "BF16", first.file_shape(), end, end + bytes});
     end += bytes;
   }
   auto file = AtomicFile::create(path);
   if (!file) return tl::unexpected<Error>(std::move(file.error()));
   if (auto done = file->write(safetensors_header(entries, {{"format", "pt"}})); !done) return done;
-  for (const HuggingFaceTensor& tensor : tensors) {
-    const std::vector<std::byte> bytes = huggingface_bytes(checkpoint, tensor, precision);
+  for (const TensorParts& tensor : tensors) {
+    const std::vector<std::byte> bytes =
+        huggingface_bytes(checkpoint, tensor, precision_in_file(tensor.front(), precision));
     if (auto done = file->write(std::span<const std::byte>(bytes)); !done) return done;
   }
   return file->commit();
@@ -85,69 +94,25 @@ inline Result<void> write_huggingface_file(const std::filesystem::path& path, co
 
 }  // namespace detail
 
-/// The config.json of a model, as Hugging Face transformers and load_model() read it. It was trained without dropout,
-/// which transformers adds to a GPT-2 that does not say so.
-inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFamily family,
-                                                 Precision precision) {
-  const LayerSpec& block = model.blocks.front();
-  const auto [first, last] = detail::text_ends(model.vocabulary(), family);
-  const char* type = precision == Precision::fp32 ? "float32" : "bfloat16";
-  if (family == HuggingFaceFamily::gpt2)
-    return {{"architectures", {"GPT2LMHeadModel"}},
-            {"model_type", "gpt2"},
-            {"n_embd", model.hidden()},
-            {"n_layer", model.blocks.size()},
-            {"n_head", block.heads},
-            {"n_inner", block.ffn},
-            {"n_positions", model.positions()},
-            {"vocab_size", model.vocabulary()},
-            {"layer_norm_epsilon", block.norm_epsilon},
-            {"activation_function", "gelu_new"},
-            {"embd_pdrop", 0.0},
-            {"attn_pdrop", 0.0},
-            {"resid_pdrop", 0.0},
-            {"summary_first_dropout", 0.0},
-            {"bos_token_id", first},
-            {"eos_token_id", last},
-            {"tie_word_embeddings", model.head.tied},
-            {"torch_dtype", type}};
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"model_type", "llama"},
-          {"hidden_size", model.hidden()},
-          {"num_hidden_layers", model.blocks.size()},
-          {"num_attention_heads", block.heads},
-          {"num_key_value_heads", block.kv_heads},
-          {"head_dim", block.head_dim},
-          {"intermediate_size", block.ffn},
-          {"max_position_embeddings", model.positions()},
-          {"vocab_size", model.vocabulary()},
-          {"rms_norm_eps", block.norm_epsilon},
-          {"rope_theta", block.rope_theta},
-          {"hidden_act", "silu"},
-          {"attention_dropout", 0.0},
-          {"bos_token_id", first},
-          {"eos_token_id", last},
-          {"attention_bias", block.bias},
-          {"mlp_bias", block.bias},
-          {"tie_word_embeddings", model.head.tied},
-          {"torch_dtype", type}};
-}
-
 /// Writes config.json and the weights of a checkpoint of `model` to a folder: model.safetensors, or, when they are more
 /// than `largest` bytes, files of at most that (but for a larger tensor) and model.safetensors.index.json. The names of
-/// the files that were written, config.json first. Errors (usage): a model of another family; what the system says.
+/// the files that were written, config.json first. Each expert has tensors of its own unless told otherwise, which all
+/// versions of transformers read. Errors (usage): a model of another family; what the system says.
 inline Result<std::vector<std::string>> write_huggingface(const std::filesystem::path& folder,
                                                           const Checkpoint& checkpoint, const ModelSpec& model,
-                                                          Precision precision, Bytes largest = {5'000'000'000}) {
+                                                          Precision precision, Bytes largest = {5'000'000'000},
+                                                          ExpertTensors experts = ExpertTensors::each) {
   const auto family = huggingface_family(model);
   if (!family) return tl::unexpected<Error>(family.error());
   if (auto made = galvatron::detail::make_folder(folder); !made) return tl::unexpected<Error>(std::move(made.error()));
-  const std::vector<HuggingFaceTensor> tensors = huggingface_tensors(model, *family);
+  const std::vector<HuggingFaceTensor> parts = huggingface_tensors(model, *family, experts);
+  const std::vector<detail::TensorParts> tensors = detail::whole_tensors(parts);
   std::vector<std::size_t> starts{0};  // of the files
   std::int64_t total = 0;
   std::int64_t in_file = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::int64_t bytes = tensors[i].shape.count() * element_bytes(precision);
+    const HuggingFaceTensor& first = tensors[i].front();
+    const std::int64_t bytes = first.file_count() * element_bytes(detail::precision_in_file(first, precision));
     if (in_file > 0 && in_file + bytes > largest.count) {
       starts.push_back(i);
       in_file = 0;
@@ -167,7 +132,7 @@ inline Result<std::vector<std::string>> write_huggingface(const std::filesystem:
     if (starts.size() > 1) std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", k + 1, starts.size());
     written.emplace_back(name);
     const std::span part = std::span(tensors).subspan(starts[k], end - starts[k]);
-    for (const HuggingFaceTensor& tensor : part) index["weight_map"][tensor.name] = name;
+    for (const detail::TensorParts& tensor : part) index["weight_map"][tensor.front().name] = name;
     if (auto done = detail::write_huggingface_file(folder / name, checkpoint, part, precision); !done)
       return tl::unexpected<Error>(std::move(done.error()));
   }

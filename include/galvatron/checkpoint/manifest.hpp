@@ -77,24 +77,54 @@ struct CheckpointManifest {
   std::vector<CheckpointFile> files;
 };
 
-/// What must be equal for weights of one model to be those of another.
+/// What must be equal for weights of one model to be those of another. What only some families have is there where a
+/// model has it.
 inline nlohmann::json model_architecture(const ModelSpec& model) {
+  using galvatron::detail::field_text;
   const LayerSpec& block = model.blocks.empty() ? model.embedding : model.blocks.front();
-  return {{"layers", model.blocks.size()},
-          {"hidden", model.hidden()},
-          {"heads", block.heads},
-          {"kv_heads", block.kv_heads},
-          {"head_dim", block.head_dim},
-          {"ffn", block.ffn},
-          {"vocabulary", model.vocabulary()},
-          {"positions", model.positions()},
-          {"norm", galvatron::detail::field_text(block.norm)},
-          {"norm_epsilon", block.norm_epsilon},
-          {"activation", galvatron::detail::field_text(block.activation)},
-          {"position", galvatron::detail::field_text(block.position)},
-          {"rope_theta", block.rope_theta},
-          {"bias", block.bias},
-          {"tied", model.head.tied}};
+  nlohmann::json out{{"layers", model.blocks.size()},
+                     {"hidden", model.hidden()},
+                     {"heads", block.heads},
+                     {"kv_heads", block.kv_heads},
+                     {"head_dim", block.head_dim},
+                     {"ffn", block.ffn},
+                     {"vocabulary", model.vocabulary()},
+                     {"positions", model.positions()},
+                     {"norm", field_text(block.norm)},
+                     {"norm_epsilon", block.norm_epsilon},
+                     {"activation", field_text(block.activation)},
+                     {"position", field_text(block.position)},
+                     {"rope_theta", block.rope_theta},
+                     {"bias", block.bias},
+                     {"tied", model.head.tied}};
+  if (block.qkv_bias) out["qkv_bias"] = true;
+  if (block.query_key_norm != QueryKeyNorm::none) out["query_key_norm"] = field_text(block.query_key_norm);
+  if (const LatentAttention& latent = block.latent; latent.rank > 0)
+    out["latent"] = {{"rank", latent.rank},
+                     {"query_rank", latent.query_rank},
+                     {"rotary_dim", latent.rotary_dim},
+                     {"value_dim", latent.value_dim},
+                     {"norm_epsilon", latent.norm_epsilon}};
+  nlohmann::json blocks = nlohmann::json::array();
+  const LayerSpec* experts = nullptr;
+  for (std::size_t i = 0; i < model.blocks.size(); ++i)
+    if (model.blocks[i].experts > 0) {
+      experts = &model.blocks[i];
+      blocks.push_back(i);
+    }
+  if (experts == nullptr) return out;
+  out["experts"] = {{"blocks", blocks},
+                    {"count", experts->experts},
+                    {"of_a_token", experts->active_experts},
+                    {"ffn", experts->ffn},
+                    {"shared_ffn", experts->shared_ffn},
+                    {"shared_gate", experts->shared_gate},
+                    {"scores", field_text(experts->router.kind)},
+                    {"renormalise", experts->router.renormalise},
+                    {"scale", experts->router.scale},
+                    {"groups", experts->router.groups},
+                    {"groups_of_a_token", experts->router.top_groups}};
+  return out;
 }
 
 /// Why a checkpoint's weights are not those of `model`; empty when they are.
@@ -107,6 +137,10 @@ inline std::string why_other_model(const TrainingState& training, const ModelSpe
              (known ? training.architecture.at(key).dump() : "unknown") + ", and " + model.name + " has " +
              value.dump();
   }
+  for (const auto& [key, value] : training.architecture.items())
+    if (!here.contains(key))
+      return "it is of the model " + training.model + " with " + key + " " + value.dump() + ", which " + model.name +
+             " has not";
   return "";
 }
 

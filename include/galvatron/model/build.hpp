@@ -102,9 +102,11 @@ struct SwinShape {
   double norm_epsilon = 1e-5;
 };
 
-/// The numbers of a decoder of the Llama family some or all of whose MLPs are experts; 0 stands for the usual value.
-struct MoeShape {
-  LlamaShape dense;                 ///< `ffn` is the MLP's of a block without experts
+/// The numbers of a model some or all of whose MLPs are experts; 0 stands for the usual value.
+/// @tparam Dense  the shape of its family
+template <class Dense>
+struct MixtureShape {
+  Dense dense;                      ///< `ffn` is the MLP's of a block without experts
   std::int64_t experts = 0;         ///< E
   std::int64_t active_experts = 0;  ///< k: of a token
   std::int64_t expert_ffn = 0;      ///< width of an expert, dense.ffn by default
@@ -126,6 +128,7 @@ struct MoeShape {
     return count;
   }
 };
+using MoeShape = MixtureShape<LlamaShape>;
 
 /// The coefficient of the balance loss of each block with experts, RouterSpec::balance_loss, that amounts to the
 /// router_aux_loss_coef of Hugging Face transformers. There the loss is c E sum_e f_e P_e with f_e = choices of e / T,
@@ -192,23 +195,6 @@ inline ModelSpec llama(std::string name, const LlamaShape& shape) {
   block.query_key_norm = shape.query_key_norm;
   block.latent = shape.latent;
   return model_of_equal_blocks(std::move(name), block, shape.layers);
-}
-
-/// Mixtures of experts (Shazeer et al., 2017; Jiang et al., 2024): a Llama with a router and experts in place of the
-/// MLPs of its blocks, or of some.
-inline ModelSpec moe(std::string name, const MoeShape& shape) {
-  ModelSpec model = llama(std::move(name), shape.dense);
-  for (int i = 0; i < static_cast<int>(model.blocks.size()); ++i) {
-    if (!shape.has_experts(i)) continue;
-    LayerSpec& block = model.blocks[static_cast<std::size_t>(i)];
-    if (shape.expert_ffn != 0) block.ffn = shape.expert_ffn;
-    block.experts = shape.experts;
-    block.active_experts = shape.active_experts;
-    block.router = shape.router;
-    block.shared_ffn = shape.shared_ffn;
-    block.shared_gate = shape.shared_gate;
-  }
-  return model;
 }
 
 /// BERT (Devlin et al., 2019): learned positions and segments, bidirectional attention, a norm after each residual, and
@@ -286,6 +272,33 @@ inline ModelSpec t5(std::string name, const T5Shape& shape) {
   auto chain = chain_of(graph);
   return chain ? std::move(*chain) : model_of_equal_blocks(graph.name, encoder, 0);
 }
+
+namespace detail {
+inline ModelSpec model_of(std::string name, const GptShape& shape) { return gpt(std::move(name), shape); }
+inline ModelSpec model_of(std::string name, const LlamaShape& shape) { return llama(std::move(name), shape); }
+inline ModelSpec model_of(std::string name, const BertShape& shape) { return bert(std::move(name), shape); }
+inline ModelSpec model_of(std::string name, const T5Shape& shape) { return t5(std::move(name), shape); }
+}  // namespace detail
+
+/// Mixtures of experts (Shazeer et al., 2017; Jiang et al., 2024): a dense model with a router and experts in place of
+/// the MLPs of its blocks, or of some.
+template <class Dense>
+ModelSpec mixture(std::string name, const MixtureShape<Dense>& shape) {
+  ModelSpec model = detail::model_of(std::move(name), shape.dense);
+  for (int i = 0; i < static_cast<int>(model.blocks.size()); ++i) {
+    if (!shape.has_experts(i)) continue;
+    LayerSpec& block = model.blocks[static_cast<std::size_t>(i)];
+    if (shape.expert_ffn != 0) block.ffn = shape.expert_ffn;
+    block.experts = shape.experts;
+    block.active_experts = shape.active_experts;
+    block.router = shape.router;
+    block.shared_ffn = shape.shared_ffn;
+    block.shared_gate = shape.shared_gate;
+  }
+  return model;
+}
+/// The same of Llama's family.
+inline ModelSpec moe(std::string name, const MoeShape& shape) { return mixture(std::move(name), shape); }
 
 /// Swin (Liu et al., 2021): attention within windows, every other block's shifted, with a table of relative positions
 /// in each block; between the four stages 2 x 2 tokens become one of twice the width, as a part of the next block; a

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/spec.hpp>
@@ -128,6 +129,22 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
 }
 
 }  // namespace detail
+
+/// The model without what only its training reads: the losses of routers, the rate of the experts' biases, capacities.
+inline ModelSpec without_training_settings(ModelSpec model) {
+  const auto reset = [](LayerSpec& layer) {
+    const RouterSpec& router = layer.router;
+    layer.router = {.kind = router.kind,
+                    .renormalise = router.renormalise,
+                    .scale = router.scale,
+                    .groups = router.groups,
+                    .top_groups = router.top_groups};
+  };
+  for (LayerSpec& block : model.blocks) reset(block);
+  reset(model.embedding);
+  reset(model.head);
+  return model;
+}
 
 /// The first field in which the layers of two models differ; nothing when they are the same model, whatever the names.
 inline std::optional<ModelDifference> first_difference(const ModelSpec& a, const ModelSpec& b) {

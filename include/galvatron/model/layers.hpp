@@ -113,7 +113,8 @@ constexpr forward::Tensor feed_forward(forward::Builder& b, const LayerSpec& l, 
                   detail::residual_deviation(l));  // (T, H)
 }
 
-/// MLPs of which a router chooses some for every token, and one for all of them: n (T, H) -> (T, H).
+/// MLPs of which a router chooses some for every token, and one for all of them: n (T, H) -> (T, H). They have no
+/// biases, whatever other linear layers have.
 constexpr forward::Tensor experts(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
   const forward::Width h = forward::Builder::whole(l.hidden);
   const forward::Weight router = b.weight(ParameterName::router, forward::Builder::whole(l.experts), h);

@@ -170,7 +170,7 @@ struct LayerSpec {
   bool qkv_bias = false;                     ///< queries, keys and values have a bias, others as `bias` says (Qwen2)
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   LatentAttention latent{};
-  std::int64_t experts = 0;         ///< MLPs of which a router chooses; 0: one MLP without a router
+  std::int64_t experts = 0;         ///< MLPs without biases, of which a router chooses; 0: one MLP without it
   std::int64_t active_experts = 0;  ///< k: chosen for a token
   RouterSpec router{};              ///< of the experts
   std::int64_t shared_ffn = 0;      ///< width of an MLP for all tokens beside the experts; 0: none

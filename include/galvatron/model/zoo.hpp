@@ -236,6 +236,40 @@ inline constexpr ModelPreset<MoeShape> moe_presets[] = {
       .first_dense = 3}},
 };
 
+// Nie et al., "LSH-MoE: communication-efficient MoE training via locality-sensitive hashing", NeurIPS 2024, section 4,
+// with two experts for a token. Every second block has experts; of roberta-moe every third, which is what its
+// parameters amount to.
+inline constexpr ModelPreset<MixtureShape<BertShape>> bert_moe_presets[] = {
+    {"roberta-moe-394m",
+     {.dense = {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522},
+      .experts = 16,
+      .active_experts = 2,
+      .router = {.balance_loss = 0.01},
+      .sparse_step = 3}},
+};
+inline constexpr ModelPreset<MixtureShape<GptShape>> gpt_moe_presets[] = {
+    {"gpt-moe-15b",
+     {.dense = {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 50257, .positions = 1024},
+      .experts = 512,
+      .active_experts = 2,
+      .router = {.balance_loss = 0.01},
+      .sparse_step = 2}},
+    {"gpt-moe-52b",
+     {.dense = {.layers = 24, .hidden = 1024, .heads = 16, .vocabulary = 50257, .positions = 1024},
+      .experts = 512,
+      .active_experts = 2,
+      .router = {.balance_loss = 0.01},
+      .sparse_step = 2}},
+};
+inline constexpr ModelPreset<MixtureShape<T5Shape>> t5_moe_presets[] = {
+    {"t5-moe-9b",
+     {.dense = {.encoder_layers = 16, .decoder_layers = 16, .hidden = 1024, .heads = 16, .ffn = 16384},
+      .experts = 16,
+      .active_experts = 2,
+      .router = {.balance_loss = 0.01},
+      .sparse_step = 2}},
+};
+
 /// Calls visit(preset, builder) for every preset until it returns true.
 template <class Visit>
 void for_each_preset(const Visit& visit) {
@@ -245,7 +279,9 @@ void for_each_preset(const Visit& visit) {
     return false;
   };
   of(gpt_presets, gpt) || of(llama_presets, llama) || of(bert_presets, bert) || of(vit_presets, vit) ||
-      of(t5_presets, t5) || of(swin_presets, swin) || of(moe_presets, moe);
+      of(t5_presets, t5) || of(swin_presets, swin) || of(moe_presets, moe) ||
+      of(bert_moe_presets, mixture<BertShape>) || of(gpt_moe_presets, mixture<GptShape>) ||
+      of(t5_moe_presets, mixture<T5Shape>);
 }
 
 /// Names of the Hugging Face hub that say nothing of the preset's.

@@ -10,10 +10,11 @@
 
 namespace galvatron::runtime {
 
-/// A block as BERT has it: plain but for its norms, which come after the residuals.
+/// A block as BERT has it: plain but for its norms, which come after the residuals, and for experts.
 constexpr bool is_post_norm_block(const LayerSpec& layer) {
   LayerSpec before = layer;
   before.norm_order = NormOrder::before;
+  before.experts = 0;
   return layer.norm_order == NormOrder::after && before.is_plain_block();
 }
 
@@ -23,6 +24,7 @@ constexpr bool is_window_block(const LayerSpec& layer) {
   plain.window = plain.shift = plain.bias_rows = 0;
   plain.position = PositionKind::learned;
   plain.merges = false;
+  plain.experts = 0;
   return layer.window > 0 && layer.position == PositionKind::relative &&
          layer.bias_rows == (2 * layer.window - 1) * (2 * layer.window - 1) && layer.kv_heads == layer.heads &&
          !layer.causal && plain.is_plain_block();
@@ -31,8 +33,7 @@ constexpr bool is_window_block(const LayerSpec& layer) {
 /// A block as T5's encoder and decoder have it, with a table of relative positions of its own.
 constexpr bool is_encoder_decoder_block(const LayerSpec& layer) {
   return layer.kind == LayerKind::block && layer.position == PositionKind::relative && layer.bias_rows > 0 &&
-         !layer.bias && layer.norm_order == NormOrder::before && layer.window == 0 && !layer.merges &&
-         layer.experts == 0;
+         !layer.bias && layer.norm_order == NormOrder::before && layer.window == 0 && !layer.merges;
 }
 
 /// A block as decoders of the Llama family and mixtures of experts have it: plain but for experts in place of its MLP,

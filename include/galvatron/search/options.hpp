@@ -36,8 +36,9 @@ struct SearchOptions {
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
   Bytes memory{};                 ///< of each rank, at most what the device has; 0: that
   Precision precision = Precision::bf16;
-  Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
-  cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code the plan is for
+  Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
+  double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
+  cost::Trainer trainer = cost::Trainer::galvatron;             ///< whose code the plan is for
   Space space{};
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
   Algorithm algorithm = Algorithm::exact;
@@ -74,6 +75,7 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
                    " tokens; leave the sequence out");
   if (options.sequence < 1 || options.sequence > model.positions())
     return refused(sequence, model.name, " takes 1 to ", model.positions());
+  for (const LayerSpec& block : model.blocks) options.space.experts = std::max(options.space.experts, block.experts);
   for (const LayerSpec& block : model.blocks)
     for (const TokenRatio& ratio : {block.tokens, block.memory, block.target})
       if (!ratio.divides(options.sequence))

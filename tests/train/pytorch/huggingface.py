@@ -1,4 +1,4 @@
-"""Makes tiny random GPT-2 and Llama checkpoints with Hugging Face transformers and writes, beside this file, what
+"""Makes tiny random checkpoints of GPT-2, Llama and mixtures of experts with Hugging Face transformers and writes, beside this file, what
 tests/train/huggingface.cpp compares galvatron with: the checkpoints as save_pretrained() leaves them, and the mean
 cross-entropy of tokens that the models give, in float64.
 
@@ -23,13 +23,16 @@ def tokens(vocabulary):
 
 
 def randomise(model):
-    """Weights large enough that a wrong place shows."""
+    """Weights large enough that a wrong place shows, and biases of experts that change which are chosen."""
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             is_norm = parameter.dim() == 1 and name.endswith("weight")
             parameter.copy_(noise * 0.2 + (1.0 if is_norm else 0.0))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.1)
 
 
 def loss_of(model, vocabulary):
@@ -37,6 +40,40 @@ def loss_of(model, vocabulary):
     with torch.no_grad():
         logits = model.double()(input_ids=batch[:, :-1]).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).item()
+
+
+def mixtures():
+    """Names, configurations and classes of the mixtures of experts; first layers may have none."""
+    base = dict(
+        hidden_size=24, num_attention_heads=6, num_hidden_layers=2, intermediate_size=40, max_position_embeddings=20,
+        vocab_size=61, rope_parameters={"rope_type": "default", "rope_theta": 500.0}, tie_word_embeddings=False,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    qwen = dict(base, num_key_value_heads=2, moe_intermediate_size=16, num_experts=6, num_experts_per_tok=3)
+    deepseek = dict(
+        base, num_key_value_heads=6, moe_intermediate_size=16, n_routed_experts=8, num_experts_per_tok=3,
+        first_k_dense_replace=1, kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8,
+        norm_topk_prob=False, routed_scaling_factor=1.5)
+    yield "mixtral", transformers.MixtralConfig(
+        **dict(base, intermediate_size=16), num_key_value_heads=2, head_dim=4, num_local_experts=4, num_experts_per_tok=2,
+        sliding_window=None), transformers.MixtralForCausalLM
+    yield "qwen2_moe", transformers.Qwen2MoeConfig(
+        **qwen, shared_expert_intermediate_size=20, mlp_only_layers=[0]), transformers.Qwen2MoeForCausalLM
+    yield "qwen3_moe", transformers.Qwen3MoeConfig(
+        **qwen, head_dim=6, norm_topk_prob=True), transformers.Qwen3MoeForCausalLM
+    yield "olmoe", transformers.OlmoeConfig(
+        **dict(base, intermediate_size=16), num_key_value_heads=6, num_experts=4,
+        num_experts_per_tok=2), transformers.OlmoeForCausalLM
+    yield "deepseek_v2", transformers.DeepseekV2Config(
+        **deepseek, q_lora_rank=None, n_shared_experts=2, topk_method="group_limited_greedy", n_group=4,
+        topk_group=2), transformers.DeepseekV2ForCausalLM
+    yield "deepseek_v3", transformers.DeepseekV3Config(
+        **dict(deepseek, norm_topk_prob=True), q_lora_rank=16, n_shared_experts=1, n_group=2,
+        topk_group=1), transformers.DeepseekV3ForCausalLM
+
+
+def save(model, name, **how):
+    model.save_pretrained(HERE / name, **how)
+    (HERE / name / "generation_config.json").unlink(missing_ok=True)
 
 
 def main():
@@ -53,8 +90,7 @@ def main():
         model = kind(config)
         randomise(model)
         model.eval()
-        model.save_pretrained(HERE / name, max_shard_size=shard)
-        (HERE / name / "generation_config.json").unlink(missing_ok=True)
+        save(model, name, max_shard_size=shard)
         losses[name] = loss_of(model, config.vocab_size)
         if name == "llama":  # the same in 16 bits
             half = kind(config)
@@ -63,8 +99,16 @@ def main():
                 for parameter in half.parameters():
                     parameter.copy_(parameter.half().float())
             losses["llama-f16"] = loss_of(half.eval(), config.vocab_size)
-            half.half().save_pretrained(HERE / "llama-f16")
-            (HERE / "llama-f16" / "generation_config.json").unlink(missing_ok=True)
+            save(half.half(), "llama-f16")
+    for name, config, kind in mixtures():
+        model = kind(config)
+        model.set_experts_implementation("eager")  # the others have no float64
+        randomise(model)
+        model.eval()
+        save(model, name)
+        if name in ("mixtral", "qwen3_moe"):  # all experts in one tensor
+            save(model, name + "-together", save_original_format=False)
+        losses[name] = loss_of(model, config.vocab_size)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     (HERE / "losses.json").write_text(
         json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "made_with": versions}, indent=2) + "\n")

@@ -1,0 +1,233 @@
+// The families of models whose Hugging Face checkpoints are read and written: which one a model is of, and the
+// config.json of it, as transformers and load_model() read it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/difference.hpp>
+#include <galvatron/model/huggingface.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron::train {
+
+enum class HuggingFaceFamily : std::uint8_t {
+  gpt2,
+  llama,
+  mixtral,
+  qwen2_moe,
+  qwen3_moe,
+  olmoe,
+  deepseek_v2,
+  deepseek_v3,
+};
+/// The model_type of config.json, and the class of transformers.
+struct HuggingFaceNames {
+  const char* type;
+  const char* architecture;
+};
+constexpr HuggingFaceNames names_of(HuggingFaceFamily family) {
+  constexpr HuggingFaceNames names[] = {{"gpt2", "GPT2LMHeadModel"},
+                                        {"llama", "LlamaForCausalLM"},
+                                        {"mixtral", "MixtralForCausalLM"},
+                                        {"qwen2_moe", "Qwen2MoeForCausalLM"},
+                                        {"qwen3_moe", "Qwen3MoeForCausalLM"},
+                                        {"olmoe", "OlmoeForCausalLM"},
+                                        {"deepseek_v2", "DeepseekV2ForCausalLM"},
+                                        {"deepseek_v3", "DeepseekV3ForCausalLM"}};
+  return names[static_cast<std::size_t>(family)];
+}
+constexpr bool is_deepseek(HuggingFaceFamily family) {
+  return family == HuggingFaceFamily::deepseek_v2 || family == HuggingFaceFamily::deepseek_v3;
+}
+
+namespace detail {
+
+/// The first and last token of a text in the vocabulary of GPT-2 (also where it is padded) or of the released weights
+/// of a family; null in others, of bytes for one, where transformers would take the ids of a vocabulary that the model
+/// has not.
+inline std::pair<nlohmann::ordered_json, nlohmann::ordered_json> text_ends(std::int64_t vocabulary,
+                                                                           HuggingFaceFamily family) {
+  using enum HuggingFaceFamily;
+  if (family == gpt2 && vocabulary >= 50257 && vocabulary <= 51200) return {50256, 50256};
+  if ((family == llama || family == mixtral) && vocabulary == 32000) return {1, 2};
+  if (family == llama && vocabulary == 128256) return {128000, 128001};
+  if ((family == qwen2_moe || family == qwen3_moe) && vocabulary == 151936) return {151643, 151643};
+  if (family == olmoe && vocabulary == 50304) return {nullptr, 50279};
+  if (family == deepseek_v2 && vocabulary == 102400) return {100000, 100001};
+  if (family == deepseek_v3 && vocabulary == 129280) return {0, 1};
+  return {nullptr, nullptr};
+}
+
+/// What the config.json of a mixture of experts has beside a Llama's.
+inline void add_experts(nlohmann::ordered_json& config, const ModelSpec& model, HuggingFaceFamily family) {
+  using enum HuggingFaceFamily;
+  std::vector<std::int64_t> dense;
+  const LayerSpec* experts = nullptr;
+  for (std::size_t i = 0; i < model.blocks.size(); ++i) {
+    const LayerSpec& block = model.blocks[i];
+    if (block.experts > 0)
+      experts = &block;
+    else
+      dense.push_back(static_cast<std::int64_t>(i));
+  }
+  if (experts == nullptr) return;
+  const RouterSpec& router = experts->router;
+  const auto count = static_cast<double>(model.blocks.size() - dense.size());
+  // Of blocks without experts; where there are none, ends have their numbers.
+  const bool has_both = family != mixtral && family != olmoe;
+  config["intermediate_size"] = !dense.empty() ? model.blocks[static_cast<std::size_t>(dense.front())].ffn
+                                : has_both && model.embedding.ffn > 0 ? model.embedding.ffn
+                                                                      : experts->ffn;
+  config["num_experts_per_tok"] = experts->active_experts;
+  if (is_deepseek(family)) {
+    const LatentAttention& latent = experts->latent;
+    config.erase("head_dim");
+    config["kv_lora_rank"] = latent.rank;
+    config["q_lora_rank"] =
+        latent.query_rank == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(latent.query_rank);
+    config["qk_nope_head_dim"] = experts->head_dim - latent.rotary_dim;
+    config["qk_rope_head_dim"] = latent.rotary_dim;
+    config["v_head_dim"] = latent.value_dim;
+    config["n_routed_experts"] = experts->experts;
+    config["n_shared_experts"] = experts->ffn > 0 ? experts->shared_ffn / experts->ffn : 0;
+    config["moe_intermediate_size"] = experts->ffn;
+    config["first_k_dense_replace"] = dense.size();
+    config["n_group"] = router.groups;
+    config["topk_group"] = router.top_groups;
+    config["topk_method"] = family == deepseek_v3 ? "noaux_tc" : router.groups > 1 ? "group_limited_greedy" : "greedy";
+    config["scoring_func"] = family == deepseek_v3 ? "sigmoid" : "softmax";
+    config["norm_topk_prob"] = router.renormalise;
+    config["routed_scaling_factor"] = router.scale;
+    config["aux_loss_alpha"] = router.balance_loss;
+    config["seq_aux"] = router.balance_scope == BalanceScope::sequence;
+    return;
+  }
+  config[family == mixtral ? "num_local_experts" : "num_experts"] = experts->experts;
+  config["router_aux_loss_coef"] = router.balance_loss * count / static_cast<double>(experts->active_experts);
+  if (family == mixtral) return;
+  config["norm_topk_prob"] = router.renormalise;
+  if (family == olmoe) return;
+  config["moe_intermediate_size"] = experts->ffn;
+  config["decoder_sparse_step"] = 1;
+  config["mlp_only_layers"] = dense;
+  if (family != qwen2_moe) return;
+  config["shared_expert_intermediate_size"] = experts->shared_ffn;
+  config["qkv_bias"] = experts->qkv_bias;
+}
+
+}  // namespace detail
+
+/// The config.json of a model, as Hugging Face transformers and load_model() read it. It was trained without dropout,
+/// which transformers adds to a GPT-2 that does not say so.
+inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFamily family,
+                                                 Precision precision) {
+  const LayerSpec& block = model.blocks.front();
+  const auto [first, last] = detail::text_ends(model.vocabulary(), family);
+  const char* type = precision == Precision::fp32 ? "float32" : "bfloat16";
+  if (family == HuggingFaceFamily::gpt2)
+    return {{"architectures", {names_of(family).architecture}},
+            {"model_type", names_of(family).type},
+            {"n_embd", model.hidden()},
+            {"n_layer", model.blocks.size()},
+            {"n_head", block.heads},
+            {"n_inner", block.ffn},
+            {"n_positions", model.positions()},
+            {"vocab_size", model.vocabulary()},
+            {"layer_norm_epsilon", block.norm_epsilon},
+            {"activation_function", "gelu_new"},
+            {"embd_pdrop", 0.0},
+            {"attn_pdrop", 0.0},
+            {"resid_pdrop", 0.0},
+            {"summary_first_dropout", 0.0},
+            {"bos_token_id", first},
+            {"eos_token_id", last},
+            {"tie_word_embeddings", model.head.tied},
+            {"torch_dtype", type}};
+  nlohmann::ordered_json config{{"architectures", {names_of(family).architecture}},
+                                {"model_type", names_of(family).type},
+                                {"hidden_size", model.hidden()},
+                                {"num_hidden_layers", model.blocks.size()},
+                                {"num_attention_heads", block.heads},
+                                {"num_key_value_heads", block.kv_heads},
+                                {"head_dim", block.head_dim},
+                                {"intermediate_size", block.ffn},
+                                {"max_position_embeddings", model.positions()},
+                                {"vocab_size", model.vocabulary()},
+                                {"rms_norm_eps", block.norm_epsilon},
+                                {"rope_theta", block.rope_theta},
+                                {"hidden_act", "silu"},
+                                {"attention_dropout", 0.0},
+                                {"bos_token_id", first},
+                                {"eos_token_id", last},
+                                {"attention_bias", block.bias},
+                                {"mlp_bias", block.bias},
+                                {"tie_word_embeddings", model.head.tied},
+                                {"torch_dtype", type}};
+  detail::add_experts(config, model, family);
+  return config;
+}
+
+namespace detail {
+
+/// The family whose config.json may describe a mixture of experts, by what tells them apart.
+inline HuggingFaceFamily likely_family(const LayerSpec& block) {
+  using enum HuggingFaceFamily;
+  if (block.latent.rank > 0) return block.router.kind == RouterKind::sigmoid ? deepseek_v3 : deepseek_v2;
+  if (block.query_key_norm != QueryKeyNorm::none) return block.query_key_norm == QueryKeyNorm::all ? olmoe : qwen3_moe;
+  return block.shared_ffn > 0 ? qwen2_moe : mixtral;
+}
+
+/// The family of a mixture of experts: that whose config.json gives the model again. Errors (usage): the first field
+/// that none has.
+inline Result<HuggingFaceFamily> moe_family(const ModelSpec& model) {
+  const auto experts = std::ranges::find_if(model.blocks, [](const LayerSpec& block) { return block.experts > 0; });
+  const HuggingFaceFamily family = likely_family(*experts);
+  const std::string name = std::string("the config.json of a ") + names_of(family).type;
+  const std::string text = huggingface_config(model, family, Precision::fp32).dump();
+  auto theirs = parse_huggingface_config(text, name);
+  if (!theirs) return usage_error("the model " + model.name + " is not one of transformers: " + theirs.error().message);
+  ModelSpec ours = without_training_settings(model);
+  ours.embedding = theirs->embedding;  // without blocks' numbers
+  ours.head = theirs->head;
+  if (const auto difference = first_difference(ours, without_training_settings(*theirs)))
+    return usage_error("the model " + model.name + " is not one of transformers, whose nearest is " +
+                       names_of(family).type + ": " + difference->field + " " + difference->first + ", there " +
+                       difference->second + "; choose a model of the families that it has");
+  return family;
+}
+
+}  // namespace detail
+
+/// The family whose checkpoints have the model's parameters. Errors (usage): a model of none.
+inline Result<HuggingFaceFamily> huggingface_family(const ModelSpec& model) {
+  bool gpt2 = !model.blocks.empty();
+  bool llama = gpt2;
+  bool experts = false;
+  for (const LayerSpec& block : model.blocks) {
+    const bool plain = block.is_plain_block() && block.causal;
+    experts = experts || block.experts > 0;
+    gpt2 = gpt2 && plain && block.bias && block.norm == NormKind::layer_norm &&
+           block.activation == ActivationKind::gelu && block.position == PositionKind::learned &&
+           block.kv_heads == block.heads;
+    llama = llama && plain && block.norm == NormKind::rms_norm && block.activation == ActivationKind::swiglu &&
+            block.position == PositionKind::rotary;
+  }
+  if (gpt2) return HuggingFaceFamily::gpt2;
+  if (llama) return HuggingFaceFamily::llama;
+  if (experts) return detail::moe_family(model);
+  return usage_error("the model " + model.name +
+                     " is neither a GPT-2 nor a Llama nor a mixture of experts, whose Hugging Face checkpoints are "
+                     "known; choose one of them");
+}
+
+}  // namespace galvatron::train
