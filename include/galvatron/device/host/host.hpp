@@ -29,6 +29,7 @@ namespace galvatron::device {
 class Host {
  public:
   static constexpr bool counts_only = false;
+  static constexpr bool groups_products = false;
   /// The workspace per thread: what oneDNN's products and attention's tiles take.
   static constexpr std::int64_t workspace_bytes_per_thread = std::int64_t{4} << 20;
 
