@@ -91,6 +91,50 @@ void products_with_gelu(const Arguments& a, Bench& bench, std::int64_t tokens, s
   });
 }
 
+// The products of experts (DeepSeek-V2-Lite's, arXiv 2405.04434) that have `rows` rows each, in one call and one by
+// one.
+template <class Print>
+void products_of_experts(const Arguments& a, Bench& bench, std::int64_t rows, const Print& computes) {
+  constexpr std::int64_t experts = 64;
+  constexpr std::int64_t n = 1408;
+  constexpr std::int64_t k = 2048;
+  Bench::Device& d = bench.device();
+  train::detail::Walk memory(bench.buffer());
+  const View<std::int32_t> offsets = memory.next<std::int32_t>(experts + 1);
+  const View<bfloat16> x = memory.next<bfloat16>(experts * rows * k);
+  const View<bfloat16> weights = memory.next<bfloat16>(experts * n * k);
+  const View<bfloat16> y = memory.next<bfloat16>(experts * rows * n);
+  const View<float> gradients = memory.next<float>(experts * n * k);
+  d.write(offsets, [rows](View<std::int32_t> to) {
+    for (std::int64_t e = 0; e <= experts; ++e) to[e] = static_cast<std::int32_t>(e * rows);
+  });
+  const auto time = [&](op::Kind kind, auto from, auto by, auto to) {
+    const bool sums_rows = kind == op::Kind::gemm_tn;
+    const std::int64_t columns = kind == op::Kind::gemm_nn ? k : n;
+    const std::int64_t depth = kind == op::Kind::gemm_nn ? n : k;
+    const auto print = [&](const std::string& name, const auto& op) {
+      computes(name + " " + op::layout_of(kind) + " " + std::to_string(experts) + " x (" + std::to_string(rows) +
+                   " x " + std::to_string(columns) + " x " + std::to_string(depth) + ")",
+               2.0 * static_cast<double>(experts * rows) * static_cast<double>(n * k), bench.time(a.least, op));
+    };
+    print("experts", [&] {
+      d.gemm_grouped(kind, experts, experts * rows, columns, depth, View<const std::int32_t>(offsets), from, by, to,
+                     sums_rows);
+    });
+    print("  one by one", [&] {
+      const auto part = [&](auto view, std::int64_t e) {
+        return view.slice(e * (view.count / experts), view.count / experts);
+      };
+      for (std::int64_t e = 0; e < experts; ++e)
+        d.gemm(kind, sums_rows ? n : rows, sums_rows ? k : columns, sums_rows ? rows : depth, part(from, e),
+               part(by, e), part(to, e), sums_rows);
+    });
+  };
+  time(op::Kind::gemm_nt, x, weights, y);
+  time(op::Kind::gemm_nn, y, weights, x);
+  time(op::Kind::gemm_tn, y, x, gradients);
+}
+
 void operations(const Arguments& a) {
   const auto measure = [&](auto&, const train::CudaPlatform& platform) {
     Bench bench(platform,
@@ -127,6 +171,7 @@ void operations(const Arguments& a) {
       }
     for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}})
       products_with_gelu(a, bench, tokens, hidden, computes);
+    for (const std::int64_t rows : {1024, 128}) products_of_experts(a, bench, rows, computes);
     for (const auto& [length, head_dim, heads] :
          {std::tuple<std::int64_t, std::int64_t, std::int64_t>{1024, 64, 192}, {4096, 128, 64}, {8192, 128, 32}})
       for (const op::Kind pass : op::attentions) {

@@ -16,6 +16,7 @@ namespace galvatron::device::cuda {
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
 template void Stream::launch(const Geometry&, const ForEach<HashRows>&);
+template void Stream::launch(const Geometry&, const ForEach<SingleBuckets>&);
 template void Stream::launch(const Geometry&, const InsertRows&);
 template void Stream::launch(const Geometry&, const ForEach<FindLeaders>&);
 template void Stream::launch(const Geometry&, const RankRows&);

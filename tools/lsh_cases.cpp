@@ -367,6 +367,11 @@ ordered_json answer_lsh_statistics(const Case& one) {
   const auto sigma = one.required<float>("sigma", 0, 1e6F);
   const CrossPolytope hashing{one.required<std::int64_t>("hashes", 1, 1 << 10),
                               one.required<std::int64_t>("vertices_half", 1, 1 << 14)};
+  constexpr std::int64_t most_numbers = std::int64_t{1} << 26;  // of an array
+  for (const auto& [key, rows] :
+       {std::pair("tokens", std::max(n, d)), {"clusters", clusters}, {"hashes", hashing.columns()}})
+    if (rows > most_numbers / (2 * d))
+      one.refuse_key(key, text_of(rows, " rows of ", d, " numbers are too many here; make the case smaller"));
   constexpr int runs = 64;
   const std::int64_t f = 2 * d;
 

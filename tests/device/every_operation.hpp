@@ -593,6 +593,12 @@ void expert_rows() {
           p.check("weighted activation", d);
           p.check("its gradient", u);
           p.check("gradient of the weights", d_weights, 1e-5);
+          p.run([&](auto& device, auto of) {
+            device.expert_activation_backward(kind, routed, width, View<const std::int32_t>{}, of(weights), of(u),
+                                              of(d), of(u), of(d_weights));
+          });
+          p.check("weighted activation without an order", d);
+          p.check("gradient of weights without an order", d_weights, 1e-4);
         }
       }
     for (const std::int64_t width : {1024, 37}) {
@@ -665,6 +671,11 @@ void buckets() {
                             .begins = of(begins),
                             .bounds = of(bounds)};
       };
+      p.run([&](auto& d, auto of) { d.single_buckets(buckets_of(of)); });
+      p.check("single buckets", bucket, 1e-12);
+      p.check("their members", members, 1e-12);
+      p.check("their begins", begins, 1e-12);
+      p.check("their bounds", bounds, 1e-12);
       p.run([&](auto& d, auto of) { d.number_buckets(routed.hashing, buckets_of(of), of(codes), of(table)); });
       p.check("buckets", bucket, 1e-12);
       p.check("members", members, 1e-12);

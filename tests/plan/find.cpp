@@ -89,6 +89,34 @@ Truth every_plan(const ModelSpec& model, const Cluster& cluster, const SearchOpt
 
 }  // namespace
 
+TEST_CASE("the search finds the fastest way to spread experts, under every budget") {
+  SearchOptions options;
+  options.global_batch = 4;
+  options.sequence = 64;
+  options.schedules = {ScheduleKind::one_f_one_b};
+  ModelSpec model = shortened(model_named("moe-tiny"), 2);
+  for (const char* const space :
+       {"dp,tp,ep,etp", "dp,zero3,tp,pp,max-pp=2,ep=2,etp=1", "dp,tp,sp,recompute,ep=4,etp=1"}) {
+    options.space = value_or_throw(parse_space(space));
+    const Cluster cluster = bare(cluster_named("4xv100-32g"), 32_GiB);
+    options.memory = cluster.device.memory;
+    SearchOptions complete = value_or_throw(search::completed(options, model, cluster));
+    const Truth roomy = every_plan(model, cluster, complete);
+    INFO(space);
+    for (const int tenths : {10, 0, 3, 7}) {
+      const FoundPlan best = found(model, cluster, options);
+      const std::int64_t span = cluster.device.memory.count - roomy.peak.count;
+      options.memory = complete.memory = {roomy.peak.count +
+                                          (tenths == 10 ? span : (best.cost.peak() - roomy.peak).count * tenths / 10)};
+      const FoundPlan tight = found(model, cluster, options);
+      REQUIRE(tight.feasible);
+      CHECK(tight.statistics.proven);
+      CHECK(tight.cost.iteration.value == doctest::Approx(every_plan(model, cluster, complete).seconds).epsilon(1e-9));
+      options.memory = cluster.device.memory;
+    }
+  }
+}
+
 TEST_CASE("the search finds the fastest of all plans, each priced alone, under every budget") {
   SearchOptions options;
   options.global_batch = 4;

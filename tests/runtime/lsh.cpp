@@ -1,4 +1,5 @@
 // Compressed dispatch on one rank: rotations, buckets, and the gradient against finite differences.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -159,6 +160,82 @@ TEST_CASE("rotations are a function of the seed and the layer") {
     CHECK(drawn(1, 2) == drawn(1, 2));
     CHECK(drawn(1, 2) != drawn(1, 3));
     CHECK(drawn(1, 2) != drawn(2, 2));
+  }
+}
+
+TEST_CASE("with a bucket for each choice compressed dispatch is plain dispatch") {
+  CompressingRank rank(runtime::Rotation::drawn, {});
+  rank.means.resize(rank.order.size() * CompressingRank::width);
+  rank.compression.pass(all_of(std::as_const(rank.x)), rank.buckets, all_of(rank.means));
+  CHECK(rank.count() == CompressingRank::tokens * CompressingRank::active);
+  Floats gathered(rank.means.size());
+  rank.host.gather_rows(CompressingRank::active, CompressingRank::width, static_cast<std::int64_t>(rank.order.size()),
+                        all_of(std::as_const(rank.order)), all_of(std::as_const(rank.x)), all_of(gathered));
+  CHECK(rank.means == gathered);
+  const Floats outputs = rank.outputs_of(rank.means);
+  Floats y(rank.x.size());
+  rank.compression.decompress(CompressingRank::tokens, rank.buckets, all_of(std::as_const(rank.places)),
+                              all_of(std::as_const(rank.weights)), all_of(outputs), all_of(std::as_const(rank.x)),
+                              all_of(std::as_const(rank.means)), all_of(y));
+  Floats plain(y.size());
+  rank.host.combine_rows(CompressingRank::tokens, CompressingRank::active, CompressingRank::width,
+                         all_of(std::as_const(rank.places)), all_of(std::as_const(rank.weights)), all_of(outputs),
+                         all_of(plain));
+  CHECK(y == plain);
+}
+
+TEST_CASE("rows of bfloat16 are hashed as the numbers that they are") {
+  constexpr std::int64_t tokens = 1500;  // more than are rotated at a time
+  constexpr std::int64_t width = 16;
+  const CrossPolytope hashing{3, 4};
+  device::Mapping mapping({16 << 20}, false);
+  device::Region memory = mapping.region("memory", 0, mapping.size());
+  device::Host host(1, memory.take<std::byte>(device::Host::library_workspace_bytes(1)));
+  if (!device::Host::supports(Precision::bf16)) {
+    MESSAGE("skipped: this processor multiplies no matrices of bfloat16");
+    return;
+  }
+  const auto rounded = [](const Floats& values) { return std::vector<bfloat16>(values.begin(), values.end()); };
+  Floats drawn(static_cast<std::size_t>(hashing.columns() * width));
+  runtime::draw_rotations(runtime::Rotation::drawn, 3, 0, all_of(drawn));
+  Floats numbers(tokens * width);
+  fill_normal(all_of(numbers), 4, 0, 0, 1);
+  const std::vector<bfloat16> rotations = rounded(drawn);
+  const std::vector<bfloat16> x = rounded(numbers);
+  std::vector<std::int32_t> order(tokens);
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+  const std::vector<std::int32_t> offsets{0, tokens};
+  const device::TokenBuckets buckets =
+      runtime::take_buckets(memory, 1, 1, tokens, all_of(std::as_const(order)), all_of(offsets));
+  const runtime::HashingScratch scratch(memory, hashing, tokens, tokens);
+  std::vector<bfloat16> means(x.size());
+  runtime::Compression<device::Host, bfloat16> compression(host, hashing, {.drawn = all_of(rotations)}, width, {});
+  compression.compress(tokens, all_of(x), scratch, buckets, all_of(means));
+  int compared = 0;
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t h = 0; h < hashing.hashes; ++h) {
+      std::vector<std::pair<double, std::int32_t>> vertices;
+      for (std::int64_t i = 0; i < hashing.width; ++i) {
+        double v = 0;
+        for (std::int64_t c = 0; c < width; ++c)
+          v += static_cast<double>(static_cast<float>(x[static_cast<std::size_t>(t * width + c)])) *
+               static_cast<double>(
+                   static_cast<float>(rotations[static_cast<std::size_t>((h * hashing.width + i) * width + c)]));
+        vertices.emplace_back(v, static_cast<std::int32_t>(i));
+        vertices.emplace_back(-v, static_cast<std::int32_t>(hashing.width + i));
+      }
+      std::sort(vertices.begin(), vertices.end());
+      const auto& [first, code] = vertices[vertices.size() - 1];
+      if (first - vertices[vertices.size() - 2].first < 1e-3) continue;  // rounding may decide
+      ++compared;
+      CHECK(scratch.codes[t * hashing.hashes + h] == code);
+    }
+  CHECK(compared > 9 * tokens * hashing.hashes / 10);
+  for (std::int64_t t = 0; t < tokens; ++t) {  // alone in its bucket, a token is its mean
+    const std::int64_t j = buckets.bucket[t];
+    if (buckets.begins[j + 1] - buckets.begins[j] != 1) continue;
+    for (std::int64_t c = 0; c < width; ++c)
+      CHECK(means[static_cast<std::size_t>(j * width + c)].bits == x[static_cast<std::size_t>(t * width + c)].bits);
   }
 }
 

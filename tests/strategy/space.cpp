@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -43,6 +44,37 @@ TEST_CASE("the default space has every legal strategy once") {
     CHECK(specs.size() == legal);
   }
   CHECK(strategies({}, 1).size() == recompute_kinds.size());
+}
+
+TEST_CASE("experts are spread over any ranks of a stage, whole or with its tensor ranks") {
+  Space space;
+  space.experts = 8;
+  std::size_t exchanging = 0;
+  for (const int ranks : {1, 2, 6, 8, 16}) {
+    const std::vector<StrategySpec> specs = strategies(space, ranks);
+    CHECK(specs.size() >= strategies({}, ranks).size());
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      CHECK(is_legal(specs[i]));
+      CHECK(is_instantiated(InstantiatedStrategies{}, specs[i]));
+      CHECK(8 % specs[i].expert == 0);
+      CHECK((specs[i].etp() == 1 || specs[i].etp() == specs[i].tensor));
+      exchanging += specs[i].exchanges_tokens() ? 1 : 0;
+      for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(specs[i] == specs[j]);
+    }
+  }
+  CHECK(exchanging > 1000);
+  const auto degrees = [](const std::string& text, int tensor, int ranks) {
+    Space parsed = value_or_throw(parse_space(text));
+    parsed.experts = 8;
+    return detail::expert_degrees(parsed, tensor, ranks);
+  };
+  using Degrees = std::vector<std::pair<int, int>>;
+  CHECK(degrees("all", 2, 4) == Degrees{{1, 0}, {1, 1}, {2, 0}, {2, 1}, {4, 1}});
+  CHECK(degrees("dp,tp", 2, 4) == Degrees{{1, 0}});
+  CHECK(degrees("dp,tp,ep", 2, 4) == Degrees{{1, 0}, {2, 0}});
+  CHECK(degrees("dp,tp,ep=4,etp=1", 2, 4) == Degrees{{4, 1}});
+  CHECK(degrees("all,max-ep=2,max-etp=1", 2, 4) == Degrees{{1, 1}, {2, 1}});
+  CHECK(degrees("all,ep=16", 2, 16).empty());  // of 8 experts
 }
 
 TEST_CASE("on stages of several nodes tensor ranks may be strided around a node's data and context ranks") {
@@ -198,7 +230,7 @@ TEST_CASE("uniform is one strategy for all layers, as trainers of other makers h
 
 TEST_CASE("bad notations are refused with the names that are valid") {
   for (const std::string& text :
-       std::vector<std::string>{"", ",", "dp,", "dp,,tp", "DP", "zero4", "sdp2", "tp<4", "ep=2", "max-zero=2",
+       std::vector<std::string>{"", ",", "dp,", "dp,,tp", "DP", "zero4", "sdp2", "tp<4", "xp=2", "max-zero=2",
                                 "sp=rings", "recompute=half", "keep=1", "=3"}) {
     INFO(text);
     const auto space = parse_space(text);

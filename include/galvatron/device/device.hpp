@@ -339,6 +339,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.hash_rows(hashing, /*rows=*/n, /*v=*/cf, /*codes=*/numbers);
   // bucket, members, begins and bounds of `buckets`, from its order and offsets, and the codes (tokens, H).
   d.number_buckets(hashing, buckets, /*codes=*/tokens, /*table=*/numbers);
+  // The same with a bucket for each row: what plain dispatch is in these terms.
+  d.single_buckets(buckets);
   // sums (buckets, width), added in fp32 in order, of the rows of x (tokens, width) times the weights of the choices
   // (tokens, k; empty: 1); where `mean`, divided by their number.
   d.bucket_sums(buckets, /*width=*/n, /*mean=*/true, /*weights=*/cf, /*x=*/cf, /*sums=*/f);

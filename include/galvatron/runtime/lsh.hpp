@@ -117,6 +117,12 @@ class Compression {
     device_.bucket_sums(buckets, width_, true, View<const float>{}, x, means);
   }
 
+  /// The same without hashing and with a bucket for each choice: what plain dispatch sends, for what follows here.
+  void pass(View<const T> x, const device::TokenBuckets& buckets, View<T> means) {
+    device_.single_buckets(buckets);
+    device_.bucket_sums(buckets, width_, true, View<const float>{}, x, means);
+  }
+
   /// y (tokens, width) from what experts made of the means, outputs (buckets, width), the means, and x.
   /// @param places   of the choices in the order of the experts, (tokens, k)
   /// @param weights  of the choices, (tokens, k); empty: 1

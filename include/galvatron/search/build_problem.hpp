@@ -347,7 +347,7 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     for (const std::vector<StrategySpec>& of_stage : specs) {
       std::size_t layouts = 0;
       for (std::size_t k = 0; k < of_stage.size(); ++k)
-        layouts += k == 0 || !(detail::degrees_of(of_stage[k]) == detail::degrees_of(of_stage[k - 1])) ? 1 : 0;
+        layouts += k == 0 || !(of_stage[k].layout_degrees() == of_stage[k - 1].layout_degrees()) ? 1 : 0;
       sum += layouts * layouts;
     }
     return sum;

@@ -80,17 +80,9 @@ constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec
           std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
 }
 
-/// The strategy without ZeRO and recomputation: with equal degrees layers and activations are spread alike.
-constexpr StrategySpec degrees_of(StrategySpec spec) {
-  spec.zero = 0;
-  spec.recompute = RecomputeKind::cheap;
-  return spec;
-}
-
-/// Makes the choices of one kind of layers. Strategies of a block with the same degrees share most of what is to be
-/// counted and priced: of ZeRO its passes depend on whether micro-batches add weight gradients or write them, and its
-/// parameters do not depend on recomputation. Of an embedding and a head nothing depends on the latter. What strategies
-/// one after the other share is done once.
+/// Makes the choices of one kind of layers. Strategies of a block with the same degrees, one after the other, share
+/// most of what is to be counted and priced: of ZeRO its passes depend on whether micro-batches add weight gradients or
+/// write them, and its parameters do not depend on recomputation, nor does anything of an embedding and a head.
 class ChoiceMaker {
  public:
   /// @param programs  of the layer under all strategies that it is asked about
@@ -100,8 +92,9 @@ class ChoiceMaker {
 
   /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
   /// this one.
-  constexpr std::optional<Choice> operator()(const StrategySpec& spec) {
-    if (const StrategySpec degrees = degrees_of(spec); !(degrees == degrees_)) {
+  constexpr std::optional<Choice> operator()(StrategySpec spec) {
+    if (layer_.experts == 0) spec = spec.without_experts();
+    if (const StrategySpec degrees = spec.degrees(); !(degrees == degrees_)) {
       degrees_ = degrees;
       fits_ = is_fit(layer_, spec, batch_.microbatch, batch_.sequence) &&
               !divides_samples_instead(spec, layer_, space_, batch_) && has_countable_bytes(spec);

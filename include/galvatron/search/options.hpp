@@ -74,6 +74,7 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
                    " tokens; leave the sequence out");
   if (options.sequence < 1 || options.sequence > model.positions())
     return refused(sequence, model.name, " takes 1 to ", model.positions());
+  for (const LayerSpec& block : model.blocks) options.space.experts = std::max(options.space.experts, block.experts);
   for (const LayerSpec& block : model.blocks)
     for (const TokenRatio& ratio : {block.tokens, block.memory, block.target})
       if (!ratio.divides(options.sequence))

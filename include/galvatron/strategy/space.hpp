@@ -56,6 +56,9 @@ struct Space {
   DegreeRange tensor;
   DegreeRange context;
   DegreeRange pipeline;
+  DegreeRange expert;                                ///< of experts, where a model has some
+  DegreeRange expert_tensor;                         ///< open: 1 and the tensor degree; forced: that one
+  std::int64_t experts = 0;                          ///< the most of a layer: expert degrees divide it
   std::array<bool, 4> zero{true, true, true, true};  ///< stages allowed where data x context degree is above 1
   /// None applies where the context degree is 1, Ulysses and ring where it is above. Megatron's applies to both, to the
   /// latter together with ring.
@@ -69,7 +72,8 @@ struct Space {
 
 /// The axes that have degrees, as --space calls them.
 inline constexpr std::pair<std::string_view, DegreeRange Space::*> degree_axes[] = {
-    {"dp", &Space::data}, {"tp", &Space::tensor}, {"cp", &Space::context}, {"pp", &Space::pipeline}};
+    {"dp", &Space::data},     {"tp", &Space::tensor}, {"cp", &Space::context},
+    {"pp", &Space::pipeline}, {"ep", &Space::expert}, {"etp", &Space::expert_tensor}};
 
 /// The pipeline degrees of a space for `ranks` ranks: divisors, ascending.
 inline std::vector<int> pipeline_degrees(const Space& space, int ranks) {
@@ -97,28 +101,55 @@ constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, in
   return out;
 }
 
+/// The expert degree and the tensor degree of experts (0: the layer's) that a space has for these ranks.
+constexpr std::vector<std::pair<int, int>> expert_degrees(const Space& space, int tensor, int ranks) {
+  std::vector<std::pair<int, int>> out;
+  if (space.experts == 0) return {{1, 0}};
+  const auto add = [&](int expert, int expert_tensor) {
+    const StrategySpec spec{.tensor = tensor, .data = ranks / tensor, .expert = expert, .expert_tensor = expert_tensor};
+    if (spreads_experts_evenly(spec)) out.emplace_back(expert, expert_tensor);
+  };
+  for (const int expert : divisors(ranks, space.powers_of_two)) {
+    if (space.experts % expert != 0 || !space.expert.allows(expert)) continue;
+    const int forced = space.expert_tensor.forced;
+    if (forced != 0) {
+      add(expert, forced == tensor ? 0 : forced);
+      continue;
+    }
+    if (space.expert_tensor.most == 0 || tensor <= space.expert_tensor.most) add(expert, 0);
+    if (space.expert_tensor.open && tensor > 1) add(expert, 1);
+  }
+  return out;
+}
+
 }  // namespace detail
 
 /// The strategies of a space for a layer on a stage of `ranks` ranks: every division of the ranks into tensor, context
-/// and data degree, with every kind that is legal for it. In a fixed order, without repetition.
+/// and data degree, and for experts into their degrees, with every kind that is legal for it. In a fixed order, without
+/// repetition.
 /// @param node  ranks that fast links join; on larger stages tensor ranks may be strided where that brings the data and
 ///              context ranks into one node. 0: links are all alike
 constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, int node = 0) {
   std::vector<StrategySpec> out;
   const auto brings_together = [&](int shards) { return shards > 1 && ranks > node && node % shards == 0; };
   const auto add_kinds = [&](int tensor, int context, int data, bool strided) {
+    auto experts = detail::expert_degrees(space, tensor, ranks);
+    if (strided) std::erase_if(experts, [](const auto& degrees) { return degrees != std::pair(1, 0); });
     for (const SequenceKind sequence : detail::kinds_for(space, tensor, context))
-      for (int zero = 0; zero <= 3; ++zero) {
-        if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
-        for (const RecomputeKind recompute : space.recompute)
-          out.push_back({.tensor = tensor,
-                         .sequence = sequence,
-                         .context = context,
-                         .data = data,
-                         .zero = zero,
-                         .recompute = recompute,
-                         .strided = strided});
-      }
+      for (const auto& [expert, expert_tensor] : experts)
+        for (int zero = 0; zero <= 3; ++zero) {
+          if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
+          for (const RecomputeKind recompute : space.recompute)
+            out.push_back({.tensor = tensor,
+                           .sequence = sequence,
+                           .context = context,
+                           .data = data,
+                           .zero = zero,
+                           .expert = expert,
+                           .expert_tensor = expert_tensor,
+                           .recompute = recompute,
+                           .strided = strided});
+        }
   };
   for (const int tensor : divisors(ranks, space.powers_of_two)) {
     if (!space.tensor.allows(tensor)) continue;
@@ -136,9 +167,10 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
 
 /// The names that parse_space knows, for messages and help texts.
 inline constexpr std::string_view space_names =
-    "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, recompute, "
-    "selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, hetu, dp=N, tp=N, cp=N, pp=N, max-dp=N, "
-    "max-tp=N, max-cp=N, max-pp=N, sp=none|megatron|ulysses|ring, recompute=none|cheap|selective|full";
+    "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, ep, etp, "
+    "recompute, selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, hetu, dp=N, tp=N, cp=N, pp=N, ep=N, "
+    "etp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, max-ep=N, max-etp=N, sp=none|megatron|ulysses|ring, "
+    "recompute=none|cheap|selective|full";
 
 /// A space from its notation, a comma-separated list of what the search may use:
 ///
@@ -148,9 +180,10 @@ inline constexpr std::string_view space_names =
 ///     tp, sp, pp             tensor, Megatron sequence (also with ring), pipeline parallelism
 ///     strided                tensor ranks also in different nodes, with the other ranks of the layer in one
 ///     ulysses, ring, cp      context parallelism by Ulysses, by ring attention, by either
+///     ep, etp                experts spread over ranks; each whole on its ranks beside tensor parallelism
 ///     recompute, selective   recomputation of the layer, of the attention core
 ///     keep                   no recomputation at all, not even of what norms and activations give
-///     tp=4, max-tp=8         the degree is 4; at most 8 (dp, cp, pp likewise); each allows its axis
+///     tp=4, max-tp=8         the degree is 4; at most 8 (dp, cp, pp, ep, etp likewise); each allows its axis
 ///     sp=megatron, recompute=full       wherever possible, not as a choice; sp= may be given for several kinds
 ///     pow2                   degrees are powers of two
 ///     uniform                one strategy for all layers, embedding and head too, which keeps what norms and
@@ -164,9 +197,9 @@ inline Result<Space> parse_space(std::string_view text) {
   const auto refuse = [text](const std::string& why) {
     return usage_error("bad --space \"" + std::string(text.substr(0, 80)) + "\": " + why);
   };
-  constexpr std::string_view uses[] = {"all", "runnable", "dp",        "zero1",     "zero2",   "zero3",
-                                       "sdp", "tp",       "strided",   "sp",        "ulysses", "ring",
-                                       "cp",  "pp",       "recompute", "selective", "keep"};
+  constexpr std::string_view uses[] = {"all", "runnable", "dp",        "zero1",     "zero2", "zero3", "sdp",
+                                       "tp",  "strided",  "sp",        "ulysses",   "ring",  "cp",    "pp",
+                                       "ep",  "etp",      "recompute", "selective", "keep"};
   const auto is_use = [&uses](std::string_view name) { return std::ranges::find(uses, name) != std::end(uses); };
   const auto add_kind = [](const auto& kinds, std::string_view name, auto& into) {
     const auto kind = std::ranges::find_if(kinds, [name](auto each) { return name == name_of(each); });
@@ -255,6 +288,8 @@ inline Result<Space> parse_space(std::string_view text) {
   space.strided = has("strided");
   space.context.open = ulysses || ring;
   space.pipeline.open = has("pp") || space.pipeline.is_limited();
+  space.expert.open = has("ep") || space.expert.is_limited();
+  space.expert_tensor.open = has("etp") || space.expert_tensor.is_limited();
   space.zero = any_zero ? zero : std::array{true, false, false, false};
   space.sequence.clear();
   if (!forces(SequenceKind::megatron) || has("sp")) space.sequence.push_back(SequenceKind::none);

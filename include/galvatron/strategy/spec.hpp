@@ -79,6 +79,21 @@ struct StrategySpec {
   [[nodiscard]] constexpr RankLayout rank_layout(int first_rank = 0) const {
     return stage_layout(tensor, context, data, strided, first_rank);
   }
+  [[nodiscard]] constexpr StrategySpec without_experts() const {
+    StrategySpec out = *this;
+    out.expert = 1;
+    out.expert_tensor = 0;
+    return out;
+  }
+  /// Without ZeRO and recomputation: strategies with equal degrees spread a layer alike.
+  [[nodiscard]] constexpr StrategySpec degrees() const {
+    StrategySpec out = *this;
+    out.zero = 0;
+    out.recompute = RecomputeKind::cheap;
+    return out;
+  }
+  /// Those that decide where activations lie.
+  [[nodiscard]] constexpr StrategySpec layout_degrees() const { return without_experts().degrees(); }
   /// Ranks that share each expert.
   [[nodiscard]] constexpr int etp() const { return expert_tensor == 0 ? tensor : expert_tensor; }
   /// Tokens go to the ranks of their experts and back. Else every rank has a part of all experts, as of an MLP.

@@ -178,6 +178,21 @@ struct PlaceRows {
   }
 };
 
+/// Every row is a bucket; behind the rows' places and one more the bounds of experts.
+struct SingleBuckets {
+  TokenBuckets b;
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const auto row = static_cast<std::int32_t>(i);
+    if (row < rows_of(b)) b.bucket.data[row] = b.members.data[row] = row;
+    if (row <= rows_of(b)) b.begins.data[row] = row;
+    if (const std::int64_t expert = i - b.rows - 1; expert >= 0) b.bounds.data[expert] = b.offsets.data[expert];
+  }
+};
+
+inline void single_buckets(auto& launcher, const TokenBuckets& b) {
+  for_each(launcher, b.rows + 1 + b.experts + 1, SingleBuckets{b});
+}
+
 /// Throws DeviceFailure when the ranks of rows exceed the scratch memory.
 inline void number_buckets(auto& launcher, View<std::byte> scratch, std::uint32_t* tickets,
                            const kernels::CrossPolytope& hashing, const TokenBuckets& b, const std::int32_t* codes,

@@ -217,7 +217,7 @@ struct DropChoices {
 template <class Finish>
 void sum_choices(auto& launcher, View<std::byte> scratch, std::uint32_t* tickets, const Choices& choices,
                  const Finish& finish, const auto& then) {
-  constexpr std::int64_t most_runs = 256;
+  constexpr std::int64_t most_runs = 128;
   const std::int64_t bytes = choices.experts * choices.samples * static_cast<std::int64_t>(sizeof(std::int32_t));
   const std::int64_t wanted = std::min(divide_up(choices.of_sample(), ChoiceRuns::tile), most_runs / choices.samples);
   const ChoiceRuns runs{choices, choices.of_sample(),

@@ -73,7 +73,7 @@ struct ExpertActivationBackward {
   Teams teams;
   std::int64_t n;
   bool packed;
-  const std::int32_t* order;
+  const std::int32_t* order;  ///< or null
   const float* weights;
   const T* u;
   T* d;
@@ -84,7 +84,7 @@ struct ExpertActivationBackward {
     constexpr int inputs = gated ? 2 : 1;
     int turn = 0;
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
-      const std::int32_t choice = order[row];
+      const std::int64_t choice = order == nullptr ? row : order[row];
       if (choice < 0) continue;
       const float weight = weights[choice];
       float sum[1] = {};

@@ -170,6 +170,7 @@ class Gpu {
   void rotate_by_signs(const auto&... a) { cuda::rotate_by_signs(m_, plain(a)...); }
   void hash_rows(const auto&... a) { cuda::hash_rows(m_, plain(a)...); }
   void number_buckets(const auto&... a) { cuda::number_buckets(m_, scratch_, tickets_, plain(a)...); }
+  void single_buckets(const auto&... a) { cuda::single_buckets(m_, plain(a)...); }
   void bucket_sums(const auto&... a) { cuda::bucket_sums(m_, plain(a)...); }
   void bucket_distances(const auto&... a) { cuda::bucket_distances(m_, scratch_, tickets_, plain(a)...); }
   void combine_buckets(const auto&... a) { cuda::combine_buckets(m_, plain(a)...); }

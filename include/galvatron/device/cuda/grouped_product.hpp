@@ -29,51 +29,69 @@ template <class T>
 struct GroupedOperand {
   const T* at;
   std::int64_t first, extent, depth;
-  bool packed;
 };
 
-/// Tiles of c, the steps of the sum that they are computed in, and the threads that do it.
+/// Tiles of c, and the steps of the sum that they are computed in.
 struct GroupedTile {
   static constexpr int extent = 128;  ///< rows, and columns
-  static constexpr int threads = 256;
-  static constexpr int steps = 4;  ///< in shared memory at once
+  static constexpr int steps = 4;     ///< in shared memory at once
 };
 
-/// A step of an operand in shared memory: `depth` elements of the sum.
-template <class T, bool along, int depth>
-struct OperandStep : GroupedTile {
+/// Steps of an operand in shared memory, of which a thread copies some packs.
+/// @tparam Units  of `threads` threads, for steps of `depth` elements of the sum
+template <class T, bool along, class Units>
+struct OperandSteps : GroupedTile {
+  static constexpr int depth = Units::depth;
+  static constexpr int threads = Units::threads;
   static constexpr int size = Pack<T>::size;
   static constexpr int width = along ? depth : extent;  ///< elements of a row
   static constexpr int rows = along ? extent : depth;
   static constexpr int stride = width + size;
   static constexpr int elements = rows * stride;
-  static_assert(extent * depth % (size * threads) == 0);
+  static constexpr int apart = threads / (width / size);  ///< rows between two packs of a thread
+  static constexpr int packs = rows / apart;
+  static_assert(width % size == 0 && threads % (width / size) == 0 && rows % apart == 0);
+  std::int64_t all;  ///< elements between rows of memory
+  const T* at;       ///< of the thread's first pack, in the first step
+  int place;         ///< of that pack in a step
+  int ends[packs];   ///< from these elements of the sum on the packs are beyond the operand
+  int left;          ///< of a row across, elements from the packs on
 
-  /// Asks for the step from element `from` of the sum on; 0 beyond the operand. All threads call it.
-  GALVATRON_KERNEL static void ask(auto& block, const GroupedOperand<T>& of, std::int64_t from, T* to) {
-    const std::int64_t all = along ? of.depth : of.extent;
+  GALVATRON_KERNEL OperandSteps(auto& block, const GroupedOperand<T>& of) : all(along ? of.depth : of.extent) {
+    const int row = block.thread() / (width / size);
+    const int column = block.thread() % (width / size) * size;
+    at = of.at + (along ? of.first + row : row) * all + (along ? column : of.first + column);
+    place = row * stride + column;
+    left = static_cast<int>(of.extent - of.first) - column;
     GALVATRON_UNROLL
-    for (int p = 0; p < extent * depth / size / threads; ++p) {
-      const int i = block.thread() + p * threads;
-      const int r = i / (width / size);
-      const int c = i % (width / size) * size;
-      const std::int64_t row = (along ? of.first : from) + r;
-      const std::int64_t column = (along ? from : of.first) + c;
-      const std::int64_t left = row < (along ? of.extent : of.depth) ? all - column : 0;
-      const T* const at = of.at + row * all;
-      if (of.packed)
-        block.copy_async(to + r * stride + c, left > 0 ? at + column : of.at, left > 0 ? Pack<T>::bytes : 0);
+    for (int p = 0; p < packs; ++p) {
+      const bool exists = along ? of.first + row + p * apart < of.extent : left > 0;
+      ends[p] = exists ? static_cast<int>(of.depth) - (along ? column : row + p * apart) : 0;
+    }
+  }
+  /// Asks for the step from element `from` of the sum on; 0 beyond the operand. All threads call it.
+  template <bool packed>
+  GALVATRON_KERNEL void ask(auto& block, int from, T* to) const {
+    const T* const first = at + (along ? from : from * all);
+    GALVATRON_UNROLL
+    for (int p = 0; p < packs; ++p) {
+      T* const here = to + place + p * apart * stride;
+      const int rest = ends[p] - from;
+      if constexpr (packed)
+        block.copy_async(here, first + p * apart * all, rest > 0 ? Pack<T>::bytes : 0);
       else
-        load_pack(at, column, column + left, false).store(to + r * stride + c);
+        load_pack(first + p * apart * all, 0, rest > 0 ? (along ? rest : left) : 0, false).store(here);
     }
   }
 };
 
-/// How a block multiplies steps of bfloat16: a warp has (64, 32) of c, in pieces as flash_tiles.hpp has them.
+/// How a block multiplies steps of bfloat16: a warp has (64, 64) of c, in pieces as flash_tiles.hpp has them. With
+/// fewer, warps would read shared memory longer than tensor cores multiply.
 struct TensorCores : GroupedTile {
   static constexpr int depth = 32;
+  static constexpr int threads = 128;
   static constexpr int least_blocks = 2;  ///< a multiprocessor
-  static constexpr int warp_rows = 64, warp_columns = 32;
+  static constexpr int warp_rows = 64, warp_columns = 64;
   using Sums = float[warp_rows / 16][warp_columns / 8][4];
   template <bool b_along>
   static constexpr int adjacent = 2;  ///< columns of c that a thread has side by side
@@ -88,8 +106,8 @@ struct TensorCores : GroupedTile {
   /// sums += a step of a, times one of b.
   template <bool a_along, bool b_along>
   GALVATRON_KERNEL static void multiply(auto& block, const bfloat16* a, const bfloat16* b, Sums& sums) {
-    constexpr int a_stride = OperandStep<bfloat16, a_along, depth>::stride;
-    constexpr int b_stride = OperandStep<bfloat16, b_along, depth>::stride;
+    constexpr int a_stride = OperandSteps<bfloat16, a_along, TensorCores>::stride;
+    constexpr int b_stride = OperandSteps<bfloat16, b_along, TensorCores>::stride;
     const int lane = block.thread() % warp_threads;
     // Of four matrices, a lane names row lane % 8 of matrix lane / 8. In one direction the matrices 1 and 3 are eight
     // elements behind 0 and 2, in the other one 2 and 3 behind 0 and 1.
@@ -140,6 +158,7 @@ struct TensorCores : GroupedTile {
 /// The same of float: a thread, one of 16 x 16, has 8 x 8 of c.
 struct FloatUnits : GroupedTile {
   static constexpr int depth = 16;
+  static constexpr int threads = 256;
   static constexpr int least_blocks = 1;
   static constexpr int side = 16;
   static constexpr int own = extent / side;
@@ -157,7 +176,7 @@ struct FloatUnits : GroupedTile {
   /// Its elements from k on, four of each.
   template <bool along>
   GALVATRON_KERNEL static void load(const float* step, int rank, int k, float (&to)[own][size]) {
-    constexpr int stride = OperandStep<float, along, depth>::stride;
+    constexpr int stride = OperandSteps<float, along, FloatUnits>::stride;
     GALVATRON_UNROLL
     for (int i = 0; i < own * size; i += size) {
       const int row = along ? i / size : i % own;
@@ -221,13 +240,13 @@ GALVATRON_KERNEL TileOfExpert tile_of_expert(auto& block, const std::int32_t* of
 template <class T, class C, op::Kind kind>
 struct GroupedProduct {
   using Units = std::conditional_t<std::is_same_v<T, bfloat16>, TensorCores, FloatUnits>;
-  static constexpr int most_threads = GroupedTile::threads;
+  static constexpr int most_threads = Units::threads;
   static constexpr int least_blocks = Units::least_blocks;
   static constexpr bool a_along = kind != op::Kind::gemm_tn;
   static constexpr bool b_along = kind == op::Kind::gemm_nt;
   static constexpr int adjacent = Units::template adjacent<b_along>;
-  using Left = OperandStep<T, a_along, Units::depth>;
-  using Right = OperandStep<T, b_along, Units::depth>;
+  using Left = OperandSteps<T, a_along, Units>;
+  using Right = OperandSteps<T, b_along, Units>;
   static constexpr int elements = Left::elements + Right::elements;  ///< of a step
   static constexpr std::int64_t shared_bytes = GroupedTile::steps * elements * static_cast<std::int64_t>(sizeof(T));
   static_assert(shared_bytes <= (99 << 10) - 512, "galvatron: a block of every GPU since Ampere has 99 KiB");
@@ -250,32 +269,46 @@ struct GroupedProduct {
       const std::int64_t first = offsets[expert];
       const std::int64_t rows = offsets[expert + 1] - first;
       if (rows == 0 && accumulate) return;
-      compute(block, {a + first * n, index % row_tiles * extent, n, rows, packed},
-              {b + first * k, first_column, k, rows, packed}, c + expert * n * k);
+      compute(block, {a + first * n, index % row_tiles * extent, n, rows}, {b + first * k, first_column, k, rows},
+              c + expert * n * k);
     } else {
       const TileOfExpert at = tile_of_expert(block, offsets, experts, index, GroupedTile::extent);
       if (at.expert < 0) return;
       const std::int64_t first = offsets[at.expert];
-      compute(block, {a + first * k, at.tile * extent, offsets[at.expert + 1] - first, k, packed},
-              {b + at.expert * n * k, first_column, n, k, packed}, c + first * n);
+      compute(block, {a + first * k, at.tile * extent, offsets[at.expert + 1] - first, k},
+              {b + at.expert * n * k, first_column, n, k}, c + first * n);
     }
   }
 
  private:
   GALVATRON_KERNEL void compute(auto& block, const GroupedOperand<T>& left, const GroupedOperand<T>& right,
                                 C* to) const {
+    typename Units::Sums sums = {};
+    if (packed)
+      add_steps<true>(block, left, right, sums);
+    else
+      add_steps<false>(block, left, right, sums);
+    Units::template each<a_along, b_along>(block, sums, [&](int row, int column, const float(&values)[adjacent]) {
+      if (left.first + row >= left.extent) return;
+      put(to + (left.first + row) * right.extent, right.first + column, right.extent, values);
+    });
+  }
+  template <bool whole_packs>
+  GALVATRON_KERNEL void add_steps(auto& block, const GroupedOperand<T>& left, const GroupedOperand<T>& right,
+                                  typename Units::Sums& sums) const {
     constexpr int steps = GroupedTile::steps;
     auto* shared = reinterpret_cast<T*>(block.shared());  // (steps, elements)
     const auto all = static_cast<int>((left.depth + Units::depth - 1) / Units::depth);
+    const Left of_left(block, left);
+    const Right of_right(block, right);
     const auto ask = [&](int step) {
       T* const room = shared + step % steps * elements;
       if (step < all) {
-        Left::ask(block, left, step * std::int64_t{Units::depth}, room);
-        Right::ask(block, right, step * std::int64_t{Units::depth}, room + Left::elements);
+        of_left.template ask<whole_packs>(block, step * Units::depth, room);
+        of_right.template ask<whole_packs>(block, step * Units::depth, room + Left::elements);
       }
       block.commit_copies();
     };
-    typename Units::Sums sums = {};
     for (int step = 0; step < steps - 1; ++step) ask(step);
     GALVATRON_NO_UNROLL
     for (int step = 0; step < all; ++step) {
@@ -285,10 +318,6 @@ struct GroupedProduct {
       const T* const room = shared + step % steps * elements;
       Units::template multiply<a_along, b_along>(block, room, room + Left::elements, sums);
     }
-    Units::template each<a_along, b_along>(block, sums, [&](int row, int column, const float(&values)[adjacent]) {
-      if (left.first + row >= left.extent) return;
-      put(to + (left.first + row) * right.extent, right.first + column, right.extent, values);
-    });
   }
   GALVATRON_KERNEL void put(C* row, std::int64_t column, std::int64_t columns, const float (&values)[adjacent]) const {
     if (column >= columns) return;
@@ -320,7 +349,7 @@ void gemm_grouped(auto& launcher, op::Kind kind, std::int64_t experts, std::int6
     const std::int64_t tiles = sums_rows ? experts * row_tiles : rows / extent + std::min(experts, rows);
     if (tiles == 0) return;
     launcher.launch(
-        {.blocks = tiles * column_tiles, .threads = GroupedTile::threads, .shared_bytes = Kernel::shared_bytes},
+        {.blocks = tiles * column_tiles, .threads = Kernel::most_threads, .shared_bytes = Kernel::shared_bytes},
         Kernel{.experts = static_cast<int>(experts),
                .n = n,
                .k = k,

@@ -38,8 +38,10 @@ struct RotateBySigns {
         for (std::int64_t i = block.thread(); i < padded; i += block.threads()) y[i] *= sign[round * padded + i];
         for (std::int64_t distance = 1; distance < padded; distance *= 2) {
           block.sync();
-          for (std::int64_t i = block.thread(); i < padded / 2; i += block.threads())
-            kernels::butterfly(y, i, distance);
+          for (std::int64_t i = block.thread(); i < padded / 2; i += block.threads()) {
+            const std::int64_t low = 2 * i - (i & (distance - 1));
+            kernels::butterfly(y[low], y[low + distance]);
+          }
         }
       }
       block.sync();

@@ -122,6 +122,7 @@ class Host {
   void rotate_by_signs(const auto&... a) { host::rotate_by_signs(team_, plain(a)...); }
   void hash_rows(const auto&... a) { host::hash_rows(team_, plain(a)...); }
   void number_buckets(const auto&... a) { host::number_buckets(team_, plain(a)...); }
+  void single_buckets(const auto&... a) { host::single_buckets(team_, plain(a)...); }
   void bucket_sums(const auto&... a) { host::bucket_sums(team_, plain(a)...); }
   void bucket_distances(const auto&... a) { host::bucket_distances(team_, plain(a)...); }
   void combine_buckets(const auto&... a) { host::combine_buckets(team_, plain(a)...); }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
 
+#include <galvatron/core/error.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/lsh.hpp>
@@ -13,29 +15,44 @@ namespace galvatron::device::host {
 
 using kernels::CrossPolytope;
 
+/// Several rows at a time lie side by side, element by element, so that every step is one of vectors.
 template <class T>
 void rotate_by_signs(const Team& team, const CrossPolytope& hashing, std::int64_t rows, std::int64_t width, const T* x,
                      const float* signs, float* v) {
+  constexpr std::int64_t side_by_side = 16;
   const std::int64_t padded = CrossPolytope::padded(width);
-  if (padded * static_cast<std::int64_t>(sizeof(float)) > team.scratch_of(0).count)
-    throw DeviceFailure("rows of " + std::to_string(width) + " elements are too wide for Hadamard transforms here");
-  for_runs(team, rows, 1, 32 * hashing.hashes * padded, [&](std::int64_t first, std::int64_t last, int thread) {
-    float* const y = reinterpret_cast<float*>(team.scratch_of(thread).data);
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row)
-        for (std::int64_t h = 0; h < hashing.hashes; ++h) {
-          for (std::int64_t i = 0; i < width; ++i) y[i] = kernels::get(x[row * width + i]);
-          std::fill(y + width, y + padded, 0.0F);
-          for (int round = 0; round < CrossPolytope::rounds; ++round) {
-            const float* sign = signs + (h * CrossPolytope::rounds + round) * padded;
-            for (std::int64_t i = 0; i < padded; ++i) y[i] *= sign[i];
-            for (std::int64_t distance = 1; distance < padded; distance *= 2)
-              for (std::int64_t i = 0; i < padded / 2; ++i) kernels::butterfly(y, i, distance);
-          }
-          std::copy_n(y, hashing.width, v + row * hashing.columns() + h * hashing.width);
-        }
-    });
-  });
+  if (side_by_side * padded * static_cast<std::int64_t>(sizeof(float)) > team.scratch_of(0).count)
+    throw DeviceFailure("rows of " + std::to_string(width) +
+                        " elements are too wide for Hadamard transforms here; draw rotations instead");
+  for_runs(team, rows, side_by_side, 32 * hashing.hashes * padded,
+           [&](std::int64_t begin, std::int64_t end, int thread) {
+             float* const y = reinterpret_cast<float*>(team.scratch_of(thread).data);  // (padded, side_by_side)
+             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+               for (std::int64_t row = begin; row < end; row += side_by_side) {
+                 const std::int64_t count = std::min(side_by_side, end - row);
+                 for (std::int64_t h = 0; h < hashing.hashes; ++h) {
+                   std::fill_n(y, padded * side_by_side, 0.0F);
+                   for (std::int64_t r = 0; r < count; ++r)
+                     for (std::int64_t i = 0; i < width; ++i)
+                       y[i * side_by_side + r] = kernels::get(x[(row + r) * width + i]);
+                   for (int round = 0; round < CrossPolytope::rounds; ++round) {
+                     const float* sign = signs + (h * CrossPolytope::rounds + round) * padded;
+                     for (std::int64_t i = 0; i < padded; ++i)
+#pragma omp simd
+                       for (std::int64_t r = 0; r < side_by_side; ++r) y[i * side_by_side + r] *= sign[i];
+                     for (std::int64_t distance = side_by_side; distance < padded * side_by_side; distance *= 2)
+                       for (std::int64_t first = 0; first < padded * side_by_side; first += 2 * distance)
+#pragma omp simd
+                         for (std::int64_t i = first; i < first + distance; ++i)
+                           kernels::butterfly(y[i], y[i + distance]);
+                   }
+                   for (std::int64_t r = 0; r < count; ++r)
+                     for (std::int64_t i = 0; i < hashing.width; ++i)
+                       v[(row + r) * hashing.columns() + h * hashing.width + i] = y[i * side_by_side + r];
+                 }
+               }
+             });
+           });
 }
 
 inline void hash_rows(const Team& team, const CrossPolytope& hashing, std::int64_t rows, const float* v,
@@ -75,6 +92,14 @@ inline void number_buckets(const Team&, const CrossPolytope& hashing, const Toke
   const std::int32_t rows = b.offsets[b.experts];
   b.begins[buckets] = rows;
   for (std::int32_t row = rows - 1; row >= 0; --row) b.members[--b.begins[b.bucket[row]]] = row;
+}
+
+inline void single_buckets(const Team&, const TokenBuckets& b) {
+  const std::int32_t rows = b.offsets[b.experts];
+  std::iota(b.bucket.data, b.bucket.data + rows, 0);
+  std::iota(b.members.data, b.members.data + rows, 0);
+  std::iota(b.begins.data, b.begins.data + rows + 1, 0);
+  std::copy_n(b.offsets.data, b.experts + 1, b.bounds.data);
 }
 
 inline constexpr std::int64_t bucket_columns = 64;  ///< that are summed at a time

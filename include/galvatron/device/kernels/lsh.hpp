@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 #include <galvatron/device/kernels/number.hpp>
 
@@ -19,22 +20,18 @@ struct CrossPolytope {
   /// Of the rotated rows.
   [[nodiscard]] constexpr std::int64_t columns() const { return hashes * width; }
   /// The vertex nearest to v (p): i for +e_i, p + i for -e_i; of several the lowest number. NaNs are far from all.
-  [[nodiscard]] GALVATRON_HD std::int32_t code(const float* v) const {
-    float most = v[0];
-    float least = v[0];
-    std::int64_t most_at = 0;
-    std::int64_t least_at = 0;
-    for (std::int64_t i = 1; i < width; ++i) {
-      if (v[i] > most || most != most) {
-        most = v[i];
-        most_at = i;
-      }
-      if (v[i] < least || least != least) {
-        least = v[i];
-        least_at = i;
-      }
+  [[nodiscard]] GALVATRON_HD GALVATRON_INLINE std::int32_t code(const float* v) const {
+    float most = -std::numeric_limits<float>::infinity();
+    float least = std::numeric_limits<float>::infinity();
+    for (std::int64_t i = 0; i < width; ++i) {
+      most = v[i] > most ? v[i] : most;
+      least = v[i] < least ? v[i] : least;
     }
-    return static_cast<std::int32_t>(-least > most ? width + least_at : most_at);
+    const bool is_negative = -least > most;
+    const float nearest = is_negative ? least : most;
+    for (std::int64_t i = 0; i < width; ++i)
+      if (v[i] == nearest) return static_cast<std::int32_t>(is_negative ? width + i : i);
+    return 0;
   }
   /// Where a search for a tuple of codes (H) begins in a table.
   [[nodiscard]] GALVATRON_HD std::uint32_t mixed(const std::int32_t* codes) const {
@@ -59,13 +56,11 @@ struct CrossPolytope {
   }
 };
 
-/// One butterfly of a Hadamard transform that is not scaled: pair i of those `distance` apart, a power of two.
-GALVATRON_HD GALVATRON_INLINE void butterfly(float* x, std::int64_t i, std::int64_t distance) {
-  const std::int64_t low = 2 * i - (i & (distance - 1));
-  const float a = x[low];
-  const float b = x[low + distance];
-  x[low] = a + b;
-  x[low + distance] = a - b;
+/// The step of a Hadamard transform that is not scaled, on elements that are a power of two apart.
+GALVATRON_HD GALVATRON_INLINE void butterfly(float& low, float& high) {
+  const float sum = low + high;
+  high = low - high;
+  low = sum;
 }
 
 }  // namespace galvatron::device::kernels
