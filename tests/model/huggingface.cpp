@@ -256,6 +256,7 @@ TEST_CASE("what mixtures of experts have and galvatron not is refused by name") 
   refused(qwen2_moe_config, "use_sliding_window", true, "only false");
   refused(qwen3_moe_config, "layer_types", {"full_attention", "sliding_attention"}, "only \"full_attention\"");
   refused(qwen3_moe_config, "attention_bias", true, "only false");
+  refused(qwen3_moe_config, "decoder_sparse_step", 0, "from 1");
   refused(olmoe_config, "clip_qkv", 8.0, "clipping");
   refused(olmoe_config, "attention_bias", true, "only false");
   refused(deepseek_v2_config, "norm_topk_prob", true, "transformers does not");

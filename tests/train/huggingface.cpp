@@ -77,14 +77,18 @@ std::map<std::string, std::pair<std::vector<std::int64_t>, std::string>> tensors
 }
 
 /// Trains a step that changes nothing and leaves a checkpoint.
-double loss_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWeights& weights, const fs::path& folder) {
+StepReport step_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWeights& weights,
+                   const fs::path& folder) {
   TrainOptions options;
   options.threads_per_rank = 1;
   options.learning_rate = {.peak = 0, .floor = 0};
   options.initial = weights.weights();
   options.checkpoint.folder = folder;
   PatternTokens tokens(model.vocabulary());
-  return train::train(plan, model, tokens, options).steps.front().loss;
+  return train::train(plan, model, tokens, options).steps.front();
+}
+double loss_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWeights& weights, const fs::path& folder) {
+  return step_of(plan, model, weights, folder).loss;
 }
 
 void check_refused(const Result<HuggingFaceWeights>& result, const std::string& cause) {
@@ -287,6 +291,19 @@ TEST_CASE("config.json says that there is no dropout, and which tokens begin and
   CHECK(config("llama3-8b").at("bos_token_id") == 128000);
   CHECK(config("llama3-8b").at("eos_token_id") == 128001);
   CHECK(config("llama-tiny").at("bos_token_id").is_null());
+}
+
+TEST_CASE("the balance loss is that of transformers where one layer has experts") {
+  const auto losses = nlohmann::json::parse(content(golden / "losses.json"));
+  const Folder folder;
+  const ModelSpec model = value_or_throw(load_model((golden / "qwen2_moe").string()));
+  const auto weights = HuggingFaceWeights::open(golden / "qwen2_moe", model);
+  REQUIRE(weights.has_value());
+  Plan plan = toy::single_rank(model);
+  plan.global_batch = losses.at("batch");
+  plan.sequence_length = losses.at("sequence");
+  CHECK(step_of(plan, model, *weights, folder.path / "saved").balance_loss ==
+        doctest::Approx(losses.at("balance_loss_of_qwen2_moe").get<double>()).epsilon(1e-5));
 }
 
 TEST_CASE("of mixtures of experts are the families that transformers has") {

@@ -18,7 +18,9 @@
 namespace toy {
 
 /// The models that random plans are for.
-inline std::vector<ModelSpec> random_plan_models() { return {model(false, 6), model(true, 6), bert(6), vit(6)}; }
+inline std::vector<ModelSpec> random_plan_models() {
+  return {model(false, 6), model(true, 6), bert(6), vit(6), attention_kinds(6)};
+}
 
 /// A valid plan on up to 16 ranks; none where the numbers drawn do not go together.
 inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& model) {

@@ -119,7 +119,7 @@ struct MixtureShape {
   std::span<const std::int64_t> dense_blocks{};  ///< and these, by number from 0; what it views outlives the shape
 
   [[nodiscard]] constexpr bool has_experts(int block) const {
-    return block >= first_dense && (block + 1) % sparse_step == 0 &&
+    return block >= first_dense && (sparse_step < 2 || (block + 1) % sparse_step == 0) &&
            std::find(dense_blocks.begin(), dense_blocks.end(), std::int64_t{block}) == dense_blocks.end();
   }
   [[nodiscard]] constexpr int blocks_with_experts() const {

@@ -42,6 +42,13 @@ def loss_of(model, vocabulary):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).item()
 
 
+def balance_loss_of(model, vocabulary):
+    """As it is in transformers' loss. Of a model with one layer of experts, where its pool of layers is that layer."""
+    with torch.no_grad():
+        loss = model.double()(input_ids=tokens(vocabulary)[:, :-1], output_router_logits=True).aux_loss
+    return model.config.router_aux_loss_coef * loss.item()
+
+
 def mixtures():
     """Names, configurations and classes of the mixtures of experts; first layers may have none."""
     base = dict(
@@ -109,9 +116,12 @@ def main():
         if name in ("mixtral", "qwen3_moe"):  # all experts in one tensor
             save(model, name + "-together", save_original_format=False)
         losses[name] = loss_of(model, config.vocab_size)
+        if name == "qwen2_moe":
+            balance = balance_loss_of(model, config.vocab_size)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     (HERE / "losses.json").write_text(
-        json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "made_with": versions}, indent=2) + "\n")
+        json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "balance_loss_of_qwen2_moe": balance,
+                    "made_with": versions}, indent=2) + "\n")
 
 
 main()
