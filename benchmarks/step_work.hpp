@@ -103,7 +103,7 @@ inline std::vector<op::Work> work_of(const Step& step, Precision precision) {
 /// With the shape of a product.
 inline std::string name_of_work(const op::Work& work) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
-  const std::string name = op::name_of(work.kind);
+  const std::string name = (work.grouped ? "grouped " : "") + std::string(op::name_of(work.kind));
   if (op::is_gemm(work.kind)) return name + " " + text(work.m) + " x " + text(work.n) + " x " + text(work.k);
   if (op::is_attention(work.kind))
     return name + " " + text(work.m) + " heads, " + text(work.n) + " x " + text(work.k) + " x " + text(work.l);

@@ -17,6 +17,7 @@ namespace galvatron::device {
 class Counting {
  public:
   static constexpr bool counts_only = true;
+  static constexpr bool groups_products = true;
   using Work = op::Work;
   using Kind = op::Kind;
   /// An operand that is read; its element type is deduced from the others.
@@ -197,6 +198,7 @@ class Counting {
     const std::int64_t own = divide_up(rows, experts);  // as if spread evenly
     Work work = kind == Kind::gemm_tn ? product(kind, n, k, own, accumulate) : product(kind, own, n, k, accumulate);
     work.times = static_cast<std::int32_t>(experts);
+    work.grouped = true;
     note(work);
   }
   template <class T>

@@ -47,6 +47,13 @@ void moments_option(Options& options, std::optional<Precision>& moments) {
       "in which AdamW keeps its two moments; bf16 takes 4 bytes a parameter less, rounded at random (default: fp32)");
 }
 
+void expert_imbalance_option(Options& options, double& imbalance) {
+  options.number(
+      "--expert-imbalance", imbalance, 1, 1e6,
+      "of models with experts: tokens of the rank that has most, over the mean, for which memory and time are "
+      "planned; more of them come in rounds (default: 1.5)");
+}
+
 void add_plan_options(Options& options, const std::string& name, PlanArguments& a) {
   options.require(options.text(name, a.path, "FILE", "the plan, as `galvatron plan --out` writes it"));
   options.text("--cluster", a.cluster, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
@@ -217,6 +224,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.choice("--precision", precision, {Precision::bf16, Precision::fp32, Precision::fp8},
                  "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
   moments_option(options, moments);
+  expert_imbalance_option(options, search.expert_imbalance);
   options.section("Limits");
   options.size("--memory", search.memory,
                "memory of each device that the plan may take, at most all it has (default: all it has)");

@@ -50,6 +50,8 @@ struct TrainArguments {
   double rank_timeout = 600;
   std::optional<Precision> precision;
   std::optional<Precision> moments;
+  double expert_imbalance = 0;  // 0: not given
+  std::string space;
   std::string cluster;
   double profile_seconds = 8;
   std::optional<bool> accepts_busy;
@@ -86,6 +88,9 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.choice("--precision", a.precision, {Precision::bf16, Precision::fp32, Precision::fp8},
                  "with --auto (default: bf16 where the processor has it)");
   moments_option(options, a.moments);
+  expert_imbalance_option(options, a.expert_imbalance);
+  options.text("--space", a.space, "a,b,...",
+               "with --auto: what to choose from: " + std::string(space_names) + " (default: runnable)");
   options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
   options.number("--profile-seconds", a.profile_seconds, 0.01, 3600, "with --auto: how long to profile (default: 8)");
   busy_option(options, a.accepts_busy, "with --auto: ");
@@ -158,6 +163,8 @@ void check(const TrainArguments& a, const train::LearningRate& rate, const Launc
     for (const auto& [given, option] : {std::pair(!a.cluster.empty(), "--cluster"),
                                         {a.precision.has_value(), "--precision"},
                                         {a.moments.has_value(), "--moments"},
+                                        {a.expert_imbalance != 0, "--expert-imbalance"},
+                                        {!a.space.empty(), "--space"},
                                         {a.accepts_busy.has_value(), "--on-busy"},
                                         {!a.save_plan.empty(), "--save-plan"},
                                         {!a.save_cluster.empty(), "--save-cluster"}})
@@ -333,6 +340,8 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   search.memory = memory_to_plan_with(a.memory, cluster, common);
   search.precision = chosen_precision(a.precision, cluster);
   search.moments = a.moments.value_or(search.moments);
+  if (a.expert_imbalance != 0) search.expert_imbalance = a.expert_imbalance;
+  if (!a.space.empty()) search.space = value_or_throw(parse_space(a.space));
   std::string name = a.cluster;
   const auto searched = [&](const std::string& cluster_name) {
     return searched_plan(out.model, cluster, cluster_name, search, {search.global_batch}, 0, common).best.plan;

@@ -26,6 +26,8 @@ Cluster full_cluster() {
       {op::Kind::gemm_nn, false, Precision::fp8, 0, LogGrid<3>({{{64, 512}, {64}, {64}}}, {1e-5, 1e-4})});
   cluster.gemm.push_back({op::Kind::gemm_tn, true, Precision::bf16, 4,
                           LogGrid<3>({{{16, 64}, {32}, {8, 16, 4096}}}, {1e-6 / 3, 2e-6, 3e-6, 4e-6, 5e-6, 1})});
+  cluster.gemm.push_back({op::Kind::gemm_tn, true, Precision::bf16, 4,
+                          LogGrid<3>({{{16, 64}, {32, 64}, {8}}}, {1e-6 / 3, 2e-6, 3e-6, 4e-6}), /*grouped=*/true});
   cluster.attention.push_back(
       {op::Kind::attention_backward, false, Precision::fp32, 2, LogGrid<3>({{{64, 512}, {64}, {1}}}, {1e-5, 1e-4})});
   cluster.memory_bound.push_back(

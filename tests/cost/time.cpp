@@ -94,6 +94,21 @@ TEST_CASE("a weight gradient that is written costs less than one that is added t
   CHECK(time_of(thin, Precision::bf16, a100).value < 0.6 * adds);
 }
 
+TEST_CASE("a part of a grouped product costs what was measured of one, or else as much as by itself") {
+  Cluster host = measured_host();
+  op::Work part = gemm(256, 256, 256);
+  part.times = 8;
+  const double alone = time_of(part, Precision::fp32, host).value;
+  part.grouped = true;
+  CHECK(time_of(part, Precision::fp32, host).value == alone);
+  const LogGrid<3>::Axes two{{{256}, {256}, {128, 256}}};
+  host.gemm.push_back({op::Kind::gemm_nt, false, Precision::fp32, 0, LogGrid<3>(two, {1e-5, 2e-5}), /*grouped=*/true});
+  CHECK(time_of(part, Precision::fp32, host).value == doctest::Approx(8 * 2e-5));
+  CHECK(op::flops_of(part).count == 8 * 2.0 * 256 * 256 * 256);
+  part.grouped = false;
+  CHECK(time_of(part, Precision::fp32, host).value == alone);
+}
+
 TEST_CASE("between one and all busy ranks the cores are shared") {
   const Cluster host = measured_host();
   const auto at = [&](int busy) { return time_of(gemm(256, 256, 256), Precision::fp32, host, busy).value; };

@@ -244,4 +244,8 @@ TEST_CASE("moe refuses bad usage and bad cases") {
   other_statistics("hashes", 0, "hashes");
   other_statistics("tokens", 0, "tokens");
   other_statistics("dim", 1.5, "dim");
+  json huge = statistics;
+  huge["tokens"] = 1 << 20;
+  huge["dim"] = 1 << 14;
+  refused(json::array({huge}).dump(), "make the case smaller");
 }

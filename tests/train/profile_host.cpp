@@ -223,6 +223,23 @@ TEST_CASE("a profile beside busy programs goes on until they have ended, or its 
   end_busy();
 }
 
+TEST_CASE("a part of a grouped product is measured where the products of all experts fit") {
+  train::detail::Bench<HostPlatform> bench(HostPlatform{}, {});
+  for (const op::Kind kind : op::gemms)
+    for (const int writes : {0, 1}) {
+      op::Work product{.kind = kind, .m = 160, .n = 96, .k = 224, .grouped = true, .writes_one_in = writes};
+      const double part = bench.gemm<float>(product, 1e-3);
+      product.grouped = false;
+      const double alone = bench.gemm<float>(product, 1e-3);
+      CHECK(part > alone / 20);
+      CHECK(part < alone * 20);
+    }
+  const std::int64_t most = (std::int64_t{64} << 20) / 8;  // elements of an operand
+  CHECK(bench.gemm_fits(most / 64, 64, 64));
+  CHECK(bench.gemm_fits(most / 64 / bench.experts, 64, 64, true));
+  CHECK_FALSE(bench.gemm_fits(most / 64 / bench.experts + 1, 64, 64, true));
+}
+
 TEST_CASE("many ranks have small pools, which together are beyond caches") {
   constexpr std::int64_t mebibyte = 1 << 20;
   const auto sized = [](int ranks, double budget) {

@@ -207,6 +207,7 @@ void table_fields(Fields& fields, C& cluster) {
     item.field_or("writes", table.writes, false);
     item.check("writes", !table.writes || table.kind == op::Kind::gemm_tn,
                "only weight gradients, layout tn, are written or added to");
+    item.field_or("grouped", table.grouped, false);
     precision_field<precisions.size()>(item, table.precision);
     concurrency(item, table);
     grid_field<3>(item, table.seconds, {"m", "n", "k"});

@@ -245,6 +245,7 @@ class ExpertCounts {
     const std::int64_t rows = divide_up(of(program::Letter::expert_rows), experts);
     op::Work work = kind == op::Kind::gemm_tn ? compute(kind, n, k, rows) : compute(kind, rows, n, k);
     work.times = static_cast<std::int32_t>(experts);
+    work.grouped = true;
     if (kind == op::Kind::gemm_tn) work.writes_one_in = s_.writes_one_in(graph_);
     return work;
   }

@@ -123,7 +123,7 @@ constexpr double rounding_seconds(const op::Work& w, const DeviceSpec& device) {
 
 /// By a table, if there is one of this weight alone by that, which of fp8 has the seconds of a product with the
 /// rounding before it, or else by the model. What is written is priced like what is added to where only that was
-/// measured.
+/// measured, and a part of a grouped product like a product by itself.
 constexpr double gemm_seconds(const op::Work& w, Precision precision, const Cluster& cluster, int busy) {
   if (w.writes_one_in > 1) {  // the mean
     op::Work one = w;
@@ -134,10 +134,16 @@ constexpr double gemm_seconds(const op::Work& w, Precision precision, const Clus
   }
   const std::array<std::int64_t, 3> extents{w.m, w.n, w.k};
   Bracket<GemmTable> tables;
-  for (const bool writes : {w.writes_one_in == 1, false}) {
+  struct Sort {
+    bool grouped, writes;
+  };
+  const bool writes = w.writes_one_in == 1;
+  for (const Sort& sort : {Sort{w.grouped, writes}, Sort{w.grouped, false}, Sort{false, writes}, Sort{false, false}}) {
     Bracket<GemmTable> exact;
     for (const GemmTable& table : cluster.gemm) {
-      if (table.kind != w.kind || table.precision != precision || table.writes != writes) continue;
+      if (table.kind != w.kind || table.precision != precision || table.writes != sort.writes ||
+          table.grouped != sort.grouped)
+        continue;
       if (!table.is_of_one_weight())
         tables.offer(table, busy);
       else if (table.is_of(extents))

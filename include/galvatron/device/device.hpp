@@ -211,6 +211,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
                           void (*writer)(View<float>), void (*body)()) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
+  /// True when gemm_grouped() is an operation of its own, not a gemm() for each expert.
+  { D::groups_products } -> std::convertible_to<bool>;
   /// Threads that one operation uses.
   { d.threads() } -> std::convertible_to<int>;
 

@@ -24,6 +24,7 @@ struct Work {
   std::int32_t times = 1;
   bool causal = false;       ///< attention only
   bool eight_bit = false;    ///< products only: of operands that are rounded to 8 bits first (cost/product_8bit.hpp)
+  bool grouped = false;      ///< products only: each is one expert's of a call that computes all (Device::gemm_grouped)
   bool unfused = false;      ///< attention only: scores go through memory
   bool dropout = false;      ///< attention that is not fused only: of the scores
   std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost::Elapsed

@@ -76,7 +76,8 @@ class Bench {
         far_(inputs_),
         kept_(outputs_),
         watch_(platform.stopwatch()),
-        tokens_(rank_.memory().boundary.template take<std::int32_t>(token_count)) {
+        tokens_(rank_.memory().boundary.template take<std::int32_t>(token_count)),
+        expert_offsets_(rank_.memory().boundary.template take<std::int32_t>(experts + 1)) {
     for (const View<std::byte>& part : {inputs_, outputs_, near_inputs_, near_outputs_}) fill(part);
     device_.write(tokens_, [bits = sizes.vocabulary_bits](View<std::int32_t> out) {
       std::uint32_t random = 12345;
@@ -117,9 +118,14 @@ class Bench {
   /// Memory for messages.
   [[nodiscard]] View<std::byte> buffer() const { return outputs_; }
 
-  /// A product of one execution; a weight gradient is written when its work says that every one is, else added.
+  /// Experts of the grouped products that are measured.
+  static constexpr std::int64_t experts = 8;
+
+  /// A product of one execution; a weight gradient is written when its work says that every one is, else added. Of a
+  /// grouped product, whose experts have as many rows each, the part of one.
   template <class T>
   double gemm(const op::Work& product, double least) {
+    if (product.grouped) return grouped_product<T>(product, least);
     const std::int64_t m = product.m;
     const std::int64_t n = product.n;
     const std::int64_t k = product.k;
@@ -149,8 +155,8 @@ class Bench {
     });
   }
   /// True when the operands fit the pools.
-  [[nodiscard]] bool gemm_fits(std::int64_t m, std::int64_t n, std::int64_t k) const {
-    return 4 * std::max({m * n, n * k, m * k}) <= sizes_.pool_bytes / 2;
+  [[nodiscard]] bool gemm_fits(std::int64_t m, std::int64_t n, std::int64_t k, bool grouped = false) const {
+    return 4 * (grouped ? experts : 1) * std::max({m * n, n * k, m * k}) <= sizes_.pool_bytes / 2;
   }
 
   /// Causal attention, of op::attentions; `heads` = samples x heads.
@@ -282,10 +288,11 @@ class Bench {
 
   /// What the memory of a rank with these sizes takes.
   static cost::StageMemory memory(const Platform& platform, const BenchSizes& sizes) {
-    const std::int64_t token_bytes = token_count * static_cast<std::int64_t>(sizeof(std::int32_t));
+    const std::int64_t number_bytes = aligned_bytes(token_count * static_cast<std::int64_t>(sizeof(std::int32_t))) +
+                                      aligned_bytes((experts + 1) * static_cast<std::int64_t>(sizeof(std::int32_t)));
     return {.states = {sizes.pool_bytes},
             .stash = {sizes.pool_bytes},
-            .boundary = {sizes.near_bytes + token_bytes},
+            .boundary = {sizes.near_bytes + number_bytes},
             .workspace = {sizes.near_bytes},
             .library = platform.library_workspace()};
   }
@@ -322,6 +329,40 @@ class Bench {
     });
     const op::Kind product = forward ? op::Kind::gemm_nt : op::Kind::gemm_nn;
     return std::max(both - gemm<T>({.kind = product, .m = m, .n = n, .k = k}, least), 1e-9);
+  }
+  template <class T>
+  double grouped_product(const op::Work& product, double least) {
+    const bool sums_rows = product.kind == op::Kind::gemm_tn;
+    // Rows of an expert, and the extents of gemm_grouped().
+    const std::int64_t rows = sums_rows ? product.k : product.m;
+    const std::int64_t n = sums_rows ? product.m : product.n;
+    const std::int64_t k = sums_rows ? product.n : product.k;
+    const View<std::int32_t> offsets = expert_offsets_;
+    device_.write(offsets, [rows](View<std::int32_t> to) {
+      for (std::int64_t e = 0; e <= experts; ++e) to[e] = static_cast<std::int32_t>(e * rows);
+    });
+    constexpr auto each = experts * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t of_a = experts * rows * (sums_rows ? n : k);
+    Walk& far = far_.within(pass_bytes(n * k * each));
+    Walk& kept = kept_.within(pass_bytes(std::max(n * k, rows * n) * experts * 4));
+    Walk near = near_inputs(rows * (sums_rows ? n : k) * each);
+    Walk near_result = near_outputs(rows * n * each);
+    const auto multiply = [&](View<T> a, View<T> b, auto c, bool accumulate) {
+      device_.gemm_grouped(product.kind, experts, experts * rows, n, k, View<const std::int32_t>(offsets), a, b, c,
+                           accumulate);
+    };
+    return time(least,
+                [&] {
+                  const View<T> a = near.next<T>(of_a);
+                  if (sums_rows)
+                    return multiply(a, far.next<T>(experts * rows * k), kept.next<float>(experts * n * k),
+                                    product.writes_one_in != 1);
+                  const View<T> b = far.next<T>(experts * n * k);
+                  if (product.kind == op::Kind::gemm_nn)
+                    return multiply(a, b, near_result.next<T>(experts * rows * n), false);
+                  multiply(a, b, kept.next<T>(experts * rows * n), false);
+                }) /
+           static_cast<double>(experts);
   }
   // M: of the moments.
   template <class M, class T>
@@ -386,6 +427,7 @@ class Bench {
   Walk kept_;
   Stopwatch watch_;
   View<std::int32_t> tokens_;
+  View<std::int32_t> expert_offsets_;  // (experts + 1)
 };
 
 }  // namespace galvatron::train::detail

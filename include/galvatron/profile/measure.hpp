@@ -188,25 +188,36 @@ class Measurements {
     return false;
   }
 
-  /// Every rank (or, when busy is 1, rank 0) measures matrix products of format T, or with fp8 those that round T.
+  /// Every rank (or, when busy is 1, rank 0) measures matrix products of format T, or with fp8 those that round T; and
+  /// grouped ones where a device has them.
   template <class T>
   void products(int busy, Precision precision = precision_of<T>) {
     Bench<Platform>& bench = bench_of(busy);
     const bool eight_bit = precision == Precision::fp8;
     const std::string who = words(precision, busy);
     using Kind = op::Kind;
-    for (op::Work product : {op::Work{.kind = Kind::gemm_nt}, op::Work{.kind = Kind::gemm_nn},
-                             op::Work{.kind = Kind::gemm_tn}, op::Work{.kind = Kind::gemm_tn, .writes_one_in = 1}}) {
+    std::vector<op::Work> products{{.kind = Kind::gemm_nt},
+                                   {.kind = Kind::gemm_nn},
+                                   {.kind = Kind::gemm_tn},
+                                   {.kind = Kind::gemm_tn, .writes_one_in = 1}};
+    // Elsewhere products of experts are those products, one after the other.
+    if (Bench<Platform>::Device::groups_products && !eight_bit)
+      for (std::size_t i = 0; i < 4; ++i) {
+        products.push_back(products[i]);
+        products.back().grouped = true;
+      }
+    for (op::Work product : products) {
       product.eight_bit = eight_bit;
       const bool writes = product.writes_one_in == 1;
-      announce(std::string("GEMM ") + op::layout_of(product.kind) + (writes ? " written, " : ", ") + who);
+      announce(std::string(product.grouped ? "grouped GEMM " : "GEMM ") + op::layout_of(product.kind) +
+               (writes ? " written, " : ", ") + who);
       const auto measured = [&](LogGrid<3>::Axes axes) {
         return on_grid<3>(std::move(axes), busy, [&](const auto& e) {
           product.m = e[0];
           product.n = e[1];
           product.k = e[2];
-          if (op::flops_of(product).count > most_flops(precision) || !bench.gemm_fits(e[0], e[1], e[2]) ||
-              (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
+          if (op::flops_of(product).count * (product.grouped ? bench.experts : 1) > most_flops(precision) ||
+              !bench.gemm_fits(e[0], e[1], e[2], product.grouped) || (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
             return -1.0;
           return bench.template gemm<T>(product, plan_.least);
         });
@@ -215,7 +226,9 @@ class Measurements {
       const auto& [tokens, columns, inner] = plan_.gemm;
       auto grid = measured(product.kind == op::Kind::gemm_tn ? LogGrid<3>::Axes{columns, inner, tokens}
                                                              : LogGrid<3>::Axes{tokens, columns, inner});
-      if (is_final(grid)) cluster_.gemm.push_back({product.kind, writes, precision, busy, grid.finish({1, 1, 1})});
+      if (is_final(grid))
+        cluster_.gemm.push_back({product.kind, writes, precision, busy, grid.finish({1, 1, 1}), product.grouped});
+      if (product.grouped) continue;
       for (const Weight& weight : plan_.weights) {
         auto line = measured(axes_of(product.kind, weight, tokens));
         if (!is_final(line)) continue;

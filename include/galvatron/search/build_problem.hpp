@@ -163,7 +163,8 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
                           .splits_backward = splits_backward,
                           .trainer = options.trainer,
                           .overlap = cost::can_overlap(cluster),
-                          .moments = options.moments};
+                          .moments = options.moments,
+                          .expert_imbalance = options.expert_imbalance};
   cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, ranks));
   for (const cost::LayerPrograms& kind : kinds.programs) {
     ChoiceMaker make_choice(kind, options.space, batch, cluster, prices);
@@ -340,8 +341,7 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     if (narrowed != nullptr) *narrowed = counts.size() > wanted;
     counts = some_of(counts, wanted);
   }
-  // Moves between the layouts of a stage are priced in pairs. Numbers of devices with very many divisors have very many
-  // degrees: of these the powers of two are what models and nodes divide by.
+  // Moves are priced for pairs of layouts: where degrees are very many, those that are powers of two stay.
   const auto pairs = [&] {
     std::size_t sum = 0;
     for (const std::vector<StrategySpec>& of_stage : specs) {

@@ -36,8 +36,9 @@ struct SearchOptions {
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
   Bytes memory{};                 ///< of each rank, at most what the device has; 0: that
   Precision precision = Precision::bf16;
-  Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
-  cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code the plan is for
+  Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
+  double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
+  cost::Trainer trainer = cost::Trainer::galvatron;             ///< whose code the plan is for
   Space space{};
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
   Algorithm algorithm = Algorithm::exact;

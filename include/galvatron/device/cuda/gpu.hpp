@@ -44,6 +44,7 @@ template <class M>
 class Gpu {
  public:
   static constexpr bool counts_only = false;
+  static constexpr bool groups_products = true;
   /// What sums over blocks take, their tickets, and the sums of a step.
   static constexpr std::int64_t workspace_bytes = std::int64_t{16} << 20;
 

@@ -2,7 +2,8 @@
 // emulation of those of 8-bit operands, for processors have none.
 //
 // A primitive is made once per shape and kept with its memory objects; a call sets pointers and executes. The
-// library's scratchpad is memory of the caller's; a product that would need more is cut into bands of rows.
+// library's scratchpad is memory of the caller's; a product that would need more is cut into bands of rows. Experts
+// have other numbers of rows every time: one primitive is made for all of them, with a scratchpad of the library's own.
 //
 // 8-bit operands are rounded as a GPU rounds them. Tiles of their codes become floats, which are multiplied and summed
 // as floats. An element of the result is the same sum for any number of threads.
@@ -16,6 +17,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <dnnl.h>
@@ -60,7 +62,8 @@ struct Operands {
 };
 
 /// The implementation that oneDNN chooses; dnnl_unimplemented when it has none on this processor.
-inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_engine_t engine, Description& out) {
+inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_engine_t engine, Description& out,
+                              dnnl_scratchpad_mode_t scratchpad = dnnl_scratchpad_mode_user) {
   dnnl_matmul_desc_t desc;
   if (const auto status =
           dnnl_matmul_desc_init(&desc, &operands.a, &operands.b, p.bias ? &operands.bias : nullptr, &operands.c);
@@ -69,7 +72,7 @@ inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_e
   Owner<dnnl_primitive_attr_t, dnnl_primitive_attr_destroy> attributes;
   Owner<dnnl_post_ops_t, dnnl_post_ops_destroy> after;
   check(dnnl_primitive_attr_create(attributes.out()), "attributes");
-  check(dnnl_primitive_attr_set_scratchpad_mode(attributes.get(), dnnl_scratchpad_mode_user), "scratchpad mode");
+  check(dnnl_primitive_attr_set_scratchpad_mode(attributes.get(), scratchpad), "scratchpad mode");
   if (p.accumulate) {
     check(dnnl_post_ops_create(after.out()), "post-ops");
     check(dnnl_post_ops_append_sum(after.get(), 1.0F), "sum post-op");
@@ -107,6 +110,34 @@ class Kernel {
   std::array<dnnl_exec_arg_t, 5> arguments_{};
 };
 
+/// A product of any number of rows: m, of tn k.
+class KernelOfRows {
+ public:
+  KernelOfRows(const Product& of_any, const Description& description) : of_any_(of_any) {
+    check(dnnl_primitive_create(primitive_.out(), description.get()), "primitive");
+  }
+  void execute(dnnl_engine_t engine, dnnl_stream_t stream, std::int64_t rows, const void* a, const void* b, void* c) {
+    Product product = of_any_;
+    rows_of(product) = rows;
+    const Operands operands(product, product.m);
+    const std::array<const dnnl_memory_desc_t*, 3> descs{&operands.a, &operands.b, &operands.c};
+    const std::array<void*, 3> data{const_cast<void*>(a), const_cast<void*>(b), c};
+    constexpr std::array<int, 3> names{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
+    std::array<Owner<dnnl_memory_t, dnnl_memory_destroy>, 3> memories;
+    std::array<dnnl_exec_arg_t, 3> arguments{};
+    for (std::size_t i = 0; i < memories.size(); ++i) {
+      check(dnnl_memory_create(memories[i].out(), descs[i], engine, data[i]), "memory");
+      arguments[i] = {names[i], memories[i].get()};
+    }
+    check(dnnl_primitive_execute(primitive_.get(), stream, 3, arguments.data()), "execution");
+  }
+  static std::int64_t& rows_of(Product& product) { return product.kind == op::Kind::gemm_tn ? product.k : product.m; }
+
+ private:
+  Product of_any_;
+  Owner<dnnl_primitive_t, dnnl_primitive_destroy> primitive_;
+};
+
 class Products {
  public:
   explicit Products(View<std::byte> scratch) : scratch_(scratch) {
@@ -138,6 +169,19 @@ class Products {
       kernel.execute(stream_.get(), static_cast<const std::byte*>(a) + row * a_step, b, bias,
                      static_cast<std::byte*>(c) + row * c_step, scratch_.data);
     }
+  }
+
+  /// The same for a product without a bias whose rows (m, of tn k) are other ones every time.
+  void multiply_rows(Product product, const void* a, const void* b, void* c) {
+    const std::int64_t rows = std::exchange(KernelOfRows::rows_of(product), DNNL_RUNTIME_DIM_VAL);
+    auto found = of_rows_.find(product);
+    if (found == of_rows_.end()) {
+      Description description;
+      check(describe(product, Operands(product, product.m), engine_.get(), description, dnnl_scratchpad_mode_library),
+            to_string(product).c_str());
+      found = of_rows_.emplace(product, KernelOfRows(product, description)).first;
+    }
+    found->second.execute(engine_.get(), stream_.get(), rows, a, b, c);
   }
 
   /// The rows of a band of that product; `product.m` when it is not cut.
@@ -192,6 +236,7 @@ class Products {
   Engine engine_;
   Owner<dnnl_stream_t, dnnl_stream_destroy> stream_;
   std::map<Product, Bands> cache_;
+  std::map<Product, KernelOfRows> of_rows_;
 };
 
 /// codes (n) = x, scaled and rounded to F; returns what they are multiplied with to be x again.

@@ -1,6 +1,7 @@
 // The Device that computes on this machine's cores: oneDNN for matrix products, own loops for the rest.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,7 @@ namespace galvatron::device {
 class Host {
  public:
   static constexpr bool counts_only = false;
+  static constexpr bool groups_products = false;
   /// The workspace per thread: what oneDNN's products and attention's tiles take.
   static constexpr std::int64_t workspace_bytes_per_thread = std::int64_t{4} << 20;
 
@@ -138,17 +140,22 @@ class Host {
   template <class A, class C>
   void gemm_grouped(op::Kind kind, std::int64_t experts, std::int64_t, std::int64_t n, std::int64_t k,
                     View<const std::int32_t> offsets, View<A> a, In<A> b, View<C> c, bool accumulate = false) {
+    using T = std::remove_const_t<A>;
+    const bool sums = kind == op::Kind::gemm_tn;  // (rows, n)^T x (rows, k)
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(team_.threads);
     for (std::int64_t e = 0; e < experts; ++e) {
       const std::int64_t first = offsets[e];
       const std::int64_t rows = offsets[e + 1] - first;
-      if (kind != op::Kind::gemm_tn) {
-        gemm(kind, rows, n, k, a.slice(first * k, rows * k), b.slice(e * n * k, n * k), c.slice(first * n, rows * n),
-             accumulate);
-      } else {  // (rows, n)^T x (rows, k)
-        gemm(kind, n, k, rows, a.slice(first * n, rows * n), b.slice(first * k, rows * k), c.slice(e * n * k, n * k),
-             accumulate);
+      C* const to = c.data + (sums ? e * n * k : first * n);
+      if (rows == 0) {
+        if (sums && !accumulate) std::fill_n(to, n * k, C{});
+        continue;
       }
+      products_.multiply_rows(product_of<T, C>(kind, sums ? n : rows, sums ? k : n, sums ? rows : k, accumulate, false),
+                              a.data + first * (sums ? n : k), b.data + (sums ? first * k : e * n * k), to);
     }
+    omp_set_num_threads(before);
   }
   template <class T>
   void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
