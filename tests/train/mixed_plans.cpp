@@ -93,6 +93,16 @@ TEST_CASE("a plan that runs twice gives the same bits") {
   }
 }
 
+TEST_CASE("a plan that exchanges tokens of experts gives the same bits twice") {
+  const ModelSpec spec = experts(4);
+  for (const StrategySpec& strategy :
+       {StrategySpec{.data = 4, .zero = 1, .expert = 4},
+        StrategySpec{
+            .tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .expert = 4, .expert_tensor = 1},
+        StrategySpec{.tensor = 2, .data = 2, .expert = 2, .recompute = RecomputeKind::full}})
+    check_same_bits(uniform(spec, 2, strategy, 2, ScheduleKind::one_f_one_b), spec, 8);
+}
+
 TEST_CASE("what norms and activations give is the same bits, kept or computed again") {
   constexpr int steps = 4;
   struct Shape {

@@ -19,7 +19,7 @@ namespace toy {
 
 /// The models that random plans are for.
 inline std::vector<ModelSpec> random_plan_models() {
-  return {model(false, 6), model(true, 6), bert(6), vit(6), attention_kinds(6)};
+  return {model(false, 6), model(true, 6), bert(6), vit(6), attention_kinds(6), experts(6)};
 }
 
 /// A valid plan on up to 16 ranks; none where the numbers drawn do not go together.
@@ -31,6 +31,7 @@ inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& mo
   if (stages * ranks > 16) return std::nullopt;
   plan.overlap = random() % 2 == 0;
   plan.microbatches = one_of(random, std::array{1, 2, 4, 8});
+  plan.expert_imbalance = one_of(random, std::array{1.0, 1.5, 4.0});
   plan.schedule = one_of(random, schedule_kinds);
   if (plan.schedule == ScheduleKind::interleaved) plan.virtual_stages = one_of(random, std::array{1, 2, 3});
   if (stages * plan.virtual_stages > layers) return std::nullopt;

@@ -20,7 +20,9 @@ auto one_of(std::mt19937& random, const List& list) {
 
 /// Any strategy that the trainer carries out and that suits the layer; data degree 0 if there is none.
 inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer, int ranks, std::int64_t microbatch) {
-  std::vector<StrategySpec> fitting = strategies(Space{}, ranks);
+  Space space;
+  space.experts = layer.experts;
+  std::vector<StrategySpec> fitting = strategies(space, ranks);
   for (StrategySpec& spec : fitting) {
     StrategySpec strided = spec;
     strided.strided = true;
