@@ -26,7 +26,7 @@ Cluster host_before_profile(int ranks);
 Precision chosen_precision(std::optional<Precision> wanted, const Cluster& cluster);
 
 void moments_option(Options& options, std::optional<Precision>& moments);
-void expert_imbalance_option(Options& options, double& imbalance);
+void expert_imbalance_option(Options& options, double& imbalance, const std::string& otherwise = "1.5");
 
 /// The budget of each device: what was asked for (0: nothing), or, with a note, all that a device has if that is less.
 Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& common);
