@@ -40,6 +40,7 @@ inline std::string short_strategy(const StrategySpec& spec) {
   if (spec.data > 1) add("dp" + std::to_string(spec.data));
   if (spec.zero > 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert > 1) add("ep" + std::to_string(spec.expert));
+  if (spec.dispatch != DispatchKind::plain) add(name_of(spec.dispatch));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "one rank" : out;
 }

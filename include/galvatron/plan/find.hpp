@@ -45,6 +45,7 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
   plan.trainer = options.trainer;
   plan.moments = options.moments;
   plan.expert_imbalance = options.expert_imbalance;
+  plan.lsh = options.lsh;
   plan.overlap = cost::can_overlap(cluster);
   plan.microbatches = candidate.microbatches;
   plan.schedule = candidate.schedule;

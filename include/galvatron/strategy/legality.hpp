@@ -55,7 +55,10 @@ constexpr bool is_split_over_context(SequenceKind kind) {
        "experts are spread over the ranks of a stage: the expert degree times the tensor degree of experts divides " \
        "their number.")                                                                                              \
   RULE((s).exchanges_tokens() && (s).strided,                                                                        \
-       "ranks that exchange the tokens of experts are neighbours: tensor-parallel ranks are not strided then.")
+       "ranks that exchange the tokens of experts are neighbours: tensor-parallel ranks are not strided then.") \
+  RULE((s).dispatch != ::galvatron::DispatchKind::plain && !(s).exchanges_tokens(), \
+       "compressed dispatch is of tokens that go to experts on other ranks: it needs an expert degree of at least 2, " \
+       "or a tensor degree of experts that is not the layer's.")
 
 /// Why no layer at all can be spread like this; empty when the strategy is legal.
 constexpr std::string_view why_illegal(const StrategySpec& spec) {
