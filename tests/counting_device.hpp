@@ -239,8 +239,7 @@ class Counting {
     note({.kind = Kind::add, .m = b.rows * width});
   }
   template <class T>
-  void gain_backward(const TokenBuckets& b, std::int64_t width, View<const float>, View<T>, In<T>, In<T>,
-                     View<float>) {
+  void gain_backward(const TokenBuckets& b, std::int64_t width, View<const float>, View<T>, In<T>, In<T>, View<float>) {
     note({.kind = Kind::add, .m = b.rows * width});
   }
   template <class T>

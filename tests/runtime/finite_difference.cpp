@@ -184,8 +184,9 @@ Tensor embedding(const LayerSpec& layer, const Parameters& p, const LayerInput& 
 Tensor block(const LayerSpec& layer, const Parameters& p, const LayerInput& in, double* router_losses,
              test::reference::RowBuckets* buckets = nullptr) {
   if (layer.window > 0) return test::reference::window_block(layer, in.shape, p, in.x);
-  return layer.position == PositionKind::relative ? test::reference::encoder_decoder_block(layer, in.shape, p, in.x)
-                                                  : test::reference::block(layer, in.shape, p, in.x, router_losses, buckets);
+  return layer.position == PositionKind::relative
+             ? test::reference::encoder_decoder_block(layer, in.shape, p, in.x)
+             : test::reference::block(layer, in.shape, p, in.x, router_losses, buckets);
 }
 double head(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
   const bool pools = layer.head == HeadKind::classifier && !layer.class_token;
@@ -426,12 +427,10 @@ void compare_compressed(const LayerSpec& layer, test::Tokens shape, const LshOpt
   for (const StrategySpec& spec : compressing_strategies()) {
     if (!is_fit(layer, spec, shape.samples, shape.sequence)) continue;
     INFO("strategy ", strategy_text(spec));
-    test::reference::RowBuckets buckets{
-        .options = lsh, .layer = 1, .source = test::sources_of_rows(spec, shape)};
+    test::reference::RowBuckets buckets{.options = lsh, .layer = 1, .source = test::sources_of_rows(spec, shape)};
     const Reference wanted = reference_of(random, layer, parameters, in, &buckets);
     // Some have several rows.
-    CHECK(static_cast<double>(buckets.found.size()) <
-          0.9 * static_cast<double>(shape.rows() * layer.active_experts));
+    CHECK(static_cast<double>(buckets.found.size()) < 0.9 * static_cast<double>(shape.rows() * layer.active_experts));
     compare_one<float>(layer, spec, parameters, in, wanted, fp32, {.expert_imbalance = expert_imbalance, .lsh = lsh});
     ++compared;
   }
@@ -493,17 +492,22 @@ TEST_CASE("Rows of experts beyond their memory come in more rounds, with the sam
 
 TEST_CASE("Experts that get means of tokens agree with finite differences, whatever ranks share them") {
   LayerSpec layer = expert_block(8, 3, {.renormalise = false, .scale = 2.5, .z_loss = 0.05});
-  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 1, .projection = 2}, 1.5);
-  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 2, .projection = 1, .compensation = 0.25}, 0.2);
+  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 1, .width = 2}, 1.5);
+  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 2, .width = 1, .residual = ResidualKind::off},
+                     0.2);
   layer.shared_ffn = 24;
-  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 1, .projection = 1, .compensation = 0}, 0.05);
+  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 1, .width = 1}, 0.05);
+  layer.router.residual_gain = true;
+  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 1, .width = 2, .residual = ResidualKind::scaled},
+                     1.5);
 }
 
 TEST_CASE("Compressed dispatch with a bucket for each choice is plain dispatch, whatever ranks share the experts") {
-  const LshOptions falls_back{.hashes = 1, .projection = 1, .most_rate = 0};
-  const LshOptions wide{.hashes = 24, .projection = 64};
-  const LayerSpec layer =
+  const LshOptions falls_back{.hashes = 1, .width = 1, .most_rate = 0};
+  const LshOptions wide{.hashes = 24, .width = 64};
+  LayerSpec layer =
       expert_block(8, 2, {.kind = RouterKind::sigmoid, .groups = 2, .top_groups = 1, .balance_loss = 0.3});
+  layer.shared_ffn = 24;
   for (const LshOptions& lsh : {falls_back, wide})
     for (const double imbalance : {1.5, 0.2}) {
       compare<float>(layer, {.sequence = 24, .samples = 4}, fp32, 20, compressing_strategies(), imbalance, lsh);

@@ -203,12 +203,13 @@ inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
 /// Rows that a rank sends to an expert as means of those that hash alike; see runtime/lsh.hpp.
 struct RowBuckets {
   LshOptions options;
-  int layer = 0;                  ///< the layer's number
-  std::vector<int> source;        ///< the rank that sends a row
-  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> found{};  ///< rows, with the weight's number: fixed by
-                                                                           ///< the first call
-  std::vector<std::int64_t> expert{};                                      ///< of a bucket
-  std::vector<float> drawn{};                                              ///< rotations
+  int layer = 0;                                                            ///< the layer's number
+  std::vector<int> source;                                                  ///< the rank that sends a row
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> found{};  ///< rows, with the weight's number: fixed
+                                                                            ///< by the first call
+  std::vector<std::int64_t> expert{};                                       ///< of a bucket
+  std::vector<std::int64_t> chosen{};                                       ///< of the rows: fixed, too
+  std::vector<float> drawn{};                                               ///< rotations
 
   [[nodiscard]] std::vector<std::int64_t> codes_of(const double* x, std::int64_t h) {
     if (drawn.empty()) {
@@ -220,11 +221,11 @@ struct RowBuckets {
     for (std::int64_t hash = 0; hash < options.hashes; ++hash) {
       std::int64_t nearest = 0;
       double most = -1;
-      for (std::int64_t i = 0; i < options.projection; ++i) {
+      for (std::int64_t i = 0; i < options.width; ++i) {
         double v = 0;
         for (std::int64_t c = 0; c < h; ++c)
-          v += x[c] * static_cast<double>(drawn[at((hash * options.projection + i) * h + c)]);
-        if (std::abs(v) > most) nearest = v < 0 ? options.projection + i : i;
+          v += x[c] * static_cast<double>(drawn[at((hash * options.width + i) * h + c)]);
+        if (std::abs(v) > most) nearest = v < 0 ? options.width + i : i;
         most = std::max(most, std::abs(v));
       }
       out.push_back(nearest);
@@ -298,7 +299,9 @@ inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& 
       open.assign(at(router.groups), false);
       for (const std::int64_t g : largest(of_groups, router.top_groups, {true})) open[at(g)] = true;
     }
-    const std::vector<std::int64_t> chosen = largest(scores, k, open);
+    std::vector<std::int64_t> chosen = largest(scores, k, open);
+    if (buckets != nullptr && !buckets->found.empty())
+      chosen.assign(buckets->chosen.begin() + row * k, buckets->chosen.begin() + (row + 1) * k);
     double of_chosen = 0;
     for (const std::int64_t e : chosen) of_chosen += parts[at(e)];
     for (const std::int64_t e : chosen) {
@@ -318,6 +321,7 @@ inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& 
   }
   if (buckets != nullptr) {
     if (buckets->found.empty()) {
+      buckets->chosen = choices;
       std::map<std::vector<std::int64_t>, std::size_t> known;
       for (std::size_t i = 0; i < choices.size(); ++i) {
         const auto row = static_cast<std::int64_t>(i) / k;
@@ -336,10 +340,13 @@ inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& 
       for (const auto& [row, choice] : members)
         for (std::int64_t i = 0; i < h; ++i) mean[at(i)] += n[at(row * h + i)] / static_cast<double>(members.size());
       const Tensor y = of_expert(buckets->expert[j], mean);
+      const Tensor* gains = find(p, Name::residual_gain);
+      const double gain = gains != nullptr                                 ? (*gains)[at(buckets->expert[j])]
+                          : buckets->options.residual == ResidualKind::off ? 0.0
+                                                                           : 1.0;
       for (const auto& [row, choice] : members)
         for (std::int64_t i = 0; i < h; ++i)
-          out.y[at(row * h + i)] += weights[at(choice)] * (y[at(i)] + buckets->options.compensation *
-                                                                          (n[at(row * h + i)] - mean[at(i)]));
+          out.y[at(row * h + i)] += weights[at(choice)] * (y[at(i)] + gain * (n[at(row * h + i)] - mean[at(i)]));
     }
   }
   const auto counted = static_cast<double>(tokens.rows() / groups);

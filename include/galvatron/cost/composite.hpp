@@ -239,6 +239,12 @@ class ExpertCounts {
     out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * lsh.hashes * 4));
     permute(out);
   }
+  /// Gains that are not in fp32 are converted.
+  constexpr void read_gains(op::WorkList& out) const {
+    if (!s_.layer.router.residual_gain || s_.e == 4) return;
+    out.push(compute(op::Kind::fill, s_.layer.experts * 4));
+    out.push(compute(op::Kind::add, s_.layer.experts));
+  }
   constexpr void compressed_forward(op::WorkList& out) const {
     exchange(out, rows_bytes());
     out.push(product(op::Kind::gemm_nt, inputs(), s_.h));

@@ -200,11 +200,19 @@ class Fold {
         return push(K::add, numbers_(program::Letter::routed_rows) * n);
       case Code::bucket_means:
       case Code::compress_gradient:
+        return experts().permute(out);
       case Code::decompress:
       case Code::decompress_gradient:
+        experts().read_gains(out);
         return experts().permute(out);
       case Code::bucket_weights_back:
+        experts().read_gains(out);
         return push(K::add, numbers_(program::Letter::routed_rows) * n);
+      case Code::residual_gradient:
+        push(K::fill, layer_.experts * 4);
+        push(K::add, numbers_(program::Letter::routed_rows) * n);
+        if (shape_.spec.tensor > 1 && !shape_.cut) out.push(shape_.tensor_group(K::all_reduce, layer_.experts * 4));
+        return push(K::add, layer_.experts);
       case Code::compressed_forward:
         return experts().compressed_forward(out);
       case Code::compressed_backward:

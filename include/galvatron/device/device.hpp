@@ -198,7 +198,7 @@ enum StepSum : std::uint8_t {
   balance_loss = other_losses + most_losses - 1,  ///< of routers, as it is in the model's loss
   z_loss,                                         ///< the same
   bucket_sums,                                    ///< four of Device::bucket_distances(), of all layers
-  step_sums = bucket_sums + 4                                                          ///< their number
+  step_sums = bucket_sums + 4                     ///< their number
 };
 /// Where a loss is summed: 0 that of the last layer, then the others in the order of the layers.
 constexpr int sum_of_loss(int loss) { return loss == 0 ? loss_sum : other_losses + loss - 1; }

@@ -15,9 +15,9 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/compose.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
-#include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {

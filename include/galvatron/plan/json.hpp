@@ -147,8 +147,8 @@ inline constexpr auto prediction_fields = [](auto& fields, Prediction& predictio
 
 inline constexpr auto lsh_fields = [](auto& fields, LshOptions& lsh) {
   fields.field("hashes", lsh.hashes, 1, most_hashes);
-  fields.field("projection", lsh.projection, 1, most_projection);
-  fields.field("compensation", lsh.compensation, 0, 1);
+  fields.field("width", lsh.width, 1, most_hash_width);
+  name_field(fields, "residual", lsh.residual, residual_kinds);
   fields.field("rate", lsh.rate, 0, 1);
   fields.field("most_rate", lsh.most_rate, 0, 1);
   fields.field("seed", lsh.seed, 0);

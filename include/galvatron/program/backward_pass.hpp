@@ -378,11 +378,19 @@ class BackwardPass : ForwardPass {
     const bool has_means = full_ || has_loss_;  // this phase made them
     const Id means = has_means ? routed.means : means_of(x, n, routed);
     const Extent elements_of_rows = width(x).times(Letter::routed_rows);
-    Step weights = buckets_step(Code::bucket_weights_back, x);
+    Step weights = gains_step(Code::bucket_weights_back, node);
     weights.in = listed<Operands>(dy, routed.outputs, n, means, routed.places, routed.order, routed.offsets,
                                   routed.indices, routed.bounds);
     weights.out[0] = id(d_weights);
     push(weights);
+    if (node.weights[4] >= 0) {
+      Step gains = buckets_step(Code::residual_gradient, x);
+      gains.weights = weights_of(node);
+      gains.in =
+          listed<Operands>(dy, routed.weights, n, means, routed.order, routed.offsets, routed.indices, routed.bounds);
+      gains.scratch[0] = id(fresh({g().layer.experts}, Storage::frame, Scalar::fp32));
+      push(gains);
+    }
     Step sum = buckets_step(Code::compress_gradient, x);
     sum.in = listed<Operands>(dy, routed.weights, routed.order, routed.offsets, routed.indices, routed.bounds);
     const Id sums = fresh(elements_of_rows);
@@ -394,7 +402,7 @@ class BackwardPass : ForwardPass {
     step.out = listed<Results>(d_means, in_place(routed.u), in_place(routed.rows));
     compressed_scratch(step, x);
     push(step);
-    Step back = buckets_step(Code::decompress_gradient, x);
+    Step back = gains_step(Code::decompress_gradient, node);
     back.in = listed<Operands>(dy, d_means, sums, routed.weights, routed.places, routed.order, routed.offsets,
                                routed.indices, routed.bounds);
     const Id local = exchanged(fresh(elements(x)));

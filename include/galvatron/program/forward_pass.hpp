@@ -205,8 +205,8 @@ class ForwardPass : protected Emitter {
       }
     }
   }
-  [[nodiscard]] static constexpr std::array<std::int8_t, 4> weights_of(const forward::Node& node) {
-    std::array<std::int8_t, 4> out{};
+  [[nodiscard]] static constexpr std::array<std::int8_t, 5> weights_of(const forward::Node& node) {
+    std::array<std::int8_t, 5> out{};
     std::ranges::transform(node.weights, out.begin(), [](int weight) { return static_cast<std::int8_t>(weight); });
     return out;
   }
@@ -320,7 +320,7 @@ class ForwardPass : protected Emitter {
     Id rows = -1;    ///< the same: that the experts here have
     Id u = -1;
     // Of compressed dispatch.
-    Id means = -1;    ///< in the phase that made them
+    Id means = -1;  ///< in the phase that made them
     Id indices = -1;
     Id bounds = -1;
     Id outputs = -1;  ///< what experts made of the means
@@ -426,7 +426,7 @@ class ForwardPass : protected Emitter {
     push(step);
     if (!whole) return;
     const Id local = exchanged(made(node.output));
-    Step back = buckets_step(Code::decompress, x);
+    Step back = gains_step(Code::decompress, node);
     back.in = listed<Operands>(routed.outputs, own(x), routed.means, routed.weights, routed.places, routed.order,
                                routed.offsets, routed.indices, routed.bounds);
     back.out[0] = id(local);
@@ -436,8 +436,15 @@ class ForwardPass : protected Emitter {
   [[nodiscard]] constexpr Step buckets_step(Code code, int x) const {
     return {.code = code, .m = of(Letter::own_rows), .n = width(x), .k = {g().layer.active_experts}};
   }
-  /// As experts_scratch; what a rank sends is an operand, and where parts of an expert are not added it comes back to the
-  /// result.
+  /// One that reads the gains, which are rounded in memory.
+  constexpr Step gains_step(Code code, const forward::Node& node) {
+    Step step = buckets_step(code, node.inputs[0]);
+    step.weights = weights_of(node);
+    if (node.weights[4] >= 0) step.scratch[0] = id(fresh({g().layer.experts}, Storage::frame, Scalar::sum));
+    return step;
+  }
+  /// As experts_scratch; what a rank sends is an operand, and where parts of an expert are not added it comes back to
+  /// the result.
   constexpr void compressed_scratch(Step& step, int x) {
     step.scratch[0] = id(fresh(width(x).times(Letter::expert_rows)));
     step.scratch[1] = id(fresh({1, Letter::expert_rows, Letter::expert_scratch}));

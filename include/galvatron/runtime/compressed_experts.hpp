@@ -57,11 +57,13 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
   using Exchange = typename Base::Exchange;
 
  public:
+  /// @param gains  of experts (E), or none
   CompressedExperts(Context<D>& context, const LayerSpec& layer, const Step& step, float token_weight,
-                    const Values& values, const Rotations<T>& rotations)
+                    const Values& values, const Rotations<T>& rotations, View<const T> gains)
       : Base(context, layer, step, token_weight, values),
-        compression_(context.device, {context.lsh.hashes, context.lsh.projection}, rotations, layer.hidden,
-                     {.of_all = static_cast<float>(context.lsh.compensation)}) {}
+        compression_(context.device, {context.lsh.hashes, context.lsh.width}, rotations, layer.hidden,
+                     {.of_all = context.lsh.residual == ResidualKind::off ? 0.0F : 1.0F, .of_expert = in_fp32(gains)}) {
+  }
 
   /// @param rows  of this rank, here and below
   void compress(std::int64_t rows) {
@@ -100,8 +102,8 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
     add(exchange, this->template out<T>(0));
   }
   void decompress(std::int64_t rows) {
-    compression_.decompress(rows, buckets(number(5), number(6), number(7), number(8)), number(4),
-                            own_weights(3, rows), View<const T>(this->template in<T>(0)), own(1, rows),
+    compression_.decompress(rows, buckets(number(5), number(6), number(7), number(8)), number(4), own_weights(3, rows),
+                            View<const T>(this->template in<T>(0)), own(1, rows),
                             View<const T>(this->template in<T>(2)), this->template out<T>(0));
   }
 
@@ -115,6 +117,17 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
                                   View<const T>(this->template in<T>(1)), own(2, rows),
                                   View<const T>(this->template in<T>(3)), own(0, rows),
                                   this->own_choices(d_weights, rows * this->router_.active));
+  }
+  /// @param d_gains  (E): grow by the gradient of the gains
+  void residual_gradient(std::int64_t rows, View<float> d_gains) {
+    const View<float> sums = of_step<float>(this->step_.scratch[0]);
+    this->c_.device.zero(raw_bytes(sums));
+    compression_.gain_backward(buckets(number(4), number(5), number(6), number(7)), own_weights(1, rows), own(2, rows),
+                               View<const T>(this->template in<T>(3)), own(0, rows), sums);
+    // Tensor ranks that have the same rows have sent a part of them each.
+    if (this->c_.spec.tensor > 1 && this->c_.spec.sequence != SequenceKind::megatron)
+      this->c_.tensor.all_reduce(sums, comm::ReduceOp::sum);
+    this->c_.device.accumulate(sums.count, View<const float>(sums), d_gains);
   }
   /// @param adds1, adds2  as of ExpertSteps
   void backward(View<const T> w1, View<const T> w2, View<float> d_w1, bool adds1, View<float> d_w2, bool adds2) {
@@ -149,6 +162,21 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
   template <class U>
   View<U> of_step(int id) const {
     return this->values_(std::type_identity<U>{}, id);
+  }
+  /// In a step that reads the gains.
+  View<const float> in_fp32(View<const T> gains) const {
+    if constexpr (std::is_same_v<T, float>) return gains;
+    const int id = this->step_.scratch[0];
+    if (gains.empty() || !reads_gains()) return {};
+    const View<float> out = of_step<float>(id);
+    this->c_.device.zero(raw_bytes(out));
+    this->c_.device.accumulate(gains.count, gains, out);
+    return out;
+  }
+  [[nodiscard]] bool reads_gains() const {
+    using Code = program::Code;
+    return this->step_.code == Code::decompress || this->step_.code == Code::bucket_weights_back ||
+           this->step_.code == Code::decompress_gradient;
   }
   View<std::int32_t> number(int i) const { return this->template in<std::int32_t>(i); }
   View<std::int32_t> out_number(int i) const { return this->template out<std::int32_t>(i); }

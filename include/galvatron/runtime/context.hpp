@@ -78,7 +78,8 @@ struct Context {
 };
 
 /// The place of this rank of `world` in a layer of a stage whose first rank is `first_rank`.
-/// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments, expert_imbalance, lsh  see Context
+/// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments, expert_imbalance, lsh  see
+/// Context
 template <class D>
 Context<D> make_context(D& device, device::Region& workspace, comm::World& world, int first_rank,
                         const StrategySpec& spec, std::int64_t samples, std::int64_t sequence, bool overlap = true,

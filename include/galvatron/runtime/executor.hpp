@@ -290,11 +290,10 @@ class Executor {
       case Code::bias_gradient:
         return device.bias_gradient(m, n, in, gradient(step.weights[1]));
       case Code::norm_forward:
-        return device.norm_forward(layer_.norm, m, n, epsilon(), in, gamma(), beta(), out,
-                                   value<float>(step.out[1]));
+        return device.norm_forward(layer_.norm, m, n, epsilon(), in, gamma(), beta(), out, value<float>(step.out[1]));
       case Code::add_norm_forward:
-        return device.add_norm_forward(layer_.norm, m, n, epsilon(), in, value(step.in[1]), gamma(), beta(),
-                                       out, value(step.out[1]), value<float>(step.out[2]));
+        return device.add_norm_forward(layer_.norm, m, n, epsilon(), in, value(step.in[1]), gamma(), beta(), out,
+                                       value(step.out[1]), value<float>(step.out[2]));
       case Code::norm_recompute:
         return device.norm_recompute(layer_.norm, m, n, in, gamma(), beta(), value<float>(step.in[1]), out);
       case Code::norm_backward:
@@ -320,9 +319,8 @@ class Executor {
       case Code::rotate_back:
         return rotate(step, out, step.code == Code::rotate_back);
       case Code::norm_heads:
-        return norm_heads(context_, step_heads(step), epsilon(), out, value(step.out[1]),
-                          value<float>(step.out[2]), value(step.scratch[0]), parameter(weight),
-                          parameter(step.weights[1]));
+        return norm_heads(context_, step_heads(step), epsilon(), out, value(step.out[1]), value<float>(step.out[2]),
+                          value(step.scratch[0]), parameter(weight), parameter(step.weights[1]));
       case Code::norm_heads_back:
         return norm_heads_backward(context_, step_heads(step), out, value(step.in[1]), value<float>(step.in[2]),
                                    value(step.scratch[0]), value<float>(step.scratch[1]), parameter(weight),
@@ -368,6 +366,7 @@ class Executor {
       case Code::decompress:
       case Code::compress_gradient:
       case Code::bucket_weights_back:
+      case Code::residual_gradient:
       case Code::compressed_backward:
       case Code::decompress_gradient:
         return compressed_experts(step, m);
@@ -446,7 +445,7 @@ class Executor {
   void experts(const Step& step, std::int64_t rows) {
     const auto values = [this]<class U>(std::type_identity<U> /*type*/, int id) { return value<U>(id); };
     ExpertSteps<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, values);
-    const auto [router, in, out, bias] = step.weights;
+    const auto [router, in, out, bias, gain] = step.weights;
     switch (step.code) {
       case Code::route:
         return steps.route(rows, parameter(router), parameter(bias));
@@ -469,7 +468,8 @@ class Executor {
 
   void compressed_experts(const Step& step, std::int64_t rows) {
     const auto values = [this]<class U>(std::type_identity<U> /*type*/, int id) { return value<U>(id); };
-    CompressedExperts<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, values, rotations_);
+    CompressedExperts<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, values, rotations_,
+                                                    parameter(step.weights[4]));
     const int in = step.weights[1];
     const int out = step.weights[2];
     switch (step.code) {
@@ -487,6 +487,8 @@ class Executor {
         return steps.compress_gradient(rows);
       case Code::bucket_weights_back:
         return steps.weights_backward(rows);
+      case Code::residual_gradient:
+        return steps.residual_gradient(rows, gradient(step.weights[4]));
       case Code::compressed_backward:
         return steps.backward(parameter(in), parameter(out), gradient(in), groups_.adds(in), gradient(out),
                               groups_.adds(out));

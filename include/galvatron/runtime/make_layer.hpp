@@ -56,7 +56,7 @@ class ProgramLayer final : public Layer<T> {
   void take_stash(device::Region& stash, int slots, int deferred) override {
     program_ = std::make_unique<const program::LayerProgram>(program::lower(graph(), context_.spec, deferred > 0));
     executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, sequence_, loss_, token_weight_,
-                                                    rotations_.view());
+                                                 rotations_.view());
     for (int i = 0; i < slots; ++i) slots_.push_back(executor_->take_slot(stash));
     for (int i = 0; program_->splits && i < deferred; ++i) deferred_.push_back(executor_->take_deferred(stash));
   }

@@ -102,7 +102,9 @@ struct Policy {
                : Experts::degree == dynamic ? 2
                                             : 2 * Experts::degree * (Experts::tensor > 0 ? Experts::tensor : 1),
        .zero = Zero::stage,
-       .expert = Experts::degree != dynamic ? Experts::degree : Dispatch::kind == DispatchKind::plain ? 1 : 2,
+       .expert = Experts::degree != dynamic              ? Experts::degree
+                 : Dispatch::kind == DispatchKind::plain ? 1
+                                                         : 2,
        .expert_tensor = Experts::tensor == dynamic ? 0 : Experts::tensor,
        .dispatch = Dispatch::kind,
        .recompute = Again::kind,
@@ -183,7 +185,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   /// The program of a layer under this strategy, made at compile time: include galvatron/program/lower.hpp. That of a
   /// strategy with other ZeRO stages is the same.
   template <LayerSpec layer>
-  static constexpr auto program = ::galvatron::program::ProgramOf<detail::program_kinds(layer, best_case), layer>::value;
+  static constexpr auto program =
+      ::galvatron::program::ProgramOf<detail::program_kinds(layer, best_case), layer>::value;
 
   /// Every degree is part of the type.
   constexpr Strategy()
@@ -289,8 +292,9 @@ concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
 ///     constexpr auto found = search::constexpr_search<12>(block, cluster, options);
 ///     using Chosen = StrategyOf<found.strategies[0]>;
 template <StrategySpec spec>
-using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
-                            SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
-                            ExpertParallel<spec.expert, spec.expert_tensor>, ExpertDispatch<spec.dispatch>, Recompute<spec.recompute>>;
+using StrategyOf =
+    Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
+             SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
+             ExpertParallel<spec.expert, spec.expert_tensor>, ExpertDispatch<spec.dispatch>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron

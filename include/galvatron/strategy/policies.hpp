@@ -104,8 +104,8 @@ struct ExpertParallel {
   static constexpr int tensor = Tensor;
 };
 
-/// How tokens go to experts on other ranks: `plain`, or `lsh`, as means of those that hash alike (Nie et al., "LSH-MoE",
-/// NeurIPS 2024).
+/// How tokens go to experts on other ranks: `plain`, or `lsh`, as means of those that hash alike (Nie et al.,
+/// "LSH-MoE", NeurIPS 2024).
 template <DispatchKind Kind>
 struct ExpertDispatch {
   static constexpr Axis axis = Axis::dispatch;

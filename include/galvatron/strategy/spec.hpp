@@ -46,9 +46,7 @@ enum class DispatchKind : std::uint8_t {
 };
 
 inline constexpr std::array dispatch_kinds{DispatchKind::plain, DispatchKind::lsh};
-constexpr const char* name_of(DispatchKind kind) {
-  return std::array{"plain", "lsh"}[static_cast<std::size_t>(kind)];
-}
+constexpr const char* name_of(DispatchKind kind) { return std::array{"plain", "lsh"}[static_cast<std::size_t>(kind)]; }
 
 /// Ranks that share parameters and gradients.
 inline constexpr RankModes shard_modes = RankMode::cp | RankMode::dp;

@@ -172,8 +172,8 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   if (plan.expert_imbalance != program::default_expert_imbalance)
     field("expert_imbalance", cpp_number(plan.expert_imbalance));
   if (plan.lsh != LshOptions{})
-    field("lsh", "{", plan.lsh.hashes, ", ", plan.lsh.projection, ", ", cpp_number(plan.lsh.compensation), ", ",
-          cpp_number(plan.lsh.rate), ", ", plan.lsh.seed, ", ", cpp_number(plan.lsh.most_rate), "}");
+    field("lsh", "{", plan.lsh.hashes, ", ", plan.lsh.width, ", galvatron::ResidualKind::", name_of(plan.lsh.residual),
+          ", ", cpp_number(plan.lsh.rate), ", ", plan.lsh.seed, ", ", cpp_number(plan.lsh.most_rate), "}");
   array("stages", stages);
   array("runs", runs);
   field("embedding", types.spec(plan.embedding));

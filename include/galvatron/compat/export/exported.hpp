@@ -124,6 +124,7 @@ inline StrategySpec degrees_of(StrategySpec spec) {
   spec.strided = false;
   spec.zero = 0;
   spec.expert = 1;
+  spec.dispatch = DispatchKind::plain;
   spec.recompute = RecomputeKind::cheap;
   return spec;
 }
@@ -179,6 +180,8 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   };
   tell("ZeRO stage", stages, common.zero);
   tell("expert degree", layers_by(plan, [](const StrategySpec& s) { return text_of("ep", s.expert); }), common.expert);
+  if (const auto lsh = layers_where(plan, [](const StrategySpec& s) { return s.compresses_tokens(); }); !lsh.empty())
+    out.lacks(layers_text(lsh), ": means of tokens go to experts: ", target, " sends all tokens");
   if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
     out.lacks(layers_text(strided), ": tensor-parallel ranks lie around data-parallel ones: ", target,
               " makes them neighbours");

@@ -74,7 +74,7 @@ struct ExpertActivationBackward {
   std::int64_t n;
   bool packed;
   const std::int32_t* order;  ///< or null
-  const float* weights;  ///< or null
+  const float* weights;       ///< or null
   const T* u;
   T* d;
   T* du;

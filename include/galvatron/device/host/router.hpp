@@ -205,8 +205,7 @@ void expert_activation_backward(const Team& team, ActivationKind kind, std::int6
     const float weight = weights == nullptr ? 1.0F : weights[choice];
     const float gradient = sum_over<S>(n, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
       typename L::Float product;
-      expert_activation_lanes<L>(kind, n, i, u + row * inputs, weight, d + row * n, du + row * inputs,
-                                 product);
+      expert_activation_lanes<L>(kind, n, i, u + row * inputs, weight, d + row * n, du + row * inputs, product);
       sum += product;
     });
     if (d_weights != nullptr) d_weights[choice] = gradient;
