@@ -287,11 +287,10 @@ class Executor {
       case Code::bias_gradient:
         return device.bias_gradient(m, n, in, gradient(step.weights[1]));
       case Code::norm_forward:
-        return device.norm_forward(layer_.norm, m, n, epsilon(), in, gamma(), beta(), out,
-                                   value<float>(step.out[1]));
+        return device.norm_forward(layer_.norm, m, n, epsilon(), in, gamma(), beta(), out, value<float>(step.out[1]));
       case Code::add_norm_forward:
-        return device.add_norm_forward(layer_.norm, m, n, epsilon(), in, value(step.in[1]), gamma(), beta(),
-                                       out, value(step.out[1]), value<float>(step.out[2]));
+        return device.add_norm_forward(layer_.norm, m, n, epsilon(), in, value(step.in[1]), gamma(), beta(), out,
+                                       value(step.out[1]), value<float>(step.out[2]));
       case Code::norm_recompute:
         return device.norm_recompute(layer_.norm, m, n, in, gamma(), beta(), value<float>(step.in[1]), out);
       case Code::norm_backward:
@@ -317,9 +316,8 @@ class Executor {
       case Code::rotate_back:
         return rotate(step, out, step.code == Code::rotate_back);
       case Code::norm_heads:
-        return norm_heads(context_, step_heads(step), epsilon(), out, value(step.out[1]),
-                          value<float>(step.out[2]), value(step.scratch[0]), parameter(weight),
-                          parameter(step.weights[1]));
+        return norm_heads(context_, step_heads(step), epsilon(), out, value(step.out[1]), value<float>(step.out[2]),
+                          value(step.scratch[0]), parameter(weight), parameter(step.weights[1]));
       case Code::norm_heads_back:
         return norm_heads_backward(context_, step_heads(step), out, value(step.in[1]), value<float>(step.in[2]),
                                    value(step.scratch[0]), value<float>(step.scratch[1]), parameter(weight),
@@ -474,8 +472,9 @@ class Executor {
   void rotate(const Step& step, View<T> x, bool inverse) {
     const std::int64_t width = of(step.k);
     const std::int64_t head = of(step.l);
+    const device::kernels::RotaryFrequencies frequencies = rotary_frequencies(layer_, head);
     context_.for_each_run(of(step.m), step.local, [&](auto first, auto rows, auto position) {
-      context_.device.rotary(rows, context_.batch.samples, position, of(step.n) / head, head, width, layer_.rope_theta,
+      context_.device.rotary(rows, context_.batch.samples, position, of(step.n) / head, head, width, frequencies,
                              inverse, x.slice(first * width, rows * width));
     });
   }
