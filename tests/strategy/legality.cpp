@@ -42,6 +42,9 @@ TEST_CASE("each rule tells its reason") {
   CHECK(is_legal({.tensor = 2, .sequence = SequenceKind::megatron, .context = 2}));  // with ring attention
   CHECK(mentions(why_illegal({.data = 4, .expert = 3}), "divides their number"));
   CHECK(mentions(why_illegal({.tensor = 2, .data = 2, .expert = 4}), "divides their number"));
+  CHECK(mentions(why_illegal({.data = 4, .dispatch = DispatchKind::lsh}), "experts on other ranks"));
+  CHECK(is_legal({.data = 4, .expert = 2, .dispatch = DispatchKind::lsh}));
+  CHECK(is_legal({.tensor = 2, .data = 2, .expert_tensor = 1, .dispatch = DispatchKind::lsh}));
   CHECK(is_legal({.tensor = 2, .data = 2, .expert = 4, .expert_tensor = 1}));  // over tensor and data ranks
   CHECK(mentions(why_illegal({.expert_tensor = -1}), "tensor degree of experts"));
   CHECK(mentions(why_illegal({.tensor = 2, .data = 2, .expert = 2, .strided = true}), "not strided"));
@@ -112,6 +115,16 @@ TEST_CASE("a block needs degrees that divide its heads, its MLP, the sequence an
   CHECK(is_fit(block, {.sequence = SequenceKind::ring, .context = 2}, 1, 60));
   CHECK(mentions(why_unfit(block, {.sequence = SequenceKind::ring, .context = 4}, 1, 60), "twice the context degree"));
   CHECK(is_fit(block, {.sequence = SequenceKind::ulysses, .context = 4}, 1, 60));
+}
+
+TEST_CASE("a norm of all queries of a token needs them on one rank") {
+  LayerSpec layer = block;
+  layer.norm = NormKind::rms_norm;
+  layer.query_key_norm = QueryKeyNorm::all;
+  CHECK(mentions(why_unfit(layer, {.tensor = 2}, 1, 64), "the tensor degree is 1"));
+  CHECK(is_fit(layer, {.sequence = SequenceKind::ring, .context = 2}, 1, 64));
+  layer.query_key_norm = QueryKeyNorm::heads;
+  CHECK(is_fit(layer, {.tensor = 2}, 1, 64));
 }
 
 TEST_CASE("Ulysses may have more ranks than key/value heads, if each head goes to equally many") {

@@ -50,12 +50,12 @@ class LayerPrograms {
     const std::size_t sequence =
         static_cast<std::size_t>(spec.sequence) + (spec.uses_ring() ? sequence_kinds.size() : 0);
     const std::size_t recompute = layer_.kind == LayerKind::block ? static_cast<std::size_t>(spec.recompute) : 0;
-    const std::size_t exchange = layer_.experts > 0 && spec.exchanges_tokens() ? 1 : 0;
-    return ((sequence * recomputations + recompute) * 2 + (batch.splits_backward ? 1 : 0)) * 2 + exchange;
+    const std::size_t exchange = layer_.experts == 0 || !spec.exchanges_tokens() ? 0 : spec.compresses_tokens() ? 2 : 1;
+    return ((sequence * recomputations + recompute) * 2 + (batch.splits_backward ? 1 : 0)) * 3 + exchange;
   }
 
   LayerSpec layer_;
-  std::array<int, 2 * sequence_kinds.size() * recomputations * 4> index_{};  ///< by kind, from 1
+  std::array<int, 2 * sequence_kinds.size() * recomputations * 6> index_{};  ///< by kind, from 1
   std::vector<program::LayerProgram> programs_;
 };
 

@@ -11,6 +11,7 @@
 // sequence is a run of memory.
 #pragma once
 
+#include <cmath>
 #include <compare>
 #include <concepts>
 #include <cstdint>
@@ -19,16 +20,18 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/device/kernels/lsh.hpp>
 #include <galvatron/device/kernels/router.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 
 namespace galvatron::device {
 
 /// Attention of b samples. Queries, keys and values are columns of rows of `stride` elements each (the fused
 /// projection has all three in one row); row s * b + i as above. Heads are head_dim wide and adjacent; query head a
-/// reads key/value head a / (heads / kv_heads). Scores are scaled by head_dim^-1/2.
+/// reads key/value head a / (heads / kv_heads). Scores are scaled by head_dim^-1/2 and score_factor.
 struct AttentionShape {
   std::int64_t batch = 0;     ///< b
   std::int64_t queries = 0;   ///< query tokens per sample
@@ -44,8 +47,11 @@ struct AttentionShape {
   std::int64_t dq_stride = 0;   ///< elements between rows of the gradient of q; usually q_stride
   std::int64_t dkv_stride = 0;  ///< the same of k and of v; usually kv_stride
   std::int64_t lse_stride = 0;  ///< elements between the statistics of two heads; usually `queries`
+  float score_factor = 1;       ///< of scores, beside head_dim^-1/2
   friend constexpr auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
+  /// What scores are multiplied by.
+  [[nodiscard]] float score_scale() const { return score_factor / std::sqrt(static_cast<float>(head_dim)); }
   [[nodiscard]] constexpr std::int64_t dq_row() const { return dq_stride > 0 ? dq_stride : q_stride; }
   [[nodiscard]] constexpr std::int64_t dkv_row() const { return dkv_stride > 0 ? dkv_stride : kv_stride; }
   [[nodiscard]] constexpr std::int64_t lse_row() const { return lse_stride > 0 ? lse_stride : queries; }
@@ -180,7 +186,7 @@ struct TokenBuckets {
   View<std::int32_t> bounds{};         ///< (E + 1): the buckets of expert e are [bounds[e], bounds[e + 1])
 
   /// Places of the table that number_buckets() searches.
-  static constexpr std::int64_t table_places(std::int64_t rows) { return kernels::CrossPolytope::padded(2 * rows); }
+  static constexpr std::int64_t table_places(std::int64_t rows) { return LshOptions::table_places(rows); }
 };
 
 /// How much of a token's distance from its bucket's mean is added to what an expert makes of the mean.
@@ -199,7 +205,8 @@ enum StepSum : std::uint8_t {
   other_losses,                                   ///< sums of the losses inside of the model
   balance_loss = other_losses + most_losses - 1,  ///< of routers, as it is in the model's loss
   z_loss,                                         ///< the same
-  step_sums                                       ///< their number
+  bucket_sums,                                    ///< four of Device::bucket_distances(), of all layers
+  step_sums = bucket_sums + 4                     ///< their number
 };
 /// Where a loss is summed: 0 that of the last layer, then the others in the order of the layers.
 constexpr int sum_of_loss(int loss) { return loss == 0 ? loss_sum : other_losses + loss - 1; }
@@ -275,11 +282,10 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // db (n) += column sums of dy (rows, n).
   d.bias_gradient(n, n, /*dy=*/cf, /*db=*/f);
 
-  // Rotates query and key heads of the fused projection in place: pairs (j, j + head_dim/2) by s *
-  // theta^(-2j/head_dim); rows = tokens * b with row r at position first_position + r / b; `inverse` rotates back (the
-  // gradient).
+  // Rotates the first heads of rows in place: pairs (j, j + head_dim/2) by s * kernels::rotary_frequency(); rows =
+  // tokens * b with row r at position first_position + r / b; `inverse` rotates back (the gradient).
   d.rotary(/*rows=*/n, /*b=*/n, /*first_position=*/n, /*rotated heads=*/n, /*head_dim=*/n, /*row stride=*/n,
-           /*theta=*/10000.0, /*inverse=*/false, f);
+           kernels::RotaryFrequencies(10000.0), /*inverse=*/false, f);
 
   // out (rows, H) = table[token - first] for tokens in [first, first + count), else 0.
   d.embedding_forward(n, /*hidden=*/n, tokens, /*first=*/n, /*count=*/n, /*table=*/cf, /*out=*/f);
@@ -328,7 +334,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.gemm_grouped(op::Kind::gemm_nt, /*experts=*/n, /*rows=*/n, n, n, /*offsets=*/tokens, cf, cf, f,
                  /*accumulate=*/false);
   // Of y = w g with g an activation of u: d (rows, n) is the gradient of w g and becomes w g; du from it; d_weights
-  // (rows) by choice, 0 where dropped. du may be u. An empty order: row i is of choice i.
+  // (rows) by choice, 0 where dropped. du may be u. An empty order: row i is of choice i; empty weights: 1;
+  // empty d_weights are not made.
   d.expert_activation_backward(ActivationKind::gelu, /*rows=*/n, n, /*order=*/tokens, /*weights=*/cf, /*u=*/cf, /*d=*/f,
                                /*du=*/f, /*d_weights=*/f);
   // y = x * sigmoid(l), l (rows); and its gradients, of which dx may be x or dy.
@@ -349,7 +356,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // sums (buckets, width), added in fp32 in order, of the rows of x (tokens, width) times the weights of the choices
   // (tokens, k; empty: 1); where `mean`, divided by their number.
   d.bucket_sums(buckets, /*width=*/n, /*mean=*/true, /*weights=*/cf, /*x=*/cf, /*sums=*/f);
-  // sums (2) += the squares of x - c of all rows, and those of x: in double and in a fixed order.
+  // sums (4) += the squares of x - c of all rows, those of x, the rows, and their buckets: in double and in a fixed
+  // order.
   d.bucket_distances(buckets, n, /*x=*/cf, /*c=*/cf, /*sums=*/sum);
   // y (tokens, width) = the sum over a token's choices, in order, of weight * (e + gain * (x - c)), with the rows of e
   // and c (buckets, width) of their buckets. Dropped choices (places -1) add nothing; empty weights: 1.

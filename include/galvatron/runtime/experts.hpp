@@ -189,7 +189,7 @@ class ExpertSteps {
     if (!c_.loads.empty() && counts_rows()) c_.device.add_loads(rows * k, chosen, c_.loads);
   }
 
- private:
+ protected:
   template <class U>
   View<U> in(int i) const {
     return values_(std::type_identity<U>{}, step_.in[static_cast<std::size_t>(i)]);
@@ -373,7 +373,6 @@ class ExpertSteps {
   }
 
   static constexpr int lane = 0;
-
   Context<D>& c_;
   const LayerSpec& layer_;
   const Step& step_;

@@ -164,7 +164,8 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
                           .trainer = options.trainer,
                           .overlap = cost::can_overlap(cluster),
                           .moments = options.moments,
-                          .expert_imbalance = options.expert_imbalance};
+                          .expert_imbalance = options.expert_imbalance,
+                          .lsh = options.lsh};
   cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, ranks));
   for (const cost::LayerPrograms& kind : kinds.programs) {
     ChoiceMaker make_choice(kind, options.space, batch, cluster, prices);

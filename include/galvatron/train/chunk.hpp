@@ -207,7 +207,7 @@ class Chunk {
     auto context = runtime::make_context(device_, memory_.workspace, world_, stage_.first_rank, entry.spec,
                                          plan_.layouts[i].batch / entry.spec.data, stage_.batch.sequence,
                                          stage_.batch.overlap, stage_.batch.precision == Precision::fp8,
-                                         stage_.batch.moments, stage_.batch.expert_imbalance);
+                                         stage_.batch.moments, stage_.batch.expert_imbalance, stage_.batch.lsh);
     context.loads = loads;
     runtime::LayerArguments<T> around;
     around.number = entry.number;

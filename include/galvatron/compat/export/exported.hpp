@@ -125,6 +125,7 @@ inline StrategySpec degrees_of(StrategySpec spec) {
   spec = spec.without_experts();
   spec.strided = false;
   spec.zero = 0;
+  spec.dispatch = DispatchKind::plain;
   spec.recompute = RecomputeKind::cheap;
   return spec;
 }
@@ -207,6 +208,8 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
     out.lacks("the ZeRO stage differs from layer to layer, ", by_layer_text(stages), ": ", target,
               " has one for all, and ", common.zero, " is written");
   experts_for_all(plan, target, model, common, out);
+  if (const auto lsh = layers_where(plan, [](const StrategySpec& s) { return s.compresses_tokens(); }); !lsh.empty())
+    out.lacks(layers_text(lsh), ": means of tokens go to experts: ", target, " sends all tokens");
   if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
     out.lacks(layers_text(strided), ": tensor-parallel ranks lie around data-parallel ones: ", target,
               " makes them neighbours");
