@@ -208,6 +208,46 @@ class Counting {
     note({.kind = Kind::activation_backward, .m = rows, .n = n});
   }
   template <class T>
+  void rotate_by_signs(const kernels::CrossPolytope& hashing, std::int64_t rows, std::int64_t width, View<T>,
+                       View<const float>, View<float>) {
+    note({.kind = Kind::add, .m = rows * hashing.hashes * width});
+  }
+  void hash_rows(const kernels::CrossPolytope& hashing, std::int64_t rows, View<const float>, View<std::int32_t>) {
+    note({.kind = Kind::softmax_statistics, .m = rows, .n = hashing.columns()});
+  }
+  void number_buckets(const kernels::CrossPolytope& hashing, const TokenBuckets& b, View<const std::int32_t>,
+                      View<std::int32_t>) {
+    note({.kind = Kind::copy, .m = b.rows * hashing.hashes * 4});
+  }
+  void single_buckets(const TokenBuckets&) {}
+  template <class T>
+  void bucket_sums(const TokenBuckets& b, std::int64_t width, bool, View<const float>, In<T>, View<T>) {
+    note({.kind = Kind::copy, .m = b.rows * width * static_cast<std::int64_t>(sizeof(T))});
+  }
+  template <class T>
+  void bucket_distances(const TokenBuckets& b, std::int64_t width, View<T>, In<T>, View<double>) {
+    note({.kind = Kind::add, .m = b.rows * width});
+  }
+  template <class T>
+  void combine_buckets(const TokenBuckets& b, std::int64_t, std::int64_t width, const ResidualGain&,
+                       View<const std::int32_t>, View<const float>, In<T>, In<T>, In<T>, View<T>) {
+    note({.kind = Kind::copy, .m = b.rows * width * static_cast<std::int64_t>(sizeof(T))});
+  }
+  template <class T>
+  void bucket_weights_backward(const TokenBuckets& b, std::int64_t, std::int64_t width, const ResidualGain&,
+                               View<const std::int32_t>, View<T>, In<T>, In<T>, In<T>, View<float>) {
+    note({.kind = Kind::add, .m = b.rows * width});
+  }
+  template <class T>
+  void gain_backward(const TokenBuckets& b, std::int64_t width, View<const float>, View<T>, In<T>, In<T>, View<float>) {
+    note({.kind = Kind::add, .m = b.rows * width});
+  }
+  template <class T>
+  void combine_buckets_backward(const TokenBuckets& b, std::int64_t, std::int64_t width, const ResidualGain&,
+                                View<const std::int32_t>, View<const float>, In<T>, In<T>, In<T>, View<T>) {
+    note({.kind = Kind::copy, .m = b.rows * width * static_cast<std::int64_t>(sizeof(T))});
+  }
+  template <class T>
   void gate_forward(std::int64_t rows, std::int64_t n, In<T>, In<T>, View<T>) {
     note({.kind = Kind::add, .m = rows * n});
   }

@@ -157,10 +157,10 @@ void run_export(const Arguments& arguments, Common& common) {
     return give(value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name)), to, out,
                 nlohmann::ordered_json::object(), common);
 
-  const Result<ModelSpec> spec = load_model(model);
+  const Result<ModelSpec> spec = load_model(model);  // without gains of residuals, which no target has
   if (spec)
     if (const std::string why = why_not_trained(*spec, *target); !why.empty()) refuse(why);
-  const Exported exported = value_or_throw(export_plan(plan, *target));
+  const Exported exported = value_or_throw(export_plan(plan, *target, spec ? &*spec : nullptr));
   if (spec)
     if (const std::string why = why_not_run(exported, *spec, *target); !why.empty()) refuse(why);
   const Priced price = priced(exported, plan, *target, spec, model, cluster);

@@ -47,11 +47,49 @@ void moments_option(Options& options, std::optional<Precision>& moments) {
       "in which AdamW keeps its two moments; bf16 takes 4 bytes a parameter less, rounded at random (default: fp32)");
 }
 
-void expert_imbalance_option(Options& options, double& imbalance) {
+void expert_imbalance_option(Options& options, double& imbalance, const std::string& otherwise) {
   options.number(
       "--expert-imbalance", imbalance, 1, 1e6,
       "of models with experts: tokens of the rank that has most, over the mean, for which memory and time are "
-      "planned; more of them come in rounds (default: 1.5)");
+      "planned; more of them come in rounds (default: " +
+          otherwise + ")");
+}
+
+void dispatch_options(Options& options, DispatchArguments& a) {
+  options.choice("--expert-dispatch", a.kind, {DispatchKind::plain, DispatchKind::lsh},
+                 "of tokens to experts on other ranks: as they are, or as means of those that hash alike (LSH-MoE), "
+                 "which is faster on slow networks and not exact (default: plain)");
+  options.integer("--lsh-hashes", a.hashes, 1, most_hashes, "hashes of a token (default: 6)");
+  options.integer(
+      "--lsh-width", a.width, 1, most_hash_width,
+      "numbers that a hash chooses from, with signs; more of them make more and smaller groups (default: 4)");
+  options.choice("--lsh-residual", a.residual, {ResidualKind::on, ResidualKind::off, ResidualKind::scaled},
+                 "what of its distance from the mean is added to the output of a token: all, nothing, or a share that "
+                 "every expert learns (default: on)");
+  options.number("--lsh-rate", a.rate, 1e-3, 1, "rows sent over tokens for which time is predicted (default: 0.5)");
+  options.number("--lsh-most-rate", a.most_rate, 1e-3, 1,
+                 "the rate above which a micro-batch goes uncompressed (default: where compression takes longer by the "
+                 "plan's prices; 1: never)");
+}
+
+void DispatchArguments::apply(search::SearchOptions& search, ModelSpec& model) const {
+  const bool compresses = kind == DispatchKind::lsh;
+  if (given() && !compresses && kind != DispatchKind::plain)
+    refuse("the options --lsh-... are of compressed dispatch; add --expert-dispatch lsh, or leave them out");
+  if (!compresses) {
+    if (hashes != 0 || width != 0 || residual || rate != 0 || most_rate != 0)
+      refuse("--expert-dispatch plain compresses nothing; leave the options --lsh-... out, or choose lsh");
+    return;
+  }
+  search.space.dispatch = {DispatchKind::lsh};
+  LshOptions& lsh = search.lsh;
+  if (hashes != 0) lsh.hashes = hashes;
+  if (width != 0) lsh.width = width;
+  lsh.residual = residual.value_or(lsh.residual);
+  if (rate != 0) lsh.rate = rate;
+  if (most_rate != 0) lsh.most_rate = most_rate;
+  search.lsh_falls_back = most_rate == 0;
+  model = with_dispatch(std::move(model), lsh);
 }
 
 void add_plan_options(Options& options, const std::string& name, PlanArguments& a) {
@@ -225,6 +263,8 @@ void run_plan(const Arguments& arguments, Common& common) {
                  "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
   moments_option(options, moments);
   expert_imbalance_option(options, search.expert_imbalance);
+  DispatchArguments dispatch;
+  dispatch_options(options, dispatch);
   options.section("Limits");
   options.size("--memory", search.memory,
                "memory of each device that the plan may take, at most all it has (default: all it has)");
@@ -254,7 +294,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (!options.parse(arguments, common)) return;
   require_files({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}});
 
-  const ModelSpec model = value_or_throw(load_model(model_name));
+  ModelSpec model = value_or_throw(load_model(model_name));
   const Cluster cluster = cluster_named(cluster_name);
   search.memory = memory_to_plan_with(search.memory, cluster, common);
   search.precision = chosen_precision(precision, cluster);
@@ -263,6 +303,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   // A plan for a host is made to be trained here.
   if (space.empty()) space = cluster.cores > 0 ? "runnable" : "all";
   search.space = value_or_throw(parse_space(space));
+  dispatch.apply(search, model);
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
   const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
   search.stop.signal = &note_signals(common.quiet ? "" : "Interrupted: the search ends with its best plan so far.",
@@ -319,13 +360,16 @@ void run_cost(const Arguments& arguments, Common& common) {
   std::optional<cost::Trainer> trainer;
   add_plan_options(options, "--plan", a);
   trainer_option(options, trainer, "the plan's own");
+  double imbalance = 0;  // not given
+  expert_imbalance_option(options, imbalance, "the plan's own");
   options.section("Output");
   options.flag("--json", common.json, "print one JSON object instead of text");
   if (!options.parse(arguments, common)) return;
 
   Plan plan = value_or_throw(read_plan(a.path));
   plan.trainer = trainer.value_or(plan.trainer);
-  const ModelSpec model = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));
+  if (imbalance != 0) plan.expert_imbalance = imbalance;
+  const ModelSpec model = with_dispatch(value_or_throw(load_model(a.model.empty() ? plan.model : a.model)), plan.lsh);
   const std::string& cluster_name = a.cluster.empty() ? plan.cluster : a.cluster;
   const Cluster cluster = cluster_named(cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
@@ -350,7 +394,7 @@ void run_explain(const Arguments& arguments, Common& common) {
   if (!options.parse(arguments, common)) return;
 
   Plan plan = value_or_throw(read_plan(a.path));
-  const ModelSpec model = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));
+  const ModelSpec model = with_dispatch(value_or_throw(load_model(a.model.empty() ? plan.model : a.model)), plan.lsh);
   if (!a.cluster.empty() && a.cluster != plan.cluster) {
     plan.cluster = a.cluster;
     plan.predicted.alternatives.clear();  // what lost on another cluster

@@ -26,7 +26,24 @@ Cluster host_before_profile(int ranks);
 Precision chosen_precision(std::optional<Precision> wanted, const Cluster& cluster);
 
 void moments_option(Options& options, std::optional<Precision>& moments);
-void expert_imbalance_option(Options& options, double& imbalance);
+void expert_imbalance_option(Options& options, double& imbalance, const std::string& otherwise = "1.5");
+
+/// How tokens go to experts on other ranks, and the numbers of that; 0 and empty: not given.
+struct DispatchArguments {
+  std::optional<DispatchKind> kind;
+  int hashes = 0;
+  int width = 0;
+  std::optional<ResidualKind> residual;
+  double rate = 0;
+  double most_rate = 0;
+
+  [[nodiscard]] bool given() const {
+    return kind || hashes != 0 || width != 0 || residual || rate != 0 || most_rate != 0;
+  }
+  /// To a search, and what it adds to the model. Throws Failure (usage): numbers of compression without it.
+  void apply(search::SearchOptions& search, ModelSpec& model) const;
+};
+void dispatch_options(Options& options, DispatchArguments& a);
 
 /// The budget of each device: what was asked for (0: nothing), or, with a note, all that a device has if that is less.
 Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& common);

@@ -51,6 +51,7 @@ struct TrainArguments {
   std::optional<Precision> precision;
   std::optional<Precision> moments;
   double expert_imbalance = 0;  // 0: not given
+  DispatchArguments dispatch;
   std::string space;
   std::string cluster;
   double profile_seconds = 8;
@@ -89,6 +90,7 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
                  "with --auto (default: bf16 where the processor has it)");
   moments_option(options, a.moments);
   expert_imbalance_option(options, a.expert_imbalance);
+  dispatch_options(options, a.dispatch);
   options.text("--space", a.space, "a,b,...",
                "with --auto: what to choose from: " + std::string(space_names) + " (default: runnable)");
   options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
@@ -164,6 +166,7 @@ void check(const TrainArguments& a, const train::LearningRate& rate, const Launc
                                         {a.precision.has_value(), "--precision"},
                                         {a.moments.has_value(), "--moments"},
                                         {a.expert_imbalance != 0, "--expert-imbalance"},
+                                        {a.dispatch.given(), "--expert-dispatch, like --lsh-...,"},
                                         {!a.space.empty(), "--space"},
                                         {a.accepts_busy.has_value(), "--on-busy"},
                                         {!a.save_plan.empty(), "--save-plan"},
@@ -206,7 +209,7 @@ void check_against(const Plan& plan, const ModelSpec& model, const TrainArgument
     refuse("the plan does not suit the model ", model.name, ": ", why, "; make a plan for this model");
   if (model.name != plan.model) {
     const auto planned = load_model(plan.model);
-    const auto difference = planned ? first_difference(*planned, model) : std::nullopt;
+    const auto difference = planned ? first_difference(with_dispatch(*planned, plan.lsh), model) : std::nullopt;
     if (difference)
       refuse("the plan was made for the model ", plan.model, ", not for ", model.name, ": ", difference->field, " ",
              difference->first, " there, ", difference->second, " here; make a plan for this model");
@@ -298,7 +301,7 @@ ModelSpec trainable_model(const std::string& name) {
 
 Prepared given_plan(const TrainArguments& a, const Launcher& launcher) {
   Plan plan = value_or_throw(read_plan(a.plan_path));
-  ModelSpec model = trainable_model(a.model.empty() ? plan.model : a.model);
+  ModelSpec model = with_dispatch(trainable_model(a.model.empty() ? plan.model : a.model), plan.lsh);
   check_against(plan, model, a, launcher);
   return {std::move(model), std::move(plan), std::nullopt};
 }
@@ -342,6 +345,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   search.moments = a.moments.value_or(search.moments);
   if (a.expert_imbalance != 0) search.expert_imbalance = a.expert_imbalance;
   if (!a.space.empty()) search.space = value_or_throw(parse_space(a.space));
+  a.dispatch.apply(search, out.model);
   std::string name = a.cluster;
   const auto searched = [&](const std::string& cluster_name) {
     return searched_plan(out.model, cluster, cluster_name, search, {search.global_batch}, 0, common).best.plan;
@@ -377,6 +381,7 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
     measured(launcher, profile_for(a, before, chosen_precision(a.precision, before), out.model), common);
   }
   out.plan = value_or_throw(plan_from_json(nlohmann::json::parse(launcher.shared("")), "the plan of rank 0"));
+  out.model = with_dispatch(std::move(out.model), out.plan.lsh);
   check_data(out.model, out.plan.sequence_length);
   return out;
 }
@@ -408,6 +413,16 @@ double mfu_of(const Outcome& o) {
   return o.report.iteration_seconds > 0 ? p.mfu * p.iteration.value / o.report.iteration_seconds : 0;
 }
 
+// Of compressed dispatch, the means over the steps of rate and error; 0: the plan has none.
+std::pair<double, double> mean_compression(const train::TrainReport& report) {
+  std::pair<double, double> out;
+  for (const train::StepReport& step : report.steps) {
+    out.first += step.lsh_rate / static_cast<double>(report.steps.size());
+    out.second += step.lsh_error / static_cast<double>(report.steps.size());
+  }
+  return out;
+}
+
 void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   nlohmann::ordered_json out;
   out["first_loss"] = o.report.steps.front().loss;
@@ -420,6 +435,10 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   out["measured_iteration_seconds"] = o.report.iteration_seconds;
   out["others_share"] = nullptr;
   if (o.others) out["others_share"] = *o.others;
+  if (const auto [rate, error] = mean_compression(o.report); rate > 0) {
+    out["lsh_rate"] = rate;
+    out["lsh_error"] = error;
+  }
   if (const double mfu = mfu_of(o); mfu > 0) add_mfu(out, mfu);
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
   for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
@@ -444,6 +463,9 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
       row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
           format_seconds(measured), compared.empty() ? "" : ": ", compared) +
       row("", busy, busy.empty() ? "" : " meanwhile");
+  if (const auto [rate, error] = mean_compression(o.report); rate > 0)
+    out += row("dispatch", percent(rate), " of the rows were sent",
+               rate >= 1 ? ": compression never paid by the plan's prices" : text_of(", error ", percent(error)));
   for (std::size_t first = 0; first < o.predicted.size();) {
     std::size_t last = first;  // ranks with equal figures share a line
     while (last + 1 < o.predicted.size() && o.predicted[last + 1] == o.predicted[first] &&

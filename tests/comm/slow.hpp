@@ -129,6 +129,8 @@ class World final : public comm::World {
     return groups_.find(*this, ranks, inner_.group(ranks), wire_, rank());
   }
   comm::World& control() override { return inner_.control(); }
+  /// Bytes of the blocks that this rank has posted to others.
+  [[nodiscard]] std::int64_t posted() const { return posted_; }
 
   void check() override { inner_.check(); }
   void withdraw() noexcept override { inner_.withdraw(); }
@@ -142,6 +144,7 @@ class World final : public comm::World {
       const auto bytes = static_cast<double>(piece.rows * piece.row_bytes);
       std::list<double>& arrivals = arrivals_[piece.lane];
       arrivals.push_back(piece.peer == rank() ? 0 : wire_.send(1, bytes));
+      if (piece.peer != rank()) posted_ += piece.rows * piece.row_bytes;
       const Piece both[] = {stamp_of(piece, arrivals.back()), piece};
       inner_.post(both);
     }
@@ -169,6 +172,7 @@ class World final : public comm::World {
 
   comm::World& inner_;
   Wire wire_;
+  std::int64_t posted_ = 0;
   std::map<int, std::list<double>> arrivals_;  // by lane: of what is posted
   Groups<Group> groups_;
 };

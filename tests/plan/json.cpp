@@ -140,6 +140,21 @@ TEST_CASE("strided tensor ranks are said where a layer has them") {
   CHECK(says(why_changed([](json& v) { v["layers"][1]["strided"] = true; }), "tensor degree of at least 2"));
 }
 
+TEST_CASE("compressed dispatch is said where a layer has it, and its numbers where they are others") {
+  CHECK_FALSE(to_json(example())["layers"][0].contains("dispatch"));
+  CHECK_FALSE(to_json(example()).contains("lsh"));
+  Plan plan = example();
+  plan.layers[2] = {.data = 4, .expert = 4, .dispatch = DispatchKind::lsh};
+  plan.lsh = {.hashes = 8, .width = 16, .residual = ResidualKind::off, .rate = 0.25, .seed = 7, .most_rate = 0.75};
+  const json written = to_json(plan);
+  CHECK(written["layers"][2]["dispatch"] == "lsh");
+  CHECK_FALSE(written["layers"][1].contains("dispatch"));
+  CHECK(written["lsh"]["residual"] == "off");
+  CHECK(value_or_throw(plan_from_json(written, "plan.json")) == plan);
+  CHECK(why_changed([](json& value) { value["layers"][2]["dispatch"] = "lsh"; }).find("experts on other ranks") !=
+        std::string::npos);
+}
+
 TEST_CASE("a plan written by hand needs no prediction") {
   json value = to_json(example());
   value.erase("predicted");

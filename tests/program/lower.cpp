@@ -95,6 +95,25 @@ TEST_CASE("every program reads what was written and not overwritten, and its fra
   CHECK(programs > 3000);
 }
 
+TEST_CASE("so does every program that sends tokens to experts, or means of them") {
+  int programs = 0;
+  for (const bool gains : {false, true})
+    for (LayerSpec layer : layers_of_all_families()) {
+      if (layer.experts == 0) continue;
+      layer.router.residual_gain = gains;
+      for (StrategySpec spec : kinds())
+        for (const DispatchKind dispatch : dispatch_kinds)
+          for (const bool splits : {false, true}) {
+            spec.expert = 2;
+            spec.dispatch = dispatch;
+            INFO(strategy_text(spec) << (splits ? ", split backward" : ""));
+            CHECK(program::why_wrong(program::lower(forward_of(layer), spec, splits)) == "");
+            ++programs;
+          }
+    }
+  CHECK(programs > 1000);
+}
+
 TEST_CASE("programs of other trainers are whole, too") {
   for (const cost::Trainer trainer : cost::trainers)
     for (const LayerSpec& layer : layers_of_all_families())

@@ -186,9 +186,9 @@ class CountedLayer {
   CountedLayer(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
                int local)
       : batch_(batch), device_(log_), world_(rank_of(layer, spec, local), spec.ranks() * batch.stages, &log_) {
-    const DryContext context =
-        runtime::make_context(device_, workspace_, world_, world_.rank() - local, spec, batch.microbatch / spec.data,
-                              batch.sequence, true, batch.precision == Precision::fp8, batch.moments);
+    const DryContext context = runtime::make_context(
+        device_, workspace_, world_, world_.rank() - local, spec, batch.microbatch / spec.data, batch.sequence, true,
+        batch.precision == Precision::fp8, batch.moments, batch.expert_imbalance, batch.lsh);
     runtime::LayerArguments<T> around;
     if (layer.kind != LayerKind::block && layer.tied && batch.stages > 1)
       around.replicas = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
@@ -344,6 +344,11 @@ std::vector<StrategySpec> exchanging_strategies() {
         if (spec.exchanges_tokens() && is_legal(spec)) out.push_back(spec);
   return out;
 }
+std::vector<StrategySpec> compressing_strategies() {
+  std::vector<StrategySpec> out = exchanging_strategies();
+  for (StrategySpec& spec : out) spec.dispatch = DispatchKind::lsh;
+  return out;
+}
 
 struct Samples {
   int microbatch;
@@ -367,7 +372,8 @@ int check_model(const ModelSpec& model, int stages, bool splits_backward = false
                                   .stages = stages,
                                   .splits_backward = splits_backward,
                                   .overlap = false,  // no neighbours
-                                  .moments = spec.zero % 2 == 0 ? Precision::fp32 : Precision::bf16};
+                                  .moments = spec.zero % 2 == 0 ? Precision::fp32 : Precision::bf16,
+                                  .lsh = {.hashes = 5, .width = 3, .rate = 0.3}};
           for (const int local : counted_ranks(layer, spec)) {
             const std::string found = precision == Precision::fp32
                                           ? differences<float>(model, layer, spec, batch, local)
@@ -418,6 +424,13 @@ TEST_CASE("The formulas of a model with experts count what its layers do and tak
   CHECK(check_model(small_experts(), 1) > 3000);
   CHECK(check_model(small_experts(), 2, true, {{24, 96}}) > 1000);
   CHECK(check_model(small_experts(), 2, false, {{24, 24}}, exchanging_strategies()) > 1000);
+}
+
+TEST_CASE("The formulas count compressed dispatch at its stated rate, and the memory of no compression at all") {
+  CHECK(check_model(small_experts(), 2, false, {{24, 24}, {48, 120}}, compressing_strategies()) > 1000);
+  ModelSpec scaled = small_experts();
+  for (LayerSpec& block : scaled.blocks) block.router.residual_gain = block.experts > 0;
+  CHECK(check_model(scaled, 2, true, {{24, 24}}, compressing_strategies()) > 1000);
 }
 
 TEST_CASE("The formulas count experts in blocks of other families, byte for byte") {

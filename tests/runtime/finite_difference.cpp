@@ -181,10 +181,12 @@ Tensor embedding(const LayerSpec& layer, const Parameters& p, const LayerInput& 
   return test::reference::embedding(layer, all, p, in.tokens);
 }
 
-Tensor block(const LayerSpec& layer, const Parameters& p, const LayerInput& in, double* router_losses) {
+Tensor block(const LayerSpec& layer, const Parameters& p, const LayerInput& in, double* router_losses,
+             test::reference::RowBuckets* buckets = nullptr) {
   if (layer.window > 0) return test::reference::window_block(layer, in.shape, p, in.x);
-  return layer.position == PositionKind::relative ? test::reference::encoder_decoder_block(layer, in.shape, p, in.x)
-                                                  : test::reference::block(layer, in.shape, p, in.x, router_losses);
+  return layer.position == PositionKind::relative
+             ? test::reference::encoder_decoder_block(layer, in.shape, p, in.x)
+             : test::reference::block(layer, in.shape, p, in.x, router_losses, buckets);
 }
 double head(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
   const bool pools = layer.head == HeadKind::classifier && !layer.class_token;
@@ -193,10 +195,11 @@ double head(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
 }
 
 // The scalar whose gradients the layer computes: y . dy of a block or an embedding, the weighted loss of a head.
-double scalar(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
+double scalar(const LayerSpec& layer, const Parameters& p, const LayerInput& in,
+              test::reference::RowBuckets* buckets = nullptr) {
   if (layer.kind == LayerKind::head) return in.token_weight * head(layer, p, in);
   double sum = 0;
-  const Tensor y = layer.kind == LayerKind::block ? block(layer, p, in, &sum) : embedding(layer, p, in);
+  const Tensor y = layer.kind == LayerKind::block ? block(layer, p, in, &sum, buckets) : embedding(layer, p, in);
   sum *= in.token_weight;
   for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * in.dy[i];
   return sum;
@@ -241,12 +244,13 @@ struct Reference {
   std::map<ParameterName, std::vector<Derivative>> parameters;
 };
 
-Reference reference_of(std::mt19937& random, const LayerSpec& layer, Parameters p, LayerInput in) {
+Reference reference_of(std::mt19937& random, const LayerSpec& layer, Parameters p, LayerInput in,
+                       test::reference::RowBuckets* buckets = nullptr) {
   Reference out;
-  if (layer.kind == LayerKind::block) out.y = block(layer, p, in, &out.router_losses);
+  if (layer.kind == LayerKind::block) out.y = block(layer, p, in, &out.router_losses, buckets);
   if (layer.kind == LayerKind::embedding) out.y = embedding(layer, p, in);
   if (layer.kind == LayerKind::head) out.loss = head(layer, p, in);
-  const auto f = [&] { return scalar(layer, p, in); };
+  const auto f = [&] { return scalar(layer, p, in, buckets); };
   // No hidden unit may pass the kink of ReLU in a step.
   const double step = layer.activation == ActivationKind::relu ? 1e-7 : 3e-5;
   if (layer.kind != LayerKind::embedding) out.input = derivatives(random, in.x, f, step);
@@ -348,11 +352,33 @@ const std::vector<StrategySpec>& exchanging_strategies() {
   return all;
 }
 
+// What the layer gives under a strategy, and its gradients.
+template <class T>
+void compare_one(const LayerSpec& layer, const StrategySpec& spec, const Parameters& parameters, const LayerInput& in,
+                 const Reference& wanted, double tolerance, const test::LayerRunOptions& options) {
+  const LayerOutput got = test::run_layer(layer, spec, parameters, in, options);
+  CHECK(error_of(got.y, wanted.y) < tolerance);
+  CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
+  if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
+  CHECK(std::abs(got.router_losses - in.token_weight * wanted.router_losses) <=
+        tolerance * in.token_weight * wanted.router_losses);
+  if (const auto loads = got.gradients.find(ParameterName::router_bias); loads != got.gradients.end()) {
+    double sum = 0;  // a choice of each token and place
+    for (const double load : loads->second) sum += load;
+    CHECK(sum == static_cast<double>(in.shape.rows() * layer.active_experts));
+  }
+  CHECK(got.gradients.size() == wanted.parameters.size() + got.gradients.count(ParameterName::router_bias));
+  for (const auto& [name, derivatives] : wanted.parameters) {
+    INFO("parameter ", static_cast<int>(name));
+    CHECK(error_of(got.gradients.at(name), derivatives) < tolerance);
+  }
+}
+
 // `least`: strategies that the layer has at least.
 template <class T>
 void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int least = 6,
              const std::vector<StrategySpec>& strategies = compared_strategies(),
-             double expert_imbalance = program::default_expert_imbalance) {
+             double expert_imbalance = program::default_expert_imbalance, const LshOptions& lsh = {}) {
   if (!device::Host::supports(precision_of<T>)) {
     MESSAGE("this processor has no bfloat16 arithmetic: nothing compared");
     return;
@@ -370,26 +396,12 @@ void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int l
       if (split && !splits_backward(layer, spec)) continue;
       INFO("strategy ", strategy_text(spec), split ? ", backward in two parts" : "");
       for (const test::LayerRuntime runtime : test::layer_runtimes) {
-        const LayerOutput got = test::run_layer(layer, spec, parameters, in,
-                                                {.precision = precision_of<T>,
-                                                 .splits_backward = split,
-                                                 .runtime = runtime,
-                                                 .expert_imbalance = expert_imbalance});
-        CHECK(error_of(got.y, wanted.y) < tolerance);
-        CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
-        if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
-        CHECK(std::abs(got.router_losses - in.token_weight * wanted.router_losses) <=
-              tolerance * in.token_weight * wanted.router_losses);
-        if (const auto loads = got.gradients.find(ParameterName::router_bias); loads != got.gradients.end()) {
-          double sum = 0;  // a choice of each token and place
-          for (const double load : loads->second) sum += load;
-          CHECK(sum == static_cast<double>(shape.rows() * layer.active_experts));
-        }
-        CHECK(got.gradients.size() == wanted.parameters.size() + got.gradients.count(ParameterName::router_bias));
-        for (const auto& [name, derivatives] : wanted.parameters) {
-          INFO("parameter ", static_cast<int>(name));
-          CHECK(error_of(got.gradients.at(name), derivatives) < tolerance);
-        }
+        compare_one<T>(layer, spec, parameters, in, wanted, tolerance,
+                       {.precision = precision_of<T>,
+                        .splits_backward = split,
+                        .runtime = runtime,
+                        .expert_imbalance = expert_imbalance,
+                        .lsh = lsh});
       }
     }
   }
@@ -398,6 +410,32 @@ void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int l
 
 constexpr double fp32 = 1e-5;
 constexpr double bf16 = 4e-2;
+
+std::vector<StrategySpec> compressing_strategies() {
+  std::vector<StrategySpec> out = exchanging_strategies();
+  for (StrategySpec& spec : out) spec.dispatch = DispatchKind::lsh;
+  return out;
+}
+
+// With compressed dispatch, in the buckets of the ranks of each strategy.
+void compare_compressed(const LayerSpec& layer, test::Tokens shape, const LshOptions& lsh, double expert_imbalance) {
+  INFO("seed ", seed);
+  std::mt19937 random(seed);
+  const Parameters parameters = random_parameters<float>(random, layer);
+  const LayerInput in = random_input<float>(random, layer, shape);
+  int compared = 0;
+  for (const StrategySpec& spec : compressing_strategies()) {
+    if (!is_fit(layer, spec, shape.samples, shape.sequence)) continue;
+    INFO("strategy ", strategy_text(spec));
+    test::reference::RowBuckets buckets{.options = lsh, .layer = 1, .source = test::sources_of_rows(spec, shape)};
+    const Reference wanted = reference_of(random, layer, parameters, in, &buckets);
+    // Some have several rows.
+    CHECK(static_cast<double>(buckets.found.size()) < 0.9 * static_cast<double>(shape.rows() * layer.active_experts));
+    compare_one<float>(layer, spec, parameters, in, wanted, fp32, {.expert_imbalance = expert_imbalance, .lsh = lsh});
+    ++compared;
+  }
+  CHECK(compared >= 20);
+}
 
 }  // namespace
 
@@ -450,6 +488,48 @@ TEST_CASE("Rows of experts beyond their memory come in more rounds, with the sam
   LayerSpec layer = expert_block(8, 2, {.balance_loss = 0.2});
   for (const double imbalance : {1.0, 0.4, 0.05})
     compare<float>(layer, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies(), imbalance);
+}
+
+TEST_CASE("Experts that get means of tokens agree with finite differences, whatever ranks share them") {
+  LayerSpec layer = expert_block(8, 3, {.renormalise = false, .scale = 2.5, .z_loss = 0.05});
+  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 1, .width = 2}, 1.5);
+  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 2, .width = 1, .residual = ResidualKind::off},
+                     0.2);
+  layer.shared_ffn = 24;
+  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 1, .width = 1}, 0.05);
+  layer.router.residual_gain = true;
+  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 1, .width = 2, .residual = ResidualKind::scaled},
+                     1.5);
+}
+
+TEST_CASE("Compressed dispatch with a bucket for each choice is plain dispatch, whatever ranks share the experts") {
+  const LshOptions falls_back{.hashes = 1, .width = 1, .most_rate = 0};
+  const LshOptions wide{.hashes = 24, .width = 64};
+  LayerSpec layer =
+      expert_block(8, 2, {.kind = RouterKind::sigmoid, .groups = 2, .top_groups = 1, .balance_loss = 0.3});
+  layer.shared_ffn = 24;
+  for (const LshOptions& lsh : {falls_back, wide})
+    for (const double imbalance : {1.5, 0.2}) {
+      compare<float>(layer, {.sequence = 24, .samples = 4}, fp32, 20, compressing_strategies(), imbalance, lsh);
+      compare<bfloat16>(expert_block(4, 4, {.balance_loss = 0.2}), {.sequence = 24, .samples = 4}, bf16, 20,
+                        compressing_strategies(), imbalance, lsh);
+    }
+  std::mt19937 random(seed);
+  const Parameters parameters = random_parameters<float>(random, layer);
+  const LayerInput in = random_input<float>(random, layer, {.sequence = 24, .samples = 4});
+  for (StrategySpec spec : compressing_strategies()) {
+    if (!is_fit(layer, spec, 4, 24)) continue;
+    INFO("seed ", seed, ", strategy ", strategy_text(spec));
+    const LayerOutput compressed = test::run_layer(layer, spec, parameters, in, {.lsh = falls_back});
+    spec.dispatch = DispatchKind::plain;
+    const LayerOutput plain = test::run_layer(layer, spec, parameters, in);
+    CHECK(error_of(compressed.y, plain.y) < 1e-6);
+    CHECK(error_of(compressed.dx, plain.dx) < 1e-6);
+    for (const auto& [name, gradient] : plain.gradients) {
+      INFO("parameter ", static_cast<int>(name));
+      CHECK(error_of(compressed.gradients.at(name), gradient) < 1e-6);
+    }
+  }
 }
 
 TEST_CASE("Blocks of other families with experts agree with finite differences in double precision") {

@@ -75,7 +75,8 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
                           .precision = precision_of<T>,
                           .stages = 2,
                           .splits_backward = splits_backward,
-                          .expert_imbalance = options.expert_imbalance};
+                          .expert_imbalance = options.expert_imbalance,
+                          .lsh = options.lsh};
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
   const ActivationLayout layout = activation_layout(spec, 0, in.shape.samples, in.shape.sequence);
   const BundlePart arriving = layer.before(layer.place.arrives);
@@ -110,7 +111,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
 
     const auto context =
         runtime::make_context(host, transient, world, 0, spec, in.shape.samples / spec.data, in.shape.sequence, true,
-                              false, Precision::fp32, options.expert_imbalance);
+                              false, Precision::fp32, options.expert_imbalance, options.lsh);
     const runtime::LayerArguments<T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
                                             .loss = {.weight = static_cast<float>(in.token_weight)},
                                             .token_weight = in.token_weight};
@@ -244,6 +245,22 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
 }
 
 }  // namespace
+
+std::vector<int> sources_of_rows(const StrategySpec& spec, Tokens shape) {
+  std::vector<int> out(reference::at(shape.rows()), -1);
+  const bool cut = spec.sequence == SequenceKind::megatron;
+  const ActivationLayout layout = cut ? activation_layout(spec, 0, shape.samples, shape.sequence)
+                                      : region_layout(spec, 0, shape.samples, shape.sequence);
+  for (int rank = 0; rank < spec.ranks(); ++rank) {
+    std::vector<Region> pieces;
+    for (int i = 0; i < layout.pieces(); ++i) pieces.push_back(layout.region(rank, i));
+    const std::int64_t share = shape.rows() / spec.ranks();
+    for_each_row(pieces, shape.samples, [&](std::int64_t local, std::int64_t whole) {
+      if (cut || local / share == spec.tensor_rank(rank)) out[reference::at(whole)] = rank;
+    });
+  }
+  return out;
+}
 
 LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Parameters& parameters,
                       const LayerInput& in, const LayerRunOptions& options) {

@@ -50,7 +50,11 @@ struct LayerRunOptions {
   bool splits_backward = false;           ///< backward comes in two parts
   LayerRuntime runtime = LayerRuntime::layer;
   double expert_imbalance = program::default_expert_imbalance;
+  LshOptions lsh{};
 };
+
+/// The rank that sends each row (token, sample) of a whole tensor to experts.
+std::vector<int> sources_of_rows(const StrategySpec& spec, Tokens shape);
 
 /// One forward and backward pass of `layer` under `spec`.
 LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Parameters& parameters,

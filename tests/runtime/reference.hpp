@@ -11,9 +11,12 @@
 #include <numbers>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <galvatron/model/spec.hpp>
+#include <galvatron/runtime/lsh.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::test {
@@ -214,6 +217,40 @@ inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
   return g;
 }
 
+/// Rows that a rank sends to an expert as means of those that hash alike; see runtime/lsh.hpp.
+struct RowBuckets {
+  LshOptions options;
+  int layer = 0;                                                            ///< the layer's number
+  std::vector<int> source;                                                  ///< the rank that sends a row
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> found{};  ///< rows, with the weight's number: fixed
+                                                                            ///< by the first call
+  std::vector<std::int64_t> expert{};                                       ///< of a bucket
+  std::vector<std::int64_t> chosen{};                                       ///< of the rows: fixed, too
+  std::vector<float> drawn{};                                               ///< rotations
+
+  [[nodiscard]] std::vector<std::int64_t> codes_of(const double* x, std::int64_t h) {
+    if (drawn.empty()) {
+      drawn.resize(at(options.rotation_elements(h)));
+      runtime::draw_rotations(runtime::Rotation::drawn, options.seed, layer,
+                              {drawn.data(), static_cast<std::int64_t>(drawn.size())});
+    }
+    std::vector<std::int64_t> out;
+    for (std::int64_t hash = 0; hash < options.hashes; ++hash) {
+      std::int64_t nearest = 0;
+      double most = -1;
+      for (std::int64_t i = 0; i < options.width; ++i) {
+        double v = 0;
+        for (std::int64_t c = 0; c < h; ++c)
+          v += x[c] * static_cast<double>(drawn[at((hash * options.width + i) * h + c)]);
+        if (std::abs(v) > most) nearest = v < 0 ? options.width + i : i;
+        most = std::max(most, std::abs(v));
+      }
+      out.push_back(nearest);
+    }
+    return out;
+  }
+};
+
 /// What the experts of a block give for n (rows, H), and the losses of their router as sums over rows: each row
 /// weighs 1.
 struct Experts {
@@ -221,7 +258,8 @@ struct Experts {
   double losses = 0;  ///< with their coefficients
   Tensor loads;       ///< choices of each expert
 };
-inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& n) {
+inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& n,
+                       RowBuckets* buckets = nullptr) {
   using Name = ParameterName;
   const RouterSpec& router = layer.router;
   const std::int64_t count = layer.experts;
@@ -243,6 +281,17 @@ inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& 
   const std::int64_t groups = router.balance_scope == BalanceScope::sequence ? tokens.samples : 1;  // counted apart
   std::vector<Tensor> counts(at(groups), Tensor(at(count), 0.0));
   std::vector<Tensor> probabilities(at(groups), Tensor(at(count), 0.0));
+  const auto of_expert = [&](std::int64_t e, const Tensor& x) {
+    const auto weight = [&](Name name) {
+      const Tensor& all = p.at(name);
+      const auto size = static_cast<std::int64_t>(all.size()) / count;
+      return Tensor(all.begin() + e * size, all.begin() + (e + 1) * size);
+    };
+    return linear(activation(layer, linear(x, weight(Name::mlp_in_weight), nullptr, h)), weight(Name::mlp_out_weight),
+                  nullptr, layer.ffn);
+  };
+  Tensor weights;  // of the choices, (rows, k)
+  std::vector<std::int64_t> choices;
   for (std::int64_t row = 0; row < tokens.rows(); ++row) {
     Tensor parts(at(count));  // in proportion to the probabilities
     Tensor scores(at(count));
@@ -267,27 +316,55 @@ inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& 
       open.assign(at(router.groups), false);
       for (const std::int64_t g : largest(of_groups, router.top_groups, {true})) open[at(g)] = true;
     }
-    const std::vector<std::int64_t> chosen = largest(scores, k, open);
+    std::vector<std::int64_t> chosen = largest(scores, k, open);
+    if (buckets != nullptr && !buckets->found.empty())
+      chosen.assign(buckets->chosen.begin() + row * k, buckets->chosen.begin() + (row + 1) * k);
     double of_chosen = 0;
     for (const std::int64_t e : chosen) of_chosen += parts[at(e)];
     for (const std::int64_t e : chosen) {
       const double divisor = router.renormalise ? of_chosen : sigmoid ? 1.0 : sum;
       const double weight = router.scale * parts[at(e)] / divisor;
       out.loads[at(e)] += 1;
-      const auto of_expert = [&](Name name) {
-        const Tensor& all = p.at(name);
-        const auto size = static_cast<std::int64_t>(all.size()) / count;
-        return Tensor(all.begin() + e * size, all.begin() + (e + 1) * size);
-      };
-      const Tensor x(n.begin() + row * h, n.begin() + (row + 1) * h);
-      const Tensor y = linear(activation(layer, linear(x, of_expert(Name::mlp_in_weight), nullptr, h)),
-                              of_expert(Name::mlp_out_weight), nullptr, layer.ffn);
+      weights.push_back(weight);
+      choices.push_back(e);
+      if (buckets != nullptr) continue;
+      const Tensor y = of_expert(e, Tensor(n.begin() + row * h, n.begin() + (row + 1) * h));
       for (std::int64_t i = 0; i < h; ++i) out.y[at(row * h + i)] += weight * y[at(i)];
     }
     const auto group = at(row % groups);
     for (const std::int64_t e : sigmoid ? largest(parts, k, {true}) : chosen) counts[group][at(e)] += 1;
     for (std::int64_t e = 0; e < count; ++e) probabilities[group][at(e)] += parts[at(e)] / sum;
     out.losses += router.z_loss * std::log(exponentials) * std::log(exponentials);
+  }
+  if (buckets != nullptr) {
+    if (buckets->found.empty()) {
+      buckets->chosen = choices;
+      std::map<std::vector<std::int64_t>, std::size_t> known;
+      for (std::size_t i = 0; i < choices.size(); ++i) {
+        const auto row = static_cast<std::int64_t>(i) / k;
+        std::vector<std::int64_t> key = buckets->codes_of(n.data() + row * h, h);
+        key.push_back(choices[i]);
+        key.push_back(buckets->source[at(row)]);
+        const auto [bucket, is_new] = known.emplace(key, buckets->found.size());
+        if (is_new) buckets->found.emplace_back();
+        if (is_new) buckets->expert.push_back(choices[i]);
+        buckets->found[bucket->second].emplace_back(row, static_cast<std::int64_t>(i));
+      }
+    }
+    for (std::size_t j = 0; j < buckets->found.size(); ++j) {
+      Tensor mean(at(h), 0.0);
+      const auto& members = buckets->found[j];
+      for (const auto& [row, choice] : members)
+        for (std::int64_t i = 0; i < h; ++i) mean[at(i)] += n[at(row * h + i)] / static_cast<double>(members.size());
+      const Tensor y = of_expert(buckets->expert[j], mean);
+      const Tensor* gains = find(p, Name::residual_gain);
+      const double gain = gains != nullptr                                 ? (*gains)[at(buckets->expert[j])]
+                          : buckets->options.residual == ResidualKind::off ? 0.0
+                                                                           : 1.0;
+      for (const auto& [row, choice] : members)
+        for (std::int64_t i = 0; i < h; ++i)
+          out.y[at(row * h + i)] += weights[at(choice)] * (y[at(i)] + gain * (n[at(row * h + i)] - mean[at(i)]));
+    }
   }
   const auto counted = static_cast<double>(tokens.rows() / groups);
   for (std::size_t g = 0; g < counts.size(); ++g)
@@ -307,14 +384,15 @@ inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& 
 
 /// The MLP of a block, or its experts: n (rows, H) -> (rows, H).
 /// @param router_losses  null, or grows by those of its experts
+/// @param buckets        of compressed dispatch; null: none
 inline Tensor mlp(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& n,
-                  double* router_losses = nullptr) {
+                  double* router_losses = nullptr, RowBuckets* buckets = nullptr) {
   using Name = ParameterName;
   if (layer.experts == 0) {
     const Tensor u = linear(n, p.at(Name::mlp_in_weight), find(p, Name::mlp_in_bias), layer.hidden);
     return linear(activation(layer, u), p.at(Name::mlp_out_weight), find(p, Name::mlp_out_bias), layer.ffn);
   }
-  const Experts made = experts(layer, tokens, p, n);
+  const Experts made = experts(layer, tokens, p, n, buckets);
   if (router_losses != nullptr) *router_losses += made.losses;
   return made.y;
 }
@@ -322,7 +400,7 @@ inline Tensor mlp(const LayerSpec& layer, Tokens tokens, const Parameters& p, co
 /// A block: x (rows, H) -> (rows, H).
 /// @param router_losses  null, or grows by those of its experts
 inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& x,
-                    double* router_losses = nullptr) {
+                    double* router_losses = nullptr, RowBuckets* buckets = nullptr) {
   using Name = ParameterName;
   const std::int64_t h = layer.hidden;
   const bool after = layer.norm_order == NormOrder::after;
@@ -346,7 +424,7 @@ inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, 
   Tensor x2 = linear(o, p.at(Name::attention_out_weight), find(p, Name::attention_out_bias), width);
   for (std::size_t i = 0; i < x.size(); ++i) x2[i] += x[i];
   if (after) x2 = norm1(x2);
-  Tensor y = mlp(layer, tokens, p, after ? x2 : norm2(x2), router_losses);
+  Tensor y = mlp(layer, tokens, p, after ? x2 : norm2(x2), router_losses, buckets);
   for (std::size_t i = 0; i < y.size(); ++i) y[i] += x2[i];
   return after ? norm2(y) : y;
 }

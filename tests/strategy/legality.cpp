@@ -42,6 +42,9 @@ TEST_CASE("each rule tells its reason") {
   CHECK(is_legal({.tensor = 2, .sequence = SequenceKind::megatron, .context = 2}));  // with ring attention
   CHECK(mentions(why_illegal({.data = 4, .expert = 3}), "divides their number"));
   CHECK(mentions(why_illegal({.tensor = 2, .data = 2, .expert = 4}), "divides their number"));
+  CHECK(mentions(why_illegal({.data = 4, .dispatch = DispatchKind::lsh}), "experts on other ranks"));
+  CHECK(is_legal({.data = 4, .expert = 2, .dispatch = DispatchKind::lsh}));
+  CHECK(is_legal({.tensor = 2, .data = 2, .expert_tensor = 1, .dispatch = DispatchKind::lsh}));
   CHECK(is_legal({.tensor = 2, .data = 2, .expert = 4, .expert_tensor = 1}));  // over tensor and data ranks
   CHECK(mentions(why_illegal({.expert_tensor = -1}), "tensor degree of experts"));
   CHECK(mentions(why_illegal({.tensor = 2, .data = 2, .expert = 2, .strided = true}), "not strided"));

@@ -62,6 +62,18 @@ TEST_CASE("experts are spread as a type says, or as a degree of run time says") 
   CHECK(StrategyOf<StrategySpec{.tensor = 2, .data = 2, .expert = 2}>::spec.expert == 2);
 }
 
+TEST_CASE("how tokens go to experts is a kind of a type") {
+  using Compressed = Strategy<ExpertParallel<>, ExpertDispatch<lsh>>;
+  const StrategySpec spec{.data = 4, .expert = 2, .dispatch = DispatchKind::lsh};
+  CHECK(Compressed::accepts(spec));
+  CHECK_FALSE(Compressed::accepts({.data = 4, .expert = 2}));
+  CHECK_FALSE(Strategy<ExpertParallel<>>::accepts(spec));
+  CHECK(Compressed::of(spec).spec() == spec);
+  CHECK(is_instantiated(InstantiatedStrategies{}, spec));
+  CHECK(strategy_text(spec) == "dp4 ep2 lsh");
+  CHECK(StrategyOf<StrategySpec{.data = 4, .expert = 2, .dispatch = DispatchKind::lsh}>::spec.compresses_tokens());
+}
+
 TEST_CASE("what is illegal is refused with the rule") {
   CHECK(not_instantiated<InstantiatedStrategies>({.zero = 3}).message.find("data degree of at least 2") !=
         std::string::npos);

@@ -63,6 +63,13 @@ TEST_CASE("experts are spread over any ranks of a stage, whole or with its tenso
     }
   }
   CHECK(exchanging > 1000);
+  const std::size_t plain = strategies(space, 8).size();
+  space.dispatch = {DispatchKind::lsh};
+  CHECK(strategies(space, 8).size() == plain);
+  for (const StrategySpec& spec : strategies(space, 8)) {
+    CHECK(is_legal(spec));
+    CHECK(spec.compresses_tokens() == spec.exchanges_tokens());
+  }
   const auto degrees = [](const std::string& text, int tensor, int ranks) {
     Space parsed = value_or_throw(parse_space(text));
     parsed.experts = 8;

@@ -225,6 +225,47 @@ class ExpertCounts {
     }
     permute(out);
   }
+  // Compressed dispatch, at the stated rate.
+
+  constexpr void compress(op::WorkList& out) const {
+    const LshOptions& lsh = s_.batch.lsh;
+    const auto hash = [&](std::int64_t rows, std::int64_t times) {
+      push_times(out, compute(op::Kind::gemm_nt, rows, lsh.columns(), s_.h), times);
+      push_times(out, compute(op::Kind::softmax_statistics, rows, lsh.columns()), times);
+    };
+    const std::int64_t rows = of(program::Letter::own_rows);
+    hash(LshOptions::most_rotated, rows / LshOptions::most_rotated);
+    hash(rows % LshOptions::most_rotated, rows % LshOptions::most_rotated > 0 ? 1 : 0);
+    out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * lsh.hashes * 4));
+    permute(out);
+  }
+  /// Gains that are not in fp32 are converted.
+  constexpr void read_gains(op::WorkList& out) const {
+    if (!s_.layer.router.residual_gain || s_.e == 4) return;
+    out.push(compute(op::Kind::fill, s_.layer.experts * 4));
+    out.push(compute(op::Kind::add, s_.layer.experts));
+  }
+  constexpr void compressed_forward(op::WorkList& out) const {
+    exchange(out, rows_bytes());
+    out.push(product(op::Kind::gemm_nt, inputs(), s_.h));
+    out.push(compute(op::Kind::activation_forward, computed_rows(), width()));
+    out.push(product(op::Kind::gemm_nt, s_.h, width()));
+    collect(out);
+  }
+  constexpr void compressed_backward(op::WorkList& out) const {
+    exchange(out, rows_bytes());
+    out.push(product(op::Kind::gemm_nn, width(), s_.h));
+    out.push(compute(op::Kind::activation_forward, computed_rows(), width()));
+    out.push(compute(op::Kind::activation_backward, computed_rows(), width()));
+    out.push(product(op::Kind::gemm_tn, s_.h, width()));
+    out.push(product(op::Kind::gemm_tn, inputs(), s_.h));
+    out.push(product(op::Kind::gemm_nn, s_.h, inputs()));
+    collect(out);
+  }
+  /// Tokens to the order of their experts, or back; the same with buckets of them.
+  constexpr void permute(op::WorkList& out) const {
+    out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * s_.h * s_.e));
+  }
   constexpr void route_backward(op::WorkList& out) const {
     const std::int64_t bytes = s_.rows * s_.layer.active_experts * 4;
     if (s_.spec.tensor > 1 && !(exchanges() && s_.cut))
@@ -242,25 +283,31 @@ class ExpertCounts {
   /// The same product for each expert.
   [[nodiscard]] constexpr op::Work product(op::Kind kind, std::int64_t n, std::int64_t k) const {
     const std::int64_t experts = s_.layer.experts / s_.spec.expert;
-    const std::int64_t rows = divide_up(of(program::Letter::expert_rows), experts);
+    const std::int64_t rows = divide_up(computed_rows(), experts);
     op::Work work = kind == op::Kind::gemm_tn ? compute(kind, n, k, rows) : compute(kind, rows, n, k);
     work.times = static_cast<std::int32_t>(experts);
     work.grouped = true;
     if (kind == op::Kind::gemm_tn) work.writes_one_in = s_.writes_one_in(graph_);
     return work;
   }
-  /// Tokens to the order of their experts, or back.
-  constexpr void permute(op::WorkList& out) const {
-    out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * s_.h * s_.e));
-  }
   /// Rows come back from every part of an expert, and are added.
   constexpr void collect(op::WorkList& out) const {
     exchange(out, rows_bytes());
-    push_times(out, compute(op::Kind::add, of(program::Letter::routed_rows) * s_.h), s_.spec.etp() - 1);
+    push_times(out, compute(op::Kind::add, sent_rows() * s_.h), s_.spec.etp() - 1);
+  }
+  [[nodiscard]] constexpr bool compresses() const { return s_.spec.compresses_tokens(); }
+  /// Rows of experts that they compute, and that a rank sends: means of tokens where dispatch is compressed.
+  [[nodiscard]] constexpr std::int64_t computed_rows() const {
+    const std::int64_t rows = of(program::Letter::expert_rows);
+    return compresses() ? s_.batch.lsh.buckets(rows) : rows;
+  }
+  [[nodiscard]] constexpr std::int64_t sent_rows() const {
+    const std::int64_t rows = of(program::Letter::routed_rows);
+    return compresses() ? s_.batch.lsh.buckets(rows) : rows;
   }
   /// Elements that a rank sends, in equal parts.
   [[nodiscard]] constexpr std::int64_t sent(std::int64_t width) const {
-    return round_up(of(program::Letter::routed_rows) * s_.spec.etp() * width, s_.spec.exchange_ranks());
+    return round_up(sent_rows() * s_.spec.etp() * width, s_.spec.exchange_ranks());
   }
   [[nodiscard]] constexpr std::int64_t rows_bytes() const { return sent(s_.h) * s_.e; }
   [[nodiscard]] constexpr std::int64_t weights_bytes() const { return sent(1) * 4; }

@@ -9,6 +9,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
 #include <galvatron/program/extent.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 
 namespace galvatron::cost {
 
@@ -29,6 +30,7 @@ struct Batch {
   bool overlap = true;
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
   double expert_imbalance = program::default_expert_imbalance;  ///< rows of the rank with most over the mean
+  LshOptions lsh;                                               ///< of layers with compressed dispatch
 };
 
 /// What one rank does and keeps for one layer.

@@ -55,6 +55,7 @@ class Fold {
       else if (buffer.storage == program::Storage::deferred)
         out.deferred += bytes(buffer);
     }
+    if (has_rotations()) out.states += Bytes{aligned_bytes(shape_.batch.lsh.rotation_elements(shape_.h) * shape_.e)};
     if (p_.splits) {
       const std::int64_t whole = store_of(ParameterPart::rest).whole();
       out.deferred += Bytes{aligned_bytes(whole * shape_.e) + aligned_bytes(whole * 4)};
@@ -65,6 +66,19 @@ class Fold {
     }
     return out;
   }
+  /// The messages of both passes that take tokens to the ranks of their experts and back.
+  [[nodiscard]] constexpr op::WorkList expert_messages() const {
+    op::WorkList steps;
+    for (const program::Phase phase : {program::Phase::forward, program::Phase::backward})
+      for (const Step& step : p_.steps(phase))
+        if (step.code == Code::exchange_counts || step.code == Code::exchange_forward ||
+            step.code == Code::exchange_backward)
+          add(step, steps);
+    op::WorkList out;
+    for (const op::Work& work : steps)
+      if (is_communication(work.kind)) out.push(work);
+    return out;
+  }
 
  private:
   using Code = program::Code;
@@ -73,7 +87,8 @@ class Fold {
   static constexpr program::Numbers numbers_of(const program::LayerProgram& program, const StrategySpec& spec,
                                                const Batch& batch) {
     const LayerSpec& layer = program.graph.layer;
-    program::Numbers out(layer, spec, batch.microbatch, batch.sequence, batch.precision, -1, batch.expert_imbalance);
+    program::Numbers out(layer, spec, batch.microbatch, batch.sequence, batch.precision, -1, batch.expert_imbalance,
+                         batch.lsh);
     if (program.options.whole_logits)
       out.set(program::Letter::chunk,
               out(layer.head == HeadKind::classifier ? program::Letter::samples : program::Letter::rows));
@@ -191,6 +206,30 @@ class Fold {
         return experts().backward(out);
       case Code::route_backward:
         return experts().route_backward(out);
+      case Code::compress:
+        return experts().compress(out);
+      case Code::exchange_bounds:
+        experts().exchange_counts(out);
+        return push(K::add, numbers_(program::Letter::routed_rows) * n);
+      case Code::bucket_means:
+      case Code::compress_gradient:
+        return experts().permute(out);
+      case Code::decompress:
+      case Code::decompress_gradient:
+        experts().read_gains(out);
+        return experts().permute(out);
+      case Code::bucket_weights_back:
+        experts().read_gains(out);
+        return push(K::add, numbers_(program::Letter::routed_rows) * n);
+      case Code::residual_gradient:
+        push(K::fill, layer_.experts * 4);
+        push(K::add, numbers_(program::Letter::routed_rows) * n);
+        if (shape_.spec.tensor > 1 && !shape_.cut) out.push(shape_.tensor_group(K::all_reduce, layer_.experts * 4));
+        return push(K::add, layer_.experts);
+      case Code::compressed_forward:
+        return experts().compressed_forward(out);
+      case Code::compressed_backward:
+        return experts().compressed_backward(out);
       case Code::gate:
       case Code::gate_backward:
         return push(K::add, m * n);
@@ -266,6 +305,7 @@ class Fold {
     return shape_.attention(kind, of(step.m), of(step.n), of(step.k), of(step.l), layer_.causal && !crosses);
   }
 
+  [[nodiscard]] constexpr bool has_rotations() const { return layer_.experts > 0 && shape_.spec.compresses_tokens(); }
   [[nodiscard]] constexpr ExpertCounts experts() const { return {shape_, p_.graph, numbers_}; }
 
   // ---- parameters

@@ -17,6 +17,7 @@
 #include <galvatron/cost/shape.hpp>
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/program/lower.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -49,12 +50,12 @@ class LayerPrograms {
     const std::size_t sequence =
         static_cast<std::size_t>(spec.sequence) + (spec.uses_ring() ? sequence_kinds.size() : 0);
     const std::size_t recompute = layer_.kind == LayerKind::block ? static_cast<std::size_t>(spec.recompute) : 0;
-    const std::size_t exchange = layer_.experts > 0 && spec.exchanges_tokens() ? 1 : 0;
-    return ((sequence * recomputations + recompute) * 2 + (batch.splits_backward ? 1 : 0)) * 2 + exchange;
+    const std::size_t exchange = layer_.experts == 0 || !spec.exchanges_tokens() ? 0 : spec.compresses_tokens() ? 2 : 1;
+    return ((sequence * recomputations + recompute) * 2 + (batch.splits_backward ? 1 : 0)) * 3 + exchange;
   }
 
   LayerSpec layer_;
-  std::array<int, 2 * sequence_kinds.size() * recomputations * 4> index_{};  ///< by kind, from 1
+  std::array<int, 2 * sequence_kinds.size() * recomputations * 6> index_{};  ///< by kind, from 1
   std::vector<program::LayerProgram> programs_;
 };
 
@@ -102,6 +103,13 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
   LayerCounts out = pass_counts(spec, batch, program);
   if (layer.kind == LayerKind::block) out.add(parameter_counts(spec, batch, program));
   return out;
+}
+
+/// The messages of one micro-batch that take tokens of `layer` to the ranks of their experts and back, in both passes.
+constexpr op::WorkList expert_messages(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  LayerPrograms programs(layer);
+  programs.add(spec, batch);
+  return detail::Fold(programs.of(spec, batch), spec, batch).expert_messages();
 }
 
 /// The head's forward pass alone: its counts carry the backward pass too.

@@ -25,6 +25,7 @@
 #include <galvatron/device/kernels/router.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 
 namespace galvatron::device {
 
@@ -185,7 +186,7 @@ struct TokenBuckets {
   View<std::int32_t> bounds{};         ///< (E + 1): the buckets of expert e are [bounds[e], bounds[e + 1])
 
   /// Places of the table that number_buckets() searches.
-  static constexpr std::int64_t table_places(std::int64_t rows) { return kernels::CrossPolytope::padded(2 * rows); }
+  static constexpr std::int64_t table_places(std::int64_t rows) { return LshOptions::table_places(rows); }
 };
 
 /// How much of a token's distance from its bucket's mean is added to what an expert makes of the mean.
@@ -201,7 +202,8 @@ enum StepSum : std::uint8_t {
   other_losses,                                   ///< sums of the losses inside of the model
   balance_loss = other_losses + most_losses - 1,  ///< of routers, as it is in the model's loss
   z_loss,                                         ///< the same
-  step_sums                                       ///< their number
+  bucket_sums,                                    ///< four of Device::bucket_distances(), of all layers
+  step_sums = bucket_sums + 4                     ///< their number
 };
 /// Where a loss is summed: 0 that of the last layer, then the others in the order of the layers.
 constexpr int sum_of_loss(int loss) { return loss == 0 ? loss_sum : other_losses + loss - 1; }
@@ -329,7 +331,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.gemm_grouped(op::Kind::gemm_nt, /*experts=*/n, /*rows=*/n, n, n, /*offsets=*/tokens, cf, cf, f,
                  /*accumulate=*/false);
   // Of y = w g with g an activation of u: d (rows, n) is the gradient of w g and becomes w g; du from it; d_weights
-  // (rows) by choice, 0 where dropped. du may be u. An empty order: row i is of choice i.
+  // (rows) by choice, 0 where dropped. du may be u. An empty order: row i is of choice i; empty weights: 1;
+  // empty d_weights are not made.
   d.expert_activation_backward(ActivationKind::gelu, /*rows=*/n, n, /*order=*/tokens, /*weights=*/cf, /*u=*/cf, /*d=*/f,
                                /*du=*/f, /*d_weights=*/f);
   // y = x * sigmoid(l), l (rows); and its gradients, of which dx may be x or dy.
@@ -350,7 +353,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // sums (buckets, width), added in fp32 in order, of the rows of x (tokens, width) times the weights of the choices
   // (tokens, k; empty: 1); where `mean`, divided by their number.
   d.bucket_sums(buckets, /*width=*/n, /*mean=*/true, /*weights=*/cf, /*x=*/cf, /*sums=*/f);
-  // sums (2) += the squares of x - c of all rows, and those of x: in double and in a fixed order.
+  // sums (4) += the squares of x - c of all rows, those of x, the rows, and their buckets: in double and in a fixed
+  // order.
   d.bucket_distances(buckets, n, /*x=*/cf, /*c=*/cf, /*sums=*/sum);
   // y (tokens, width) = the sum over a token's choices, in order, of weight * (e + gain * (x - c)), with the rows of e
   // and c (buckets, width) of their buckets. Dropped choices (places -1) add nothing; empty weights: 1.

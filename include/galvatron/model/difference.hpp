@@ -116,6 +116,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("rate of the experts' biases", a.router.bias_rate, router.bias_rate);
   f("capacity of experts", a.router.capacity, router.capacity);
   f("choices that are dropped", a.router.drops, router.drops);
+  f("gains of the experts' residuals", a.router.residual_gain, router.residual_gain);
   f("kind of layer", a.kind, kind);
   f("share of the sequence", a.tokens, tokens);
   f("share of the encoder's output", a.memory, memory);
@@ -145,7 +146,8 @@ inline ModelSpec without_training_settings(ModelSpec model) {
                     .renormalise = router.renormalise,
                     .scale = router.scale,
                     .groups = router.groups,
-                    .top_groups = router.top_groups};
+                    .top_groups = router.top_groups,
+                    .residual_gain = router.residual_gain};
   };
   for (LayerSpec& block : model.blocks) reset(block);
   reset(model.embedding);

@@ -107,8 +107,8 @@ struct Node {
   std::array<int, 3> inputs{-1, -1, -1};  ///< tensors
   int output = -1;                        ///< tensor; -1 of a loss
   /// Weight and bias, gamma and beta (gammas of queries and keys), a table (and a bias); of experts router, inputs,
-  /// outputs, bias of the choice.
-  std::array<int, 4> weights{-1, -1, -1, -1};
+  /// outputs, bias of the choice, gain of residuals.
+  std::array<int, 5> weights{-1, -1, -1, -1, -1};
   NormKind norm{};
   ActivationKind activation{};
   std::int64_t heads = 0;       ///< that are turned
@@ -344,9 +344,10 @@ class Builder {
           "attention's operands have queries, and the sections keys and values, of the layer's heads");
     return binary(Kind::cross_attend, q, keys_and_values, width_of(q));
   }
-  /// @param bias  of the choice
-  constexpr Tensor experts(Tensor x, Weight router, Weight in, Weight out, Weight bias = {}) {
+  /// @param bias  of the choice  @param gain  of residuals
+  constexpr Tensor experts(Tensor x, Weight router, Weight in, Weight out, Weight bias = {}, Weight gain = {}) {
     Node node = unary(Kind::experts, x, shape_of(x), {router, in, out, bias});
+    node.weights[4] = gain.id;
     node.activation = graph_.layer.activation;
     for (const Weight w : {router, in, out}) factor_of_product(w);
     return push(node);
@@ -372,7 +373,7 @@ class Builder {
   }
   constexpr Tensor mean(Tensor x) { return push(unary(Kind::mean, x, {width_of(x), Rows::samples})); }
   constexpr void cross_entropy(Tensor x, Weight table, Weight bias = {}) {
-    push({.operation = Kind::cross_entropy, .inputs = {x.id, -1, -1}, .weights = {table.id, bias.id, -1, -1}});
+    push({.operation = Kind::cross_entropy, .inputs = {x.id, -1, -1}, .weights = {table.id, bias.id, -1, -1, -1}});
   }
   /// What goes to other layers: the first output, then the second.
   constexpr void output(Tensor y) {
@@ -425,7 +426,7 @@ class Builder {
     return {.operation = operation,
             .inputs = {x.id, -1, -1},
             .output = tensor(result),
-            .weights = {weights[0].id, weights[1].id, weights[2].id, weights[3].id}};
+            .weights = {weights[0].id, weights[1].id, weights[2].id, weights[3].id, -1}};
   }
   constexpr Tensor binary(Kind operation, Tensor a, Tensor b, const Width& width) {
     Node node = unary(operation, a, {width, rows_of(a)});

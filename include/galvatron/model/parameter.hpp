@@ -58,6 +58,7 @@ enum class ParameterName : std::uint8_t {
   latent_down_weight,  ///< (rank, H)
   latent_up_weight,    ///< (A * (head_dim - rotary_dim + value_dim), rank): rows of keys, of all heads, then values
   key_rotary_weight,   ///< (rotary_dim, H)
+  residual_gain,       ///< (experts): see RouterSpec
 };
 
 /// Their names in files, in this order.
@@ -76,7 +77,7 @@ inline constexpr auto parameter_names = std::to_array<std::string_view>(
      "router_bias", "shared_in_weight", "shared_out_weight", "shared_gate_weight"});
 inline constexpr auto late_parameter_names =
     std::to_array<std::string_view>({"query_gamma", "key_gamma", "query_down_weight", "query_up_weight",
-                                     "latent_down_weight", "latent_up_weight", "key_rotary_weight"});
+                                     "latent_down_weight", "latent_up_weight", "key_rotary_weight", "residual_gain"});
 static_assert(static_cast<std::size_t>(ParameterName::shared_gate_weight) + 1 == parameter_names.size());
 
 /// Parameters of layers that are not of this library: so many names.
@@ -84,7 +85,7 @@ inline constexpr int user_parameters = 16;
 inline constexpr int first_user_parameter = 40;
 inline constexpr int first_late_parameter = static_cast<int>(ParameterName::query_gamma);
 static_assert(first_user_parameter + user_parameters == first_late_parameter);
-static_assert(static_cast<std::size_t>(ParameterName::key_rotary_weight) + 1 ==
+static_assert(static_cast<std::size_t>(ParameterName::residual_gain) + 1 ==
               first_late_parameter + late_parameter_names.size());
 /// The i-th of them; from 0.
 constexpr ParameterName user_parameter(int i) { return static_cast<ParameterName>(first_user_parameter + i); }

@@ -97,6 +97,7 @@ struct RouterSpec {
                          ///< (Wang et al., 2024)
   double capacity = 0;   ///< an expert takes ceil(k T / E * capacity) choices of a micro-batch; 0: all
   DropOrder drops = DropOrder::position;
+  bool residual_gain = false;  ///< an expert that gets means of tokens has a gain of their distances from the means
 
   friend constexpr bool operator==(const RouterSpec&, const RouterSpec&) = default;
   [[nodiscard]] constexpr bool has_losses() const { return balance_loss > 0 || z_loss > 0; }

@@ -45,6 +45,7 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
   plan.trainer = options.trainer;
   plan.moments = options.moments;
   plan.expert_imbalance = options.expert_imbalance;
+  plan.lsh = options.lsh;
   plan.overlap = cost::can_overlap(cluster);
   plan.microbatches = candidate.microbatches;
   plan.schedule = candidate.schedule;
@@ -61,6 +62,35 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
   plan.embedding = candidate.embedding.without_experts();
   plan.head = candidate.head.without_experts();
   return plan;
+}
+
+/// The rate of compressed dispatch (buckets over choices) at which a micro-batch takes as long as with plain dispatch,
+/// by the plan's prices, over all layers that compress: above it compression does not pay. 0: it never does, 1: always.
+inline double break_even_rate(Plan plan, const ModelSpec& model, const Cluster& cluster) {
+  const auto seconds = [&] {
+    const cost::Batch batch = batch_of(plan);
+    Seconds sum;
+    const LayerSpec* previous = nullptr;
+    cost::LayerSeconds priced;
+    for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+      const LayerSpec& layer = model.blocks[i];
+      if (layer.experts == 0 || !plan.layers[i].exchanges_tokens()) continue;
+      const bool again = previous != nullptr && previous->costs_like(layer) && plan.layers[i] == plan.layers[i - 1];
+      if (!again)
+        priced = cost::layer_seconds(cost::layer_counts(layer, plan.layers[i], batch), plan.layers[i], plan.precision,
+                                     cluster, plan.ranks());
+      previous = &layer;
+      sum += priced.forward + priced.backward;
+    }
+    return sum.value;
+  };
+  plan.lsh.rate = 1;
+  const double most = seconds();
+  plan.lsh.rate = 0.5;
+  const double half = seconds();
+  for (StrategySpec& spec : plan.layers) spec.dispatch = DispatchKind::plain;
+  const double plain = seconds();
+  return most > half ? std::clamp(1 - (most - plain) / (2 * (most - half)), 0.0, 1.0) : plain >= half ? 1.0 : 0.0;
 }
 
 /// A plan in a few words: `pp4 m16: tp4 dp64 zero1`; the strategy is that of most layers, `+n` counts others.
@@ -127,6 +157,8 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
   out.statistics = found->statistics;
   if (!out.feasible) return out;
   out.plan = plan_of(found->best, model, cluster, *options);
+  if (options->lsh_falls_back && std::ranges::any_of(out.plan.layers, &StrategySpec::compresses_tokens))
+    out.plan.lsh.most_rate = break_even_rate(out.plan, model, cluster);
   auto cost = cost_of(out.plan, model, cluster);
   if (!cost)
     return tl::unexpected<Error>(

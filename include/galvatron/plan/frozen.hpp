@@ -15,6 +15,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/compose.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -43,6 +44,7 @@ struct FrozenPlan {
   Precision moments = Precision::fp32;
   bool overlap = true;
   double expert_imbalance = program::default_expert_imbalance;
+  LshOptions lsh;
   std::array<PlanStage, Stages> stages{};
   std::array<FrozenRun, Runs> runs{};
   StrategySpec embedding;
@@ -84,6 +86,7 @@ struct FrozenPlan {
     out.moments = moments;
     out.overlap = overlap;
     out.expert_imbalance = expert_imbalance;
+    out.lsh = lsh;
     out.stages.assign(stages.begin(), stages.end());
     for (const FrozenRun& run : runs)
       out.layers.insert(out.layers.end(), static_cast<std::size_t>(run.layers), run.strategy);

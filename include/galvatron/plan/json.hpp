@@ -35,6 +35,7 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 
 namespace galvatron {
 
@@ -112,6 +113,8 @@ void strategy_fields(Fields& fields, StrategySpec& spec, int version) {
   }
   if (fields.has("strided", spec.strided)) fields.field("strided", spec.strided);
   if (fields.has("expert_tensor", spec.expert_tensor != 0)) fields.field("expert_tensor", spec.expert_tensor, 1);
+  if (fields.has("dispatch", spec.dispatch != DispatchKind::plain))
+    name_field(fields, "dispatch", spec.dispatch, dispatch_kinds);
 }
 
 inline constexpr auto prediction_fields = [](auto& fields, Prediction& prediction) {
@@ -142,6 +145,15 @@ inline constexpr auto prediction_fields = [](auto& fields, Prediction& predictio
   });
 };
 
+inline constexpr auto lsh_fields = [](auto& fields, LshOptions& lsh) {
+  fields.field("hashes", lsh.hashes, 1, most_hashes);
+  fields.field("width", lsh.width, 1, most_hash_width);
+  name_field(fields, "residual", lsh.residual, residual_kinds);
+  fields.field("rate", lsh.rate, 0, 1);
+  fields.field("most_rate", lsh.most_rate, 0, 1);
+  fields.field("seed", lsh.seed, 0);
+};
+
 /// All but the version and what was predicted.
 template <class Fields>
 void plan_fields(Fields& fields, Plan& plan) {
@@ -160,6 +172,7 @@ void plan_fields(Fields& fields, Plan& plan) {
   if (fields.has("overlap", !plan.overlap)) fields.field("overlap", plan.overlap);
   if (fields.has("expert_imbalance", plan.expert_imbalance != program::default_expert_imbalance))
     fields.field("expert_imbalance", plan.expert_imbalance, 1, 1e6);
+  if (fields.has("lsh", plan.lsh != LshOptions{})) fields.object("lsh", plan.lsh, lsh_fields);
   fields.list("stages", plan.stages, [](auto& item, PlanStage& stage) {
     item.field("first_layer", stage.first_layer, 0, std::numeric_limits<int>::max() - 1);
     item.field("last_layer", stage.last_layer, 0, std::numeric_limits<int>::max() - 1);

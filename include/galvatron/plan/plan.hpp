@@ -12,6 +12,7 @@
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -79,6 +80,7 @@ struct Plan {
   Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
   bool overlap = true;  ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
+  LshOptions lsh;                                               ///< of layers with compressed dispatch
   std::vector<PlanStage> stages;
   std::vector<StrategySpec> layers;  ///< of every block
   StrategySpec embedding;            ///< on the ranks of the first stage
@@ -217,6 +219,13 @@ inline std::string why_inconsistent(const Plan& plan) {
   return why("head", plan.head, plan.stages.back());
 }
 
+/// The model with what compressed dispatch adds to it.
+inline ModelSpec with_dispatch(ModelSpec model, const LshOptions& lsh) {
+  for (LayerSpec& block : model.blocks)
+    block.router.residual_gain = block.experts > 0 && lsh.residual == ResidualKind::scaled;
+  return model;
+}
+
 /// Why a consistent plan does not suit this model; empty when it does.
 inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
   if (plan.layers.size() != model.blocks.size())
@@ -226,6 +235,12 @@ inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
     for (const LayerSpec& block : model.blocks)
       if (!block.is_plain_block())
         return "only models of GPT's and Llama's blocks are priced as another trainer runs them; leave \"trainer\" out";
+  for (const LayerSpec& block : model.blocks)
+    if (block.experts > 0 && block.router.residual_gain != (plan.lsh.residual == ResidualKind::scaled))
+      return block.router.residual_gain
+                 ? "its experts have gains of residuals, which the plan does not scale: \"lsh\": {\"residual\": "
+                   "\"scaled\"} does"
+                 : "the plan scales residuals by gains of experts, which the model does not have (with_dispatch)";
   const auto why = [&](const std::string& name, const LayerSpec& layer, const StrategySpec& spec) -> std::string {
     const auto unfit = why_unfit(layer, spec, plan.microbatch(), plan.sequence_length);
     return unfit.empty() ? std::string{} : name + " (" + strategy_text(spec) + "): " + std::string(unfit);

@@ -30,7 +30,8 @@ inline cost::Batch batch_of(const Plan& plan) {
           .trainer = plan.trainer,
           .overlap = plan.overlap,
           .moments = plan.moments,
-          .expert_imbalance = plan.expert_imbalance};
+          .expert_imbalance = plan.expert_imbalance,
+          .lsh = plan.lsh};
 }
 
 }  // namespace galvatron

@@ -344,6 +344,7 @@ class BackwardPass : ForwardPass {
     const Routed& routed = routed_[at(i)];
     const Id n = operand(x);
     const Id d_weights = fresh(of(Letter::choices), Storage::frame, Scalar::fp32);
+    if (compresses_) return route_backward(i, n, d_weights, compressed_backward(i, n, dy, d_weights));
     Step step = experts_step(exchanges_ ? Code::exchange_backward : Code::experts_backward, node);
     Id dx = -1;
     if (exchanges_) {
@@ -368,6 +369,51 @@ class BackwardPass : ForwardPass {
       push(step);
       dx = reduced(sum, x);
     }
+    route_backward(i, n, d_weights, dx);
+  }
+  constexpr Id compressed_backward(int i, Id n, Id dy, Id d_weights) {
+    const forward::Node& node = g().node(i);
+    const int x = node.inputs[0];
+    const Routed& routed = routed_[at(i)];
+    const bool has_means = full_ || has_loss_;  // this phase made them
+    const Id means = has_means ? routed.means : means_of(x, n, routed);
+    const Extent elements_of_rows = width(x).times(Letter::routed_rows);
+    Step weights = gains_step(Code::bucket_weights_back, node);
+    weights.in = listed<Operands>(dy, routed.outputs, n, means, routed.places, routed.order, routed.offsets,
+                                  routed.indices, routed.bounds);
+    weights.out[0] = id(d_weights);
+    push(weights);
+    if (node.weights[4] >= 0) {
+      Step gains = buckets_step(Code::residual_gradient, x);
+      gains.weights = weights_of(node);
+      gains.in =
+          listed<Operands>(dy, routed.weights, n, means, routed.order, routed.offsets, routed.indices, routed.bounds);
+      gains.scratch[0] = id(fresh({g().layer.experts}, Storage::frame, Scalar::fp32));
+      push(gains);
+    }
+    Step sum = buckets_step(Code::compress_gradient, x);
+    sum.in = listed<Operands>(dy, routed.weights, routed.order, routed.offsets, routed.indices, routed.bounds);
+    const Id sums = fresh(elements_of_rows);
+    sum.out[0] = id(sums);
+    push(sum);
+    Step step = experts_step(Code::compressed_backward, node);
+    step.in = listed<Operands>(means, routed.counts, routed.u, routed.rows, sums);
+    const Id d_means = fresh(elements_of_rows);
+    step.out = listed<Results>(d_means, in_place(routed.u), in_place(routed.rows));
+    compressed_scratch(step, x);
+    push(step);
+    Step back = gains_step(Code::decompress_gradient, node);
+    back.in = listed<Operands>(dy, d_means, sums, routed.weights, routed.places, routed.order, routed.offsets,
+                               routed.indices, routed.bounds);
+    const Id local = exchanged(fresh(elements(x)));
+    back.out[0] = id(local);
+    push(back);
+    return gathered(local, x);
+  }
+  constexpr void route_backward(int i, Id n, Id d_weights, Id dx) {
+    const forward::Node& node = g().node(i);
+    const int x = node.inputs[0];
+    const Routed& routed = routed_[at(i)];
     Step route{.code = Code::route_backward, .m = rows(x), .n = width(x), .k = {g().layer.active_experts}};
     route.weights = weights_of(node);
     route.in = listed<Operands>(n, routed.logits, routed.chosen, d_weights, routed.balance, dx);

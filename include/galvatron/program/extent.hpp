@@ -9,6 +9,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -57,6 +58,11 @@ enum class Letter : std::uint8_t {
   expert_scratch,         ///< the larger of H and that width
   expert_parts,           ///< ranks that share an expert, where tokens are exchanged
   exchange_ranks,         ///< ranks that exchange tokens
+  summed_parts,           ///< the same as expert_parts where it is above 1, else 0
+  bucket_indices,         ///< of compressed dispatch: bucket and members of the routed rows, and where buckets begin
+  rotated,                ///< rotated rows that are there at one time, times their width
+  codes,                  ///< of all rows that a rank sends
+  bucket_places,          ///< of the table in which buckets are searched
   vocabulary,             ///< rows of the vocabulary on a rank, with padding
   chunk,                  ///< rows whose logits exist at one time
 };
@@ -88,8 +94,10 @@ class Numbers {
   /// @param samples  of a micro-batch over all data ranks  @param sequence  S of the model
   /// @param tensor_rank  of the rank; -1: what all ranks make room for
   /// @param imbalance    of experts: see default_expert_imbalance
+  /// @param lsh          of compressed dispatch
   constexpr Numbers(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
-                    Precision precision, int tensor_rank = -1, double imbalance = default_expert_imbalance) {
+                    Precision precision, int tensor_rank = -1, double imbalance = default_expert_imbalance,
+                    const LshOptions& lsh = {}) {
     const std::int64_t cp = spec.context;
     const std::int64_t tp = spec.tensor;
     const std::int64_t b = samples / spec.data;
@@ -129,6 +137,7 @@ class Numbers {
     set(Letter::core_projection_heads, heads / cp + 2 * (copied / cp));
     set(Letter::exchanged_heads, heads < copied ? copied : heads);
     set_experts(layer, spec, rows, local, imbalance);
+    set_buckets(lsh);
     set(Letter::vocabulary, vocabulary_shard(layer.vocabulary, spec.tensor));
     set(Letter::chunk, head_chunk_rows(layer.head == HeadKind::classifier ? b : rows, precision));
     tp_ = tp;
@@ -172,6 +181,17 @@ class Numbers {
     set(Letter::expert_scratch, layer.hidden < width ? width : layer.hidden);
     set(Letter::expert_parts, parts);
     set(Letter::exchange_ranks, exchanges ? spec.exchange_ranks() : 1);
+  }
+
+  constexpr void set_buckets(const LshOptions& lsh) {
+    const std::int64_t own = (*this)(Letter::own_rows);
+    const std::int64_t routed = (*this)(Letter::routed_rows);
+    const std::int64_t parts = (*this)(Letter::expert_parts);
+    set(Letter::summed_parts, parts > 1 ? parts : 0);
+    set(Letter::bucket_indices, 3 * routed + 1);
+    set(Letter::rotated, (own < LshOptions::most_rotated ? own : LshOptions::most_rotated) * lsh.columns());
+    set(Letter::codes, own * lsh.hashes);
+    set(Letter::bucket_places, LshOptions::table_places(routed));
   }
 
   std::int64_t values_[letters]{};

@@ -205,8 +205,8 @@ class ForwardPass : protected Emitter {
       }
     }
   }
-  [[nodiscard]] static constexpr std::array<std::int8_t, 4> weights_of(const forward::Node& node) {
-    std::array<std::int8_t, 4> out{};
+  [[nodiscard]] static constexpr std::array<std::int8_t, 5> weights_of(const forward::Node& node) {
+    std::array<std::int8_t, 5> out{};
     std::ranges::transform(node.weights, out.begin(), [](int weight) { return static_cast<std::int8_t>(weight); });
     return out;
   }
@@ -307,6 +307,24 @@ class ForwardPass : protected Emitter {
 
   // ---- experts
 
+  /// What experts keep: see Code::route.
+  struct Routed {
+    Id logits = -1;
+    Id weights = -1;
+    Id chosen = -1;
+    Id balance = -1;
+    Id order = -1;
+    Id places = -1;
+    Id offsets = -1;
+    Id counts = -1;  ///< where tokens are exchanged: offsets of all ranks
+    Id rows = -1;    ///< the same: that the experts here have
+    Id u = -1;
+    // Of compressed dispatch.
+    Id means = -1;  ///< in the phase that made them
+    Id indices = -1;
+    Id bounds = -1;
+    Id outputs = -1;  ///< what experts made of the means
+  };
   /// Routing is kept whatever is recomputed: what is computed again goes to the same experts.
   constexpr void route(int i) {
     const forward::Node& node = g().node(i);
@@ -327,6 +345,7 @@ class ForwardPass : protected Emitter {
                                routed.places, routed.offsets);
     push(step);
     if (!exchanges_) return;
+    if (compresses_) return compress(x, routed, where);
     routed.counts = fresh({l.experts + 1, Letter::exchange_ranks}, where, Scalar::tokens);
     pushed({.code = Code::exchange_counts, .m = {l.experts + 1}, .ranks = Ranks::experts}, routed.offsets,
            routed.counts);
@@ -336,6 +355,7 @@ class ForwardPass : protected Emitter {
     const int x = node.inputs[0];
     const int y = node.output;
     if (phase_ == Phase::forward) route(i);
+    if (compresses_) return compressed_forward(i, whole);
     Routed& routed = routed_[at(i)];
     routed.u = fresh({1, Letter::expert_rows, Letter::expert_inputs}, kept_storage());
     Step step = experts_step(exchanges_ ? Code::exchange_forward : Code::experts_forward, node);
@@ -357,6 +377,81 @@ class ForwardPass : protected Emitter {
     push(step);
     if (whole) own_[at(y)] = reduced(sum, y, home(y));
   }
+  // ---- compressed dispatch
+
+  /// Buckets are kept as routing is.
+  constexpr void compress(int x, Routed& routed, Storage where) {
+    const LayerSpec& l = g().layer;
+    routed.means = fresh(width(x).times(Letter::routed_rows));
+    routed.indices = fresh(of(Letter::bucket_indices), where, Scalar::tokens);
+    routed.bounds = fresh({l.experts + 1}, where, Scalar::tokens);
+    routed.counts = fresh({l.experts + 1, Letter::exchange_ranks}, where, Scalar::tokens);
+    Step find = buckets_step(Code::compress, x);
+    find.in = listed<Operands>(own(x), routed.order, routed.offsets);
+    find.out = listed<Results>(routed.means, routed.indices, routed.bounds);
+    find.scratch[0] = id(fresh(of(Letter::rotated), Storage::frame, Scalar::fp32));
+    find.scratch[1] = id(fresh(of(Letter::codes), Storage::frame, Scalar::tokens));
+    find.scratch[2] = id(fresh(of(Letter::bucket_places), Storage::frame, Scalar::tokens));
+    push(find);
+    Step bounds = buckets_step(Code::exchange_bounds, x);
+    bounds.ranks = Ranks::experts;
+    bounds.in = listed<Operands>(routed.bounds, own(x), routed.order, routed.offsets, routed.indices, routed.means);
+    routed.means = in_place(routed.means);
+    routed.indices = in_place(routed.indices);
+    routed.bounds = in_place(routed.bounds);
+    bounds.out = listed<Results>(routed.counts, routed.means, routed.indices, routed.bounds);
+    push(bounds);
+  }
+  /// Means of an operand in the buckets that were found.
+  constexpr Id means_of(int x, Id n, const Routed& routed) {
+    Step step = buckets_step(Code::bucket_means, x);
+    step.in = listed<Operands>(n, routed.order, routed.offsets, routed.indices, routed.bounds);
+    const Id means = fresh(width(x).times(Letter::routed_rows));
+    step.out[0] = id(means);
+    push(step);
+    return means;
+  }
+  constexpr void compressed_forward(int i, bool whole) {
+    const forward::Node& node = g().node(i);
+    const int x = node.inputs[0];
+    Routed& routed = routed_[at(i)];
+    if (phase_ != Phase::forward) routed.means = means_of(x, own(x), routed);
+    routed.outputs = fresh(width(x).times(Letter::routed_rows), kept_storage());
+    routed.u = fresh({1, Letter::expert_rows, Letter::expert_inputs}, kept_storage());
+    routed.rows = fresh(width(x).times(Letter::expert_rows), kept_storage());
+    Step step = experts_step(Code::compressed_forward, node);
+    step.in = listed<Operands>(routed.means, routed.counts);
+    step.out = listed<Results>(routed.outputs, routed.u, routed.rows);
+    compressed_scratch(step, x);
+    push(step);
+    if (!whole) return;
+    const Id local = exchanged(made(node.output));
+    Step back = gains_step(Code::decompress, node);
+    back.in = listed<Operands>(routed.outputs, own(x), routed.means, routed.weights, routed.places, routed.order,
+                               routed.offsets, routed.indices, routed.bounds);
+    back.out[0] = id(local);
+    push(back);
+    own_[at(node.output)] = gathered(local, node.output);
+  }
+  [[nodiscard]] constexpr Step buckets_step(Code code, int x) const {
+    return {.code = code, .m = of(Letter::own_rows), .n = width(x), .k = {g().layer.active_experts}};
+  }
+  /// One that reads the gains, which are rounded in memory.
+  constexpr Step gains_step(Code code, const forward::Node& node) {
+    Step step = buckets_step(code, node.inputs[0]);
+    step.weights = weights_of(node);
+    if (node.weights[4] >= 0) step.scratch[0] = id(fresh({g().layer.experts}, Storage::frame, Scalar::sum));
+    return step;
+  }
+  /// As experts_scratch; what a rank sends is an operand, and where parts of an expert are not added it comes back to
+  /// the result.
+  constexpr void compressed_scratch(Step& step, int x) {
+    step.scratch[0] = id(fresh(width(x).times(Letter::expert_rows)));
+    step.scratch[1] = id(fresh({1, Letter::expert_rows, Letter::expert_scratch}));
+    step.scratch[3] = id(fresh({g().width(x).extent, Letter::routed_rows, Letter::summed_parts}));
+    step.scratch[4] = id(fresh({g().layer.experts + 1}, Storage::frame, Scalar::tokens));
+  }
+
   [[nodiscard]] constexpr Step experts_step(Code code, const forward::Node& node) const {
     Step step{.code = code, .m = of(Letter::own_rows), .n = width(node.inputs[0]), .k = {g().layer.active_experts}};
     step.weights = weights_of(node);
@@ -468,23 +563,10 @@ class ForwardPass : protected Emitter {
                   -1, fresh(bias_elements(), Storage::frame, Scalar::fp32));
   }
 
-  /// What experts keep: see Code::route.
-  struct Routed {
-    Id logits = -1;
-    Id weights = -1;
-    Id chosen = -1;
-    Id balance = -1;
-    Id order = -1;
-    Id places = -1;
-    Id offsets = -1;
-    Id counts = -1;  ///< where tokens are exchanged: offsets of all ranks
-    Id rows = -1;    ///< the same: that the experts here have
-    Id u = -1;
-  };
-
   bool ulysses_ = program_.kinds.sequence == SequenceKind::ulysses;
   bool ring_ = program_.kinds.uses_ring();
   bool exchanges_ = program_.kinds.exchanges_tokens();
+  bool compresses_ = program_.kinds.compresses_tokens();
   std::array<Id, forward::Graph::most_tensors> own_{};        ///< values of tensors, in their own placement
   std::array<Id, forward::Graph::most_tensors> gradients_{};  ///< of tensors, as far as they are made and not yet read
   std::array<Id, forward::Graph::most_nodes> statistics_{};   ///< of norms and attention; masks of dropout

@@ -101,8 +101,33 @@ enum class Code : std::uint8_t {
   exchange_backward,  ///< out0, out1 gradients as above, out2 and out3 those of u and rows, in place; in1 to in4 as
                       ///< above, in5
                       ///< the counts, in6 u, in7 rows, in8 gradient of the output; scratch0 to scratch8
-  gate,               ///< out0 (m, n) = in0 * sigmoid(in1), by rows
-  gate_backward,      ///< out0, out1 = gradients of in0 and in1; in2 that of the output
+  // The same with compressed dispatch (runtime/compressed_experts.hpp): means of tokens instead of tokens. Buckets are
+  // the
+  // order and the offsets of choices, indices, and bounds of experts.
+  compress,         ///< means out0 of rows in0, indices out1, bounds out2; in1 order, in2 offsets; scratch0 to scratch2
+  exchange_bounds,  ///< out0 = in0, bounds of experts, of all ranks; where compression does not pay, one bucket for
+                    ///< each choice first, in place: means out1, indices out2, bounds out3; in1 rows, in2 order, in3
+                    ///< offsets, in4 indices, in5 means
+  bucket_means,     ///< out0 = means of rows in0; in1 order, in2 offsets, in3 indices, in4 bounds
+  compressed_forward,   ///< out0, u out1 and rows of experts out2 from means in0; in1 the counts; scratch0, scratch1,
+                        ///< scratch3, scratch4 as of exchange_forward
+  decompress,           ///< out0 from what experts gave in0; in1 rows, in2 means, in3 weights, in4 places, in5 to in8
+                        ///< buckets
+  compress_gradient,    ///< sums out0 of the output's gradient in0; in1 weights, in2 to in5 buckets
+  bucket_weights_back,  ///< out0 = gradient of the weights; in0 the output's, in1 what experts gave, in2 rows, in3
+                        ///< means,
+                        ///< in4 places, in5 to in8 buckets
+  residual_gradient,    ///< gradient of the gains; in0 the output's, in1 weights, in2 rows, in3 means, in4 to in7
+                        ///< buckets;
+                        ///< scratch0
+  compressed_backward,  ///< out0 = gradient of the means in0, out1 and out2 those of u and rows, in place; in1 the
+                        ///< counts,
+                        ///< in2 u, in3 rows, in4 sums; scratch as of exchange_backward
+  decompress_gradient,  ///< out0 = gradient of rows; in0 the output's, in1 that of the means, in2 sums, in3 weights,
+                        ///< in4
+                        ///< places, in5 to in8 buckets
+  gate,                 ///< out0 (m, n) = in0 * sigmoid(in1), by rows
+  gate_backward,        ///< out0, out1 = gradients of in0 and in1; in2 that of the output
   // Ends.
   look_up,           ///< out0 = rows of the table by token
   look_up_backward,  ///< the table's gradient from in0
@@ -193,8 +218,8 @@ struct BasicStep {
   std::array<std::int16_t, 9> in{-1, -1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int16_t, 8> out{-1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int16_t, 9> scratch{-1, -1, -1, -1, -1, -1, -1, -1, -1};
-  std::array<std::int8_t, 4> weights{-1, -1, -1, -1};  ///< of forward::Graph::weights
-  forward::Rows rows{};                                ///< of tokens that are looked up
+  std::array<std::int8_t, 5> weights{-1, -1, -1, -1, -1};  ///< of forward::Graph::weights
+  forward::Rows rows{};                                    ///< of tokens that are looked up
   Ranks ranks = Ranks::none;
   ActivationKind activation{};
   ParameterPart group{};       ///< parameter group

@@ -9,6 +9,7 @@
 #include <galvatron/program/extent.hpp>
 #include <galvatron/runtime/micro_batch.hpp>
 #include <galvatron/strategy/layout.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/rank_layout.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -32,6 +33,7 @@ struct Context {
   bool eight_bit = false;               ///< products of blocks have 8-bit operands: see Device::gemm_8bit
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
+  LshOptions lsh{};                                             ///< of compressed dispatch
 
   [[nodiscard]] std::int64_t tokens() const { return batch.sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const {
@@ -76,12 +78,13 @@ struct Context {
 };
 
 /// The place of this rank of `world` in a layer of a stage whose first rank is `first_rank`.
-/// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments, expert_imbalance  see Context
+/// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments, expert_imbalance, lsh  see
+/// Context
 template <class D>
 Context<D> make_context(D& device, device::Region& workspace, comm::World& world, int first_rank,
                         const StrategySpec& spec, std::int64_t samples, std::int64_t sequence, bool overlap = true,
                         bool eight_bit = false, Precision moments = Precision::fp32,
-                        double expert_imbalance = program::default_expert_imbalance) {
+                        double expert_imbalance = program::default_expert_imbalance, const LshOptions& lsh = {}) {
   const RankLayout layout = spec.rank_layout(first_rank);
   const RankLayout expert_layout = spec.expert_layout(first_rank);
   const auto group_of = [&](const RankLayout& in, RankModes modes) -> comm::Group& {
@@ -90,7 +93,7 @@ Context<D> make_context(D& device, device::Region& workspace, comm::World& world
   const auto group = [&](RankModes modes) -> comm::Group& { return group_of(layout, modes); };
   return Context<D>(device, workspace, world, group(RankMode::tp), group(RankMode::cp), group(shard_modes),
                     group_of(expert_layout, RankMode::tp | RankMode::ep), group_of(expert_layout, shard_modes), spec,
-                    MicroBatch{samples, sequence}, overlap, eight_bit, moments, expert_imbalance);
+                    MicroBatch{samples, sequence}, overlap, eight_bit, moments, expert_imbalance, lsh);
 }
 
 }  // namespace galvatron::runtime

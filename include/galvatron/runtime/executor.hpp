@@ -16,6 +16,7 @@
 #include <galvatron/program/allocate.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
+#include <galvatron/runtime/compressed_experts.hpp>
 #include <galvatron/runtime/experts.hpp>
 #include <galvatron/runtime/heads.hpp>
 #include <galvatron/runtime/logits.hpp>
@@ -47,7 +48,7 @@ class Executor {
   /// @param sequence      S of the model; that of the context is the layer's
   /// @param token_weight  of a token of the layer in a mean over the global batch
   Executor(Context<D>& context, const Program& program, ParameterGroups<D, T>& groups, std::int64_t sequence,
-           LossTerm loss = {}, float token_weight = 1)
+           LossTerm loss = {}, float token_weight = 1, const Rotations<T>& rotations = {})
       : context_(context),
         program_(program),
         groups_(groups),
@@ -56,7 +57,8 @@ class Executor {
         values_(program, numbers_),
         capacities_(program, numbers_of(sequence, -1)),
         loss_(loss),
-        token_weight_(token_weight) {
+        token_weight_(token_weight),
+        rotations_(rotations) {
     const auto size = [this](const program::Buffer& buffer) { return bytes(buffer); };
     for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
       frame_bytes_[at(static_cast<int>(phase))] =
@@ -136,7 +138,8 @@ class Executor {
             sequence,
             precision_of<T>,
             tensor_rank,
-            context_.expert_imbalance};
+            context_.expert_imbalance,
+            context_.lsh};
   }
   [[nodiscard]] std::int64_t bytes(const program::Buffer& buffer) const {
     return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
@@ -356,6 +359,17 @@ class Executor {
       case Code::exchange_forward:
       case Code::exchange_backward:
         return experts(step, m);
+      case Code::compress:
+      case Code::exchange_bounds:
+      case Code::bucket_means:
+      case Code::compressed_forward:
+      case Code::decompress:
+      case Code::compress_gradient:
+      case Code::bucket_weights_back:
+      case Code::residual_gradient:
+      case Code::compressed_backward:
+      case Code::decompress_gradient:
+        return compressed_experts(step, m);
       case Code::gate:
         return device.gate_forward(m, n, View<const T>(in), View<const T>(value(step.in[1])), out);
       case Code::gate_backward:
@@ -431,7 +445,7 @@ class Executor {
   void experts(const Step& step, std::int64_t rows) {
     const auto values = [this]<class U>(std::type_identity<U> /*type*/, int id) { return value<U>(id); };
     ExpertSteps<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, values);
-    const auto [router, in, out, bias] = step.weights;
+    const auto [router, in, out, bias, gain] = step.weights;
     switch (step.code) {
       case Code::route:
         return steps.route(rows, parameter(router), parameter(bias));
@@ -449,6 +463,37 @@ class Executor {
                                        gradient(out), groups_.adds(out));
       default:
         return steps.route_backward(rows, parameter(router), gradient(router), gradient(bias));
+    }
+  }
+
+  void compressed_experts(const Step& step, std::int64_t rows) {
+    const auto values = [this]<class U>(std::type_identity<U> /*type*/, int id) { return value<U>(id); };
+    CompressedExperts<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, values, rotations_,
+                                                    parameter(step.weights[4]));
+    const int in = step.weights[1];
+    const int out = step.weights[2];
+    switch (step.code) {
+      case Code::compress:
+        return steps.compress(rows);
+      case Code::exchange_bounds:
+        return steps.exchange_bounds(rows);
+      case Code::bucket_means:
+        return steps.bucket_means(rows);
+      case Code::compressed_forward:
+        return steps.forward(parameter(in), parameter(out));
+      case Code::decompress:
+        return steps.decompress(rows);
+      case Code::compress_gradient:
+        return steps.compress_gradient(rows);
+      case Code::bucket_weights_back:
+        return steps.weights_backward(rows);
+      case Code::residual_gradient:
+        return steps.residual_gradient(rows, gradient(step.weights[4]));
+      case Code::compressed_backward:
+        return steps.backward(parameter(in), parameter(out), gradient(in), groups_.adds(in), gradient(out),
+                              groups_.adds(out));
+      default:
+        return steps.decompress_gradient(rows);
     }
   }
 
@@ -491,6 +536,7 @@ class Executor {
   program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
   LossTerm loss_;
   float token_weight_;
+  Rotations<T> rotations_;
   std::array<std::int64_t, program::phases> frame_bytes_{};
   std::array<std::int64_t, Program::most_buffers> frame_offsets_{};  ///< of buffers in the frames of their phases
   std::array<std::int64_t, most_parts> begins_{};                    ///< elements before each part of a bundle

@@ -40,6 +40,8 @@ class ExpertExchange {
   }
 
   [[nodiscard]] int rounds() const { return rounds_; }
+  /// Rows that this rank sends in all rounds.
+  [[nodiscard]] std::int64_t sent_rows() const { return offset(rank_, experts_); }
   /// Rows that the experts here get in a round.
   [[nodiscard]] std::int64_t rows(int round) const {
     return std::clamp<std::int64_t>(total(rank_ / parts_) - round * capacity_, 0, capacity_);

@@ -188,7 +188,7 @@ class ExpertSteps {
     if (!loads.empty()) c_.device.add_loads(rows * k, chosen, loads);
   }
 
- private:
+ protected:
   template <class U>
   View<U> in(int i) const {
     return values_(std::type_identity<U>{}, step_.in[static_cast<std::size_t>(i)]);
@@ -372,7 +372,6 @@ class ExpertSteps {
   }
 
   static constexpr int lane = 0;
-
   Context<D>& c_;
   const LayerSpec& layer_;
   const Step& step_;

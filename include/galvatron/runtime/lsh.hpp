@@ -23,6 +23,7 @@
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/kernels/lsh.hpp>
 #include <galvatron/op/kind.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 
 namespace galvatron::runtime {
 
@@ -58,12 +59,14 @@ inline void draw_rotations(Rotation kind, std::uint64_t seed, int layer, View<fl
 /// Memory that hashing takes for a while.
 struct HashingScratch {
   /// Tokens whose rotated rows are there at a time.
-  static constexpr std::int64_t most_rotated = 1024;
+  static constexpr std::int64_t most_rotated = LshOptions::most_rotated;
 
   View<float> rotated;       ///< (at most most_rotated, H p)
   View<std::int32_t> codes;  ///< (tokens, H)
   View<std::int32_t> table;  ///< see TokenBuckets::table_places
 
+  HashingScratch(View<float> of_rotated, View<std::int32_t> of_codes, View<std::int32_t> of_table)
+      : rotated(of_rotated), codes(of_codes), table(of_table) {}
   /// @param rows  choices of all tokens together
   HashingScratch(device::Region& region, const device::kernels::CrossPolytope& hashing, std::int64_t tokens,
                  std::int64_t rows)
@@ -93,7 +96,7 @@ inline device::TokenBuckets take_buckets(device::Region& region, std::int64_t ex
 template <class D, class T>
 class Compression {
  public:
-  /// The device and the rotations must outlive it. @param width  H of the layer
+  /// The device and the rotations must outlive it. Without rotations it cannot compress(). @param width  H of the layer
   Compression(D& device, const device::kernels::CrossPolytope& hashing, const Rotations<T>& rotations,
               std::int64_t width, const device::ResidualGain& gain)
       : device_(device), hashing_(hashing), rotations_(rotations), width_(width), gain_(gain) {}

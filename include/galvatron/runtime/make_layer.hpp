@@ -11,6 +11,7 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/program/lower.hpp>
+#include <galvatron/runtime/compressed_experts.hpp>
 #include <galvatron/runtime/executor.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/runtime/layer.hpp>
@@ -42,7 +43,8 @@ class ProgramLayer final : public Layer<T> {
         groups_(context_, layer, around.number, shared, around.replicas, states,
                 BiasUpdate(layer, around.token_weight)),
         loss_(around.loss),
-        token_weight_(static_cast<float>(around.token_weight)) {}
+        token_weight_(static_cast<float>(around.token_weight)),
+        rotations_(context_, layer, around.number, states) {}
 
   /// The parameters of the vocabulary table; null in layers without one.
   ParameterStore<D, T>* table() { return groups_.table(); }
@@ -53,7 +55,8 @@ class ProgramLayer final : public Layer<T> {
 
   void take_stash(device::Region& stash, int slots, int deferred) override {
     program_ = std::make_unique<const program::LayerProgram>(program::lower(graph(), context_.spec, deferred > 0));
-    executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, sequence_, loss_, token_weight_);
+    executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, sequence_, loss_, token_weight_,
+                                                 rotations_.view());
     for (int i = 0; i < slots; ++i) slots_.push_back(executor_->take_slot(stash));
     for (int i = 0; program_->splits && i < deferred; ++i) deferred_.push_back(executor_->take_deferred(stash));
   }
@@ -92,6 +95,7 @@ class ProgramLayer final : public Layer<T> {
   ParameterGroups<D, T> groups_;
   LossTerm loss_;  ///< of a head
   float token_weight_;
+  LayerRotations<D, T> rotations_;
   std::unique_ptr<const program::LayerProgram> program_;
   std::unique_ptr<Executor<D, T>> executor_;
   std::vector<KeptBuffers<T>> slots_;

@@ -19,6 +19,7 @@
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/stop.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>
@@ -38,7 +39,9 @@ struct SearchOptions {
   Precision precision = Precision::bf16;
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
-  cost::Trainer trainer = cost::Trainer::galvatron;             ///< whose code the plan is for
+  LshOptions lsh;                                               ///< of layers with compressed dispatch
+  bool lsh_falls_back = false;  ///< their most_rate is that at which compression no longer saves time
+  cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code the plan is for
   Space space{};
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
   Algorithm algorithm = Algorithm::exact;

@@ -33,7 +33,9 @@ struct Degrees {
 
 namespace detail {
 
-constexpr StrategySpec without_zero(StrategySpec spec) {
+/// What the program of a layer depends on.
+constexpr StrategySpec program_kinds(const LayerSpec& layer, StrategySpec spec) {
+  if (layer.experts == 0) spec = spec.without_experts();
   spec.zero = 0;
   return spec;
 }
@@ -83,6 +85,7 @@ struct Policy {
   using Sequence = typename PolicyOf<Axis::sequence, SequenceParallel<none>, Policies...>::type;
   using Context = typename PolicyOf<Axis::context, ContextParallel<1>, Policies...>::type;
   using Experts = typename PolicyOf<Axis::expert, ExpertParallel<1>, Policies...>::type;
+  using Dispatch = typename PolicyOf<Axis::dispatch, ExpertDispatch<plain>, Policies...>::type;
   using Stages = typename PolicyOf<Axis::pipeline, Pipeline<1>, Policies...>::type;
   using Again = typename PolicyOf<Axis::recompute, Recompute<cheap>, Policies...>::type;
 
@@ -99,8 +102,11 @@ struct Policy {
                : Experts::degree == dynamic ? 2
                                             : 2 * Experts::degree * (Experts::tensor > 0 ? Experts::tensor : 1),
        .zero = Zero::stage,
-       .expert = Experts::degree == dynamic ? 1 : Experts::degree,
+       .expert = Experts::degree != dynamic              ? Experts::degree
+                 : Dispatch::kind == DispatchKind::plain ? 1
+                                                         : 2,
        .expert_tensor = Experts::tensor == dynamic ? 0 : Experts::tensor,
+       .dispatch = Dispatch::kind,
        .recompute = Again::kind,
        .strided = Tensor::is_strided}};
 };
@@ -147,7 +153,7 @@ template <class... Policies>
 class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static_assert((StrategyPolicy<Policies> && ...),
                 "galvatron: the arguments of Strategy<> are policies: DataParallel, ZeRO, TensorParallel, "
-                "SequenceParallel, ContextParallel, Pipeline or Recompute.");
+                "SequenceParallel, ContextParallel, ExpertParallel, ExpertDispatch, Pipeline or Recompute.");
   template <Axis A>
   static constexpr bool names_once = (0 + ... + (Policies::axis == A ? 1 : 0)) <= 1;
   static_assert(names_once<Axis::data>, "galvatron: Strategy<> names DataParallel more than once.");
@@ -156,6 +162,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static_assert(names_once<Axis::sequence>, "galvatron: Strategy<> names SequenceParallel more than once.");
   static_assert(names_once<Axis::context>, "galvatron: Strategy<> names ContextParallel more than once.");
   static_assert(names_once<Axis::expert>, "galvatron: Strategy<> names ExpertParallel more than once.");
+  static_assert(names_once<Axis::dispatch>, "galvatron: Strategy<> names ExpertDispatch more than once.");
   static_assert(names_once<Axis::pipeline>, "galvatron: Strategy<> names Pipeline more than once.");
   static_assert(names_once<Axis::recompute>, "galvatron: Strategy<> names Recompute more than once.");
 
@@ -169,6 +176,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
  public:
   static constexpr int zero = Policy::Zero::stage;
   static constexpr SequenceKind sequence = Policy::Sequence::kind;
+  static constexpr DispatchKind dispatch = Policy::Dispatch::kind;
   static constexpr RecomputeKind recompute = Policy::Again::kind;
   static constexpr ScheduleKind schedule = Policy::Stages::schedule;
   /// True when every degree is part of the type; `spec` is then a static constant (and still answers to `spec()`).
@@ -177,7 +185,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   /// The program of a layer under this strategy, made at compile time: include galvatron/program/lower.hpp. That of a
   /// strategy with other ZeRO stages is the same.
   template <LayerSpec layer>
-  static constexpr auto program = ::galvatron::program::ProgramOf<detail::without_zero(best_case), layer>::value;
+  static constexpr auto program =
+      ::galvatron::program::ProgramOf<detail::program_kinds(layer, best_case), layer>::value;
 
   /// Every degree is part of the type.
   constexpr Strategy()
@@ -193,7 +202,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   /// True when `spec` is of these kinds and, where degrees are static, of these degrees in these places.
   static constexpr bool accepts(const StrategySpec& spec) {
     const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };
-    return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute &&
+    return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute && spec.dispatch == dispatch &&
            same(spec.tensor, Policy::Tensor::degree) && same(spec.context, Policy::Context::degree) &&
            same(spec.data, Policy::Data::degree) && same(spec.expert, Policy::Experts::degree) &&
            same(spec.expert_tensor, Policy::Experts::tensor) &&
@@ -223,7 +232,9 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   }
   /// `zero3 tp2 dp* recompute-full`: the kinds and degrees of the type, a star for a degree of run time.
   static std::string type_text() {
-    return strategy_text(best_case, Policy::Tensor::degree == dynamic, Policy::Context::degree == dynamic,
+    StrategySpec spec = best_case;
+    if (Policy::Experts::degree == dynamic) spec.expert = 1;
+    return strategy_text(spec, Policy::Tensor::degree == dynamic, Policy::Context::degree == dynamic,
                          Policy::Data::degree == dynamic);
   }
 
@@ -281,8 +292,9 @@ concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
 ///     constexpr auto found = search::constexpr_search<12>(block, cluster, options);
 ///     using Chosen = StrategyOf<found.strategies[0]>;
 template <StrategySpec spec>
-using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
-                            SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
-                            ExpertParallel<spec.expert, spec.expert_tensor>, Recompute<spec.recompute>>;
+using StrategyOf =
+    Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
+             SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
+             ExpertParallel<spec.expert, spec.expert_tensor>, ExpertDispatch<spec.dispatch>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron

@@ -31,31 +31,34 @@ constexpr bool is_split_over_context(SequenceKind kind) {
 
 // The rules, in the order in which they are told. A static_assert needs its sentence as a literal, hence a macro:
 // RULE(broken, sentence) for the strategy `s`.
-#define GALVATRON_STRATEGY_RULES(RULE, s)                                                                            \
-  RULE((s).tensor < 1 || (s).context < 1 || (s).data < 1 || (s).expert < 1,                                          \
-       "every degree of a strategy is at least 1.")                                                                  \
-  RULE((s).zero < 0 || (s).zero > 3, "a ZeRO stage is 0, 1, 2 or 3.")                                                \
-  RULE(::galvatron::detail::has_too_many_ranks(s), "a strategy spreads a layer over at most 16777216 ranks.")        \
-  RULE((s).zero > 0 && (s).data == 1 && (s).context == 1,                                                            \
-       "ZeRO shards states over data- and context-parallel ranks: a stage above 0 needs a data degree of at least "  \
-       "2, or a context degree.")                                                                                    \
-  RULE((s).sequence == ::galvatron::SequenceKind::megatron && (s).tensor == 1,                                       \
-       "Megatron sequence parallelism splits tokens over the tensor-parallel ranks: it needs a tensor degree of at " \
-       "least 2.")                                                                                                   \
-  RULE(::galvatron::detail::is_split_over_context((s).sequence) && (s).context == 1,                                 \
-       "Ulysses and ring attention split sequences over context-parallel ranks: they need a context degree of at "   \
-       "least 2.")                                                                                                   \
-  RULE((s).context > 1 && (s).sequence == ::galvatron::SequenceKind::none,                                           \
-       "context parallelism needs to know how sequences are split: choose Ulysses or ring.")                         \
-  RULE((s).strided && ((s).tensor == 1 || (s).shards() == 1),                                                        \
-       "strided tensor-parallel ranks lie around data- and context-parallel ranks: they need a tensor degree of at " \
-       "least 2 and a data or context degree.")                                                                      \
-  RULE((s).expert_tensor < 0, "the tensor degree of experts is at least 1.")                                         \
-  RULE(!::galvatron::detail::spreads_experts_evenly(s),                                                              \
-       "experts are spread over the ranks of a stage: the expert degree times the tensor degree of experts divides " \
-       "their number.")                                                                                              \
-  RULE((s).exchanges_tokens() && (s).strided,                                                                        \
-       "ranks that exchange the tokens of experts are neighbours: tensor-parallel ranks are not strided then.")
+#define GALVATRON_STRATEGY_RULES(RULE, s)                                                                              \
+  RULE((s).tensor < 1 || (s).context < 1 || (s).data < 1 || (s).expert < 1,                                            \
+       "every degree of a strategy is at least 1.")                                                                    \
+  RULE((s).zero < 0 || (s).zero > 3, "a ZeRO stage is 0, 1, 2 or 3.")                                                  \
+  RULE(::galvatron::detail::has_too_many_ranks(s), "a strategy spreads a layer over at most 16777216 ranks.")          \
+  RULE((s).zero > 0 && (s).data == 1 && (s).context == 1,                                                              \
+       "ZeRO shards states over data- and context-parallel ranks: a stage above 0 needs a data degree of at least "    \
+       "2, or a context degree.")                                                                                      \
+  RULE((s).sequence == ::galvatron::SequenceKind::megatron && (s).tensor == 1,                                         \
+       "Megatron sequence parallelism splits tokens over the tensor-parallel ranks: it needs a tensor degree of at "   \
+       "least 2.")                                                                                                     \
+  RULE(::galvatron::detail::is_split_over_context((s).sequence) && (s).context == 1,                                   \
+       "Ulysses and ring attention split sequences over context-parallel ranks: they need a context degree of at "     \
+       "least 2.")                                                                                                     \
+  RULE((s).context > 1 && (s).sequence == ::galvatron::SequenceKind::none,                                             \
+       "context parallelism needs to know how sequences are split: choose Ulysses or ring.")                           \
+  RULE((s).strided && ((s).tensor == 1 || (s).shards() == 1),                                                          \
+       "strided tensor-parallel ranks lie around data- and context-parallel ranks: they need a tensor degree of at "   \
+       "least 2 and a data or context degree.")                                                                        \
+  RULE((s).expert_tensor < 0, "the tensor degree of experts is at least 1.")                                           \
+  RULE(!::galvatron::detail::spreads_experts_evenly(s),                                                                \
+       "experts are spread over the ranks of a stage: the expert degree times the tensor degree of experts divides "   \
+       "their number.")                                                                                                \
+  RULE((s).exchanges_tokens() && (s).strided,                                                                          \
+       "ranks that exchange the tokens of experts are neighbours: tensor-parallel ranks are not strided then.")        \
+  RULE((s).dispatch != ::galvatron::DispatchKind::plain && !(s).exchanges_tokens(),                                    \
+       "compressed dispatch is of tokens that go to experts on other ranks: it needs an expert degree of at least 2, " \
+       "or a tensor degree of experts that is not the layer's.")
 
 /// Why no layer at all can be spread like this; empty when the strategy is legal.
 constexpr std::string_view why_illegal(const StrategySpec& spec) {

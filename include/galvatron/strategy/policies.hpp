@@ -14,7 +14,7 @@
 namespace galvatron {
 
 /// What a policy decides. A strategy has one policy per axis.
-enum class Axis : std::uint8_t { data, zero, tensor, sequence, context, expert, pipeline, recompute };
+enum class Axis : std::uint8_t { data, zero, tensor, sequence, context, expert, dispatch, pipeline, recompute };
 
 namespace detail {
 struct NoneTag {
@@ -29,6 +29,8 @@ inline constexpr detail::NoneTag none{};  ///< of sequence parallelism, and of r
 inline constexpr SequenceKind megatron = SequenceKind::megatron;
 inline constexpr SequenceKind ulysses = SequenceKind::ulysses;
 inline constexpr SequenceKind ring = SequenceKind::ring;
+inline constexpr DispatchKind plain = DispatchKind::plain;
+inline constexpr DispatchKind lsh = DispatchKind::lsh;
 inline constexpr RecomputeKind cheap = RecomputeKind::cheap;
 inline constexpr RecomputeKind selective = RecomputeKind::selective;
 inline constexpr RecomputeKind full = RecomputeKind::full;
@@ -100,6 +102,14 @@ struct ExpertParallel {
   static constexpr Axis axis = Axis::expert;
   static constexpr int degree = N;
   static constexpr int tensor = Tensor;
+};
+
+/// How tokens go to experts on other ranks: `plain`, or `lsh`, as means of those that hash alike (Nie et al.,
+/// "LSH-MoE", NeurIPS 2024).
+template <DispatchKind Kind>
+struct ExpertDispatch {
+  static constexpr Axis axis = Axis::dispatch;
+  static constexpr DispatchKind kind = Kind;
 };
 
 /// Stages of the pipeline, each with its own layers and ranks, and the order of its work.

@@ -25,18 +25,19 @@ struct TypeList {
 namespace detail {
 // Megatron sequence parallelism needs tensor ranks, and ZeRO data ranks; both degrees are of run time, and that of
 // context ranks wherever there may be some.
-template <int Stage, SequenceKind Sequence, RecomputeKind Again>
-using OfKinds =
-    Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
-             ContextParallel<Sequence == SequenceKind::none ? 1 : dynamic>, ExpertParallel<>, Recompute<Again>>;
+template <int Stage, SequenceKind Sequence, RecomputeKind Again, DispatchKind Dispatch>
+using OfKinds = Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
+                         ContextParallel<Sequence == SequenceKind::none ? 1 : dynamic>, ExpertParallel<>,
+                         ExpertDispatch<Dispatch>, Recompute<Again>>;
 template <std::size_t... I>
-TypeList<OfKinds<I / 16, sequence_kinds[I / 4 % 4], recompute_kinds[I % 4]>...> all_kinds(std::index_sequence<I...>);
+TypeList<OfKinds<I / 16 % 4, sequence_kinds[I / 4 % 4], recompute_kinds[I % 4], dispatch_kinds[I / 64]>...> all_kinds(
+    std::index_sequence<I...>);
 }  // namespace detail
 
 /// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring} sequence
-/// parallelism x {cheap, selective, full, no} recomputation, with degrees of run time. A trainer that names its
-/// strategy as a type uses `TypeList<ThatType>` instead and compiles only it.
-using InstantiatedStrategies = decltype(detail::all_kinds(std::make_index_sequence<64>{}));
+/// parallelism x {cheap, selective, full, no} recomputation x {plain, compressed} dispatch, with degrees of run time. A
+/// trainer that names its strategy as a type uses `TypeList<ThatType>` instead and compiles only it.
+using InstantiatedStrategies = decltype(detail::all_kinds(std::make_index_sequence<128>{}));
 
 /// The strategies of a list in words, in its order.
 template <class... Strategies>

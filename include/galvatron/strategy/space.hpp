@@ -64,6 +64,7 @@ struct Space {
   /// latter together with ring.
   std::vector<SequenceKind> sequence{sequence_kinds.begin(), sequence_kinds.end()};
   std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
+  std::vector<DispatchKind> dispatch{DispatchKind::plain};  ///< of tokens that go to experts on other ranks
   bool strided = true;         ///< besides, tensor ranks across nodes, with all data and context ranks inside them
   bool powers_of_two = false;  ///< of degrees; otherwise any divisor
   OneForAll one_for_all = OneForAll::no;  ///< all layers, embedding and head too, have the same strategy
@@ -143,16 +144,22 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
       for (const auto& [expert, expert_tensor] : experts)
         for (int zero = 0; zero <= 3; ++zero) {
           if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
-          for (const RecomputeKind recompute : space.recompute)
-            out.push_back({.tensor = tensor,
-                           .sequence = sequence,
-                           .context = context,
-                           .data = data,
-                           .zero = zero,
-                           .expert = expert,
-                           .expert_tensor = expert_tensor,
-                           .recompute = recompute,
-                           .strided = strided});
+          for (const RecomputeKind recompute : space.recompute) {
+            StrategySpec spec{.tensor = tensor,
+                              .sequence = sequence,
+                              .context = context,
+                              .data = data,
+                              .zero = zero,
+                              .expert = expert,
+                              .expert_tensor = expert_tensor,
+                              .recompute = recompute,
+                              .strided = strided};
+            if (!spec.exchanges_tokens()) out.push_back(spec);
+            for (const DispatchKind dispatch : space.dispatch) {
+              spec.dispatch = dispatch;
+              if (spec.exchanges_tokens()) out.push_back(spec);
+            }
+          }
         }
   };
   for (const int tensor : divisors(ranks, space.powers_of_two)) {

@@ -39,6 +39,15 @@ constexpr const char* name_of(RecomputeKind kind) {
   return std::array{"cheap", "selective", "full", "none"}[static_cast<std::size_t>(kind)];
 }
 
+/// How tokens go to experts on other ranks.
+enum class DispatchKind : std::uint8_t {
+  plain,  ///< as they are
+  lsh,    ///< as means of those that hash alike (LshOptions)
+};
+
+inline constexpr std::array dispatch_kinds{DispatchKind::plain, DispatchKind::lsh};
+constexpr const char* name_of(DispatchKind kind) { return std::array{"plain", "lsh"}[static_cast<std::size_t>(kind)]; }
+
 /// Ranks that share parameters and gradients.
 inline constexpr RankModes shard_modes = RankMode::cp | RankMode::dp;
 
@@ -63,6 +72,7 @@ struct StrategySpec {
   int zero = 0;           ///< ZeRO stage 0-3 over the data and context ranks
   int expert = 1;         ///< ranks that share the experts of a layer, where it has some
   int expert_tensor = 0;  ///< ranks that share each of its experts; 0: the tensor ranks
+  DispatchKind dispatch = DispatchKind::plain;
   RecomputeKind recompute = RecomputeKind::cheap;
   bool strided = false;  ///< tensor ranks lie `shards()` apart
 
@@ -83,6 +93,7 @@ struct StrategySpec {
     StrategySpec out = *this;
     out.expert = 1;
     out.expert_tensor = 0;
+    out.dispatch = DispatchKind::plain;
     return out;
   }
   /// Without ZeRO and recomputation: strategies with equal degrees spread a layer alike.
@@ -98,6 +109,8 @@ struct StrategySpec {
   [[nodiscard]] constexpr int etp() const { return expert_tensor == 0 ? tensor : expert_tensor; }
   /// Tokens go to the ranks of their experts and back. Else every rank has a part of all experts, as of an MLP.
   [[nodiscard]] constexpr bool exchanges_tokens() const { return expert > 1 || etp() != tensor; }
+  /// Means of tokens go there instead.
+  [[nodiscard]] constexpr bool compresses_tokens() const { return dispatch == DispatchKind::lsh; }
   /// Ranks among which tokens are exchanged.
   [[nodiscard]] constexpr int exchange_ranks() const { return etp() * expert; }
   /// The ranks of a stage for experts (Liu et al., "MoE parallel folding", arXiv 2504.14960): those that share an
@@ -137,6 +150,7 @@ inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = fa
   if (spec.zero != 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert != 1) add("ep" + std::to_string(spec.expert));
   if (spec.expert_tensor != 0) add("etp" + std::to_string(spec.expert_tensor));
+  if (spec.dispatch != DispatchKind::plain) add(name_of(spec.dispatch));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "single" : out;
 }

@@ -4,6 +4,7 @@
 #include <galvatron/strategy/compose.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/policies.hpp>
 #include <galvatron/strategy/rank_layout.hpp>

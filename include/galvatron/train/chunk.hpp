@@ -205,7 +205,7 @@ class Chunk {
     const auto context = runtime::make_context(device_, memory_.workspace, world_, stage_.first_rank, entry.spec,
                                                plan_.layouts[i].batch / entry.spec.data, stage_.batch.sequence,
                                                stage_.batch.overlap, stage_.batch.precision == Precision::fp8,
-                                               stage_.batch.moments, stage_.batch.expert_imbalance);
+                                               stage_.batch.moments, stage_.batch.expert_imbalance, stage_.batch.lsh);
     runtime::LayerArguments<T> around;
     around.number = entry.number;
     around.loss = {static_cast<float>(stage_.token_weight * entry.layer.loss_weight), device::sum_of_loss(entry.loss)};

@@ -199,6 +199,8 @@ inline std::string metrics_line(const StepReport& report) {
                               {"peak_bytes", report.peak_memory.count}};
   if (report.balance_loss != 0) line["balance_loss"] = report.balance_loss;
   if (report.z_loss != 0) line["z_loss"] = report.z_loss;
+  if (report.lsh_rate != 0) line["lsh_rate"] = report.lsh_rate;
+  if (report.lsh_rate != 0) line["lsh_error"] = report.lsh_error;
   if (!report.skipped.empty()) line["skipped"] = report.skipped;
   return line.dump() + "\n";
 }
@@ -213,6 +215,8 @@ inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
                           {"memory/peak_bytes", static_cast<double>(report.peak_memory.count)}};
   if (report.balance_loss != 0) out.push_back({"train/balance_loss", report.balance_loss});
   if (report.z_loss != 0) out.push_back({"train/z_loss", report.z_loss});
+  if (report.lsh_rate != 0) out.push_back({"dispatch/lsh_rate", report.lsh_rate});
+  if (report.lsh_rate != 0) out.push_back({"dispatch/lsh_error", report.lsh_error});
   if (report.mfu > 0) out.push_back({"speed/mfu", report.mfu});
   return out;
 }

@@ -27,6 +27,10 @@ struct StepResult {
   double gradient_norm = 0;  ///< before clipping
   double balance_loss = 0;   ///< of the routers of all layers, with their coefficients: beside `loss`, not in it
   double z_loss = 0;         ///< the same
+  /// Of compressed dispatch, over its layers: buckets over choices, and the distances of tokens from their means, the
+  /// root of the squares' sum over that of the tokens. 0: nothing was compressed.
+  double lsh_rate = 0;
+  double lsh_error = 0;
   /// False: the step changed no parameter.
   [[nodiscard]] bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }
 };
@@ -195,6 +199,7 @@ class Stage {
   }
 
   StepResult result() {
+    const auto ratio = [](double part, double whole) { return whole > 0 ? part / whole : 0; };
     double values[device::step_sums];
     device_.fetch(View<const double>(device_.sums()), values);
     double loss = 0;
@@ -203,7 +208,9 @@ class Stage {
     return {.loss = loss * plan_.token_weight,
             .gradient_norm = std::sqrt(values[device::gradient_squares]),
             .balance_loss = values[device::balance_loss],
-            .z_loss = values[device::z_loss]};
+            .z_loss = values[device::z_loss],
+            .lsh_rate = ratio(values[device::bucket_sums + 3], values[device::bucket_sums + 2]),
+            .lsh_error = std::sqrt(ratio(values[device::bucket_sums], values[device::bucket_sums + 1]))};
   }
 
   D& device_;

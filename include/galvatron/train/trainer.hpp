@@ -38,6 +38,8 @@ struct StepReport {
   double gradient_norm = 0;
   double balance_loss = 0;  ///< of the routers of experts, as StepResult has it; 0: the model has none
   double z_loss = 0;        ///< the same
+  double lsh_rate = 0;      ///< of compressed dispatch, as StepResult has it; 0: the plan has none
+  double lsh_error = 0;     ///< the same
   double learning_rate = 0;
   double seconds = 0;  ///< of this step
   double tokens_per_second = 0;
@@ -177,6 +179,8 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
                            .gradient_norm = result.gradient_norm,
                            .balance_loss = result.balance_loss,
                            .z_loss = result.z_loss,
+                           .lsh_rate = result.lsh_rate,
+                           .lsh_error = result.lsh_error,
                            .learning_rate = options.learning_rate.at(step),
                            .seconds = seconds,
                            .tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / seconds,

@@ -55,6 +55,7 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
   if (spec.sequence != SequenceKind::none) policy("SequenceParallel", "galvatron::", name_of(spec.sequence));
   if (spec.expert != 1 || spec.expert_tensor != 0)
     policy("ExpertParallel", spec.expert, spec.expert_tensor != 0 ? text_of(", ", spec.expert_tensor) : "");
+  if (spec.dispatch != DispatchKind::plain) policy("ExpertDispatch", "galvatron::", name_of(spec.dispatch));
   if (spec.recompute != RecomputeKind::cheap) policy("Recompute", "galvatron::", name_of(spec.recompute));
   return out + ">";
 }
@@ -170,6 +171,9 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   if (!plan.overlap) field("overlap", "false");
   if (plan.expert_imbalance != program::default_expert_imbalance)
     field("expert_imbalance", cpp_number(plan.expert_imbalance));
+  if (plan.lsh != LshOptions{})
+    field("lsh", "{", plan.lsh.hashes, ", ", plan.lsh.width, ", galvatron::ResidualKind::", name_of(plan.lsh.residual),
+          ", ", cpp_number(plan.lsh.rate), ", ", plan.lsh.seed, ", ", cpp_number(plan.lsh.most_rate), "}");
   array("stages", stages);
   array("runs", runs);
   field("embedding", types.spec(plan.embedding));

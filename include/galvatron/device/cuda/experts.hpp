@@ -74,11 +74,11 @@ struct ExpertActivationBackward {
   std::int64_t n;
   bool packed;
   const std::int32_t* order;  ///< or null
-  const float* weights;
+  const float* weights;       ///< or null
   const T* u;
   T* d;
   T* du;
-  float* d_weights;
+  float* d_weights;  ///< or null
 
   GALVATRON_KERNEL void operator()(auto& block) const {
     constexpr int inputs = gated ? 2 : 1;
@@ -86,7 +86,7 @@ struct ExpertActivationBackward {
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
       const std::int64_t choice = order == nullptr ? row : order[row];
       if (choice < 0) continue;
-      const float weight = weights[choice];
+      const float weight = weights == nullptr ? 1.0F : weights[choice];
       float sum[1] = {};
       for (std::int64_t at = teams.rank(block) * size; at < n; at += teams.threads * size) {
         Pack<T> packs[1 + inputs];  // d, and u or gate and up
@@ -116,7 +116,7 @@ struct ExpertActivationBackward {
         if constexpr (gated) store_pack(Pack<T>::of(ups), du + (row * inputs + 1) * n, at, n, packed);
       }
       teams.sum(block, sum, turn);
-      if (teams.rank(block) == 0) d_weights[choice] = sum[0];
+      if (d_weights != nullptr && teams.rank(block) == 0) d_weights[choice] = sum[0];
     }
   }
 };
@@ -200,7 +200,7 @@ void combine_rows(auto& launcher, std::int64_t rows, std::int64_t active, std::i
            CombineRows<T>{active, width, is_packed<T>(width, from, to), places, weights, from, to});
 }
 
-/// d_weights (rows) are 0 before.
+/// d_weights (rows) are 0 before, or null.
 template <class T>
 void expert_activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n,
                                 const std::int32_t* order, const float* weights, const T* u, T* d, T* du,

@@ -161,7 +161,7 @@ class Gpu {
   void expert_activation_backward(ActivationKind kind, std::int64_t rows, std::int64_t n,
                                   View<const std::int32_t> order, View<const float> weights, In<T> u, View<T> d,
                                   View<T> du, View<float> d_weights) {
-    zero(raw_bytes(d_weights.slice(0, rows)));
+    if (!d_weights.empty()) zero(raw_bytes(d_weights.slice(0, rows)));
     cuda::expert_activation_backward(m_, kind, rows, n, order.data, weights.data, u.data, d.data, du.data,
                                      d_weights.data);
   }

@@ -279,7 +279,7 @@ struct BucketDistances {
   const T* x;
   const T* c;
   double* of_blocks;  ///< (2, blocks)
-  double* sums;       ///< (2)
+  double* sums;       ///< (4): the squares, rows and buckets
   std::uint32_t* ticket;
 
   GALVATRON_KERNEL void operator()(auto& block) const {
@@ -307,6 +307,10 @@ struct BucketDistances {
     }
     if (!is_last_block(block, ticket, block.blocks())) return;
     for (int i = 0; i < 2; ++i) AddTotal{block.blocks(), of_blocks + i * block.blocks(), sums + i}(block);
+    if (block.thread() == 0) {
+      sums[2] += static_cast<double>(rows_of(b));
+      sums[3] += static_cast<double>(b.bounds.data[b.experts]);
+    }
   }
 };
 

@@ -162,6 +162,8 @@ void bucket_distances(const Team& team, const TokenBuckets& b, std::int64_t widt
     sums[0] += distance;
     sums[1] += square;
   }
+  sums[2] += static_cast<double>(rows);
+  sums[3] += static_cast<double>(b.bounds[b.experts]);
 }
 
 /// The gain of a bucket's expert.

@@ -197,17 +197,18 @@ template <class T>
 void expert_activation_backward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n,
                                 const std::int32_t* order, const float* weights, const T* u, T* d, T* du,
                                 float* d_weights) {
-  std::fill_n(d_weights, rows, 0.0F);
+  if (d_weights != nullptr) std::fill_n(d_weights, rows, 0.0F);
   const std::int64_t inputs = inputs_of(kind) * n;
   for_rows(team, rows, 3 * n, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const std::int64_t choice = order == nullptr ? row : order[row];
     if (choice < 0) return;
-    d_weights[choice] = sum_over<S>(n, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    const float weight = weights == nullptr ? 1.0F : weights[choice];
+    const float gradient = sum_over<S>(n, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
       typename L::Float product;
-      expert_activation_lanes<L>(kind, n, i, u + row * inputs, weights[choice], d + row * n, du + row * inputs,
-                                 product);
+      expert_activation_lanes<L>(kind, n, i, u + row * inputs, weight, d + row * n, du + row * inputs, product);
       sum += product;
     });
+    if (d_weights != nullptr) d_weights[choice] = gradient;
   });
 }
 
