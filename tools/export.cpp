@@ -160,7 +160,7 @@ void run_export(const Arguments& arguments, Common& common) {
   const Result<ModelSpec> spec = load_model(model);  // without gains of residuals, which no target has
   if (spec)
     if (const std::string why = why_not_trained(*spec, *target); !why.empty()) refuse(why);
-  const Exported exported = value_or_throw(export_plan(plan, *target));
+  const Exported exported = value_or_throw(export_plan(plan, *target, spec ? &*spec : nullptr));
   if (spec)
     if (const std::string why = why_not_run(exported, *spec, *target); !why.empty()) refuse(why);
   const Priced price = priced(exported, plan, *target, spec, model, cluster);

@@ -51,6 +51,9 @@ Listing models(const std::vector<std::string>& named) {
   for (const std::string& name : named.empty() ? model_names() : named) {
     const ModelSpec model = value_or_throw(load_model(name));
     const LayerSpec& block = model.blocks.front();
+    const auto with_experts =
+        std::ranges::find_if(model.blocks, [](const LayerSpec& each) { return each.experts > 0; });
+    const LayerSpec& experts = with_experts == model.blocks.end() ? block : *with_experts;
     const bool trains = runtime::check_implemented(model).has_value();
     rows.push_back({name, format_count(static_cast<double>(parameters(model))), std::to_string(model.blocks.size()),
                     std::to_string(model.hidden()), std::to_string(block.heads), std::to_string(model.positions()),
@@ -62,6 +65,8 @@ Listing models(const std::vector<std::string>& named) {
                         {"heads", block.heads},
                         {"kv_heads", block.kv_heads},
                         {"ffn", block.ffn},
+                        {"experts", experts.experts},
+                        {"active_experts", experts.active_experts},
                         {"vocabulary", model.head.vocabulary},
                         {"positions", model.positions()},
                         {"trains", trains}});
@@ -111,7 +116,9 @@ Listing strategies(const std::vector<std::string>&) {
     out.text += "  " + name + "\n";
     out.json.push_back(name);
   }
-  out.text += "  (* is any degree; every layer of a plan has its own strategy)\n";
+  out.text +=
+      "  (* is any degree; every layer of a plan has its own strategy, and one with experts\n"
+      "  besides an expert degree and a tensor degree of experts, ep* and etp*)\n";
   return out;
 }
 

@@ -47,11 +47,12 @@ void moments_option(Options& options, std::optional<Precision>& moments) {
       "in which AdamW keeps its two moments; bf16 takes 4 bytes a parameter less, rounded at random (default: fp32)");
 }
 
-void expert_imbalance_option(Options& options, double& imbalance) {
+void expert_imbalance_option(Options& options, double& imbalance, const std::string& otherwise) {
   options.number(
       "--expert-imbalance", imbalance, 1, 1e6,
       "of models with experts: tokens of the rank that has most, over the mean, for which memory and time are "
-      "planned; more of them come in rounds (default: 1.5)");
+      "planned; more of them come in rounds (default: " +
+          otherwise + ")");
 }
 
 void dispatch_options(Options& options, DispatchArguments& a) {
@@ -359,12 +360,15 @@ void run_cost(const Arguments& arguments, Common& common) {
   std::optional<cost::Trainer> trainer;
   add_plan_options(options, "--plan", a);
   trainer_option(options, trainer, "the plan's own");
+  double imbalance = 0;  // not given
+  expert_imbalance_option(options, imbalance, "the plan's own");
   options.section("Output");
   options.flag("--json", common.json, "print one JSON object instead of text");
   if (!options.parse(arguments, common)) return;
 
   Plan plan = value_or_throw(read_plan(a.path));
   plan.trainer = trainer.value_or(plan.trainer);
+  if (imbalance != 0) plan.expert_imbalance = imbalance;
   const ModelSpec model = with_dispatch(value_or_throw(load_model(a.model.empty() ? plan.model : a.model)), plan.lsh);
   const std::string& cluster_name = a.cluster.empty() ? plan.cluster : a.cluster;
   const Cluster cluster = cluster_named(cluster_name, plan.ranks());

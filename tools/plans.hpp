@@ -26,7 +26,7 @@ Cluster host_before_profile(int ranks);
 Precision chosen_precision(std::optional<Precision> wanted, const Cluster& cluster);
 
 void moments_option(Options& options, std::optional<Precision>& moments);
-void expert_imbalance_option(Options& options, double& imbalance);
+void expert_imbalance_option(Options& options, double& imbalance, const std::string& otherwise = "1.5");
 
 /// How tokens go to experts on other ranks, and the numbers of that; 0 and empty: not given.
 struct DispatchArguments {

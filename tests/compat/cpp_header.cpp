@@ -38,11 +38,11 @@ static_assert(everything.embedding.tensor == 4 && everything.head.zero == 2);
 static_assert(everything.budget == 80_GiB && everything.predicted_stages[0].peak == 80_GiB - 1_B);
 static_assert(everything.iteration.value == 1 && everything.samples_per_second == 1e22);
 
-// Equal strategies are one type, whose degrees are part of it; experts are not.
+// Equal strategies are one type, whose degrees are part of it.
 static_assert(
     std::is_same_v<frozen_everything::Strategy0,
                    Strategy<DataParallel<2>, ZeRO<3>, TensorParallel<2>, SequenceParallel<megatron>, Recompute<full>>>);
-static_assert(frozen_everything::Strategies::size == 7);
+static_assert(frozen_everything::Strategies::size == 9);
 static_assert(is_instantiated(frozen_everything::Strategies{}, everything.layer(5)));
 static_assert(!is_instantiated(frozen_everything::Strategies{}, StrategySpec{.data = 4}));
 

@@ -17,12 +17,16 @@ using Strategy2 = galvatron::Strategy<galvatron::DataParallel<2>, galvatron::ZeR
 using Strategy3 = galvatron::Strategy<galvatron::DataParallel<1>, galvatron::ContextParallel<4>, galvatron::SequenceParallel<galvatron::ulysses>, galvatron::Recompute<galvatron::none>>;
 /// Of layer 5.
 using Strategy4 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>, galvatron::Recompute<galvatron::selective>>;
-/// Of layers 6-7, the head.
-using Strategy5 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>>;
+/// Of layer 6.
+using Strategy5 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>, galvatron::ExpertParallel<2>>;
+/// Of layer 7.
+using Strategy6 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>, galvatron::ExpertParallel<4>>;
 /// Of the embedding.
-using Strategy6 = galvatron::Strategy<galvatron::DataParallel<1>, galvatron::TensorParallel<4>>;
+using Strategy7 = galvatron::Strategy<galvatron::DataParallel<1>, galvatron::TensorParallel<4>>;
+/// Of the head.
+using Strategy8 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>>;
 /// What a program instantiates that trains with this plan.
-using Strategies = galvatron::TypeList<Strategy0, Strategy1, Strategy2, Strategy3, Strategy4, Strategy5, Strategy6>;
+using Strategies = galvatron::TypeList<Strategy0, Strategy1, Strategy2, Strategy3, Strategy4, Strategy5, Strategy6, Strategy7, Strategy8>;
 
 inline constexpr galvatron::FrozenPlan<2, 7, 1> plan{
     .model = "a \"model\" \\ \303\251\012of two lines",
@@ -44,11 +48,11 @@ inline constexpr galvatron::FrozenPlan<2, 7, 1> plan{
         {.layers = 1, .strategy = Strategy2::spec},
         {.layers = 1, .strategy = Strategy3::spec},
         {.layers = 1, .strategy = Strategy4::spec},
-        {.layers = 1, .strategy = galvatron::with_experts(Strategy5::spec, 2)},
-        {.layers = 1, .strategy = galvatron::with_experts(Strategy5::spec, 4)},
+        {.layers = 1, .strategy = Strategy5::spec},
+        {.layers = 1, .strategy = Strategy6::spec},
     }},
-    .embedding = Strategy6::spec,
-    .head = Strategy5::spec,
+    .embedding = Strategy7::spec,
+    .head = Strategy8::spec,
     .iteration = {1.0},
     .samples_per_second = 1e+22,
     .tokens_per_second = 0.1,

@@ -107,6 +107,18 @@ TEST_CASE("a part of a grouped product costs what was measured of one, or else a
   CHECK(op::flops_of(part).count == 8 * 2.0 * 256 * 256 * 256);
   part.grouped = false;
   CHECK(time_of(part, Precision::fp32, host).value == alone);
+
+  // On a GPU without tables products of few rows share launch and waves; those of many gain nothing.
+  const Cluster a100 = preset("8xa100-80g");
+  const auto gain = [&](std::int64_t rows) {
+    op::Work product = gemm(rows, 4096, 4096);
+    const double by_itself = time_of(product, Precision::bf16, a100).value;
+    product.grouped = true;
+    return by_itself / time_of(product, Precision::bf16, a100).value;
+  };
+  CHECK(gain(128) > 1.3);
+  CHECK(gain(1 << 15) > 0.85);
+  CHECK(gain(1 << 15) < 1.1);
 }
 
 TEST_CASE("between one and all busy ranks the cores are shared") {

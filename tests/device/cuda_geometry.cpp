@@ -8,6 +8,7 @@
 
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/cuda/rows.hpp>
 
 #include "few_blocks.hpp"
 
@@ -39,17 +40,10 @@ struct CountElements {
   }
 };
 
-// A block a row at a time.
-struct CountRows {
-  static constexpr int most_threads = 256;
-  std::int64_t rows;
-  std::int64_t packs;
+struct CountCells {
+  std::int64_t width;
   int* visits;
-  template <class B>
-  void operator()(B& block) const {
-    for (std::int64_t row = block.index(); row < rows; row += block.blocks())
-      for (std::int64_t i = block.thread(); i < packs; i += block.threads()) ++visits[row * packs + i];
-  }
+  void operator()(std::int64_t row, std::int64_t i) const { ++visits[row * width + i]; }
 };
 
 std::vector<int> visits_of(std::int64_t count) { return std::vector<int>(static_cast<std::size_t>(count)); }
@@ -109,11 +103,15 @@ TEST_CASE("loops in steps of the grid take every item once") {
         CHECK(by_pack[static_cast<std::size_t>(i)] == (begins_pack ? 1 : 0));
       }
     }
-    const auto rows = static_cast<std::int64_t>(random() % 20);
-    const auto packs = static_cast<std::int64_t>(random() % 600);
-    auto cells = visits_of(rows * packs);
-    few.launch(cuda::over_rows(rows, packs), CountRows{rows, packs, cells.data()});
-    CHECK(each_is(cells, 1));
+    for (const std::uint64_t widest : {600, 20}) {  // of the narrow ones a block has several rows
+      const auto rows = static_cast<std::int64_t>(random() % (12000 / widest));
+      const auto width = static_cast<std::int64_t>(random() % widest);
+      CAPTURE(rows);
+      CAPTURE(width);
+      auto cells = visits_of(rows * width);
+      cuda::for_rows(few, rows, width, CountCells{width, cells.data()});
+      CHECK(each_is(cells, 1));
+    }
   }
   // Beyond the grid that is really launched.
   const std::int64_t many = cuda::most_blocks * 256 + 77;

@@ -207,7 +207,8 @@ void attention() {
                                  .causal = causal,
                                  .q_stride = (heads + 2 * kv_heads) * head_dim,
                                  .kv_stride = (heads + 2 * kv_heads) * head_dim,
-                                 .out_stride = heads * head_dim};
+                                 .out_stride = heads * head_dim,
+                                 .score_factor = causal ? 1.5F : 1.0F};
           attention_of<T>(p, s, false);
           if (kv_heads == heads && (causal || !Backend::slow)) attention_of<T>(p, s, true);
         }
@@ -437,6 +438,12 @@ void embeddings() {
     for (const bool inverse : {false, true}) {
       auto x = p.template random<T>(34 * 6 * 20);
       p.run([&](auto& d, auto of) { d.rotary(34, 2, 5, 4, 20, 6 * 20, 10000.0, inverse, of(x)); });
+      device::kernels::RotaryFrequencies scaled(10000.0);
+      scaled.factor = 8;
+      scaled.low = 2;
+      scaled.high = 7;
+      scaled.amplitude = 1.25F;
+      p.run([&](auto& d, auto of) { d.rotary(34, 2, 5, 4, 20, 6 * 20, scaled, inverse, of(x)); });
       p.check("rotated", x);
     }
     for (const std::int64_t hidden : {128, 37}) {

@@ -145,6 +145,43 @@ TEST_CASE("mixed models that do not fit together are refused with the layer") {
   CHECK(why_not(model).find("cannot use the embedding's table") != std::string::npos);
 }
 
+TEST_CASE("norms of queries and keys and latent attention that make no sense are refused") {
+  const LlamaShape shape{.layers = 1,
+                         .hidden = 64,
+                         .heads = 4,
+                         .ffn = 128,
+                         .vocabulary = 100,
+                         .positions = 32,
+                         .head_dim = 24,
+                         .latent = {.rank = 16, .query_rank = 0, .rotary_dim = 8, .value_dim = 16}};
+  const auto why = [&](auto change) {
+    ModelSpec model = llama("latent", shape);
+    change(model.blocks[0]);
+    return why_not(model);
+  };
+  CHECK(why([](LayerSpec&) {}) == "");
+  CHECK(why([](LayerSpec& l) { l.head_dim = 25; }) == "");  // positions turn 8 of them
+  const auto refused = [&](const std::string& part, auto change) {
+    const std::string text = why(change);
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  refused("as many heads of keys", [](LayerSpec& l) { l.kv_heads = 2; });
+  refused("no biases", [](LayerSpec& l) { l.qkv_bias = true; });
+  refused("rotary positions", [](LayerSpec& l) { l.position = PositionKind::learned; });
+  refused("an even part", [](LayerSpec& l) { l.latent.rotary_dim = 7; });
+  refused("an even part", [](LayerSpec& l) { l.latent.rotary_dim = 24; });
+  refused("values are not wider", [](LayerSpec& l) { l.latent.value_dim = 25; });
+  refused("ranks of latent attention", [](LayerSpec& l) { l.latent.query_rank = -1; });
+  refused("epsilon", [](LayerSpec& l) { l.latent.norm_epsilon = 0; });
+  refused("belong to a layer that has it", [](LayerSpec& l) { l.latent.rank = 0; });
+  refused("RMS norms where the layer has them", [](LayerSpec& l) {
+    l.latent = {};
+    l.norm = NormKind::layer_norm;
+    l.query_key_norm = QueryKeyNorm::heads;
+  });
+}
+
 TEST_CASE("a mixture of experts has them in the blocks that its shape says") {
   const std::int64_t dense[] = {3};
   const MoeShape shape{.dense = {.layers = 8, .hidden = 64, .heads = 4, .ffn = 256, .vocabulary = 100, .positions = 32},

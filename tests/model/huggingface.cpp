@@ -1,6 +1,7 @@
 #include <galvatron/model/huggingface.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -268,7 +269,8 @@ TEST_CASE("what mixtures of experts have and galvatron not is refused by name") 
   refused(deepseek_v3_config, "num_key_value_heads", 64, "as many heads of keys");
   refused(deepseek_v3_config, "rope_interleave", false, "only true");
   refused(deepseek_v3_config, "attention_bias", true, "only false");
-  refused(deepseek_v3_config, "rope_scaling", {{"type", "yarn"}, {"factor", 40}}, "scaled rotary positions (\"yarn\")");
+  refused(deepseek_v3_config, "rope_scaling", {{"type", "dynamic"}, {"factor", 40}},
+          "scaled rotary positions (\"dynamic\")");
   CHECK(contains(error_of(with(deepseek_v3_config, "n_group", 7)), "groups of experts"));
   CHECK(contains(error_of(with(deepseek_v3_config, "qk_rope_head_dim", 63)), "an even part"));
   CHECK(contains(error_of(with(with(qwen3_moe_config, "num_experts", 4096), "moe_intermediate_size", 8192)),
@@ -444,6 +446,35 @@ TEST_CASE("of rotary positions in several keys that one counts which counts in t
   CHECK(read(with(llama_config, "rope_parameters", {{"rope_type", "default"}}))->blocks[0].rope_theta == 500000.0);
 }
 
+TEST_CASE("positions that YaRN scales are read as transformers reads them") {
+  const nlohmann::json yarn{{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 2048}};
+  const auto scaling = [](const nlohmann::json& config) { return read(config).value().blocks[0].rotary_scaling; };
+  const double usual = 0.1 * std::log(4.0) + 1;
+  CHECK(scaling(with(llama_config, "rope_scaling", yarn)) ==
+        RotaryScaling{.factor = 4, .positions = 2048, .amplitude = usual});
+  nlohmann::json all = with(with(with(yarn, "beta_fast", 16), "beta_slow", 2), "attention_factor", 1.5);
+  CHECK(scaling(with(llama_config, "rope_scaling", all)) ==
+        RotaryScaling{.factor = 4, .positions = 2048, .fast = 16, .slow = 2, .amplitude = 1.5});
+  // DeepSeek-V3's released weights.
+  const nlohmann::json deepseek{{"type", "yarn"},       {"factor", 40},   {"original_max_position_embeddings", 4096},
+                                {"beta_fast", 32},      {"beta_slow", 1}, {"mscale", 1.0},
+                                {"mscale_all_dim", 1.0}};
+  CHECK(scaling(with(deepseek_v3_config, "rope_scaling", deepseek)) ==
+        RotaryScaling{.factor = 40, .positions = 4096, .score_rate = 1});
+  CHECK(scaling(with(llama_config, "rope_scaling", deepseek)).score_rate == 0);
+  const auto refused = [&](const std::string& key, const nlohmann::json& value, const std::string& part) {
+    const std::string message = error_of(with(llama_config, "rope_scaling", with(yarn, key, value)));
+    INFO(message);
+    CHECK(contains(message, key));
+    CHECK(contains(message, part));
+  };
+  refused("factor", 0.5, "from 1");
+  refused("factor", nullptr, "");
+  refused("original_max_position_embeddings", 0, "from 1");
+  refused("truncate", false, "only true");
+  CHECK(contains(error_of(with(llama_config, "rope_scaling", with(yarn, "beta_fast", 0.5))), "more turns for fast"));
+}
+
 TEST_CASE("absent keys take the family's usual value") {
   nlohmann::json config = llama_config;
   for (const char* key : {"num_key_value_heads", "rope_theta", "tie_word_embeddings", "attention_bias", "hidden_act"})
@@ -473,8 +504,8 @@ TEST_CASE("features without an implementation are refused by name") {
                  "\"rope_scaling\": scaled rotary positions (\"llama3\") are not supported"));
   CHECK(contains(error_of(with(llama_config, "rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), "linear"));
   const nlohmann::json newer = with(without(llama_config, "rope_theta"), "rope_parameters",
-                                    {{"rope_type", "yarn"}, {"rope_theta", 1e4}, {"factor", 4.0}});
-  CHECK(contains(error_of(newer), "\"rope_parameters\": scaled rotary positions (\"yarn\") are not supported"));
+                                    {{"rope_type", "longrope"}, {"rope_theta", 1e4}, {"factor", 4.0}});
+  CHECK(contains(error_of(newer), "\"rope_parameters\": scaled rotary positions (\"longrope\") are not supported"));
   CHECK(contains(error_of(with(llama_config, "rope_parameters", {{"full_attention", {{"rope_type", "linear"}}}})),
                  "differ from layer to layer"));
   CHECK(

@@ -84,3 +84,62 @@ TEST_CASE("a plan for another model is refused") {
   REQUIRE(!text);
   CHECK(says(text.error().message, "12 layers"));
 }
+
+TEST_CASE("it tells where experts lie, what their exchange costs and what imbalance adds") {
+  const Cluster cluster = value_or_throw(find_cluster("16xh100-80g"));
+  const ModelSpec model = value_or_throw(find_model("deepseek-v2-lite"));
+  Plan plan;
+  plan.model = "deepseek-v2-lite";
+  plan.cluster = "16xh100-80g";
+  plan.global_batch = 64;
+  plan.sequence_length = 4096;
+  plan.precision = Precision::bf16;
+  plan.microbatches = 4;
+  plan.stages = {{0, 26, 0, 16}};
+  const StrategySpec dense{.tensor = 2, .sequence = SequenceKind::megatron, .data = 8, .zero = 1};
+  StrategySpec sparse = dense;
+  sparse.expert = 8;
+  sparse.expert_tensor = 1;
+  plan.layers.assign(27, sparse);
+  plan.layers[0] = plan.embedding = plan.head = dense;
+  const auto told_of = [&] { return value_or_throw(explain(plan, model, cluster)); };
+  std::string text = told_of();
+  CHECK(says(text, "- layers 1-26: 64 experts, 6 for a token; ep8, so that a rank has 8, each whole."));
+  CHECK(says(text, "Tokens go to the ranks of their experts and back: "));
+  CHECK(says(text, "1.5 times the mean"));
+  CHECK(says(text, " ep8 etp1"));
+  plan.expert_imbalance = 3;
+  text = told_of();
+  CHECK(says(text, "get 3 times the mean"));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= explain_columns, line);
+  for (StrategySpec& layer : plan.layers) layer = dense;
+  text = told_of();
+  CHECK(says(text, "every rank has all, each cut over"));
+  CHECK(!says(text, "times the mean"));
+}
+
+TEST_CASE("messages of the exchange are those that expert degrees add") {
+  const ModelSpec model = value_or_throw(find_model("deepseek-v2-lite"));
+  const cost::Batch batch{.microbatch = 16, .sequence = 4096, .precision = Precision::bf16};
+  const auto messages = [](const op::WorkList& list) {
+    std::int64_t bytes = 0;
+    for (const op::Work& work : list)
+      if (work.kind == op::Kind::all_to_all) bytes += work.m * work.times;
+    return bytes;
+  };
+  for (const int context : {1, 2}) {  // Ulysses has all-to-alls of its own
+    const StrategySpec spec{.sequence = context > 1 ? SequenceKind::ulysses : SequenceKind::none,
+                            .context = context,
+                            .data = 8 / context,
+                            .expert = 8};
+    const auto all = [&](const StrategySpec& s) {
+      const cost::LayerCounts counts = cost::layer_counts(model.blocks[1], s, batch);
+      return messages(counts.forward) + messages(counts.backward);
+    };
+    const std::int64_t exchange = messages(cost::expert_messages(model.blocks[1], spec, batch));
+    CHECK(exchange > 0);
+    CHECK(all(spec) - all(spec.without_experts()) == exchange);
+  }
+  CHECK(cost::expert_messages(model.blocks[1], {.data = 8}, batch).size() == 0);
+}

@@ -566,6 +566,18 @@ TEST_CASE("A block with latent attention agrees with finite differences in doubl
   compare<bfloat16>(latent_block(full), {.sequence = 12, .samples = 2}, bf16);
 }
 
+TEST_CASE("Blocks with scaled rotary positions agree with finite differences in double precision") {
+  LayerSpec llama = llama_layer(LayerKind::block);
+  llama.rope_theta = 100;
+  llama.rotary_scaling = {.factor = 4, .positions = 64, .fast = 4, .slow = 0.5, .amplitude = 1.2};
+  compare<float>(llama, {.sequence = 24, .samples = 4}, fp32);
+  LayerSpec latent = latent_block({.rank = 20, .query_rank = 28, .rotary_dim = 8, .value_dim = 8});
+  latent.rope_theta = 100;
+  latent.rotary_scaling = {.factor = 8, .positions = 40, .fast = 4, .slow = 0.2, .amplitude = 0.9, .score_rate = 0.8};
+  compare<float>(latent, {.sequence = 24, .samples = 4}, fp32);
+  compare<bfloat16>(latent, {.sequence = 12, .samples = 2}, bf16);
+}
+
 TEST_CASE("A BERT block agrees with finite differences in double precision") {
   compare<float>(bert_layer(LayerKind::block), {.sequence = 72, .samples = 2}, fp32);
   compare<bfloat16>(bert_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);

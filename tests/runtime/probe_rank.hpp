@@ -27,8 +27,16 @@ struct ProbeRank {
   HostContext context(const StrategySpec& spec, std::span<const int> context_ranks, std::span<const int> shard_ranks,
                       std::int64_t sequence) {
     const int self[] = {world.rank()};
-    return {host, workspace, world.group(self), world.group(context_ranks), world.group(shard_ranks),
-            spec, 1,         sequence};
+    return {host,
+            workspace,
+            world,
+            world.group(self),
+            world.group(context_ranks),
+            world.group(shard_ranks),
+            world.group(self),
+            world.group(shard_ranks),
+            spec,
+            runtime::MicroBatch{1, sequence}};
   }
   View<float> filled(const std::vector<float>& values) {
     const View<float> out = memory.take<float>(static_cast<std::int64_t>(values.size()));

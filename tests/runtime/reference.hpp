@@ -72,18 +72,34 @@ inline Tensor norm(const LayerSpec& layer, const Tensor& x, const Tensor& gamma,
   return y;
 }
 
+/// Radians by which pair j of `dim` elements turns from one position to the next.
+inline double frequency(const LayerSpec& layer, std::int64_t j, std::int64_t dim) {
+  const RotaryScaling& scaling = layer.rotary_scaling;
+  const double n = static_cast<double>(dim);
+  const double plain = std::pow(layer.rope_theta, -2.0 * static_cast<double>(j) / n);
+  if (scaling.factor == 1) return plain;
+  // The pair, as a real number, that turns so often within the first positions.
+  const auto pair = [&](double turns) {
+    return n / 2 * std::log(static_cast<double>(scaling.positions) / (2 * std::numbers::pi * turns)) /
+           std::log(layer.rope_theta);
+  };
+  const double low = std::max(std::floor(pair(scaling.fast)), 0.0);
+  const double high = std::min(std::ceil(pair(scaling.slow)), n - 1);
+  const double slow = std::clamp((static_cast<double>(j) - low) / (high - low), 0.0, 1.0);
+  return plain / scaling.factor * slow + plain * (1 - slow);
+}
+
 /// Turns `dim` elements of rows of `width`, from `column` on, by the position of the row.
 inline void turn(const LayerSpec& layer, Tokens tokens, Tensor& x, std::int64_t width, std::int64_t column,
                  std::int64_t dim) {
   for (std::int64_t row = 0; row < tokens.rows(); ++row)
     for (std::int64_t j = 0; j < dim / 2; ++j) {
-      const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(dim);
-      const double angle = static_cast<double>(row / tokens.samples) * std::pow(layer.rope_theta, exponent);
+      const double angle = static_cast<double>(row / tokens.samples) * frequency(layer, j, dim);
       double& a = x[at(row * width + column + j)];
       double& b = x[at(row * width + column + j + dim / 2)];
       const double first = a * std::cos(angle) - b * std::sin(angle);
-      b = b * std::cos(angle) + a * std::sin(angle);
-      a = first;
+      b = (b * std::cos(angle) + a * std::sin(angle)) * layer.rotary_scaling.amplitude;
+      a = first * layer.rotary_scaling.amplitude;
     }
 }
 
@@ -160,6 +176,7 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
     return qkv[at((s * tokens.samples + i) * width + column)];
   };
   Tensor weights(at(tokens.sequence));
+  const double growth = 0.1 * layer.rotary_scaling.score_rate * std::log(layer.rotary_scaling.factor) + 1;
   for (std::int64_t i = 0; i < tokens.samples; ++i)
     for (std::int64_t head = 0; head < layer.heads; ++head) {
       const std::int64_t key = (layer.heads + head / group) * d;
@@ -170,7 +187,7 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
         for (std::int64_t k = 0; k < seen; ++k) {
           double score = 0;
           for (std::int64_t c = 0; c < d; ++c) score += element(s, i, head * d + c) * element(k, i, key + c);
-          weights[at(k)] = std::exp(score / std::sqrt(static_cast<double>(d)));
+          weights[at(k)] = std::exp(growth * growth * score / std::sqrt(static_cast<double>(d)));
           sum += weights[at(k)];
         }
         for (std::int64_t k = 0; k < seen; ++k)

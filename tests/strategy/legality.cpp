@@ -117,6 +117,16 @@ TEST_CASE("a block needs degrees that divide its heads, its MLP, the sequence an
   CHECK(is_fit(block, {.sequence = SequenceKind::ulysses, .context = 4}, 1, 60));
 }
 
+TEST_CASE("a norm of all queries of a token needs them on one rank") {
+  LayerSpec layer = block;
+  layer.norm = NormKind::rms_norm;
+  layer.query_key_norm = QueryKeyNorm::all;
+  CHECK(mentions(why_unfit(layer, {.tensor = 2}, 1, 64), "the tensor degree is 1"));
+  CHECK(is_fit(layer, {.sequence = SequenceKind::ring, .context = 2}, 1, 64));
+  layer.query_key_norm = QueryKeyNorm::heads;
+  CHECK(is_fit(layer, {.tensor = 2}, 1, 64));
+}
+
 TEST_CASE("Ulysses may have more ranks than key/value heads, if each head goes to equally many") {
   const auto fits = [](std::int64_t heads, std::int64_t kv_heads, int tensor, int context) {
     LayerSpec layer = block;

@@ -59,11 +59,11 @@ TEST_CASE("Megatron-LM's Ulysses needs a key/value head for each context rank") 
   layer.kv_heads = 8;
   const StrategySpec eight{.sequence = SequenceKind::ulysses, .context = 8};
   const StrategySpec copies{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 8};
-  CHECK(can_split_heads(OneForAll::megatron, layer, eight));
-  CHECK(!can_split_heads(OneForAll::megatron, layer, copies));
-  CHECK(!can_split_heads(OneForAll::uniform, layer, copies));
-  CHECK(can_split_heads(OneForAll::deepspeed, layer, copies));
-  CHECK(can_split_heads(OneForAll::megatron, layer, {.sequence = SequenceKind::ring, .context = 16}));
+  CHECK(can_split_layer(OneForAll::megatron, layer, eight));
+  CHECK(!can_split_layer(OneForAll::megatron, layer, copies));
+  CHECK(!can_split_layer(OneForAll::uniform, layer, copies));
+  CHECK(can_split_layer(OneForAll::deepspeed, layer, copies));
+  CHECK(can_split_layer(OneForAll::megatron, layer, {.sequence = SequenceKind::ring, .context = 16}));
 }
 
 }  // namespace

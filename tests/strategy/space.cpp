@@ -76,7 +76,9 @@ TEST_CASE("experts are spread over any ranks of a stage, whole or with its tenso
     return detail::expert_degrees(parsed, tensor, ranks);
   };
   using Degrees = std::vector<std::pair<int, int>>;
-  CHECK(degrees("all", 2, 4) == Degrees{{1, 0}, {1, 1}, {2, 0}, {2, 1}, {4, 1}});
+  CHECK(degrees("all", 2, 4) == Degrees{{1, 0}, {1, 1}, {2, 1}, {4, 1}});
+  CHECK(degrees("all,max-ep=2", 2, 4) == Degrees{{1, 0}, {1, 1}, {2, 0}, {2, 1}});
+  CHECK(degrees("all", 3, 6) == Degrees{{1, 0}, {1, 1}, {2, 0}, {2, 1}});  // 6 does not divide 8
   CHECK(degrees("dp,tp", 2, 4) == Degrees{{1, 0}});
   CHECK(degrees("dp,tp,ep", 2, 4) == Degrees{{1, 0}, {2, 0}});
   CHECK(degrees("dp,tp,ep=4,etp=1", 2, 4) == Degrees{{4, 1}});

@@ -223,7 +223,8 @@ TEST_CASE("weights whose config.json has what no layer computes are refused with
     CHECK(opened.error().message.find("remove") == std::string::npos);
   };
   refused("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "scaled rotary positions (\"llama3\")");
-  refused("rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 500.0}}, "scaled rotary positions (\"yarn\")");
+  refused("rope_parameters", {{"rope_type", "dynamic"}, {"rope_theta", 500.0}},
+          "scaled rotary positions (\"dynamic\")");
   refused("hidden_act", "gelu", "supported: silu");
   refused("model_type", "mistral", "\"mistral\" is not supported");
   fs::remove(folder.path / "weights/config.json");  // nothing to compare with

@@ -82,12 +82,14 @@ inline ModelSpec experts(int layers) {
 }
 
 /// A Llama with other attention in every block: norms of the heads of queries and keys, with biases, or latent vectors,
-/// of keys and values alone or of queries too. Every fourth block has experts.
+/// of keys and values alone or of queries too. Positions are scaled. Every fourth block has experts.
 inline ModelSpec attention_kinds(int layers) {
   ModelSpec out = model(true, layers);
   out.name = "toy-attention";
   for (int i = 0; i < layers; ++i) {
     LayerSpec& block = out.blocks[static_cast<std::size_t>(i)];
+    block.rotary_scaling = {.factor = 4, .positions = 8, .fast = 2, .slow = 0.2, .amplitude = 1.1};
+    block.rotary_scaling.score_rate = i % 2 == 0 ? 0.0 : 0.5;
     if (i % 2 == 0) {
       block.qkv_bias = i % 4 == 2;
       block.query_key_norm = QueryKeyNorm::heads;

@@ -173,6 +173,16 @@ inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, Hugging
                                 {"mlp_bias", block.bias},
                                 {"tie_word_embeddings", model.head.tied},
                                 {"torch_dtype", type}};
+  if (const RotaryScaling& scaling = block.rotary_scaling; scaling != RotaryScaling{}) {
+    config["rope_scaling"] = {{"type", "yarn"},
+                              {"rope_type", "yarn"},
+                              {"factor", scaling.factor},
+                              {"original_max_position_embeddings", scaling.positions},
+                              {"beta_fast", scaling.fast},
+                              {"beta_slow", scaling.slow},
+                              {"attention_factor", scaling.amplitude}};
+    if (scaling.score_rate != 0) config["rope_scaling"]["mscale_all_dim"] = scaling.score_rate;
+  }
   detail::add_experts(config, model, family);
   return config;
 }

@@ -66,6 +66,19 @@ class Fold {
     }
     return out;
   }
+  /// The messages of both passes that take tokens to the ranks of their experts and back.
+  [[nodiscard]] constexpr op::WorkList expert_messages() const {
+    op::WorkList steps;
+    for (const program::Phase phase : {program::Phase::forward, program::Phase::backward})
+      for (const Step& step : p_.steps(phase))
+        if (step.code == Code::exchange_counts || step.code == Code::exchange_forward ||
+            step.code == Code::exchange_backward)
+          add(step, steps);
+    op::WorkList out;
+    for (const op::Work& work : steps)
+      if (is_communication(work.kind)) out.push(work);
+    return out;
+  }
 
  private:
   using Code = program::Code;

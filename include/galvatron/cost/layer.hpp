@@ -17,6 +17,7 @@
 #include <galvatron/cost/shape.hpp>
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/program/lower.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -102,6 +103,13 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
   LayerCounts out = pass_counts(spec, batch, program);
   if (layer.kind == LayerKind::block) out.add(parameter_counts(spec, batch, program));
   return out;
+}
+
+/// The messages of one micro-batch that take tokens of `layer` to the ranks of their experts and back, in both passes.
+constexpr op::WorkList expert_messages(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  LayerPrograms programs(layer);
+  programs.add(spec, batch);
+  return detail::Fold(programs.of(spec, batch), spec, batch).expert_messages();
 }
 
 /// The head's forward pass alone: its counts carry the backward pass too.

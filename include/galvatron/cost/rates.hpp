@@ -80,7 +80,8 @@ constexpr double streaming_seconds(const DeviceSpec& device, double bytes) {
 /// and the k loop of a tile pays a fixed start (NVIDIA, "Matrix Multiplication Background"); splitting k fills idle
 /// multiprocessors at the price of another pass over the result. The best tile and split win. Smaller tiles load more
 /// for each product; the shares of tiles, and limit and start of every preset, are those that come nearest to published
-/// cuBLAS sweeps (tests/cost/curves.cpp). In a long run power bounds the rate.
+/// cuBLAS sweeps (tests/cost/curves.cpp). In a long run power bounds the rate. Tiles of a grouped product are 128 x
+/// 128; those of all experts fill the waves of one launch, of which a part is priced without its start.
 constexpr double gemm_model_seconds(const op::Work& w, Precision precision, const DeviceSpec& device) {
   const PrecisionRate rate = rate_of(device, precision);
   const double reach = rate.peak_flops * rate.gemm_share;
@@ -102,9 +103,18 @@ constexpr double gemm_model_seconds(const op::Work& w, Precision precision, cons
     };
     constexpr std::array tiles{Tile{256, 128, 1.0}, Tile{128, 256, 1.0}, Tile{128, 128, 0.90},
                                Tile{128, 64, 0.61}, Tile{64, 128, 0.61}, Tile{64, 64, 0.46}};
+    const auto pieces_of = [&w](const Tile& tile) { return divide_up(w.m, tile.rows) * divide_up(w.n, tile.columns); };
+    const auto area_of = [&](const Tile& tile) {
+      return 2.0 * real(tile.rows * tile.columns) * device.multiprocessors / (reach * tile.share);
+    };
+    if (w.grouped) {
+      const Tile& tile = tiles[2];
+      computed = real(pieces_of(tile)) / device.multiprocessors * area_of(tile) * (real(w.k) + device.gemm_start);
+      return std::max({computed, streamed, powered});
+    }
     for (const Tile& tile : tiles) {
-      const std::int64_t pieces = divide_up(w.m, tile.rows) * divide_up(w.n, tile.columns);
-      const double area = 2.0 * real(tile.rows * tile.columns) * device.multiprocessors / (reach * tile.share);
+      const std::int64_t pieces = pieces_of(tile);
+      const double area = area_of(tile);
       for (const int split : {1, 2, 4, 8}) {
         const double waves = real(divide_up(pieces * split, device.multiprocessors));
         const double merge = split == 1 ? 0 : streaming_seconds(device, 8.0 * split * real(w.m) * real(w.n));

@@ -11,6 +11,7 @@
 // sequence is a run of memory.
 #pragma once
 
+#include <cmath>
 #include <compare>
 #include <concepts>
 #include <cstdint>
@@ -19,6 +20,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/device/kernels/lsh.hpp>
 #include <galvatron/device/kernels/router.hpp>
 #include <galvatron/model/spec.hpp>
@@ -29,7 +31,7 @@ namespace galvatron::device {
 
 /// Attention of b samples. Queries, keys and values are columns of rows of `stride` elements each (the fused
 /// projection has all three in one row); row s * b + i as above. Heads are head_dim wide and adjacent; query head a
-/// reads key/value head a / (heads / kv_heads). Scores are scaled by head_dim^-1/2.
+/// reads key/value head a / (heads / kv_heads). Scores are scaled by head_dim^-1/2 and score_factor.
 struct AttentionShape {
   std::int64_t batch = 0;     ///< b
   std::int64_t queries = 0;   ///< query tokens per sample
@@ -45,8 +47,11 @@ struct AttentionShape {
   std::int64_t dq_stride = 0;   ///< elements between rows of the gradient of q; usually q_stride
   std::int64_t dkv_stride = 0;  ///< the same of k and of v; usually kv_stride
   std::int64_t lse_stride = 0;  ///< elements between the statistics of two heads; usually `queries`
+  float score_factor = 1;       ///< of scores, beside head_dim^-1/2
   friend constexpr auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
+  /// What scores are multiplied by.
+  [[nodiscard]] float score_scale() const { return score_factor / std::sqrt(static_cast<float>(head_dim)); }
   [[nodiscard]] constexpr std::int64_t dq_row() const { return dq_stride > 0 ? dq_stride : q_stride; }
   [[nodiscard]] constexpr std::int64_t dkv_row() const { return dkv_stride > 0 ? dkv_stride : kv_stride; }
   [[nodiscard]] constexpr std::int64_t lse_row() const { return lse_stride > 0 ? lse_stride : queries; }
@@ -274,11 +279,10 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // db (n) += column sums of dy (rows, n).
   d.bias_gradient(n, n, /*dy=*/cf, /*db=*/f);
 
-  // Rotates query and key heads of the fused projection in place: pairs (j, j + head_dim/2) by s *
-  // theta^(-2j/head_dim); rows = tokens * b with row r at position first_position + r / b; `inverse` rotates back (the
-  // gradient).
+  // Rotates the first heads of rows in place: pairs (j, j + head_dim/2) by s * kernels::rotary_frequency(); rows =
+  // tokens * b with row r at position first_position + r / b; `inverse` rotates back (the gradient).
   d.rotary(/*rows=*/n, /*b=*/n, /*first_position=*/n, /*rotated heads=*/n, /*head_dim=*/n, /*row stride=*/n,
-           /*theta=*/10000.0, /*inverse=*/false, f);
+           kernels::RotaryFrequencies(10000.0), /*inverse=*/false, f);
 
   // out (rows, H) = table[token - first] for tokens in [first, first + count), else 0.
   d.embedding_forward(n, /*hidden=*/n, tokens, /*first=*/n, /*count=*/n, /*table=*/cf, /*out=*/f);

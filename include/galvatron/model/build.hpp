@@ -38,6 +38,7 @@ struct LlamaShape {
   std::int64_t positions = 0;   ///< the longest sequence
   std::int64_t head_dim = 0;    ///< H / A by default
   double rope_theta = 10000.0;
+  RotaryScaling rotary_scaling{};
   bool tied = false;
   bool bias = false;
   double norm_epsilon = 1e-5;
@@ -191,6 +192,7 @@ inline ModelSpec llama(std::string name, const LlamaShape& shape) {
   block.position = PositionKind::rotary;
   block.bias = shape.bias;
   block.rope_theta = shape.rope_theta;
+  block.rotary_scaling = shape.rotary_scaling;
   block.qkv_bias = shape.qkv_bias;
   block.query_key_norm = shape.query_key_norm;
   block.latent = shape.latent;

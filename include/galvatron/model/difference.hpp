@@ -68,9 +68,10 @@ template <class F>
 constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f) {
   // A field that LayerSpec gains has to be named here, or this does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
-               causal, tied, rope_theta, norm_epsilon, layers, tokens, memory, target, norm_order, closing_norm, window,
-               shift, bias_rows, merges, qkv_bias, query_key_norm, latent, experts, active_experts, router, shared_ffn,
-               shared_gate, patch_width, class_token, token_types, head, loss_weight, place, forward_pass] = b;
+               causal, tied, rope_theta, rotary_scaling, norm_epsilon, layers, tokens, memory, target, norm_order,
+               closing_norm, window, shift, bias_rows, merges, qkv_bias, query_key_norm, latent, experts,
+               active_experts, router, shared_ffn, shared_gate, patch_width, class_token, token_types, head,
+               loss_weight, place, forward_pass] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
   f("attention heads", a.heads, heads);
@@ -84,6 +85,12 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("activation", a.activation, activation);
   f("kind of positions", a.position, position);
   f("base of the rotary positions", a.rope_theta, rope_theta);
+  f("scaling of the rotary positions", a.rotary_scaling.factor, rotary_scaling.factor);
+  f("positions that are scaled", a.rotary_scaling.positions, rotary_scaling.positions);
+  f("turns of pairs that are not scaled", a.rotary_scaling.fast, rotary_scaling.fast);
+  f("turns of pairs that are scaled", a.rotary_scaling.slow, rotary_scaling.slow);
+  f("amplitude of the rotary positions", a.rotary_scaling.amplitude, rotary_scaling.amplitude);
+  f("scaling of scores", a.rotary_scaling.score_rate, rotary_scaling.score_rate);
   f("biases", a.bias, bias);
   f("biases of queries, keys and values", a.qkv_bias, qkv_bias);
   f("norms of queries and keys", a.query_key_norm, query_key_norm);

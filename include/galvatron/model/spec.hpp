@@ -52,6 +52,18 @@ struct LatentAttention {
   friend constexpr bool operator==(const LatentAttention&, const LatentAttention&) = default;
 };
 
+/// Rotary positions that are scaled for sequences longer than those of the first training: YaRN (Peng et al., arXiv
+/// 2309.00071).
+struct RotaryScaling {
+  double factor = 1;           ///< of the sequences' length; 1: positions are not scaled
+  std::int64_t positions = 0;  ///< of the first training
+  double fast = 32;            ///< pairs that turn so often within those positions are as they were
+  double slow = 1;             ///< pairs that turn so often or less are `factor` times slower
+  double amplitude = 1;        ///< of queries and keys where positions turn them
+  double score_rate = 0;       ///< m: scores are multiplied by (0.1 m ln(factor) + 1)^2 (DeepSeek)
+  friend constexpr bool operator==(const RotaryScaling&, const RotaryScaling&) = default;
+};
+
 /// How a router scores experts for a token, from its logits. Ties go to the lower number.
 enum class RouterKind : std::uint8_t {
   softmax,  ///< probabilities; of a group of experts its largest (Mixtral, Qwen, OLMoE, DeepSeek-V2)
@@ -155,6 +167,7 @@ struct LayerSpec {
   bool causal = true;  ///< a token attends to its predecessors only
   bool tied = false;   ///< the head uses the embedding's table
   double rope_theta = 10000.0;
+  RotaryScaling rotary_scaling{};
   double norm_epsilon = 1e-5;
   int layers = 1;  ///< L, blocks in the whole model; scales the initialisation of residual projections
 

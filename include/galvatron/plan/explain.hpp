@@ -13,10 +13,15 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
 #include <galvatron/core/wrapped.hpp>
+#include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/cost/time.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/plan/stage_plan.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
 
@@ -40,6 +45,7 @@ inline std::string short_strategy(const StrategySpec& spec) {
   if (spec.data > 1) add("dp" + std::to_string(spec.data));
   if (spec.zero > 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert > 1) add("ep" + std::to_string(spec.expert));
+  if (spec.expert_tensor > 0) add("etp" + std::to_string(spec.expert_tensor));
   if (spec.dispatch != DispatchKind::plain) add(name_of(spec.dispatch));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "one rank" : out;
@@ -111,6 +117,84 @@ inline std::string table(const Plan& plan, const PlanCost& cost) {
   out += wrapped("Times and stash of a layer are those of one micro-batch of " + std::to_string(plan.microbatch()) +
                      " samples on one rank; comm is the part of forward and backward spent in communication.",
                  0);
+  return out;
+}
+
+/// Layers that follow each other, with experts of equal numbers under equal degrees.
+struct ExpertRun {
+  int first;
+  int last;
+  const LayerSpec* layer;
+  StrategySpec spec;
+};
+inline std::vector<ExpertRun> expert_runs(const Plan& plan, const ModelSpec& model) {
+  std::vector<ExpertRun> out;
+  for (int i = 0; i < static_cast<int>(plan.layers.size()); ++i) {
+    const LayerSpec& layer = model.blocks[static_cast<std::size_t>(i)];
+    const StrategySpec& spec = plan.layers[static_cast<std::size_t>(i)];
+    if (layer.experts == 0) continue;
+    if (!out.empty()) {
+      ExpertRun& run = out.back();
+      if (run.last + 1 == i && run.layer->experts == layer.experts &&
+          run.layer->active_experts == layer.active_experts && run.spec.expert == spec.expert &&
+          run.spec.etp() == spec.etp() && run.spec.exchanges_tokens() == spec.exchanges_tokens()) {
+        run.last = i;
+        continue;
+      }
+    }
+    out.push_back({i, i, &layer, spec});
+  }
+  return out;
+}
+inline std::string experts_text(const ExpertRun& run) {
+  const StrategySpec& spec = run.spec;
+  const std::string layers =
+      run.first == run.last ? text_of("layer ", run.first) : text_of("layers ", run.first, "-", run.last);
+  const std::string cut = spec.etp() > 1 ? text_of(", each cut over ", spec.etp(), " ranks") : ", each whole";
+  return text_of(layers, ": ", run.layer->experts, " experts, ", run.layer->active_experts, " for a token; ",
+                 spec.expert == 1
+                     ? "every rank has all"
+                     : text_of("ep", spec.expert, ", so that a rank has ", run.layer->experts / spec.expert),
+                 cut, spec.exchanges_tokens() ? "" : ", and no tokens are exchanged");
+}
+
+/// What experts cost: where they lie, the messages of their tokens, and what the stated imbalance adds.
+inline std::string experts(const Plan& plan, const ModelSpec& model, const PlanCost& cost, const Cluster& cluster) {
+  const std::vector<ExpertRun> runs = expert_runs(plan, model);
+  if (runs.empty()) return {};
+  std::string out = "\nExperts\n";
+  for (const ExpertRun& run : runs) out += wrapped("- " + experts_text(run) + ".", 2);
+  if (std::ranges::none_of(runs, [](const ExpertRun& run) { return run.spec.exchanges_tokens(); })) return out;
+  const cost::Batch batch = batch_of(plan);
+  Seconds most;  // of a stage
+  for (const PlanStage& stage : plan.stages) {
+    Seconds messages;
+    Seconds once;  // of the layer before
+    for (int i = stage.first_layer; i <= stage.last_layer; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const bool again = i > stage.first_layer && plan.layers[at] == plan.layers[at - 1] &&
+                         model.blocks[at].costs_like(model.blocks[at - 1]);
+      if (!again)
+        once = cost::time_of(cost::expert_messages(model.blocks[at], plan.layers[at], batch), plan.precision, cluster,
+                             cost::busy_ranks(cluster, plan.ranks()));
+      messages += once;
+    }
+    most = max(most, messages * static_cast<double>(plan.microbatches));
+  }
+  out += wrapped("- Tokens go to the ranks of their experts and back: " + format_seconds(most) +
+                     " of an iteration on the stage where it is most, " + percent(most / cost.iteration) + " of it.",
+                 2);
+  Plan even = plan;
+  even.expert_imbalance = 1;
+  const auto balanced = cost_of(even, model, cluster);
+  if (!balanced) return out;
+  const Seconds more = cost.iteration - balanced->iteration;
+  out += wrapped("- Time and memory are for a rank whose experts get " + formatted("%.3g", plan.expert_imbalance) +
+                     " times the mean of the tokens. With as many for all ranks an iteration takes " +
+                     format_seconds(balanced->iteration) + ", " + format_seconds(max(more, Seconds{})) +
+                     " less, and the fullest rank " + format_bytes(balanced->peak()) +
+                     ". A rank that gets more than stated takes them in rounds, without more memory.",
+                 2);
   return out;
 }
 
@@ -196,7 +280,7 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
   out += detail::wrapped("The fullest rank needs " + format_bytes(cost.peak()) + " of " + format_bytes(budget) + "." +
                              (cost.peak() <= budget ? "" : " It does not fit."),
                          0);
-  out += "\n" + detail::table(plan, cost) + detail::reasons(plan, cost);
+  out += "\n" + detail::table(plan, cost) + detail::experts(plan, model, cost, cluster) + detail::reasons(plan, cost);
   return out;
 }
 

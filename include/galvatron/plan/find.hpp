@@ -57,8 +57,10 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
     plan.stages.push_back({candidate.first_block[i], end - 1, static_cast<int>(i) * ranks, ranks});
   }
   plan.layers = candidate.blocks;
-  plan.embedding = candidate.embedding;
-  plan.head = candidate.head;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i)
+    if (model.blocks[i].experts == 0) plan.layers[i] = plan.layers[i].without_experts();
+  plan.embedding = candidate.embedding.without_experts();
+  plan.head = candidate.head.without_experts();
   return plan;
 }
 

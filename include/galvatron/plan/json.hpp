@@ -225,8 +225,10 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
     alternative.strategy = detail::one_line(alternative.strategy, 200);
   }
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  if (const std::string why = why_inconsistent(plan); !why.empty())
+  if (std::string why = why_inconsistent(plan); !why.empty()) {
+    if (why.ends_with('.')) why.pop_back();
     return usage_error(where + ": not a plan: " + why + "; mend the file or make a new one with `galvatron plan`");
+  }
   return plan;
 }
 

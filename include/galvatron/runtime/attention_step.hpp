@@ -8,6 +8,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention.hpp>
+#include <galvatron/runtime/heads.hpp>
 #include <galvatron/runtime/ring.hpp>
 #include <galvatron/runtime/ulysses.hpp>
 
@@ -53,7 +54,8 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
             .causal = causal,
             .q_stride = from.q_stride,
             .kv_stride = from.kv_stride,
-            .out_stride = own_heads * heads.head_dim};
+            .out_stride = own_heads * heads.head_dim,
+            .score_factor = score_factor(layer)};
   };
   // Tensor ranks have whole images of some heads, and the biases of those heads.
   const auto windows = [&]() -> device::WindowShape {

@@ -517,8 +517,9 @@ class Executor {
   void rotate(const Step& step, View<T> x, bool inverse) {
     const std::int64_t width = of(step.k);
     const std::int64_t head = of(step.l);
+    const device::kernels::RotaryFrequencies frequencies = rotary_frequencies(layer_, head);
     context_.for_each_run(of(step.m), step.local, [&](auto first, auto rows, auto position) {
-      context_.device.rotary(rows, context_.batch.samples, position, of(step.n) / head, head, width, layer_.rope_theta,
+      context_.device.rotary(rows, context_.batch.samples, position, of(step.n) / head, head, width, frequencies,
                              inverse, x.slice(first * width, rows * width));
     });
   }

@@ -36,7 +36,7 @@ class ExpertExchange {
         local_(experts * parts / ranks_) {
     std::int64_t most = 0;
     for (std::int64_t run = 0; run * parts_ < ranks_; ++run) most = std::max(most, total(run));
-    rounds_ = static_cast<int>(divide_up(most, capacity_));
+    rounds_ = std::max(1, static_cast<int>(divide_up(most, capacity_)));  // of no rows too: gradients are zeros
   }
 
   [[nodiscard]] int rounds() const { return rounds_; }

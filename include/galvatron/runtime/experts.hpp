@@ -2,9 +2,8 @@
 // experts and go back.
 //
 //   logits = x Wr^T (fp32) -> k experts and weights for each row -> order of the choices by experts
-//   rows in that order [-> to the ranks of their experts] -> u = x W1^T, g = activation(u), y = g W2^T, expert by
-//   expert
-//   [-> back] -> sum of k weighted rows a token
+//   rows in that order [-> to the ranks of their experts]
+//   -> expert by expert u = x W1^T, g = activation(u), y = g W2^T [-> back] -> sum of k weighted rows a token
 //
 // Backward needs no y: the gradient of a weight is <dy, y> = <dy W2, g>. The gradients of the weights that ranks with
 // parts of an expert have are of their part of g, and added up.

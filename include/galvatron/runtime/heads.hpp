@@ -7,8 +7,11 @@
 //       -> (rows, q | k | v), each A heads of d: turned | not turned, of values v | zeros
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <type_traits>
 
 #include <galvatron/comm/communicator.hpp>
@@ -19,6 +22,30 @@
 #include <galvatron/runtime/context.hpp>
 
 namespace galvatron::runtime {
+
+/// The angles of a layer's rotary positions in heads of `width` elements.
+inline device::kernels::RotaryFrequencies rotary_frequencies(const LayerSpec& layer, std::int64_t width) {
+  const RotaryScaling& scaling = layer.rotary_scaling;
+  device::kernels::RotaryFrequencies out(layer.rope_theta);
+  out.amplitude = static_cast<float>(scaling.amplitude);
+  out.factor = scaling.factor;
+  if (scaling.factor == 1) return out;
+  // The pair that turns so often within the positions of the first training.
+  const auto pair = [&](double turns) {
+    return static_cast<double>(width) *
+           std::log(static_cast<double>(scaling.positions) / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(layer.rope_theta));
+  };
+  out.low = std::max(std::floor(pair(scaling.fast)), 0.0);
+  out.high = std::min(std::ceil(pair(scaling.slow)), static_cast<double>(width - 1));
+  if (out.low == out.high) out.high += 0.001;  // a step
+  return out;
+}
+/// What scores of a layer are multiplied by, beside head_dim^-1/2.
+inline float score_factor(const LayerSpec& layer) {
+  const double root = 0.1 * layer.rotary_scaling.score_rate * std::log(layer.rotary_scaling.factor) + 1;
+  return static_cast<float>(root * root);
+}
 
 /// Norms of the queries and keys of a fused projection, in runs of `width` elements.
 struct HeadNorms {

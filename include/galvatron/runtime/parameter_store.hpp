@@ -290,9 +290,9 @@ class ParameterStore final : public Store {
     const std::uint32_t number = static_cast<std::uint32_t>(2 * layer_ + (part_ == ParameterPart::table ? 1 : 0));
     const std::uint32_t degree = static_cast<std::uint32_t>(place_.tensor_degree);
     // Those of experts begin behind those of all layers.
-    const std::uint32_t first =
+    const std::uint32_t offset =
         part_ == ParameterPart::experts ? (1U << 16) * (1U + static_cast<std::uint32_t>(place_.expert_rank)) : 0;
-    const auto stream_of = [&](int rank) { return (first + number) * degree + static_cast<std::uint32_t>(rank); };
+    const auto stream_of = [&](int rank) { return (offset + number) * degree + static_cast<std::uint32_t>(rank); };
     const Range range = optimizer_range();
     const View<float> gradients = optimizer_gradients();
     const auto run = [&](Range part, bool decays, std::uint32_t stream) {

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include <galvatron/runtime/attention.hpp>
+#include <galvatron/runtime/heads.hpp>
 
 namespace galvatron::runtime {
 
@@ -30,7 +31,10 @@ class RingAttention {
 
  public:
   RingAttention(Context<D>& context, const LayerSpec& layer)
-      : c_(context), heads_(layer, context.spec.tensor), ranks_(context.spec.context) {}
+      : c_(context),
+        heads_(layer, context.spec.tensor),
+        ranks_(context.spec.context),
+        score_factor_(score_factor(layer)) {}
 
   struct ForwardScratch {
     View<T> here, next;    ///< (rows, k | v)
@@ -139,7 +143,8 @@ class RingAttention {
                .q_stride = heads_.qkv(),
                .kv_stride = 2 * heads_.kv(),
                .out_stride = heads_.q(),
-               .lse_stride = tokens},
+               .lse_stride = tokens,
+               .score_factor = score_factor_},
               0};
     if (!heads_.causal || step == 0) return part;
     if (step <= c_.context.rank()) {
@@ -166,6 +171,7 @@ class RingAttention {
   Context<D>& c_;
   AttentionHeads heads_;
   int ranks_;  ///< c
+  float score_factor_;
 };
 
 }  // namespace galvatron::runtime

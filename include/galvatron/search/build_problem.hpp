@@ -302,14 +302,14 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   // for blocks and for the ends beside them: degrees that only an embedding or a head can have are left out.
   const auto keep_fit = [&](std::size_t i, bool for_ends) {
     std::erase_if(specs[i], [&](const StrategySpec& spec) {
-      const auto splits_heads = [&](const auto& kind) { return can_split_heads(trainer, kind.layer(), spec); };
+      const auto can_split = [&](const auto& kind) { return can_split_layer(trainer, kind.layer(), spec); };
       const auto fits = [&](const auto& kind) {
         return is_fit(kind.layer(), spec, options.global_batch, options.sequence);
       };
       const auto& all = kinds.programs;
       const int left_out = spec.strided || !for_ends ? 1 : 0;  // at either end
       return !can_give(trainer, spec, degrees[i], options.precision) ||
-             !std::all_of(all.begin(), all.end(), splits_heads) ||
+             !std::all_of(all.begin(), all.end(), can_split) ||
              std::none_of(all.begin() + left_out, all.end() - left_out, fits);
     });
   };

@@ -37,12 +37,30 @@ constexpr bool has_schedule(OneForAll trainer, ScheduleKind kind) {
   return kind == ScheduleKind::interleaved && trainer != OneForAll::deepspeed && trainer != OneForAll::hetu;
 }
 
+/// How DeepSpeed spreads experts over ranks.
+enum class DeepspeedExperts : std::uint8_t {
+  automatic,  ///< AutoEP, in models of Hugging Face: whole experts over neighbouring ranks; beside tensor ranks neither
+              ///< a pipeline nor ZeRO 3, and no context ranks beside ZeRO 3
+  layers,     ///< MoE layers of the program: over data ranks, beside tensor ranks that share each; no ZeRO 3
+  no,
+};
+constexpr DeepspeedExperts deepspeed_experts(const StrategySpec& spec, int stages) {
+  if (spec.etp() == 1 && (spec.tensor == 1 || (stages == 1 && spec.zero < 3)) && (spec.zero < 3 || spec.context == 1))
+    return DeepspeedExperts::automatic;
+  const bool in_data_ranks = spec.etp() == spec.tensor && spec.data % spec.expert == 0;
+  return in_data_ranks && spec.zero < 3 ? DeepspeedExperts::layers : DeepspeedExperts::no;
+}
+constexpr bool torchtitan_has_experts(const StrategySpec& spec) {
+  return spec.expert > 1 && (spec.etp() == 1 || spec.etp() == spec.tensor);
+}
+
 /// Whether the trainer can give `spec` to all layers of a pipeline of so many stages.
 ///
 ///     torchtitan  tensor ranks always split the sequence; context ranks pass keys and values around; data and context
-///                 ranks are FSDP's, ZeRO 2 or 3, or replicas that stand alone; bf16 comes with either of them
+///                 ranks are FSDP's, ZeRO 2 or 3, or replicas that stand alone; bf16 comes with either of them; experts
+///                 are spread over FSDP's ranks, each whole or cut over all tensor ranks
 ///     deepspeed   tensor ranks keep whole sequences; context ranks are Ulysses', beside data ranks alone; pipelines
-///                 have ZeRO 1 at most
+///                 have ZeRO 1 at most; experts: deepspeed_experts
 ///     hetu        no ZeRO 1; tensor ranks or Ulysses'
 constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages, Precision precision) {
   if (trainer == OneForAll::no) return true;
@@ -51,6 +69,7 @@ constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages,
     case OneForAll::torchtitan: {
       if (spec.tensor > 1 && spec.sequence != SequenceKind::megatron) return false;
       if (spec.sequence == SequenceKind::ulysses || spec.zero == 1) return false;
+      if (spec.exchanges_tokens() && (!torchtitan_has_experts(spec) || spec.zero < 2)) return false;
       const bool others = spec.tensor > 1 || stages > 1;
       if (spec.shards() == 1) return !others || precision == Precision::fp32;
       return spec.zero >= 2 || (!others && spec.context == 1);
@@ -58,6 +77,7 @@ constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages,
     case OneForAll::deepspeed:
       if (spec.sequence == SequenceKind::megatron || spec.uses_ring()) return false;
       if (spec.context > 1 && (spec.tensor > 1 || stages > 1)) return false;
+      if (spec.exchanges_tokens() && deepspeed_experts(spec, stages) == DeepspeedExperts::no) return false;
       return stages == 1 || spec.zero <= 1;
     case OneForAll::hetu:
       return spec.zero != 1 && (spec.tensor == 1 || spec.sequence != SequenceKind::ulysses);
@@ -66,10 +86,13 @@ constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages,
   }
 }
 
-/// Whether the trainer can split the heads of `layer` by a strategy that fits it. Transformer Engine's attention, which
-/// Megatron-LM calls, exchanges no copies of key/value heads: Ulysses needs at least one for each context rank.
-constexpr bool can_split_heads(OneForAll trainer, const LayerSpec& layer, const StrategySpec& spec) {
+/// Whether the trainer can split `layer` by a strategy that fits it. Transformer Engine's attention, which Megatron-LM
+/// calls, exchanges no copies of key/value heads: Ulysses needs at least one for each context rank. Megatron-LM's
+/// layers with experts refuse tensor ranks that do not split the sequence.
+constexpr bool can_split_layer(OneForAll trainer, const LayerSpec& layer, const StrategySpec& spec) {
   if (trainer != OneForAll::megatron && trainer != OneForAll::uniform) return true;
+  if (trainer == OneForAll::megatron && layer.experts > 0 && spec.tensor > 1 && spec.sequence != SequenceKind::megatron)
+    return false;
   return layer.kind != LayerKind::block || spec.sequence != SequenceKind::ulysses ||
          layer.kv_heads % (std::int64_t{spec.tensor} * spec.context) == 0;
 }

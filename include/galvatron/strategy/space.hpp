@@ -117,7 +117,11 @@ constexpr std::vector<std::pair<int, int>> expert_degrees(const Space& space, in
       add(expert, forced == tensor ? 0 : forced);
       continue;
     }
-    if (space.expert_tensor.most == 0 || tensor <= space.expert_tensor.most) add(expert, 0);
+    // Where tensor ranks could have whole experts of their own, they share none: the same states and products of as
+    // many rows, but each row would go to all of them.
+    const bool shares = expert == 1 || tensor == 1 || !space.expert_tensor.open ||
+                        space.experts % (std::int64_t{expert} * tensor) != 0 || !space.expert.allows(expert * tensor);
+    if (shares && (space.expert_tensor.most == 0 || tensor <= space.expert_tensor.most)) add(expert, 0);
     if (space.expert_tensor.open && tensor > 1) add(expert, 1);
   }
   return out;

@@ -60,6 +60,9 @@ def mixtures():
         base, num_key_value_heads=6, moe_intermediate_size=16, n_routed_experts=8, num_experts_per_tok=3,
         first_k_dense_replace=1, kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8,
         norm_topk_prob=False, routed_scaling_factor=1.5)
+    yarn = {
+        "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 10,
+        "beta_fast": 32, "beta_slow": 0.05, "mscale": 1.0, "mscale_all_dim": 0.7}
     yield "mixtral", transformers.MixtralConfig(
         **dict(base, intermediate_size=16), num_key_value_heads=2, head_dim=4, num_local_experts=4, num_experts_per_tok=2,
         sliding_window=None), transformers.MixtralForCausalLM
@@ -74,7 +77,7 @@ def mixtures():
         **deepseek, q_lora_rank=None, n_shared_experts=2, topk_method="group_limited_greedy", n_group=4,
         topk_group=2), transformers.DeepseekV2ForCausalLM
     yield "deepseek_v3", transformers.DeepseekV3Config(
-        **dict(deepseek, norm_topk_prob=True), q_lora_rank=16, n_shared_experts=1, n_group=2,
+        **dict(deepseek, norm_topk_prob=True, rope_parameters=yarn), q_lora_rank=16, n_shared_experts=1, n_group=2,
         topk_group=1), transformers.DeepseekV3ForCausalLM
 
 

@@ -2,7 +2,8 @@
 //
 // Source: docs/_pages/config-json.md, docs/code-docs/source/training.rst (AutoTP), deepspeed/__init__.py,
 // deepspeed/runtime/{config,engine}.py, deepspeed/runtime/pipe/engine.py and deepspeed/utils/groups.py of
-// deepspeedai/DeepSpeed 0.19.8.
+// deepspeedai/DeepSpeed 0.19.8; of experts deepspeed/moe/layer.py and
+// deepspeed/module_inject/auto_ep_{config,folding}.py of August 2026.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,9 @@
 
 #include <galvatron/compat/export/exported.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/one_for_all.hpp>
 
 namespace galvatron {
 
@@ -63,14 +66,45 @@ inline void deepspeed_recompute(const Plan& plan, nlohmann::ordered_json& config
                   by_layer_text(kinds));
 }
 
+/// Experts are spread by AutoEP, which takes the place of the experts of a model of Hugging Face, or by layers of the
+/// program. What DeepSpeed cannot spread stays whole on every rank, or cut over tensor ranks.
+inline void deepspeed_spread_experts(const Plan& plan, StrategySpec& spec, nlohmann::ordered_json& config,
+                                     Exported& out) {
+  if (!spec.exchanges_tokens()) return;
+  const int stages = static_cast<int>(plan.stages.size());
+  switch (deepspeed_experts(spec, stages)) {
+    case DeepspeedExperts::automatic:
+      config["expert_parallel"] = {{"enabled", true}, {"autoep_size", spec.expert}};
+      out.elsewhere(
+          "expert_parallel is for models of Hugging Face, whose preset_model it may name; layers of the program are "
+          "deepspeed.moe.layer.MoE(ep_size=",
+          spec.expert, ") instead");
+      return;
+    case DeepspeedExperts::layers:
+      out.elsewhere("expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=", spec.expert,
+                    ", enable_expert_tensor_parallelism=True)");
+      return;
+    case DeepspeedExperts::no:
+      break;
+  }
+  out.lacks("experts whose degrees are ", expert_text(spec), spec.tensor > 1 ? text_of(" beside tp", spec.tensor) : "",
+            spec.context > 1 ? text_of(" and cp", spec.context) : "", spec.zero == 3 ? " with ZeRO 3" : "",
+            stages > 1 ? " in a pipeline" : "",
+            ": DeepSpeed spreads whole experts over a stage (beside tensor ranks without a pipeline and ZeRO 3, beside "
+            "context ranks without ZeRO 3), or with layers of its own over data ranks without ZeRO 3, and no spread is "
+            "written");
+  spec = spec.without_experts();
+}
+
 }  // namespace detail
 
 /// The keys of a configuration that a plan decides. JSON has no comments: what they leave out is in the result alone.
 /// Errors (usage): context ranks beside a pipeline or beside tensor ranks, which DeepSpeed cannot run.
-inline Result<Exported> export_deepspeed(const Plan& plan) {
+/// @param model  what the plan is for, if known
+inline Result<Exported> export_deepspeed(const Plan& plan, const ModelSpec* model = nullptr) {
   Exported out;
   const std::string target = "DeepSpeed";
-  StrategySpec spec = detail::one_for_all(plan, target, out);
+  StrategySpec spec = detail::one_for_all(plan, target, out, model);
   const bool pipeline = plan.stages.size() > 1;
   if (spec.context > 1 && (pipeline || spec.tensor > 1))
     return usage_error(text_of("DeepSpeed cannot run this plan: it splits sequences over ", spec.context,
@@ -114,10 +148,9 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
         spec.data, " data ranks alone");
   }
   spec.sequence = spec.context > 1 ? SequenceKind::ulysses : SequenceKind::none;
-  detail::give_all(*out.job, spec);
+  detail::deepspeed_spread_experts(plan, spec, config, out);
+  detail::give_all(*out.job, spec, model);
   detail::tell_moments(plan, target, out);
-  if (spec.expert > 1)
-    out.elsewhere("expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=", spec.expert, ")");
   detail::deepspeed_recompute(plan, config, out);
   out.elsewhere("a sequence of ", plan.sequence_length, " tokens is the program's");
   out.text = config.dump(2) + "\n";

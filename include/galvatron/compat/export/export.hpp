@@ -84,7 +84,7 @@ inline std::string why_not_run(const Exported& exported, const ModelSpec& model,
     return {};
   for (std::size_t i = 0; i < model.blocks.size(); ++i) {
     const StrategySpec& spec = exported.job->layers[i];
-    if (can_split_heads(OneForAll::megatron, model.blocks[i], spec)) continue;
+    if (can_split_layer(OneForAll::megatron, model.blocks[i], spec)) continue;
     return "Megatron-LM cannot run this plan: Ulysses over " + std::to_string(spec.context) + " context and " +
            std::to_string(spec.tensor) + " tensor ranks exchanges copies of the " +
            std::to_string(model.blocks[i].kv_heads) +
@@ -95,16 +95,18 @@ inline std::string why_not_run(const Exported& exported, const ModelSpec& model,
 
 /// A consistent plan (why_inconsistent) for `target`; what that cannot express is in the result. Errors (usage): a plan
 /// whose stages have different numbers of ranks, or one that DeepSpeed cannot run at all.
-inline Result<Exported> export_plan(const Plan& plan, ExportTarget target) {
+/// @param model  what the plan is for: arguments of experts and latent attention, and which layers have experts; null
+///               where it is not known
+inline Result<Exported> export_plan(const Plan& plan, ExportTarget target, const ModelSpec* model = nullptr) {
   for (const PlanStage& stage : plan.stages)
     if (stage.rank_count != plan.stages.front().rank_count)
       return usage_error(text_of(
           "stages of ", plan.stages.front().rank_count, " and of ", stage.rank_count,
           " ranks: the trainers that plans are exported to have equally many in all stages; export it as a header"));
-  if (target == ExportTarget::megatron) return export_megatron(plan);
-  if (target == ExportTarget::torchtitan) return export_torchtitan(plan);
-  if (target == ExportTarget::deepspeed) return export_deepspeed(plan);
-  return export_hetu(plan);
+  if (target == ExportTarget::megatron) return export_megatron(plan, model);
+  if (target == ExportTarget::torchtitan) return export_torchtitan(plan, model);
+  if (target == ExportTarget::deepspeed) return export_deepspeed(plan, model);
+  return export_hetu(plan, model);
 }
 
 /// The figures of an exported job. Prices are those of the plan's own trainer, so that plan and job differ by what the

@@ -14,6 +14,7 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
 #include <galvatron/cost/trainer.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -123,29 +124,61 @@ inline void tell_outputs(const Plan& plan, const std::string& target, Exported& 
 
 /// The degrees and the sequence split of a strategy.
 inline StrategySpec degrees_of(StrategySpec spec) {
+  spec = spec.without_experts();
   spec.strided = false;
   spec.zero = 0;
-  spec.expert = 1;
   spec.dispatch = DispatchKind::plain;
   spec.recompute = RecomputeKind::cheap;
   return spec;
 }
 
-/// Gives all layers of a job `spec`; the blocks keep their own recomputation.
-inline void give_all(Plan& job, StrategySpec spec) {
-  for (StrategySpec& layer : job.layers) {
-    spec.recompute = layer.recompute;
-    layer = spec;
+/// Whether a layer has experts, as far as is known: without a model every layer may have some.
+/// @param model  may be null
+inline bool may_have_experts(const ModelSpec* model, const Plan& plan, std::size_t layer) {
+  return model == nullptr || model->blocks.size() != plan.layers.size() || model->blocks[layer].experts > 0;
+}
+
+/// Gives all layers of a job `spec`, its expert degrees those with experts; the blocks keep their own recomputation.
+inline void give_all(Plan& job, StrategySpec spec, const ModelSpec* model) {
+  for (std::size_t i = 0; i < job.layers.size(); ++i) {
+    spec.recompute = job.layers[i].recompute;
+    job.layers[i] = may_have_experts(model, job, i) ? spec : spec.without_experts();
   }
   spec.recompute = kept_outputs(job);
-  job.embedding = job.head = spec;
+  job.embedding = job.head = spec.without_experts();
+}
+
+/// `ep8`, or `ep8 etp1` where the ranks that share an expert are not the tensor ranks.
+inline std::string expert_text(const StrategySpec& spec) {
+  return text_of("ep", spec.expert, spec.etp() != spec.tensor ? text_of(" etp", spec.etp()) : "");
+}
+
+/// Gives `common` the expert degrees of the layers that share their experts among the most ranks, and tells where
+/// other layers with experts have others.
+inline void experts_for_all(const Plan& plan, const std::string& target, const ModelSpec* model, StrategySpec& common,
+                            Exported& out) {
+  const StrategySpec* most = nullptr;
+  for (const StrategySpec& layer : plan.layers)
+    if (layer.exchanges_tokens() && (most == nullptr || layer.exchange_ranks() > most->exchange_ranks())) most = &layer;
+  if (most == nullptr) return;
+  common.expert = most->expert;
+  common.expert_tensor = most->etp() == common.tensor ? 0 : most->etp();
+  auto groups = layers_by(plan, expert_text);
+  for (auto& group : groups)
+    std::erase_if(group.second,
+                  [&](int layer) { return !may_have_experts(model, plan, static_cast<std::size_t>(layer)); });
+  std::erase_if(groups, [](const auto& group) { return group.second.empty(); });
+  if (groups.size() > 1)
+    out.lacks("the expert degrees differ from layer to layer, ", by_layer_text(groups), ": ", target,
+              " has one set for all, and ", expert_text(common), " is written");
 }
 
 /// The strategy for a target that has one for the whole model: degrees and sequence split of most layers, the highest
-/// ZeRO stage and expert degree of any layer, so that no rank keeps more states than planned. What differs from it is
+/// ZeRO stage and expert degrees of any layer, so that no rank keeps more states than planned. What differs from it is
 /// told in `out.not_expressed`; `out.job` has it in all layers. Recomputation is left to the target.
+/// @param model           what the plan is for, if known
 /// @param either_context  the target chooses between Ulysses and ring attention in each layer
-inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exported& out,
+inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exported& out, const ModelSpec* model,
                                 bool either_context = false) {
   const auto same = [&](StrategySpec a, StrategySpec b) {
     for (StrategySpec* spec : {&a, &b})
@@ -168,28 +201,23 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
     out.lacks("the degrees differ from layer to layer, ", by_layer_text(groups), ": ", target,
               " has one set for all, and that of most layers is written, ", strategy_text(common));
   }
-  for (const StrategySpec& layer : plan.layers) {
+  for (const StrategySpec& layer : plan.layers)
     if (common.shards() > 1) common.zero = std::max(common.zero, layer.zero);
-    common.expert = std::max(common.expert, layer.expert);
-  }
   // A layer without data or context ranks has nothing to shard.
   auto stages = layers_by(plan, [](const StrategySpec& s) { return s.shards() > 1 ? text_of("ZeRO ", s.zero) : ""; });
   std::erase_if(stages, [](const auto& group) { return group.first.empty(); });
-  const auto tell = [&](const std::string& what, const auto& groups, int written) {
-    if (groups.size() > 1)
-      out.lacks("the ", what, " differs from layer to layer, ", by_layer_text(groups), ": ", target,
-                " has one for all, and ", written, " is written");
-  };
-  tell("ZeRO stage", stages, common.zero);
-  tell("expert degree", layers_by(plan, [](const StrategySpec& s) { return text_of("ep", s.expert); }), common.expert);
+  if (stages.size() > 1)
+    out.lacks("the ZeRO stage differs from layer to layer, ", by_layer_text(stages), ": ", target,
+              " has one for all, and ", common.zero, " is written");
+  experts_for_all(plan, target, model, common, out);
   if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
     out.lacks(layers_text(strided), ": tensor-parallel ranks lie around data-parallel ones: ", target,
               " makes them neighbours");
   // An embedding and a head have no experts, and nothing of theirs is computed again.
   const auto end = [&](const std::string& name, StrategySpec spec) {
-    spec.expert = common.expert;
+    spec = spec.without_experts();
     spec.recompute = RecomputeKind::cheap;
-    if (same(spec, common)) return;
+    if (same(spec, common.without_experts())) return;
     out.lacks("the ", name, " has a strategy of its own, ", strategy_text(spec), ": ", target,
               " gives it that of the layers");
   };
@@ -198,7 +226,7 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   out.job = plan;
   out.job->predicted = {};
   out.job->predicted.budget = plan.predicted.budget;
-  give_all(*out.job, common);
+  give_all(*out.job, common, model);
   return common;
 }
 

@@ -3,6 +3,7 @@
 //   pp_deg, pp_division    stages and their layers            tp_sizes_enc, use_sp  TP degree, or Ulysses' if use_sp is
 //   1 dp_types_enc           1: ZeRO 3; 0: default_dp_type      cp_sizes_enc          ring attention, where there is
 //   some checkpoint             1: full recomputation              ep_sizes_enc          experts, where there are some
+//                                                                  tp_of_ep_sizes_enc    ranks that share each
 //   vtp, vsp, vcp          the same of embedding and head     embed_sdp, vocab_sdp  1: ZeRO 3 of embedding and head
 //
 // Its search writes the last as embed_sdp, its trainer reads vocab_sdp: both are written.
@@ -19,6 +20,7 @@
 
 #include <galvatron/compat/export/exported.hpp>
 #include <galvatron/compat/hetu/cost.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
@@ -142,7 +144,8 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
 }  // namespace detail
 
 /// The plan file. JSON has no comments: what it leaves out is in the result alone.
-inline Exported export_hetu(const Plan& plan) {
+/// @param model  what the plan is for, if known
+inline Exported export_hetu(const Plan& plan, const ModelSpec* model = nullptr) {
   Exported out;
   const auto list = [&](auto of) { return joined(plan.layers, ",", of); };
   nlohmann::ordered_json file;
@@ -153,9 +156,11 @@ inline Exported export_hetu(const Plan& plan) {
     file["cp_sizes_enc"] = list(detail::hetu_ring);
   file["dp_types_enc"] = list([](const StrategySpec& s) { return s.zero == 3; });
   file["use_sp"] = list(detail::hetu_uses_ulysses);
-  if (std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return s.expert > 1; })) {
+  const auto has_experts = [](const LayerSpec& block) { return block.experts > 0; };
+  const bool any_experts = model != nullptr && std::ranges::any_of(model->blocks, has_experts);
+  if (any_experts || std::ranges::any_of(plan.layers, &StrategySpec::exchanges_tokens)) {
     file["ep_sizes_enc"] = list([](const StrategySpec& s) { return s.expert; });
-    file["tp_of_ep_sizes_enc"] = list([](const StrategySpec& s) { return s.tensor; });
+    file["tp_of_ep_sizes_enc"] = list([](const StrategySpec& s) { return s.etp(); });
   }
   file["checkpoint"] = list([](const StrategySpec& s) { return detail::recomputed(s) != RecomputeKind::none; });
   file["world_size"] = plan.ranks();
@@ -191,6 +196,8 @@ inline Exported export_hetu(const Plan& plan) {
               strategy_text(plan.embedding), "): they have one there, and that of the embedding is written");
   detail::tell_hetu_data_ranks(plan, out);
   detail::hetu_sequence_parallel(plan, out);
+  if (any_experts)
+    out.elsewhere("the trainer's is_moe_model is true, and its moe_* arguments are those of the model's experts");
   if (file.contains("cp_sizes_enc") || file.contains("vcp"))
     out.elsewhere(
         "the trainer is Hetu-Galvatron 3.0 or later: earlier ones do not read cp_sizes_enc and vcp, and would take "

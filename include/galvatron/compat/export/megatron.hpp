@@ -11,20 +11,13 @@
 #include <vector>
 
 #include <galvatron/compat/export/exported.hpp>
+#include <galvatron/compat/export/megatron_experts.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
 
 namespace detail {
-
-/// Lines of the array PLAN_ARGS.
-struct MegatronArguments {
-  std::string lines;
-  template <class... Parts>
-  void add(const Parts&... argument) {
-    lines += text_of("  ", argument..., "\n");
-  }
-};
 
 /// The lengths of stages that are not equally long: of the first and last, or a drawing, `'Et*4|t*3|t*3|t*2L'`.
 inline void megatron_stages(const Plan& plan, MegatronArguments& arguments) {
@@ -126,11 +119,22 @@ inline std::string megatron_exchanges(const Plan& plan, const StrategySpec& spec
 }  // namespace detail
 
 /// The arguments as a shell file that sets the array PLAN_ARGS; comments say what they leave out.
-inline Exported export_megatron(const Plan& plan) {
+/// @param model  what the plan is for, if known: with arguments of its experts and its latent attention
+inline Exported export_megatron(const Plan& plan, const ModelSpec* model = nullptr) {
   Exported out;
   const std::string target = "Megatron-LM";
   detail::MegatronArguments arguments;
-  const StrategySpec spec = detail::one_for_all(plan, target, out, true);
+  StrategySpec spec = detail::one_for_all(plan, target, out, model, true);
+  const bool has_experts = model != nullptr && std::ranges::any_of(model->blocks, &LayerSpec::experts);
+  if ((has_experts || spec.exchanges_tokens()) && spec.tensor > 1 && spec.sequence != SequenceKind::megatron) {
+    out.lacks(
+        "tensor parallelism with whole sequences between its regions: Megatron-LM splits the sequence there in models "
+        "of experts");
+    spec.sequence = SequenceKind::megatron;
+    for (std::size_t i = 0; i < out.job->layers.size(); ++i)
+      if (spec.context == 1) out.job->layers[i].sequence = SequenceKind::megatron;
+    if (spec.context == 1) out.job->embedding.sequence = out.job->head.sequence = SequenceKind::megatron;
+  }
   arguments.add("--num-layers ", plan.layers.size());
   arguments.add("--seq-length ", plan.sequence_length);
   arguments.add("--micro-batch-size ", plan.microbatch() / spec.data);
@@ -147,6 +151,7 @@ inline Exported export_megatron(const Plan& plan) {
     arguments.add("--cp-comm-type", detail::megatron_exchanges(plan, spec, *out.job));
   }
   if (spec.expert > 1) arguments.add("--expert-model-parallel-size ", spec.expert);
+  if (spec.exchanges_tokens()) arguments.add("--expert-tensor-parallel-size ", spec.etp());
   arguments.add("--pipeline-model-parallel-size ", plan.stages.size());
   if (plan.stages.size() > 1) {
     detail::megatron_stages(plan, arguments);
@@ -168,6 +173,10 @@ inline Exported export_megatron(const Plan& plan) {
     arguments.add("--exp-avg-sq-dtype ", name_of(plan.moments));
   } else {
     detail::tell_moments(plan, target + " without its distributed optimizer", out);
+  }
+  if (model != nullptr && !model->blocks.empty()) {
+    detail::megatron_experts(*model, arguments, out);
+    detail::megatron_latent_attention(*model, arguments);
   }
   detail::megatron_recompute(plan, arguments, out);
   if (spec.zero >= 2)

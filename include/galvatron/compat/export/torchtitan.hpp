@@ -11,7 +11,9 @@
 #include <vector>
 
 #include <galvatron/compat/export/exported.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/one_for_all.hpp>
 
 namespace galvatron {
 
@@ -58,11 +60,12 @@ inline std::string torchtitan_recompute(const Plan& plan, Exported& out) {
 /// Data parallelism: replicas are DDP, which stands alone; shards are FSDP.
 inline std::string torchtitan_data(const Plan& plan, const StrategySpec& spec, Exported& out) {
   const bool others = spec.tensor > 1 || plan.stages.size() > 1;
-  const bool replicas = spec.zero == 0 && !others && spec.context == 1;
+  const bool replicas = spec.zero == 0 && !others && spec.context == 1 && !spec.exchanges_tokens();
   if (spec.shards() > 1 && spec.zero == 0 && !replicas)
     out.lacks(
         spec.context > 1 ? "context parallelism without ZeRO"
-                         : "data parallelism without ZeRO beside tensor or pipeline parallelism",
+        : others         ? "data parallelism without ZeRO beside tensor or pipeline parallelism"
+                         : "data parallelism without ZeRO beside expert parallelism",
         ": torchtitan then shards with FSDP, over data and context ranks, and what is nearest to ZeRO 2 is written");
   if (spec.zero == 1) out.lacks("ZeRO 1: FSDP shards gradients too, and what is nearest to ZeRO 2 is written");
   if (plan.precision != Precision::fp32 && others && spec.data == 1 && spec.context == 1)
@@ -109,21 +112,43 @@ inline std::string torchtitan_pipeline(const Plan& plan, std::int64_t samples, E
   return text + "]\n";
 }
 
+/// What torchtitan's layers of experts lack: they balance by a bias alone, and take all choices.
+inline void tell_torchtitan_experts(const ModelSpec& model, Exported& out) {
+  const auto layer = std::ranges::find_if(model.blocks, [](const LayerSpec& block) { return block.experts > 0; });
+  if (layer == model.blocks.end()) return;
+  if (layer->router.has_losses())
+    out.lacks("losses of the routers: torchtitan balances experts by their biases alone (load_balance_coeff)");
+  if (layer->router.capacity > 0) out.lacks("a capacity of experts: torchtitan drops no choice");
+  if (layer->shared_gate) out.lacks("a gate of the shared expert: torchtitan adds it as it is");
+  out.elsewhere("the table [model] has a flavor with num_experts = ", layer->experts,
+                ", top_k = ", layer->active_experts);
+}
+
 }  // namespace detail
 
 /// The tables of a job file that a plan decides; comments say what they leave out. Model parts have the module names of
 /// torchtitan's Llama.
-inline Exported export_torchtitan(const Plan& plan) {
+/// @param model  what the plan is for, if known
+inline Exported export_torchtitan(const Plan& plan, const ModelSpec* model = nullptr) {
   Exported out;
   const std::string target = "torchtitan";
-  StrategySpec spec = detail::one_for_all(plan, target, out);
+  StrategySpec spec = detail::one_for_all(plan, target, out, model);
   if (spec.tensor > 1 && spec.sequence != SequenceKind::megatron)
     out.lacks(
         "tensor parallelism with whole sequences between its regions: torchtitan always splits the sequence there");
   if (spec.sequence == SequenceKind::ulysses)
     out.lacks("Ulysses: torchtitan passes keys and values around, as ring attention does");
   spec.sequence = spec.tensor > 1 ? SequenceKind::megatron : spec.context > 1 ? SequenceKind::ring : SequenceKind::none;
-  detail::give_all(*out.job, spec);
+  if (spec.exchanges_tokens() && !torchtitan_has_experts(spec)) {
+    out.lacks("experts whose degrees are ", detail::expert_text(spec),
+              spec.expert == 1
+                  ? ": torchtitan has experts that are not cut as other matrices only where they are spread, and no "
+                    "spread is written"
+                  : ": torchtitan has whole experts or those that all tensor ranks cut, and whole ones are written");
+    spec.expert_tensor = spec.expert > 1 ? 1 : 0;
+  }
+  if (model != nullptr) detail::tell_torchtitan_experts(*model, out);
+  detail::give_all(*out.job, spec, model);
   const std::int64_t samples = plan.microbatch() / spec.data;  // of a rank in a micro-batch
   // Without a pipeline a step accumulates over micro-batches; with one the local batch is what the pipeline cuts.
   const std::string training =
@@ -135,7 +160,9 @@ inline Exported export_torchtitan(const Plan& plan) {
   const std::string parallelism = text_of(
       "[parallelism]\n", data, "tensor_parallel_degree = ", spec.tensor, "\ncontext_parallel_degree = ", spec.context,
       "\n", spec.context > 1 ? "context_parallel_rotate_method = \"alltoall\"\n" : "",
-      spec.expert > 1 ? text_of("expert_parallel_degree = ", spec.expert, "\n") : "",
+      spec.expert > 1
+          ? text_of("expert_parallel_degree = ", spec.expert, "\nexpert_tensor_parallel_degree = ", spec.etp(), "\n")
+          : "",
       detail::torchtitan_pipeline(plan, samples, out));
   if (spec.context > 1 && plan.sequence_length % (std::int64_t{2} * spec.tensor * spec.context) != 0)
     out.lacks("a sequence of ", plan.sequence_length,

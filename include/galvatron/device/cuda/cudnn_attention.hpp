@@ -166,7 +166,7 @@ struct Call {
   std::vector<std::int64_t> ids{};
   std::vector<void*> data{};
 
-  Call(const AttentionShape& s, bool backward) : scale_value(1.0F / std::sqrt(static_cast<float>(s.head_dim))) {
+  Call(const AttentionShape& s, bool backward) : scale_value(s.score_scale()) {
     tensor(scale, &scale_value);
     if (s.causal) tensor(masked, &masked_value);
     if (backward) tensor(one, &one_value);

@@ -185,6 +185,7 @@ struct FlashProblem {
   int batch = 0;
   int queries = 0, keys = 0;  ///< of a unit
   int heads = 0, kv_heads = 0, head_dim = 0;
+  float score_factor = 1;
   bool causal = false;
   bool packed = false;  ///< rows of heads are whole packs, in memory too
   std::int64_t q_stride = 0, kv_stride = 0, out_stride = 0, dq_stride = 0, dkv_stride = 0;
@@ -199,7 +200,7 @@ struct FlashProblem {
   const float* lse = nullptr;
   float* delta = nullptr;
 
-  [[nodiscard]] GALVATRON_KERNEL float scale() const { return 1.0F / std::sqrt(static_cast<float>(head_dim)); }
+  [[nodiscard]] GALVATRON_KERNEL float scale() const { return score_factor / std::sqrt(static_cast<float>(head_dim)); }
   [[nodiscard]] GALVATRON_KERNEL int group() const { return heads / kv_heads; }
 
   /// The work of a block, with `tiles` tiles of every head of every unit.
@@ -399,6 +400,7 @@ FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias
       .heads = static_cast<int>(s.heads),
       .kv_heads = static_cast<int>(s.kv_heads),
       .head_dim = static_cast<int>(s.head_dim),
+      .score_factor = s.score_factor,
       .causal = s.causal,
       // All are multiples of a power of two when their bits together are.
       .packed = is_packed<T>(s.head_dim | s.q_stride | s.kv_stride | s.out_stride | s.dq_row() | s.dkv_row(), q, k, v,

@@ -70,7 +70,7 @@ struct Rotary {
   static constexpr int most_threads = 256;
   static constexpr int width = Pack<T>::size;
   std::int64_t rows, all_positions, first_position, row_stride;
-  double theta;
+  kernels::RotaryFrequencies frequencies;
   double direction;  ///< 1, or -1 to turn back
   T* x;
   Divisor b;               ///< rows of a position
@@ -91,7 +91,7 @@ struct Rotary {
     float* sines = cosines + positions * half.value();                            // (positions, half)
     constexpr double turns_of_a_radian = 0.159154943091895336;
     for (std::int64_t j = block.thread(); j < half.value(); j += block.threads())
-      turns[j] = direction * turns_of_a_radian * kernels::rotary_frequency(theta, j, 2 * half.value());
+      turns[j] = direction * turns_of_a_radian * kernels::rotary_frequency(frequencies, j, 2 * half.value());
     for (std::int64_t first = block.index() * positions; first < all_positions; first += block.blocks() * positions) {
       const std::int64_t some = all_positions - first < positions ? all_positions - first : positions;
       block.sync();
@@ -99,8 +99,8 @@ struct Rotary {
         const Divisor::Parts at = half(i);
         const auto position = static_cast<double>(first_position + first + at.quotient);
         const kernels::Turn turn = kernels::turn(turns[at.remainder] * position);
-        cosines[i] = turn.cosine;
-        sines[i] = turn.sine;
+        cosines[i] = frequencies.amplitude * turn.cosine;
+        sines[i] = frequencies.amplitude * turn.sine;
       }
       block.sync();
       const std::int64_t first_row = first * b.value();
@@ -215,7 +215,8 @@ void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows,
 /// Throws DeviceFailure for heads too wide for shared memory.
 template <class T>
 void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
-            std::int64_t head_dim, std::int64_t row_stride, double theta, bool inverse, T* x) {
+            std::int64_t head_dim, std::int64_t row_stride, const kernels::RotaryFrequencies& frequencies, bool inverse,
+            T* x) {
   constexpr std::int64_t widest_head = 4096;
   if (head_dim > widest_head)
     throw DeviceFailure("rotary embedding takes heads of up to " + std::to_string(widest_head) + " elements, not " +
@@ -231,7 +232,7 @@ void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t firs
                          .all_positions = divide_up(rows, b),
                          .first_position = first_position,
                          .row_stride = row_stride,
-                         .theta = theta,
+                         .frequencies = frequencies,
                          .direction = inverse ? -1.0 : 1.0,
                          .x = x,
                          .b = Divisor(b),

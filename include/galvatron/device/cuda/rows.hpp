@@ -31,7 +31,8 @@ GALVATRON_KERNEL void add_floats(const float (&values)[n], float* row, std::int6
   }
 }
 
-/// Calls work(row, i) for i in [0, width) of every row, each once; a block takes a row at a time.
+/// Calls work(row, i) for i in [0, width) of every row, each once; a block takes a row at a time, or as many as it has
+/// threads for.
 template <class F>
 struct ForRows {
   static constexpr int most_threads = 256;
@@ -39,14 +40,28 @@ struct ForRows {
   F work;
 
   GALVATRON_KERNEL void operator()(auto& block) const {
-    for (std::int64_t row = block.index(); row < rows; row += block.blocks())
-      for (std::int64_t i = block.thread(); i < width; i += block.threads()) work(row, i);
+    if (2 * width > block.threads()) {
+      for (std::int64_t row = block.index(); row < rows; row += block.blocks())
+        for (std::int64_t i = block.thread(); i < width; i += block.threads()) work(row, i);
+      return;
+    }
+    const auto narrow = static_cast<int>(width);
+    const int at_once = block.threads() / narrow;
+    const int own = block.thread() / narrow;
+    if (own >= at_once) return;
+    for (std::int64_t row = block.index() * at_once + own; row < rows; row += block.blocks() * at_once)
+      work(row, block.thread() - own * narrow);
   }
 };
 
 /// @param work  a struct with `GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const`
-void for_rows(auto& launcher, std::int64_t rows, std::int64_t width, const auto& work) {
-  if (rows > 0 && width > 0) launcher.launch(over_rows(rows, width), ForRows{rows, width, work});
+template <class F>
+void for_rows(auto& launcher, std::int64_t rows, std::int64_t width, const F& work) {
+  if (rows <= 0 || width <= 0) return;
+  Geometry geometry = over_rows(rows, width);
+  if (constexpr int threads = ForRows<F>::most_threads; 2 * width <= threads)
+    geometry = over_rows(divide_up(rows, threads / width), threads);
+  launcher.launch(geometry, ForRows<F>{rows, width, work});
 }
 
 /// Rows shared out to teams of threads: a warp each, of which a block has several, or a block each.

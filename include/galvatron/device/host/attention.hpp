@@ -186,7 +186,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
   if (shape.batch == 0 || shape.queries == 0) return;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
-  const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
+  const float scale = kernels::log2_e * shape.score_scale();
 
   // Units in the order (sample, key/value head, query block); a thread's run of them costs what the others' cost.
   std::int64_t blocks_per_head = 0;

@@ -113,7 +113,7 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
   const std::int64_t tile = query_block * width;
-  const float root = std::sqrt(static_cast<float>(shape.head_dim));
+  const float root = 1.0F / shape.score_scale();
   const std::int64_t pairs = shape.batch * shape.kv_heads;
   const std::int64_t work = pairs * layout.group * layout.query_blocks * layout.key_blocks;
   // Units of work, and the pairs of sample and key/value head in each: pair i * units + unit.

@@ -75,11 +75,12 @@ class RotaryAngles {
  public:
   static constexpr std::int64_t capacity = 128;
 
-  RotaryAngles(double theta, std::int64_t first_pair, std::int64_t pairs, std::int64_t head_dim, bool inverse)
-      : pairs_(pairs) {
+  RotaryAngles(const kernels::RotaryFrequencies& frequencies, std::int64_t first_pair, std::int64_t pairs,
+               std::int64_t head_dim, bool inverse)
+      : pairs_(pairs), amplitude_(frequencies.amplitude) {
     for (std::int64_t j = 0; j < pairs; ++j) {
       const auto at = static_cast<std::size_t>(j);
-      frequency_[at] = kernels::rotary_frequency(theta, first_pair + j, head_dim) * (inverse ? -1.0 : 1.0);
+      frequency_[at] = kernels::rotary_frequency(frequencies, first_pair + j, head_dim) * (inverse ? -1.0 : 1.0);
       step_cosine_[at] = std::cos(frequency_[at]);
       step_sine_[at] = std::sin(frequency_[at]);
     }
@@ -101,8 +102,8 @@ class RotaryAngles {
       }
     }
     for (std::size_t j = 0; j < static_cast<std::size_t>(pairs_); ++j) {
-      cosines[j] = static_cast<float>(cosine_[j]);
-      sines[j] = static_cast<float>(sine_[j]);
+      cosines[j] = static_cast<float>(cosine_[j] * amplitude_);
+      sines[j] = static_cast<float>(sine_[j] * amplitude_);
     }
   }
 
@@ -110,6 +111,7 @@ class RotaryAngles {
 
  private:
   std::int64_t pairs_;
+  double amplitude_;
   std::int64_t position_ = -1;
   std::array<double, capacity> frequency_, step_cosine_, step_sine_, cosine_;
   std::array<double, capacity> sine_;
@@ -117,12 +119,13 @@ class RotaryAngles {
 
 template <class T>
 void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
-            std::int64_t head_dim, std::int64_t stride, double theta, bool inverse, T* x) {
+            std::int64_t head_dim, std::int64_t stride, const kernels::RotaryFrequencies& frequencies, bool inverse,
+            T* x) {
   const std::int64_t half = head_dim / 2;
   for_runs(team, divide_up(rows, b), 1, b * heads * head_dim, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t first_pair = 0; first_pair < half; first_pair += RotaryAngles::capacity) {
       const std::int64_t pairs = std::min(half - first_pair, RotaryAngles::capacity);
-      RotaryAngles angles(theta, first_pair, pairs, head_dim, inverse);
+      RotaryAngles angles(frequencies, first_pair, pairs, head_dim, inverse);
       for (std::int64_t s = begin; s < end; ++s) {
         angles.go_to(first_position + s);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {

@@ -32,9 +32,25 @@ GALVATRON_HD inline std::int64_t relative_bucket(std::int64_t distance, std::int
   return first + (behind < n ? behind : n - 1);
 }
 
-/// The radians by which pair j of a head of `head_dim` turns from one position to the next: theta^(-2j / head_dim).
-GALVATRON_HD inline double rotary_frequency(double theta, long long j, long long head_dim) {
-  return std::exp(-2.0 * static_cast<double>(j) / static_cast<double>(head_dim) * std::log(theta));
+/// How fast rotary positions turn pairs: theta^(-2j / head_dim) radians from one position to the next; with YaRN (Peng
+/// et al., arXiv 2309.00071) pairs from `high` on turn `factor` times slower, those up to `low` do not, and those
+/// between in proportion. What is turned is multiplied by `amplitude`.
+struct RotaryFrequencies {
+  double theta;
+  double factor = 1;
+  double low = 0, high = 1;
+  float amplitude = 1;
+
+  GALVATRON_HD constexpr RotaryFrequencies(double base) : theta(base) {}
+};
+
+/// The radians by which pair j of a head of `head_dim` turns from one position to the next.
+GALVATRON_HD inline double rotary_frequency(const RotaryFrequencies& f, long long j, long long head_dim) {
+  const double plain = std::exp(-2.0 * static_cast<double>(j) / static_cast<double>(head_dim) * std::log(f.theta));
+  if (f.factor == 1) return plain;
+  const double share = (static_cast<double>(j) - f.low) / (f.high - f.low);
+  const double slow = share < 0 ? 0.0 : share > 1 ? 1.0 : share;
+  return plain * (1 - slow + slow / f.factor);
 }
 
 /// Turns elements j and j + head_dim/2 of a head by the angle of this cosine and sine.

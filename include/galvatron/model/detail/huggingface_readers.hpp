@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -87,13 +88,31 @@ inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
   return built(fields, gpt, std::move(name), shape);
 }
 
+/// YaRN's numbers, as transformers reads them: the amplitude is that of the file, or follows from the factor.
+inline RotaryScaling yarn_from(JsonObject& rope) {
+  RotaryScaling out;
+  out.factor = rope.required<double>("factor", 1.0, 1e6);
+  out.positions = rope.required<std::int64_t>("original_max_position_embeddings", 1, model_limits::positions);
+  out.fast = rope.optional<double>("beta_fast", 32.0, 1e-6, 1e6);
+  out.slow = rope.optional<double>("beta_slow", 1.0, 1e-6, 1e6);
+  const auto grown = [&](double rate) { return 0.1 * rate * std::log(std::max(out.factor, 1.0)) + 1; };
+  const double rate = rope.optional<double>("mscale", 0.0, 0.0, 1e3);
+  const double rate_of_all = rope.optional<double>("mscale_all_dim", 0.0, 0.0, 1e3);
+  const double usual = rate > 0 && rate_of_all > 0 ? grown(rate) / grown(rate_of_all) : grown(1);
+  out.amplitude = rope.optional<double>("attention_factor", usual, 1e-3, 1e3);
+  refuse_if(rope, "truncate", false);
+  return out;
+}
+
 /// The base of the rotary positions. Older files have `rope_theta`, and `rope_scaling` beside it; files of transformers
-/// 5 have both in `rope_parameters`, which counts where `rope_scaling` is empty. Scaled positions are refused: weights
-/// that were trained with them give other results without.
-inline double rope_theta_from(JsonObject& fields, double otherwise) {
+/// 5 have both in `rope_parameters`, which counts where `rope_scaling` is empty. Positions that are scaled otherwise
+/// than by YaRN are refused: weights that were trained with them give other results without.
+/// @param scaling  of YaRN, if the file has it
+inline double rope_theta_from(JsonObject& fields, double otherwise, RotaryScaling& scaling) {
   const double theta = fields.optional<double>("rope_theta", otherwise);
   const auto refuse = [&fields](const std::string& key, const std::string& what) {
-    fields.fail(key + ": " + what + " are not supported; choose a model with plain ones (rope_type \"default\")");
+    fields.fail(key + ": " + what +
+                " are not supported; choose a model with plain ones (rope_type \"default\") or yarn");
   };
   if (fields.optional<double>("partial_rotary_factor", 1.0) != 1.0)
     refuse(fields.name("partial_rotary_factor"), "rotary positions of a part of a head");
@@ -105,11 +124,12 @@ inline double rope_theta_from(JsonObject& fields, double otherwise) {
     const auto type = rope.optional<std::string>("rope_type", old_name);
     const double own_theta = rope.optional<double>("rope_theta", theta);
     const double part = rope.optional<double>("partial_rotary_factor", 1.0);
+    if (type == "yarn") scaling = yarn_from(rope);
     if (const auto done = rope.finish_allowing_unknown_keys(); !done)
       fields.fail(done.error().message);
     else if (std::any_of(value->begin(), value->end(), [](const nlohmann::json& item) { return item.is_object(); }))
       refuse(fields.name(key), "rotary positions that differ from layer to layer");
-    else if (type != "default")
+    else if (type != "default" && type != "yarn")
       refuse(fields.name(key), "scaled rotary positions (\"" + one_line(type, 40) + "\")");
     else if (part != 1.0)
       refuse(fields.name(key), "rotary positions of a part of a head");
@@ -138,7 +158,7 @@ inline LlamaShape llama_shape_from(JsonObject& fields, const LlamaDefaults& defa
   shape.positions = fields.required<std::int64_t>("max_position_embeddings", 1, model_limits::positions);
   shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
   shape.norm_epsilon = fields.optional<double>("rms_norm_eps", defaults.norm_epsilon, 0.0, 1.0);
-  shape.rope_theta = rope_theta_from(fields, defaults.rope_theta);
+  shape.rope_theta = rope_theta_from(fields, defaults.rope_theta, shape.rotary_scaling);
   shape.tied = fields.optional<bool>("tie_word_embeddings", false);
   shape.bias = defaults.biases && fields.optional<bool>("attention_bias", false);
   if (defaults.biases && fields.optional<bool>("mlp_bias", false) != shape.bias)
@@ -338,12 +358,25 @@ inline Result<ModelSpec> olmoe_from(JsonObject& fields, std::string name) {
   return built(fields, moe, std::move(name), shape);
 }
 
+/// Of DeepSeek's scaled positions: the rate by which scores grow. A file that load_model takes has it in one of two
+/// keys.
+inline double score_rate_from(JsonObject& fields) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const nlohmann::json* value = fields.any(key);
+    if (value == nullptr || !value->is_object() || value->empty()) continue;
+    const auto rate = value->find("mscale_all_dim");
+    return rate != value->end() && rate->is_number() ? rate->get<double>() : 0.0;
+  }
+  return 0;
+}
+
 /// What of DeepSeek-V2's and -V3's files is alike. transformers gives the norms of latent vectors its usual epsilon,
 /// 1e-6, whatever the file says. It has no balance loss; that of DeepSeek's own code is RouterSpec::balance_loss.
 /// @param query_rank, first_dense  what transformers takes for keys that a file leaves out
 inline MoeShape deepseek_shape_from(JsonObject& fields, std::int64_t query_rank, int first_dense) {
   MoeShape shape;
   LlamaShape& dense = shape.dense = llama_shape_from(fields, {.biases = false});
+  dense.rotary_scaling.score_rate = score_rate_from(fields);
   const auto width = [&fields](std::string_view key, std::int64_t otherwise, std::int64_t most) {
     return fields.optional<std::int64_t>(key, otherwise, 1, most);
   };
