@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/attention.hpp>
@@ -185,6 +186,10 @@ class Host {
   View<double> sums() { return {sums_.data(), step_sums}; }
   View<float> gradient_scale() { return {&gradient_scale_, 1}; }
   void clear_sums() { sums_ = {}; }
+  View<float> loads() {
+    loads_.resize(most_loads);
+    return {loads_.data(), most_loads};
+  }
   template <class T>
   void fetch(View<const T> from, T* to) {
     copy(raw_bytes(from), {reinterpret_cast<std::byte*>(to), raw_bytes(from).count});
@@ -212,6 +217,7 @@ class Host {
   Team team_;
   host::Products products_;
   std::array<double, step_sums> sums_{};
+  std::vector<float> loads_;
   float gradient_scale_ = 1.0F;
   kernels::AdamWStep update_{AdamW{}};
 };
