@@ -123,7 +123,7 @@ class Counting {
   }
   template <class T>
   void rotary(std::int64_t rows, std::int64_t, std::int64_t, std::int64_t heads, std::int64_t head_dim, std::int64_t,
-              double, bool, View<T>) {
+              const kernels::RotaryFrequencies&, bool, View<T>) {
     note({.kind = Kind::rotary, .m = rows, .n = heads * head_dim});
   }
   template <class T>

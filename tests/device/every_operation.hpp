@@ -696,7 +696,7 @@ void buckets() {
       auto dc = p.template random<T>(count * width);
       auto c = p.template zeros<T>(count * width);
       auto s = p.template zeros<T>(count * width);
-      auto squares = p.template random<double>(2);
+      auto squares = p.template random<double>(4);  // and rows and buckets
       auto d_gains = p.template random<float>(routed.experts);
       p.run([&](auto& d, auto of) {
         d.bucket_sums(buckets_of(of), width, true, View<const float>{}, View<const T>(of(x)), of(c));

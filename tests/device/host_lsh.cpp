@@ -63,11 +63,13 @@ void check_bucket_operations(std::mt19937& random, int threads, device::Isa isa,
     std::vector<double> wanted_gains = reference.gain_backward(doubles(x), doubles(c), doubles(dy));
     for (double& gain : wanted_gains) gain += 0.5;
     CHECK(error_of(d_gains, wanted_gains) < 1e-5);
-    std::array<double, 2> squares{1, 2};
-    host->bucket_distances(buckets, width, in(x), in(c), View<double>(squares.data(), 2));
+    std::array<double, 4> squares{1, 2, 3, 4};
+    host->bucket_distances(buckets, width, in(x), in(c), View<double>(squares.data(), 4));
     const auto wanted = reference.distances(doubles(x), doubles(c));
     CHECK(squares[0] == doctest::Approx(1 + wanted[0]).epsilon(1e-5));
     CHECK(squares[1] == doctest::Approx(2 + wanted[1]).epsilon(1e-5));
+    CHECK(squares[2] == 3.0 + buckets.offsets[buckets.experts]);
+    CHECK(squares[3] == 4.0 + buckets.bounds[buckets.experts]);
   }
   for (const device::ResidualGain& gain :
        {device::ResidualGain{1, {}}, device::ResidualGain{0, {}}, device::ResidualGain{-7, in(gains)}}) {
@@ -198,9 +200,9 @@ TEST_CASE("the number of threads does not change a bit of what buckets give") {
     host->number_buckets(routed.hashing, routed.buckets(), view(std::as_const(routed.codes)), view(table));
     std::vector<float> c(static_cast<std::size_t>(routed.count() * width));
     host->bucket_sums(routed.buckets(), width, true, View<const float>{}, View<const float>(view(x)), view(c));
-    std::array<double, 2> squares{};
+    std::array<double, 4> squares{};
     host->bucket_distances(routed.buckets(), width, View<const float>(view(x)), View<const float>(view(c)),
-                           View<double>(squares.data(), 2));
+                           View<double>(squares.data(), 4));
     results.push_back(c);
     distances.push_back(squares[0]);
   }

@@ -192,7 +192,7 @@ constexpr std::int64_t frame_bytes(const LayerProgram& program, Phase phase, con
   for (const FramePeak& peak : program.peaks) {
     if (peak.phase != static_cast<int>(phase)) continue;
     std::int64_t sum = 0;
-    for (int word = 0; word < 2; ++word)
+    for (int word = 0; word < most_buffers / 64; ++word)
       for (std::uint64_t left = peak.buffers[static_cast<std::size_t>(word)]; left != 0; left &= left - 1)
         sum += bytes(program.buffer(64 * word + std::countr_zero(left)));
     if (most < sum) most = sum;

@@ -187,9 +187,11 @@ class Emitter {
     if (!has_sharded_rows(tensor)) return v;
     const Step step{.code = Code::all_gather, .m = all, .ranks = Ranks::tp};
     if (storage(v) != Storage::frame) return pushed(step, v, fresh(all));
-    program_.buffers[buffer_of(v)].elements = numbered(all);
-    for (Id made = 0; made <= v; ++made)  // it may have been made in place of others
-      if (buffer_of(made) == buffer_of(v)) program_.values[made].part = Part::local;
+    if (ExtentId& held = program_.buffers[buffer_of(v)].elements; held != numbered(all)) {
+      held = numbered(all);
+      for (Id made = 0; made <= v; ++made)  // in whose place it may have been made
+        if (buffer_of(made) == buffer_of(v)) program_.values[made].part = Part::local;
+    }
     return pushed(step, v, value(buffer_of(v)));
   }
   /// Where a partial sum of a tensor goes before it is reduced.

@@ -186,13 +186,17 @@ struct Buffer {
   std::int16_t below = -1;  ///< the buffer before it at that end of the stack; -1: none
 };
 
+inline constexpr int most_buffers = 192;
+
 /// Buffers of a frame that live at one step, as bits by number.
 struct FramePeak {
   std::int8_t phase = -1;
-  std::array<std::uint64_t, 2> buffers{};
+  std::array<std::uint64_t, most_buffers / 64> buffers{};
 
   [[nodiscard]] constexpr bool is_within(const FramePeak& other) const {
-    return (buffers[0] & ~other.buffers[0]) == 0 && (buffers[1] & ~other.buffers[1]) == 0;
+    for (std::size_t word = 0; word < buffers.size(); ++word)
+      if ((buffers[word] & ~other.buffers[word]) != 0) return false;
+    return true;
   }
 };
 
@@ -262,7 +266,7 @@ struct FixedList {
 
 struct LayerProgram {
   static constexpr int most_steps = 128;  ///< of a phase
-  static constexpr int most_buffers = 128;
+  static constexpr int most_buffers = program::most_buffers;
   static constexpr int most_extents = 64;
   using Steps = FixedList<Step, most_steps>;
 
@@ -271,7 +275,7 @@ struct LayerProgram {
   Options options;
   bool splits = false;  ///< backward comes in two phases
   std::array<Steps, phases> phase{};
-  FixedList<Value, 192> values{};
+  FixedList<Value, 256> values{};
   FixedList<Buffer, most_buffers> buffers{};
   FixedList<Extent, most_extents> extents{.size = 1};
   FixedList<FramePeak, 64> peaks{};  ///< where frames may be largest; others are within these

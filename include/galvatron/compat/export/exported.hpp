@@ -112,8 +112,10 @@ inline std::vector<int> layers_without_outputs(const Plan& plan) {
   });
 }
 
-/// Told by all targets: they keep what norms and activations give.
+/// Told by all targets: they keep what norms and activations give, and send all tokens to experts.
 inline void tell_outputs(const Plan& plan, const std::string& target, Exported& out, const std::string& but = "") {
+  if (const auto lsh = layers_where(plan, [](const StrategySpec& s) { return s.compresses_tokens(); }); !lsh.empty())
+    out.lacks("means of tokens go to experts in ", layers_text(lsh), ": ", target, " sends the tokens");
   const std::vector<int> layers = layers_without_outputs(plan);
   if (layers.empty()) return;
   out.lacks("the outputs of norms and activations are recomputed in ", layers_text(layers), ": ", target,
@@ -208,8 +210,6 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
     out.lacks("the ZeRO stage differs from layer to layer, ", by_layer_text(stages), ": ", target,
               " has one for all, and ", common.zero, " is written");
   experts_for_all(plan, target, model, common, out);
-  if (const auto lsh = layers_where(plan, [](const StrategySpec& s) { return s.compresses_tokens(); }); !lsh.empty())
-    out.lacks(layers_text(lsh), ": means of tokens go to experts: ", target, " sends all tokens");
   if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
     out.lacks(layers_text(strided), ": tensor-parallel ranks lie around data-parallel ones: ", target,
               " makes them neighbours");

@@ -125,6 +125,7 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
       all, [](const StrategySpec* s) { return s->tensor > 1 && s->sequence == SequenceKind::megatron; });
   for (StrategySpec* spec : all) {
     spec->recompute = kept_but(plan, spec->recompute);
+    spec->dispatch = DispatchKind::plain;
     if (spec->zero == 1 || (spec->zero == 0 && spec->data > 1 && sharded)) spec->zero = 2;
     if (spec->tensor > 1 && spec->sequence == SequenceKind::ulysses) {
       spec->tensor *= spec->context;
