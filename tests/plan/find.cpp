@@ -117,6 +117,40 @@ TEST_CASE("the search finds the fastest way to spread experts, under every budge
   }
 }
 
+TEST_CASE("compressed dispatch is searched, and goes uncompressed above the rate at which it takes as long") {
+  SearchOptions options;
+  options.global_batch = 8;
+  options.space = value_or_throw(parse_space("dp,ep=4"));
+  const ModelSpec model = model_named("moe-tiny");
+  Cluster cluster = cluster_named("4xv100-32g");
+  options.space.dispatch = {DispatchKind::lsh};
+  options.lsh.rate = 0.2;
+  CHECK(found(model, cluster, options).plan.lsh.most_rate == 1);
+  options.lsh_falls_back = true;
+  int between = 0;
+  for (const double bandwidth : {1e7, 1e8, 1e9, 1e10, 1e11, 1e13}) {
+    cluster.inside_node.bandwidth = bandwidth;
+    INFO(bandwidth);
+    Plan plan = found(model, cluster, options).plan;
+    for (const StrategySpec& spec : plan.layers) CHECK(spec.compresses_tokens());
+    const auto seconds_at = [&](double rate) {
+      plan.lsh.rate = rate;
+      return value_or_throw(cost_of(plan, model, cluster)).iteration.value;
+    };
+    const double rate = plan.lsh.most_rate;
+    const double compressed = seconds_at(rate);
+    const double most = seconds_at(1);
+    for (StrategySpec& spec : plan.layers) spec.dispatch = DispatchKind::plain;
+    const double plain = value_or_throw(cost_of(plan, model, cluster)).iteration.value;
+    CHECK(plain <= most);  // hashing takes time
+    if (rate == 0) continue;
+    ++between;
+    CHECK(compressed == doctest::Approx(plain).epsilon(0.002));  // rows are whole numbers
+  }
+  CHECK(between > 2);
+  CHECK(between < 6);
+}
+
 TEST_CASE("the search finds the fastest of all plans, each priced alone, under every budget") {
   SearchOptions options;
   options.global_batch = 4;
