@@ -591,6 +591,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   check_memory(outcome.predicted, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
   if (!a.save_plan.empty()) value_or_throw(save_plan(plan, a.save_plan));
 
+  options.counts_loads = !a.files.metrics.empty() || !a.files.tensorboard.empty() || !a.report.empty();
   options.data_tokens = data->size();
   options.data_crc32c = data->checksum();
   options.world.timeout =
@@ -637,7 +638,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   if (recorder)
     write_run(plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr,
               {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured,
-               outcome.others.value_or(0)},
+               outcome.others.value_or(0), outcome.report.steps.back().loads},
               a.trace, a.report, common);
   try {
     if (common.json)

@@ -141,7 +141,7 @@ inline std::string report_html(const Simulated& subject, const std::vector<Simul
       "script-src 'unsafe-inline'\">\n<title>",
       measured != nullptr ? "A run of " : "", escaped(subject.plan.model + " on " + subject.plan.cluster),
       " - galvatron</title>\n<style>", report::style, "</style>\n</head>\n<body>\n<main>\n",
-      report::overview(subject, measured), report::measurement(subject, measured),
+      report::overview(subject, measured), report::measurement(subject, measured), report::loads_section(measured),
       "<h2>Timeline</h2>\n<p>One iteration; numbers are micro-batches",
       subject.plan.virtual_stages > 1 ? " and, behind the point, chunks" : "",
       ". Grey is waiting, the stripe below a box the critical path", measured != nullptr ? " of the prediction." : ".",

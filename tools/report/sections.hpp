@@ -270,4 +270,45 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
       table.html());
 }
 
+/// Loads of the experts of each layer in the run's last step, over their mean: a square each, darker with more.
+inline std::string loads_section(const Measured* measured) {
+  if (measured == nullptr || measured->loads.empty()) return {};
+  std::size_t most = 0;  // experts of a layer
+  double highest = 1;
+  for (const train::ExpertLoads& layer : measured->loads) {
+    most = std::max(most, layer.choices.size());
+    highest = std::max(highest, layer.imbalance());
+  }
+  const double side = std::clamp(900.0 / static_cast<double>(most), 3.0, 18.0);
+  const double left = 110;
+  const double right = 60;  // for the figure behind a row
+  std::string squares;
+  double y = 0;
+  for (const train::ExpertLoads& layer : measured->loads) {
+    const double height = std::max(side, 12.0);
+    double sum = 0;
+    for (const std::int64_t count : layer.choices) sum += static_cast<double>(count);
+    squares += text_of("<text x=\"0\" y=\"", number(y + height - 2), "\">layer ", layer.layer, "</text>");
+    for (std::size_t e = 0; e < layer.choices.size(); ++e) {
+      const double load =
+          sum > 0 ? static_cast<double>(layer.choices[e]) * static_cast<double>(layer.choices.size()) / sum : 0;
+      squares +=
+          text_of("<rect x=\"", number(left + side * static_cast<double>(e)), "\" y=\"", number(y), "\" width=\"",
+                  number(side - 0.5), "\" height=\"", number(height - 1), "\" fill=\"currentColor\" fill-opacity=\"",
+                  number(load / highest), "\"><title>layer ", layer.layer, ", expert ", e, ": ", layer.choices[e],
+                  " choices, ", number(load), " times the mean</title></rect>");
+    }
+    squares += text_of("<text x=\"", number(left + side * static_cast<double>(layer.choices.size()) + 6), "\" y=\"",
+                       number(y + height - 2), "\">", number(layer.imbalance()), "</text>");
+    y += height;
+  }
+  const double width = left + side * static_cast<double>(most) + right;
+  return text_of("<h2>Loads of experts</h2>\n<p>How often step ", measured->step.step + 1,
+                 " chose each expert of a layer, dropped choices included: the darkest square is ", number(highest),
+                 " times the mean of its layer. Behind a row is its largest load over the mean.</p>\n<div "
+                 "class=\"scroll\"><svg role=\"img\" aria-label=\"Loads of experts\" font-size=\"11\" width=\"",
+                 number(width), "\" height=\"", number(y), "\"><g fill=\"currentColor\">", squares,
+                 "</g></svg></div>\n");
+}
+
 }  // namespace galvatron::simulate::report

@@ -71,9 +71,7 @@ class Fold {
     op::WorkList steps;
     for (const program::Phase phase : {program::Phase::forward, program::Phase::backward})
       for (const Step& step : p_.steps(phase))
-        if (step.code == Code::exchange_counts || step.code == Code::exchange_forward ||
-            step.code == Code::exchange_backward)
-          add(step, steps);
+        if (exchanges(step.code)) add(step, steps);
     op::WorkList out;
     for (const op::Work& work : steps)
       if (is_communication(work.kind)) out.push(work);
@@ -96,6 +94,23 @@ class Fold {
   }
   [[nodiscard]] constexpr bool is_end() const { return layer_.kind != LayerKind::block; }
   [[nodiscard]] constexpr std::int64_t of(program::ExtentId extent) const { return values_(extent); }
+
+  static constexpr bool exchanges(Code code) {
+    switch (code) {
+      case Code::exchange_counts:
+      case Code::exchange_forward:
+      case Code::exchange_backward:
+      case Code::compress:
+      case Code::compressed_forward:
+      case Code::compressed_backward:
+      case Code::compress_gradient:
+      case Code::decompress:
+      case Code::decompress_gradient:
+        return true;
+      default:
+        return false;
+    }
+  }
 
   // Other trainers divide one backward pass where weight gradients are deferred.
   /// @param weights  takes the gradients of weights

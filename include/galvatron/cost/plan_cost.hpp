@@ -42,15 +42,6 @@ constexpr int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ra
 /// True when traffic can run beside computation: ranks that share cores have none to spare for it.
 constexpr bool can_overlap(const Cluster& cluster) { return cluster.cores == 0; }
 
-/// True for collectives over the data and context ranks, which share states and gradients. No work of the same layer
-/// waits for them: gradients travel while earlier layers run backward, parameters of ZeRO-3 are gathered a layer ahead,
-/// those of ZeRO-1 and 2 during the next forward pass.
-constexpr bool joins_data_ranks(const op::Work& work, const StrategySpec& spec) {
-  const bool kind =
-      work.kind == op::Kind::all_reduce || work.kind == op::Kind::all_gather || work.kind == op::Kind::reduce_scatter;
-  return kind && work.n > 1 && work.n == spec.shards() && work.stride == spec.shard_stride();
-}
-
 /// True for collectives around the products of a tensor-parallel layer.
 constexpr bool joins_tensor_ranks(const op::Work& work, const StrategySpec& spec) {
   return (work.kind == op::Kind::all_gather || work.kind == op::Kind::reduce_scatter) && work.n > 1 &&
@@ -89,9 +80,10 @@ constexpr double overlap_slowdown(const Cluster& cluster) {
   return can_overlap(cluster) ? cluster.overlap_slowdown : 2;
 }
 
-/// Prices the counts of a layer. On devices of their own the traffic of data-parallel ranks runs beside computation
-/// where the counts say so (overlaps_data, streams), and so do messages that the work itself overlaps
-/// (op::Work::overlap).
+/// Prices the counts of a layer. On devices of their own the traffic of parameters runs beside computation where the
+/// counts say so (overlaps_data, streams): gradients travel while earlier layers run backward, parameters of ZeRO-3 are
+/// gathered a layer ahead, those of ZeRO-1 and 2 during the next forward pass. So do messages that the work itself
+/// overlaps (op::Work::overlap).
 /// @param prices  the seconds of work, with busy_ranks at work
 template <class Prices>
 constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec& spec, const Cluster& cluster,
@@ -106,7 +98,7 @@ constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec
     for (const op::Work& work : list) {
       const Seconds seconds = prices(work);
       if (is_gemm(work.kind)) products += seconds;
-      if (streams && can_overlap(cluster) && joins_data_ranks(work, spec))
+      if (streams && can_overlap(cluster) && work.parameters)
         sum.beside += seconds;
       else if (counts.overlaps_tensor && joins_tensor_ranks(work, spec))
         around += seconds;

@@ -152,7 +152,7 @@ class StoreCounts {
     if (work.n > 1) out.push(work);
   }
   [[nodiscard]] constexpr op::Work shard_group(op::Kind kind, std::int64_t bytes) const {
-    return {.kind = kind, .m = bytes, .n = shards_, .stride = ranks_.shard_stride()};
+    return {.kind = kind, .m = bytes, .n = shards_, .parameters = true, .stride = ranks_.shard_stride()};
   }
 
   const LayerShape& s_;

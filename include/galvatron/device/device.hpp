@@ -195,6 +195,9 @@ struct ResidualGain {
   View<const float> of_expert{};  ///< (E); empty: of_all
 };
 
+/// Elements of Device::loads().
+inline constexpr std::int64_t most_loads = 1 << 16;
+
 /// What a rank adds up in a step: the places in Device::sums().
 enum StepSum : std::uint8_t {
   loss_sum,                                       ///< of cross-entropies, in nats: of the model's last layer
@@ -385,6 +388,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   { d.sums() } -> std::same_as<View<double>>;
   { d.gradient_scale() } -> std::same_as<View<float>>;
   d.clear_sums();
+  // Counts of choices of experts in a step, where somebody asks for them (most_loads), in memory of the device.
+  { d.loads() } -> std::same_as<View<float>>;
   // To memory of the program, elements of any type; returns when they are there. Other threads may call it too.
   d.fetch(cf, host);
   // Calls the writer with memory of the program, whose contents go to the device's.

@@ -28,6 +28,7 @@ struct Work {
   bool unfused = false;      ///< attention only: scores go through memory
   bool dropout = false;      ///< attention that is not fused only: of the scores
   std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost::Elapsed
+  bool parameters = false;   ///< communication only: of parameters or gradients, among ranks that have the same
   std::int32_t stride = 1;   ///< communication only: neighbours of the group are so many ranks apart
   /// Weight gradients only: of so many executions one writes its result, and the others add to it; 0: all add.
   std::int32_t writes_one_in = 0;

@@ -5,6 +5,7 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/program/extent.hpp>
 #include <galvatron/runtime/micro_batch.hpp>
@@ -34,6 +35,7 @@ struct Context {
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   LshOptions lsh{};                                             ///< of compressed dispatch
+  View<float> loads{};  ///< of the layer's experts: backward adds the choices of this rank's tokens; empty: it does not
 
   [[nodiscard]] std::int64_t tokens() const { return batch.sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const {

@@ -186,6 +186,7 @@ class ExpertSteps {
     c_.device.gemm(op::Kind::gemm_tn, e, h, rows, View<const T>(d_logits), View<const T>(in<T>(0)), d_router, true);
     c_.device.gemm(op::Kind::gemm_nn, rows, h, e, View<const T>(d_logits), router, out<T>(0), true);
     if (!loads.empty()) c_.device.add_loads(rows * k, chosen, loads);
+    if (!c_.loads.empty() && counts_rows()) c_.device.add_loads(rows * k, chosen, c_.loads);
   }
 
  protected:
@@ -338,6 +339,8 @@ class ExpertSteps {
 
   // ---- losses
 
+  /// Where tensor ranks have the same rows, the first one adds.
+  [[nodiscard]] bool counts_rows() const { return c_.spec.sequence == SequenceKind::megatron || c_.tensor_rank() == 0; }
   [[nodiscard]] bool by_sequence() const { return layer_.router.balance_scope == BalanceScope::sequence; }
   /// Samples whose choices are counted each for itself.
   [[nodiscard]] std::int64_t samples() const { return by_sequence() ? c_.batch.samples : 1; }
@@ -362,11 +365,9 @@ class ExpertSteps {
       if (c_.spec.sequence == SequenceKind::megatron) sum(c_.tensor);
       sum(layer_.router.balance_scope == BalanceScope::data_ranks ? c_.data : c_.context);
     }
-    // Where tensor ranks have the same rows, the first one adds.
-    const bool adds = c_.spec.sequence == SequenceKind::megatron || c_.tensor_rank() == 0;
     const View<double> sums = c_.device.sums();
     device::RouterLoss weights = loss();
-    if (!adds) weights = {};
+    if (!counts_rows()) weights = {};
     c_.device.router_losses(router_, rows, samples(), View<const float>(logits), View<const float>(counts), weights,
                             sums.slice(device::balance_loss, 1), sums.slice(device::z_loss, 1));
   }

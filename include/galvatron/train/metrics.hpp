@@ -34,7 +34,7 @@
 namespace galvatron::train {
 
 struct Scalar {
-  std::string_view tag;
+  std::string tag;
   double value = 0;
 };
 
@@ -187,7 +187,8 @@ class TensorBoardFile {
 };
 
 /// The line of a step, with its newline. Steps count from 1 here: `{"step": 1, "loss": 5.54, ...}`. A number that is
-/// not finite or not known is null.
+/// not finite or not known is null. With loads of experts, `loads` has an array for each layer with experts, the
+/// choices of each expert, and `load_imbalance` the largest of them over their mean.
 inline std::string metrics_line(const StepReport& report) {
   nlohmann::ordered_json line{{"step", report.step + 1},
                               {"loss", report.loss},
@@ -202,6 +203,10 @@ inline std::string metrics_line(const StepReport& report) {
   if (report.lsh_rate != 0) line["lsh_rate"] = report.lsh_rate;
   if (report.lsh_rate != 0) line["lsh_error"] = report.lsh_error;
   if (!report.skipped.empty()) line["skipped"] = report.skipped;
+  for (const ExpertLoads& layer : report.loads) {
+    line["load_imbalance"].push_back(layer.imbalance());
+    line["loads"].push_back(layer.choices);
+  }
   return line.dump() + "\n";
 }
 
@@ -218,6 +223,8 @@ inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
   if (report.lsh_rate != 0) out.push_back({"dispatch/lsh_rate", report.lsh_rate});
   if (report.lsh_rate != 0) out.push_back({"dispatch/lsh_error", report.lsh_error});
   if (report.mfu > 0) out.push_back({"speed/mfu", report.mfu});
+  for (const ExpertLoads& layer : report.loads)
+    out.push_back({"experts/load_imbalance_layer_" + std::to_string(layer.layer), layer.imbalance()});
   return out;
 }
 

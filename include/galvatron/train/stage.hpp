@@ -16,6 +16,7 @@
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/train/chunk.hpp>
+#include <galvatron/train/expert_loads.hpp>
 #include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/recorder.hpp>
 
@@ -31,6 +32,7 @@ struct StepResult {
   /// root of the squares' sum over that of the tokens. 0: nothing was compressed.
   double lsh_rate = 0;
   double lsh_error = 0;
+  std::vector<ExpertLoads> loads{};  ///< of layers with experts, where the stage counts them
   /// False: the step changed no parameter.
   [[nodiscard]] bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }
 };
@@ -51,15 +53,19 @@ class Stage {
   /// in the list. With plan.overlap, traffic of the data ranks runs beside computation: gradients of ZeRO-0/1 beside
   /// the rest of the last backward pass, parameters of ZeRO-1/2 beside the next forward pass, and as ZeroPrefetch says.
   /// The same bits either way.
+  /// @param counts_loads  StepResult::loads; whether or not, all else has the same bits. Not of more experts than
+  ///                      LoadPlaces::fit()
   Stage(D& device, comm::World& world, const Plan& plan, const ModelSpec& model, RankMemory& memory,
-        const LayerMaker<D, T>& make = make_layer)
+        const LayerMaker<D, T>& make = make_layer, bool counts_loads = false)
       : device_(device),
         world_(world),
         plan_(stage_plan(plan, model, world.rank())),
-        program_(value_or_throw(schedule::stage_program(plan.schedule, plan_.stages, plan_.index, plan.microbatches,
-                                                        plan.virtual_stages))) {
+        program_(value_or_throw(
+            schedule::stage_program(plan.schedule, plan_.stages, plan_.index, plan.microbatches, plan.virtual_stages))),
+        load_places_(model) {
+    if (counts_loads && load_places_.fit()) loads_ = device_.loads().slice(0, load_places_.count());
     for (const ChunkPlan& chunk : plan_.chunks)
-      chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, memory, make));
+      chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, memory, make, loads_, load_places_));
   }
 
   Stage(const Stage&) = delete;
@@ -150,6 +156,7 @@ class Stage {
   // Forward and backward of all micro-batches, with the reduction of gradients.
   void passes() {
     device_.clear_sums();
+    if (!loads_.empty()) device_.zero(raw_bytes(loads_));
     for_stores([](runtime::Store& store) { store.zero_gradients(); });
     for (schedule::Cursor next(program_); !next.at_end(); ++next)
       if (const schedule::Instruction instruction = *next; instruction.op != schedule::Op::step)
@@ -193,6 +200,7 @@ class Stage {
     for_stores([](runtime::Store& store) { store.add_gradient_squares(); });
     const View<double> sums = device_.sums();
     world_.everybody().all_reduce(sums, comm::ReduceOp::sum);
+    if (!loads_.empty()) world_.everybody().all_reduce(loads_, comm::ReduceOp::sum);
     device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
     device_.begin_update(hyper);
     for_stores([](runtime::Store& store) { store.update(); });
@@ -210,13 +218,22 @@ class Stage {
             .balance_loss = values[device::balance_loss],
             .z_loss = values[device::z_loss],
             .lsh_rate = ratio(values[device::bucket_sums + 3], values[device::bucket_sums + 2]),
-            .lsh_error = std::sqrt(ratio(values[device::bucket_sums], values[device::bucket_sums + 1]))};
+            .lsh_error = std::sqrt(ratio(values[device::bucket_sums], values[device::bucket_sums + 1])),
+            .loads = loads()};
+  }
+
+  std::vector<ExpertLoads> loads() {
+    std::vector<float> counts(static_cast<std::size_t>(loads_.count));
+    if (!counts.empty()) device_.fetch(View<const float>(loads_), counts.data());
+    return load_places_.loads(counts);
   }
 
   D& device_;
   comm::World& world_;
   StagePlan plan_;
   schedule::StageProgram program_;
+  LoadPlaces load_places_;
+  View<float> loads_;  ///< of the device; empty: they are not counted
   std::vector<std::unique_ptr<Chunk<D, T>>> chunks_;
   std::function<void()> before_update_;
   BatchSource* source_ = nullptr;

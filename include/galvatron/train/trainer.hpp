@@ -25,6 +25,7 @@
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/rank/host_rank.hpp>
 #include <galvatron/rank/stopwatch.hpp>
+#include <galvatron/train/expert_loads.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
 #include <galvatron/train/stop.hpp>
@@ -47,6 +48,8 @@ struct StepReport {
   Bytes peak_memory{};  ///< of rank 0's arena so far
   /// Empty, or where the step's numbers stopped being numbers: its update was skipped then.
   std::string skipped{};
+  /// Of layers with experts, with TrainOptions::counts_loads; TrainReport keeps those of the last step alone.
+  std::vector<ExpertLoads> loads{};
 };
 
 /// What to do when the loss or a gradient is infinite or not a number.
@@ -75,6 +78,7 @@ struct TrainOptions {
   /// Ends the run early when it is not 0, on any rank: after the step at hand (within about 0.1 s where steps are
   /// shorter), with a checkpoint, where there are any. A handler of signals may set it. Null: the run is never asked.
   const std::atomic<int>* stop = nullptr;
+  bool counts_loads = false;     ///< StepReport::loads; all else has the same bits with and without
   Recorder* recorder = nullptr;  ///< of all ranks: keeps when they did what in the last step
 };
 
@@ -114,7 +118,8 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
   const StagePlan stage_of_rank = stage_plan(plan, model, world.rank());
   typename Platform::Rank rank = platform.make(memory_of(stage_of_rank, platform.library_workspace()));
   RankMemory& memory = rank.memory();
-  Stage<Device, T, List> stage(rank.device(), world, plan, model, memory);
+  Stage<Device, T, List> stage(rank.device(), world, plan, model, memory, &Stage<Device, T, List>::make_layer,
+                               options.counts_loads);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   if (options.resume != nullptr)
     restore(stage, *options.resume);
@@ -186,7 +191,9 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
                            .tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / seconds,
                            .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
                            .peak_memory = memory.measured().total(),
-                           .skipped = std::move(wrong)};
+                           .skipped = std::move(wrong),
+                           .loads = result.loads};
+      if (!report.steps.empty()) report.steps.back().loads.clear();
       report.steps.push_back(out);
       if (options.on_step && failed_report == nullptr) {
         try {

@@ -51,13 +51,15 @@ class Gpu {
   explicit Gpu(M& machine) : m_(machine) {
     const View<std::byte> all = m_.workspace();
     constexpr std::int64_t tickets_bytes = aligned_bytes(most_tickets * std::int64_t{sizeof(std::uint32_t)});
-    constexpr std::int64_t own = 3 * tensor_alignment + tickets_bytes;
+    constexpr std::int64_t loads_bytes = aligned_bytes(most_loads * std::int64_t{sizeof(float)});
+    constexpr std::int64_t own = 3 * tensor_alignment + tickets_bytes + loads_bytes;
     sums_ = {reinterpret_cast<double*>(all.data), step_sums};
     scale_ = {reinterpret_cast<float*>(all.data + tensor_alignment), 1};
     static_assert(sizeof(kernels::AdamWStep) <= tensor_alignment);
     update_ = reinterpret_cast<kernels::AdamWStep*>(all.data + 2 * tensor_alignment);
     tickets_ = reinterpret_cast<std::uint32_t*>(all.data + 3 * tensor_alignment);
     m_.zero(tickets_, tickets_bytes);
+    loads_ = {reinterpret_cast<float*>(all.data + 3 * tensor_alignment + tickets_bytes), most_loads};
     scratch_ = all.slice(own, all.count - own);
   }
 
@@ -218,6 +220,7 @@ class Gpu {
   void repeat(int number, auto&& body) { m_.repeat(number, body); }
   View<double> sums() { return sums_; }
   View<float> gradient_scale() { return scale_; }
+  View<float> loads() { return loads_; }
   void clear_sums() { m_.zero(sums_.data, sums_.count * static_cast<std::int64_t>(sizeof(double))); }
   template <class T>
   void fetch(View<const T> from, T* to) {
@@ -241,6 +244,7 @@ class Gpu {
  private:
   GraphReplay<M> m_;
   View<double> sums_;
+  View<float> loads_;
   View<float> scale_;
   kernels::AdamWStep* update_ = nullptr;
   View<std::byte> scratch_;
