@@ -102,7 +102,8 @@ TEST_CASE("the search of layers of several kinds finds what brute force finds") 
       INFO(model.name << " within " << options.memory.count << " bytes");
       double seconds = std::numeric_limits<double>::infinity();
       Team team(1);
-      for (const search::Case& c : search::make_cases(model, cluster, options, team)) {
+      const search::Cases made = search::make_cases(model, cluster, options, team);
+      for (const search::Case& c : made.cases) {
         const auto truth = search::testing::brute_force(c.problem);
         seconds = std::min(seconds, truth.seconds);
         smallest = std::min(smallest, truth.peak);

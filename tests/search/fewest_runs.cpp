@@ -15,10 +15,16 @@ using namespace galvatron::search;
 
 namespace {
 
-// A case of a problem whose tags are tensor degrees.
+// Strategies whose tensor degrees are two to the power of their tag.
+const std::vector<StrategySpec> by_degree = [] {
+  std::vector<StrategySpec> out;
+  for (int tag = 0; tag < 8; ++tag) out.push_back({.tensor = 1 << tag});
+  return out;
+}();
+
 Case case_of(Problem problem) {
   Case out;
-  for (int tag = 0; tag < 8; ++tag) out.specs.push_back({.tensor = 1 << tag});
+  out.specs = by_degree;
   out.problem = std::move(problem);
   return out;
 }
@@ -87,7 +93,9 @@ TEST_CASE("layers of two stages exchange choices where neither gets too slow or 
 
 TEST_CASE("recomputation of ends, which have nothing to recompute, is that of the blocks beside them") {
   Case c = case_of(two_choices(1, 2));
-  c.specs = {{.tensor = 2, .recompute = RecomputeKind::full}, {.tensor = 2, .recompute = RecomputeKind::none}};
+  std::vector<StrategySpec> specs{{.tensor = 2, .recompute = RecomputeKind::full},
+                                  {.tensor = 2, .recompute = RecomputeKind::none}};
+  c.specs = specs;
   const auto words = [&](std::vector<int> choices) {
     std::vector<RecomputeKind> out;
     for (const StrategySpec& spec : strategies_of(c, {{0, 4}, std::move(choices)})) out.push_back(spec.recompute);
@@ -97,7 +105,7 @@ TEST_CASE("recomputation of ends, which have nothing to recompute, is that of th
   CHECK(words({0, 1, 0, 1}) == std::vector{none, none, full, full});
   c.problem.tied = true;
   CHECK(words({0, 1, 0, 0}) == std::vector{none, none, full, none});
-  c.specs[1].tensor = 4;
+  specs[1].tensor = 4;
   CHECK(words({0, 1, 0, 0}) == std::vector{full, none, full, full});
 }
 

@@ -51,7 +51,8 @@ TEST_CASE("no uniform plan takes less than its bounds say, and few need an evalu
       SearchOptions options;
       options.global_batch = 32;
       options.memory = {gib << 30};
-      for (const Case& c : make_cases(model, cluster, value_or_throw(completed(options, model, cluster)), team)) {
+      const Cases made = make_cases(model, cluster, value_or_throw(completed(options, model, cluster)), team);
+      for (const Case& c : made.cases) {
         INFO(name << " in " << gib << " GiB, " << c.stages() << " stages, " << c.microbatches() << " micro-batches");
         const std::int64_t budget = c.problem.budget;
         const UniformBounds bounds(c);

@@ -50,7 +50,8 @@ class LayerPricer {
       if (!all) all = priced(pass_counts(spec, batch_, program), spec);
       return *all;
     }
-    const std::optional<PricedLayer>& passes = passes_[kind_of(spec, spec.zero >= 2)];
+    const std::optional<PricedLayer>& passes =
+        passes_[2 * static_cast<std::size_t>(spec.recompute) + (spec.zero >= 2 ? 1 : 0)];
     if (!passes) add_passes(spec, program);
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
     std::optional<PricedLayer>& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
@@ -61,36 +62,33 @@ class LayerPricer {
   }
 
  private:
-  static constexpr std::size_t kinds = 2 * recompute_kinds.size();
-
   [[nodiscard]] constexpr PricedLayer priced(const LayerCounts& counts, const StrategySpec& spec) const {
     return {layer_prices(counts, spec, cluster_, prices_), counts};
-  }
-  // Of one micro-batch, all write their gradients of weights.
-  [[nodiscard]] constexpr std::size_t kind_of(const StrategySpec& spec, bool writes) const {
-    return 2 * static_cast<std::size_t>(spec.recompute) + (writes && batch_.microbatches > 1 ? 1 : 0);
   }
   // Messages that run beside products are priced with all of these, and not by parts.
   constexpr void add_passes(const StrategySpec& spec, const program::LayerProgram& program) {
     using detail::Steps;
     const bool divides = layer_.experts > 0 && !traits_of(batch_.trainer).overlaps_tensor;
-    // Calls take(kind, counts) for micro-batches that add gradients of weights, and for those that write them.
-    const auto for_both = [&](LayerCounts&& counts, const auto& take) {
-      for (const bool writes : {false, true}) {
-        for (op::WorkList* list : {&counts.backward, &counts.weights})
-          list->write_one_in(writes ? 1 : batch_.microbatches);
-        take(kind_of(spec, writes), counts);
-      }
+    // Of micro-batches that add gradients of weights, and of those that write them.
+    const auto both = [&](LayerCounts& counts) {
+      for (op::WorkList* list : {&counts.backward, &counts.weights}) list->write_one_in(batch_.microbatches);
+      const LayerPrices adds = layer_prices(counts, spec, cluster_, prices_);
+      if (batch_.microbatches == 1) return std::array{adds, adds};
+      counts.forward = {};
+      for (op::WorkList* list : {&counts.backward, &counts.weights}) list->write_one_in(1);
+      LayerPrices writes = layer_prices(counts, spec, cluster_, prices_);
+      writes.passes.front() = adds.passes.front();
+      return std::array{adds, writes};
     };
-    if (divides && !others_[kind_of(spec, false)])
-      for_both(pass_counts(spec, batch_, program, Steps::others), [&](std::size_t kind, const LayerCounts& counts) {
-        others_[kind] = layer_prices(counts, spec, cluster_, prices_);
-      });
-    for_both(pass_counts(spec, batch_, program, divides ? Steps::experts : Steps::all),
-             [&](std::size_t kind, const LayerCounts& counts) {
-               passes_[kind] = priced(counts, spec);
-               if (divides) passes_[kind]->prices = passes_[kind]->prices + *others_[kind];
-             });
+    const auto recompute = static_cast<std::size_t>(spec.recompute);
+    if (divides && !others_[recompute]) {
+      LayerCounts counts = pass_counts(spec, batch_, program, Steps::others);
+      others_[recompute] = both(counts);
+    }
+    LayerCounts counts = pass_counts(spec, batch_, program, divides ? Steps::experts : Steps::all);
+    const std::array<LayerPrices, 2> priced = both(counts);
+    for (std::size_t i = 0; i < 2; ++i)
+      passes_[2 * recompute + i] = PricedLayer{divides ? priced[i] + (*others_[recompute])[i] : priced[i], counts};
   }
 
   const LayerPrograms& programs_;
@@ -100,8 +98,8 @@ class LayerPricer {
   WorkPrices& prices_;
   StrategySpec degrees_{.tensor = 0};  // of what follows
   // By what is recomputed, and whether all micro-batches write weight gradients; ends: by ZeRO.
-  std::array<std::optional<PricedLayer>, std::max<std::size_t>(kinds, 4)> passes_{};
-  std::array<std::optional<LayerPrices>, kinds> others_{};  // likewise, of steps that are not of experts
+  std::array<std::optional<PricedLayer>, std::max<std::size_t>(2 * recompute_kinds.size(), 4)> passes_{};
+  std::array<std::optional<std::array<LayerPrices, 2>>, recompute_kinds.size()> others_{};  // of steps but experts'
   std::array<std::optional<PricedLayer>, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
 };
 

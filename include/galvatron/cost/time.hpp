@@ -102,8 +102,7 @@ constexpr Seconds time_of(const op::Work& work, Precision precision, const Clust
   return {once * work.times};
 }
 
-/// Prices as time_of does, and remembers those of products and attention, which take longest to find and come again and
-/// again: strategies differ in little of their work.
+/// Prices as time_of does, and remembers prices, since strategies differ in little of their work.
 class WorkPrices {
  public:
   /// @param concurrency  as for time_of
@@ -111,26 +110,31 @@ class WorkPrices {
       : precision_(precision), cluster_(cluster), concurrency_(concurrency) {}
 
   constexpr Seconds operator()(const op::Work& work) {
-    if (!is_gemm(work.kind) && !is_attention(work.kind)) return time_of(work, precision_, cluster_, concurrency_);
-    op::Work once = work;
-    once.times = 1;
-    once.overlap = 0;
-    Known& known = known_[place(once)];
-    if (!(known.work == once)) known = {once, time_of(once, precision_, cluster_, concurrency_)};
+    Known& known = known_[place(work)];
+    if (!costs_like(known.work, work)) {
+      known.work = work;
+      known.work.times = 1;
+      known.seconds = time_of(known.work, precision_, cluster_, concurrency_);
+    }
     return known.seconds * std::max(work.times, 0);
   }
 
  private:
   struct Known {
-    op::Work work{};  // a copy of nothing: no product
+    op::Work work{};  // a copy of nothing
     Seconds seconds;
   };
-  static constexpr std::size_t places = 256;
+  static constexpr std::size_t places = 1024;
 
+  static constexpr bool costs_like(const op::Work& a, const op::Work& b) {
+    return a.m == b.m && a.n == b.n && a.k == b.k && a.l == b.l && a.kind == b.kind && a.stride == b.stride &&
+           a.writes_one_in == b.writes_one_in && a.causal == b.causal && a.eight_bit == b.eight_bit &&
+           a.grouped == b.grouped && a.unfused == b.unfused && a.dropout == b.dropout;
+  }
   // Extents are often powers of two, so that the low bits alone would tell little.
   static constexpr std::size_t place(const op::Work& w) {
     std::uint64_t mixed = static_cast<std::uint64_t>(w.kind);
-    for (const std::int64_t extent : {w.m, w.n, w.k, w.l, std::int64_t{w.writes_one_in}})
+    for (const std::int64_t extent : {w.m, w.n, w.k, std::int64_t{w.stride}, std::int64_t{w.writes_one_in}})
       mixed = (mixed ^ static_cast<std::uint64_t>(extent)) * 0x9E3779B97F4A7C15u;
     return (mixed >> 40) % places;
   }

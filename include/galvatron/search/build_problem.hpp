@@ -30,13 +30,13 @@
 
 namespace galvatron::search {
 
-/// A problem with what its figures stand for. Choice::tag indexes `specs`.
+/// A problem with what its figures stand for. Choice::tag indexes `specs`, which are its setting's, as is `same`.
 struct Case {
   Problem problem;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
-  std::vector<StrategySpec> specs;
-  std::vector<std::vector<int>> same;  ///< of each type, the tag that stands for one; empty: each for itself
-  std::vector<int> order;              ///< the layer of the model that each layer of the problem is; empty: the same
+  std::span<const StrategySpec> specs;
+  std::vector<std::span<const int>> same;  ///< of each type, the tag that stands for one; empty: each for itself
+  std::vector<int> order;  ///< the layer of the model that each layer of the problem is; empty: the same
 
   [[nodiscard]] constexpr int layer(int index) const { return order.empty() ? index : nth(order, index); }
   [[nodiscard]] constexpr int stages() const { return problem.stages(); }
@@ -171,10 +171,8 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
   for (const cost::LayerPrograms& kind : kinds.programs) {
     ChoiceMaker make_choice(kind, options.space, batch, cluster, prices);
     LayerType& type = p.types.emplace_back();
-    std::vector<int>& same = out.same.emplace_back();
-    if (kind.layer().experts == 0)
-      for (const std::array<int, 2>& first : setting.same)
-        same.push_back(first[kind.layer().kind == LayerKind::block ? 0 : 1]);
+    std::span<const int>& same = out.same.emplace_back();
+    if (kind.layer().experts == 0) same = kind.layer().kind == LayerKind::block ? setting.same_block : setting.same_end;
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
       if (!same.empty() && same[i] != static_cast<int>(i)) continue;
       const std::optional<Choice> choice = make_choice(setting.specs[i]);
@@ -280,16 +278,20 @@ inline Candidate candidate_of(const Case& c, const Solution& solution, const Clu
   return out;
 }
 
+struct Cases {
+  std::vector<detail::StageSetting> settings;
+  std::vector<Case> cases;  ///< they have views of the settings
+  bool narrowed = false;    ///< choices, or numbers of micro-batches, were left out
+};
+
 /// All cases in which every layer has a strategy. GPipe beside 1F1B is left out where stages have devices of their own:
 /// it is never faster there and never smaller. Without a pipeline, or with one micro-batch, schedules are all the same.
 /// Virtual stages: every number above 1 that cuts the blocks into equal chunks. Where that would be very many choices,
 /// degrees that only an embedding or a head can have are left out (on tens of thousands of devices they are most of
 /// all, and hardly any plan has them), and if there are still too many, some of the numbers of micro-batches.
-/// @param narrowed  whether numbers of micro-batches were left out
 template <class Executor>
-std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
-                             Executor& executor, bool* narrowed = nullptr) {
-  std::vector<Case> cases;
+Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options, Executor& executor) {
+  Cases out;
   const auto allowed = [&](ScheduleKind kind) {
     return std::find(options.schedules.begin(), options.schedules.end(), kind) != options.schedules.end();
   };
@@ -345,7 +347,7 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     executor.each(degrees.size(), [&](std::size_t i) { keep_fit(i, false); });
     const std::size_t each = choices() / counts.size();
     const std::size_t wanted = std::max(tuning::few, most / std::max<std::size_t>(1, each));
-    if (narrowed != nullptr) *narrowed = counts.size() > wanted;
+    out.narrowed = counts.size() > wanted;
     counts = some_of(counts, wanted);
   }
   // Moves are priced for pairs of layouts: where degrees are very many, those that are powers of two stay.
@@ -363,9 +365,10 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     const auto is_power = [](int degree) { return (degree & (degree - 1)) == 0; };
     for (std::vector<StrategySpec>& of_stage : specs)
       std::erase_if(of_stage, [&](const StrategySpec& s) { return !is_power(s.tensor) || !is_power(s.context); });
-    if (narrowed != nullptr) *narrowed = true;
+    out.narrowed = true;
   }
-  std::vector<detail::StageSetting> settings(degrees.size());
+  std::vector<detail::StageSetting>& settings = out.settings;
+  settings.resize(degrees.size());
   executor.each(degrees.size(), [&](std::size_t i) {
     settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs[i]));
   });
@@ -414,10 +417,10 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
       const auto [kind, chunks] = schedules[k];
       Case& one = made[splits_backward(kind) ? each + i : i];
       const bool again = !splits_backward(kind) && k + 1 < schedules.size();
-      cases.push_back(detail::with_schedule(again ? one : std::move(one), kind, chunks, even));
+      out.cases.push_back(detail::with_schedule(again ? one : std::move(one), kind, chunks, even));
     }
   }
-  return cases;
+  return out;
 }
 
 }  // namespace galvatron::search

@@ -29,8 +29,8 @@ struct StageSetting {
   int stages = 1;
   int ranks = 1;  // of a stage
   std::vector<StrategySpec> specs;
-  std::vector<std::array<int, 2>>
-      same;                           // of each spec the first that is the same for a block without experts, for ends
+  std::vector<int> same_block;        // of each spec, the first that is the same for a block without experts
+  std::vector<int> same_end;          // and for an embedding or a head
   std::vector<int> layout;            // of each spec
   std::vector<StrategySpec> like;     // a spec of each layout
   std::vector<cost::Relayout> moves;  // all that differ
@@ -43,12 +43,12 @@ struct StageSetting {
     std::vector<ActivationLayout> layouts;
     std::array<std::array<int, 4 * recompute_kinds.size()>, 2> first{};  // from 1, of specs with the layout of the last
     for (const StrategySpec& spec : specs) {
-      if (same.empty() || !(spec.layout_degrees() == specs[same.size() - 1].layout_degrees())) first = {};
+      const std::size_t i = same_end.size();
+      if (i == 0 || !(spec.layout_degrees() == specs[i - 1].layout_degrees())) first = {};
+      const auto first_of = [i](int& of) { return (of == 0 ? of = static_cast<int>(i) + 1 : of) - 1; };
       const int zero = spec.zero * static_cast<int>(recompute_kinds.size());
-      std::array<int*, 2> firsts{&nth(first[0], zero + static_cast<int>(spec.recompute)), &nth(first[1], zero)};
-      for (int* of : firsts)
-        if (*of == 0) *of = static_cast<int>(same.size()) + 1;
-      same.push_back({*firsts[0] - 1, *firsts[1] - 1});
+      same_block.push_back(first_of(nth(first[0], zero + static_cast<int>(spec.recompute))));
+      same_end.push_back(first_of(nth(first[1], zero)));
       const ActivationLayout wanted = activation_layout(spec, 0, 1, 1);
       std::size_t at = layouts.size();  // most have the layout of the one before
       while (at > 0 && !(layouts[at - 1] == wanted)) --at;

@@ -388,8 +388,7 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   Executor executor(options->threads);
-  bool narrowed = false;
-  std::vector<Case> cases = make_cases(model, cluster, *options, executor, &narrowed);
+  auto [settings, cases, narrowed] = make_cases(model, cluster, *options, executor);
   if (const std::string why = detail::why_no_prices(cases, cluster); !why.empty()) return usage_error(why);
   SearchResult result;
   if (cases.empty() && options->interrupted()) {
