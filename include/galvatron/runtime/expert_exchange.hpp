@@ -26,15 +26,11 @@
 #include <vector>
 
 #include <galvatron/core/units.hpp>
+#include <galvatron/program/expert_nodes.hpp>
 
 namespace galvatron::runtime {
 
-/// Nodes whose ranks exchange tokens, equally many in each.
-struct ExchangeNodes {
-  std::int64_t count = 1;   ///< 1: tokens go directly
-  std::int64_t tokens = 0;  ///< that a rank can send to all nodes, and that its memory as a relay is for
-  std::int64_t rows = 0;    ///< of experts, that its memory as a relay is for
-};
+using program::ExchangeNodes;
 
 class ExpertExchange {
  public:
