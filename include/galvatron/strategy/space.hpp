@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstddef>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -127,13 +128,17 @@ constexpr std::vector<std::pair<int, int>> expert_degrees(const Space& space, in
   return out;
 }
 
+/// Nodes that a group of so many neighbouring ranks lies in, with equally many in each: as they lie in most of them
+/// where a group does not begin with a node. 1: within one, or links are all alike.
+constexpr int nodes_of_group(int ranks, int node) { return node == 0 ? 1 : ranks / std::gcd(ranks, node); }
+
 }  // namespace detail
 
 /// The strategies of a space for a layer on a stage of `ranks` ranks: every division of the ranks into tensor, context
 /// and data degree, and for experts into their degrees, with every kind that is legal for it. In a fixed order, without
 /// repetition.
 /// @param node  ranks that fast links join; on larger stages tensor ranks may be strided where that brings the data and
-///              context ranks into one node. 0: links are all alike
+///              context ranks into one node, and tokens may go to experts by nodes. 0: links are all alike
 constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, int node = 0) {
   std::vector<StrategySpec> out;
   const auto brings_together = [&](int shards) { return shards > 1 && ranks > node && node % shards == 0; };
@@ -157,7 +162,11 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
             if (!spec.exchanges_tokens()) out.push_back(spec);
             for (const DispatchKind dispatch : space.dispatch) {
               spec.dispatch = dispatch;
-              if (spec.exchanges_tokens()) out.push_back(spec);
+              if (!spec.exchanges_tokens()) continue;
+              out.push_back(spec);
+              StrategySpec by_nodes = spec;
+              by_nodes.expert_nodes = detail::nodes_of_group(spec.exchange_ranks(), node);
+              if (by_nodes.relays_tokens() && is_legal(by_nodes)) out.push_back(by_nodes);
             }
           }
         }
