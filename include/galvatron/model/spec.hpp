@@ -97,7 +97,8 @@ struct RouterSpec {
                          ///< (Wang et al., 2024)
   double capacity = 0;   ///< an expert takes ceil(k T / E * capacity) choices of a micro-batch; 0: all
   DropOrder drops = DropOrder::position;
-  bool residual_gain = false;  ///< an expert that gets means of tokens has a gain of their distances from the means
+  bool residual_gain = false;  ///< of an expert that gets means of tokens: what it adds of their distances from them is
+                               ///< learned, and nothing at first
 
   friend constexpr bool operator==(const RouterSpec&, const RouterSpec&) = default;
   [[nodiscard]] constexpr bool has_losses() const { return balance_loss > 0 || z_loss > 0; }

@@ -138,8 +138,8 @@ inline std::vector<ExpertRun> expert_runs(const Plan& plan, const ModelSpec& mod
       ExpertRun& run = out.back();
       if (run.last + 1 == i && run.layer->experts == layer.experts &&
           run.layer->active_experts == layer.active_experts && run.spec.expert == spec.expert &&
-          run.spec.etp() == spec.etp() && run.spec.exchanges_tokens() == spec.exchanges_tokens() &&
-          run.spec.expert_nodes == spec.expert_nodes) {
+          run.spec.etp() == spec.etp() && run.spec.dispatch == spec.dispatch &&
+          run.spec.expert_nodes == spec.expert_nodes && run.spec.exchanges_tokens() == spec.exchanges_tokens()) {
         run.last = i;
         continue;
       }
@@ -153,15 +153,18 @@ inline std::string experts_text(const ExpertRun& run) {
   const std::string layers =
       run.first == run.last ? text_of("layer ", run.first) : text_of("layers ", run.first, "-", run.last);
   const std::string cut = spec.etp() > 1 ? text_of(", each cut over ", spec.etp(), " ranks") : ", each whole";
-  return text_of(
-      layers, ": ", run.layer->experts, " experts, ", run.layer->active_experts, " for a token; ",
-      spec.expert == 1 ? "every rank has all"
-                       : text_of("ep", spec.expert, ", so that a rank has ", run.layer->experts / spec.expert),
-      cut, spec.exchanges_tokens() ? "" : ", and no tokens are exchanged",
-      spec.relays_tokens()
-          ? text_of(". A token goes to each of ", spec.expert_nodes, " nodes once, of which it has experts in ",
+  const std::string way =
+      spec.compresses_tokens() ? "; tokens that hash alike go there as their mean (lsh)"
+      : spec.relays_tokens()
+          ? text_of("; a token goes once to each of the ", spec.expert_nodes, " nodes that have experts of it, ",
                     formatted("%.2g", program::nodes_of_token(*run.layer, spec.expert_nodes)), " in the mean")
-          : "");
+      : spec.exchanges_tokens() ? ""
+                                : ", and no tokens are exchanged";
+  return text_of(layers, ": ", run.layer->experts, " experts, ", run.layer->active_experts, " for a token; ",
+                 spec.expert == 1
+                     ? "every rank has all"
+                     : text_of("ep", spec.expert, ", so that a rank has ", run.layer->experts / spec.expert),
+                 cut, way);
 }
 
 /// What experts cost: where they lie, the messages of their tokens, and what the stated imbalance adds.
