@@ -128,9 +128,16 @@ constexpr std::vector<std::pair<int, int>> expert_degrees(const Space& space, in
   return out;
 }
 
-/// Nodes that a group of so many neighbouring ranks lies in, with equally many in each: as they lie in most of them
-/// where a group does not begin with a node. 1: within one, or links are all alike.
-constexpr int nodes_of_group(int ranks, int node) { return node == 0 ? 1 : ranks / std::gcd(ranks, node); }
+/// Ways of tokens to experts, as nodes that they go by: 1, and the nodes that the ranks of experts lie in. These are
+/// neighbours, of which the fewest behind the border of a node count.
+constexpr std::vector<int> expert_nodes(int tensor, int ranks, int expert, int expert_tensor, int node) {
+  std::vector<int> out{1};
+  StrategySpec spec{.tensor = tensor, .data = ranks / tensor, .expert = expert, .expert_tensor = expert_tensor};
+  if (node == 0 || !spec.exchanges_tokens()) return out;
+  spec.expert_nodes = spec.exchange_ranks() / std::gcd(spec.exchange_ranks(), node);
+  if (spec.relays_tokens() && is_legal(spec)) out.push_back(spec.expert_nodes);
+  return out;
+}
 
 }  // namespace detail
 
@@ -147,29 +154,27 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
     if (strided) std::erase_if(experts, [](const auto& degrees) { return degrees != std::pair(1, 0); });
     for (const SequenceKind sequence : detail::kinds_for(space, tensor, context))
       for (const auto& [expert, expert_tensor] : experts)
-        for (int zero = 0; zero <= 3; ++zero) {
-          if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
-          for (const RecomputeKind recompute : space.recompute) {
-            StrategySpec spec{.tensor = tensor,
-                              .sequence = sequence,
-                              .context = context,
-                              .data = data,
-                              .zero = zero,
-                              .expert = expert,
-                              .expert_tensor = expert_tensor,
-                              .recompute = recompute,
-                              .strided = strided};
-            if (!spec.exchanges_tokens()) out.push_back(spec);
-            for (const DispatchKind dispatch : space.dispatch) {
-              spec.dispatch = dispatch;
-              if (!spec.exchanges_tokens()) continue;
-              out.push_back(spec);
-              StrategySpec by_nodes = spec;
-              by_nodes.expert_nodes = detail::nodes_of_group(spec.exchange_ranks(), node);
-              if (by_nodes.relays_tokens() && is_legal(by_nodes)) out.push_back(by_nodes);
+        for (const int nodes : detail::expert_nodes(tensor, ranks, expert, expert_tensor, node))
+          for (int zero = 0; zero <= 3; ++zero) {
+            if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
+            for (const RecomputeKind recompute : space.recompute) {
+              StrategySpec spec{.tensor = tensor,
+                                .sequence = sequence,
+                                .context = context,
+                                .data = data,
+                                .zero = zero,
+                                .expert = expert,
+                                .expert_tensor = expert_tensor,
+                                .expert_nodes = nodes,
+                                .recompute = recompute,
+                                .strided = strided};
+              if (!spec.exchanges_tokens()) out.push_back(spec);
+              for (const DispatchKind dispatch : space.dispatch) {
+                spec.dispatch = dispatch;
+                if (spec.exchanges_tokens() && (nodes == 1 || !spec.compresses_tokens())) out.push_back(spec);
+              }
             }
           }
-        }
   };
   for (const int tensor : divisors(ranks, space.powers_of_two)) {
     if (!space.tensor.allows(tensor)) continue;
