@@ -156,7 +156,7 @@ inline std::string experts_text(const ExpertRun& run) {
   const std::string way =
       spec.compresses_tokens() ? "; tokens that hash alike go there as their mean (lsh)"
       : spec.relays_tokens()
-          ? text_of("; a token goes once to each of the ", spec.expert_nodes, " nodes that have experts of it, ",
+          ? text_of("; they lie in ", spec.expert_nodes, " nodes, and a token goes once to each that has some of its, ",
                     formatted("%.2g", program::nodes_of_token(*run.layer, spec.expert_nodes)), " in the mean")
       : spec.exchanges_tokens() ? ""
                                 : ", and no tokens are exchanged";
