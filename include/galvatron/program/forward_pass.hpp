@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/program/emitter.hpp>
@@ -42,8 +43,21 @@ class ForwardPass : protected Emitter {
   constexpr void run(bool again) {
     Nodes wanted{};
     for (int i = g().node_count; i-- > 0;) wanted[at(i)] = !again || options().keeps_outputs || is_wanted(i, wanted);
+    int routed = -1;  // experts whose counts are under way, beside what does not read their result
+    const auto finish = [&] {
+      if (routed >= 0) experts_forward(std::exchange(routed, -1), true);
+    };
     for (int i = 0; i < g().node_count; ++i) {
       if (!wanted[at(i)]) continue;
+      const forward::Node& node = g().node(i);
+      if (routed >= 0 && std::ranges::count(node.inputs, g().node(routed).output) > 0) finish();
+      if (phase_ == Phase::forward && node.operation == forward::Kind::experts) {
+        route(i);
+        if (exchanges_ && !compresses_) {
+          routed = i;
+          continue;
+        }
+      }
       const int next = i + 1 < g().node_count && wanted[at(i + 1)] ? i + 1 : -1;
       if (fuses(i, next)) {
         run_fused(i, next);
@@ -52,6 +66,7 @@ class ForwardPass : protected Emitter {
         run(i, !again || options().keeps_outputs || is_read(i, wanted));
       }
     }
+    finish();
     biases_.fill(-1);
   }
   using Nodes = std::array<bool, forward::Graph::most_nodes>;
@@ -357,7 +372,6 @@ class ForwardPass : protected Emitter {
     const forward::Node& node = g().node(i);
     const int x = node.inputs[0];
     const int y = node.output;
-    if (phase_ == Phase::forward) route(i);
     if (compresses_) return compressed_forward(i, whole);
     Routed& routed = routed_[at(i)];
     routed.u = fresh({1, Letter::expert_rows, Letter::expert_inputs}, kept_storage());

@@ -95,7 +95,7 @@ enum class Code : std::uint8_t {
   route_backward,    ///< out0 = in5 + the router's part of the gradient of in0, in place; in1 logits, in2 choices, in3
                      ///< gradient of the weights, in4 factors; scratch0
   // The same where tokens go to the ranks of their experts (runtime/expert_exchange.hpp); m rows of this rank.
-  exchange_counts,   ///< out0 = in0, offsets of experts, of all ranks
+  exchange_counts,   ///< out0 = in0, offsets of experts, of all ranks: begun, and complete in exchange_forward
   exchange_forward,  ///< out0, u out1 and rows of experts out2 from in0; in1 to in3 as above, in4 numbers of nodes, in5
                      ///< the counts; scratch0 to scratch4, of nodes scratch9 and scratch10
   exchange_backward,  ///< out0, out1 gradients as above, out2 and out3 those of u and rows, in place; in1 to in5 as in

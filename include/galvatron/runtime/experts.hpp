@@ -81,7 +81,10 @@ class ExpertSteps {
         out<std::int32_t>(6).slice(0, e + 1));
     if (c_.spec.relays_tokens()) find_nodes(own / k, own_choices);
   }
-  void exchange_counts() { c_.experts.all_gather(View<const std::int32_t>(in<std::int32_t>(0)), out<std::int32_t>(0)); }
+  /// To be finished before exchange_forward().
+  comm::Pending exchange_counts() {
+    return c_.experts.start_all_gather(View<const std::int32_t>(in<std::int32_t>(0)), out<std::int32_t>(0));
+  }
 
   /// @param w1, w2  (E, inputs, H) and (E, H, F) of a rank
   void forward(std::int64_t rows, View<const T> w1, View<const T> w2) {
