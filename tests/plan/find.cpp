@@ -117,6 +117,38 @@ TEST_CASE("the search finds the fastest way to spread experts, under every budge
   }
 }
 
+TEST_CASE("no plan with one strategy of tensor, expert, pipeline and data parallelism beats the search") {
+  const ModelSpec model = model_named("mixtral-8x7b");
+  const Cluster cluster = cluster_named("64xh100-80g");
+  SearchOptions options;
+  options.global_batch = 64;
+  options.sequence = 4096;
+  const SearchOptions complete = value_or_throw(search::completed(options, model, cluster));
+  const FoundPlan best = found(model, cluster, options);
+  REQUIRE(best.statistics.proven);
+  Space space = value_or_throw(parse_space("dp,zero1,zero3,tp,sp=megatron,ep,etp,recompute"));
+  space.experts = 8;
+  int fit = 0;
+  for (int stages = 1; stages <= 32; stages *= 2)
+    for (const StrategySpec& spec : strategies(space, cluster.devices / stages, cluster.devices_per_node))
+      for (int m = 1; m <= 64; m *= 2) {
+        Plan plan;
+        plan.global_batch = options.global_batch;
+        plan.sequence_length = options.sequence;
+        plan.precision = complete.precision;
+        plan.microbatches = m;
+        plan.layers.assign(model.blocks.size(), spec);
+        plan.embedding = plan.head = spec.without_experts();
+        for (int stage = 0; stage < stages; ++stage)
+          plan.stages.push_back({32 / stages * stage, 32 / stages * (stage + 1) - 1, 64 / stages * stage, 64 / stages});
+        const auto cost = cost_of(plan, model, cluster);
+        if (!cost || cost->peak() > complete.memory) continue;
+        ++fit;
+        CHECK(cost->iteration.value >= best.cost.iteration.value * (1 - 1e-9));
+      }
+  CHECK(fit > 100);
+}
+
 TEST_CASE("compressed dispatch is searched, and goes uncompressed above the rate at which it takes as long") {
   SearchOptions options;
   options.global_batch = 8;

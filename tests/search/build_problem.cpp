@@ -86,7 +86,8 @@ int check_case(const ModelSpec& model, cost::Trainer trainer, bool splits_backwa
 
 TEST_CASE("every choice costs what its strategy costs for its layer alone, in any order of the strategies") {
   int checked = 0;
-  for (const char* const name : {"gpt2-124m", "llama2-7b", "t5-large-32", "swin-huge-32", "mixtral-8x7b", "deepseek-v2-lite"}) {
+  for (const char* const name :
+       {"gpt2-124m", "llama2-7b", "t5-large-32", "swin-huge-32", "mixtral-8x7b", "deepseek-v2-lite"}) {
     const ModelSpec model = value_or_throw(find_model(name));
     for (const cost::Trainer trainer : cost::trainers)
       for (const bool splits_backward : {false, true})

@@ -164,6 +164,10 @@ TEST_CASE("the options narrow the search") {
                 "--schedule");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --microbatches 7"), 2,
                 "7 micro-batches do not divide the global batch of 64");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --space all,ep=2"), 2,
+                "--space ep=2: gpt2-350m has no experts");
+  check_failure(folder.run("plan --model moe-tiny --cluster 8xa100-40g --global-batch 64 --space all,ep=3"), 2,
+                "--space ep=3 does not divide the 8 experts of moe-tiny");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --seq 2048"), 2, "2048");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --precision fp4"), 2,
                 "bf16|fp32|fp8");
