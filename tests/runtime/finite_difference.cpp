@@ -487,6 +487,48 @@ TEST_CASE("Experts whose tokens are exchanged agree with finite differences, wha
                     exchanging_strategies());
 }
 
+TEST_CASE("A token with all its experts in one node crosses to it once") {
+  INFO("seed ", seed);
+  std::mt19937 random(seed);
+  constexpr std::int64_t k = 3;
+  for (const int nodes : {2, 4})
+    for (StrategySpec spec : {StrategySpec{.data = 4, .expert = 4}, StrategySpec{.data = 8, .expert = 8},
+                              StrategySpec{.data = 8, .expert = 4, .expert_tensor = 2}}) {
+      // A group of experts is that of a node.
+      const LayerSpec layer = expert_block(16, k, {.groups = nodes, .top_groups = 1});
+      const Parameters parameters = random_parameters<float>(random, layer);
+      const LayerInput in = random_input<float>(random, layer, {.sequence = 24, .samples = 8});
+      const auto node_of = [&](int rank) { return rank * nodes / spec.ranks(); };
+      const auto run = [&] { return test::run_layer(layer, spec, parameters, in, {.expert_imbalance = 16}); };
+      // Bytes between nodes, and within them between ranks.
+      const auto bytes = [&](const LayerOutput& out) {
+        std::pair<std::int64_t, std::int64_t> sums;
+        for (int from = 0; from < spec.ranks(); ++from)
+          for (int to = 0; to < spec.ranks(); ++to)
+            if (from != to)
+              (node_of(from) == node_of(to) ? sums.second : sums.first) +=
+                  out.posted[test::reference::at(from)][test::reference::at(to)];
+        return sums;
+      };
+      const LayerOutput direct = run();
+      spec.expert_nodes = nodes;
+      const LayerOutput by_nodes = run();
+      const std::int64_t row = layer.hidden * 4;
+      const std::int64_t parts = spec.etp();
+      // Rows of k experts, to all their parts and back, in both passes; in backward with weights and their gradients.
+      const std::int64_t crossing = bytes(direct).first / (k * parts * (4 * row + 2 * 4));
+      CHECK(crossing > 0);
+      CHECK(bytes(direct).first == crossing * k * parts * (4 * row + 2 * 4));
+      // A row of each, with numbers and weights of its choices, and in backward gradients of weights.
+      CHECK(bytes(by_nodes).first == crossing * (4 * row + (2 + 2 + 1) * k * 4));
+      CHECK((bytes(by_nodes).second > bytes(direct).second) == (spec.ranks() > nodes));
+      CHECK(error_of(by_nodes.y, direct.y) < fp32);
+      CHECK(error_of(by_nodes.dx, direct.dx) < fp32);
+      for (const auto& [name, gradient] : direct.gradients)
+        CHECK(error_of(by_nodes.gradients.at(name), gradient) < fp32);
+    }
+}
+
 TEST_CASE("Rows of experts beyond their memory come in more rounds, with the same values and gradients") {
   LayerSpec layer = expert_block(8, 2, {.balance_loss = 0.2});
   for (const double imbalance : {1.0, 0.4, 0.05})
