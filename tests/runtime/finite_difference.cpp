@@ -529,6 +529,28 @@ TEST_CASE("A token with all its experts in one node crosses to it once") {
     }
 }
 
+TEST_CASE("By nodes, experts drop the choices that they drop without") {
+  INFO("seed ", seed);
+  std::mt19937 random(seed);
+  for (const DropOrder drops : {DropOrder::position, DropOrder::weight}) {
+    const LayerSpec layer = expert_block(8, 3, {.capacity = 1, .drops = drops});
+    const Parameters parameters = random_parameters<float>(random, layer);
+    const LayerInput in = random_input<float>(random, layer, {.sequence = 24, .samples = 4});
+    const auto run = [&](int nodes) {
+      return test::run_layer(layer, {.data = 4, .expert = 4, .expert_nodes = nodes}, parameters, in,
+                             {.expert_imbalance = 8});
+    };
+    const LayerOutput direct = run(1);
+    for (const int nodes : {2, 4}) {
+      const LayerOutput by_nodes = run(nodes);
+      CHECK(error_of(by_nodes.y, direct.y) < fp32);
+      CHECK(error_of(by_nodes.dx, direct.dx) < fp32);
+      for (const auto& [name, gradient] : direct.gradients)
+        CHECK(error_of(by_nodes.gradients.at(name), gradient) < fp32);
+    }
+  }
+}
+
 TEST_CASE("Rows of experts beyond their memory come in more rounds, with the same values and gradients") {
   LayerSpec layer = expert_block(8, 2, {.balance_loss = 0.2});
   for (const double imbalance : {1.0, 0.4, 0.05})
