@@ -19,6 +19,8 @@ namespace galvatron::device::cuda {
   template void Stream::launch(const Geometry&, const ForEach<BalanceBias<T>>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
+template void Stream::launch(const Geometry&, const ForRows<GatherRows<std::int32_t>>&);
+template void Stream::launch(const Geometry&, const ForRows<ChooseNodes>&);
 template void Stream::launch(const Geometry&, const SumRouterLosses&);
 template void Stream::launch(const Geometry&, const CountRuns<PutCounts>&);
 template void Stream::launch(const Geometry&, const CountRuns<PutOffsets>&);

@@ -183,14 +183,16 @@ class Counting {
                      View<std::int32_t>, View<std::int32_t>, View<std::int32_t>) {
     note({.kind = Kind::copy, .m = rows * how.active * 8});
   }
+  void choose_nodes(std::int64_t, std::int64_t, std::int64_t, std::int64_t, View<const std::int32_t>,
+                    View<const std::int32_t>, View<std::int32_t>, View<std::int32_t>) {}
   template <class T>
   void gather_rows(std::int64_t, std::int64_t width, std::int64_t rows, View<const std::int32_t>, In<T>, View<T>) {
     note({.kind = Kind::copy, .m = rows * width * static_cast<std::int64_t>(sizeof(T))});
   }
   template <class T>
-  void combine_rows(std::int64_t rows, std::int64_t active, std::int64_t width, View<const std::int32_t>,
-                    View<const float>, In<T>, View<T>) {
-    note({.kind = Kind::copy, .m = rows * active * width * static_cast<std::int64_t>(sizeof(T))});
+  void combine_rows(std::int64_t, std::int64_t, std::int64_t, View<const std::int32_t>, View<const float>, In<T> from,
+                    View<T>) {
+    note({.kind = Kind::copy, .m = from.count * static_cast<std::int64_t>(sizeof(T))});
   }
   template <class A, class C>
   void gemm_grouped(Kind kind, std::int64_t experts, std::int64_t rows, std::int64_t n, std::int64_t k,

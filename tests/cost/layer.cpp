@@ -13,6 +13,8 @@
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/model/build.hpp>
+#include <galvatron/model/zoo.hpp>
+#include <galvatron/program/expert_nodes.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -360,3 +362,55 @@ static_assert(cost::layer_counts(constant_block, {.sequence = SequenceKind::ulys
                       .stash > Bytes{0},
               "and Ulysses");
 }  // namespace
+
+TEST_CASE("by nodes, tokens cross between nodes once, rows of experts stay in a node, and the exchange is faster") {
+  const ModelSpec model = value_or_throw(find_model("deepseek-v3"));
+  const Cluster cluster = value_or_throw(find_cluster("128xh100-80g"));
+  const LayerSpec& layer = model.blocks.back();
+  constexpr std::int64_t tokens = 4096;  // of a rank
+  const std::int64_t k = layer.active_experts;
+  for (const int etp : {1, 2}) {
+    const cost::Batch batch{.microbatch = 128, .sequence = tokens, .precision = Precision::bf16};
+    StrategySpec spec{.data = 128, .expert = 64 / etp, .expert_tensor = etp == 1 ? 0 : etp, .expert_nodes = 8};
+    const auto sent = static_cast<std::int64_t>(program::nodes_of_token(layer, 8) * tokens);
+    const std::int64_t row = layer.hidden * 2;
+    std::int64_t between = 0, within = 0;
+    const op::WorkList messages = cost::expert_messages(layer, spec, batch);
+    for (const op::Work& work : messages) {
+      if (work.kind != op::Kind::all_to_all) continue;
+      CHECK(work.n == 8);
+      CHECK((work.stride == 8 || work.stride == 1));
+      (work.stride == 8 ? between : within) += work.m * work.times;
+    }
+    // Tokens with choices and weights, and back their sums; in backward also the gradients of weights.
+    CHECK(std::abs(between - sent * (4 * row + (2 + 2 + 1) * k * 4)) < 4 * 8);
+    CHECK(within == tokens * k * etp * (4 * row + 2 * 4));
+    StrategySpec direct = spec;
+    direct.expert_nodes = 1;
+    CHECK(cost::time_of(messages, Precision::bf16, cluster) <
+          cost::time_of(cost::expert_messages(layer, direct, batch), Precision::bf16, cluster) * 0.75);
+  }
+}
+
+TEST_CASE("the exchange of counts runs beside the shared expert") {
+  const ModelSpec model = value_or_throw(find_model("deepseek-v3"));
+  const Cluster cluster = value_or_throw(find_cluster("128xh100-80g"));
+  const cost::Batch batch{.microbatch = 128, .sequence = 4096, .precision = Precision::bf16};
+  const StrategySpec spec{.data = 128, .expert = 64};
+  LayerSpec layer = model.blocks.back();
+  const auto beside_counts = [&] {
+    op::WorkList out;
+    for (const op::Work& work : cost::layer_counts(layer, spec, batch).forward)
+      if (work.overlap > 0) out.push(work);
+    return out;
+  };
+  const auto seconds = [&](const auto& work) { return cost::time_of(work, Precision::bf16, cluster); };
+  const Seconds counts = seconds(op::Work{.kind = op::Kind::all_gather, .m = (256 + 1) * 64 * 4, .n = 64});
+  const op::WorkList together = beside_counts();
+  Seconds one_by_one;
+  for (const op::Work& work : together) one_by_one += seconds(work);
+  CHECK(one_by_one > counts);
+  CHECK(seconds(together) < one_by_one - min(counts, one_by_one - counts) * 0.5);
+  layer.shared_ffn = 0;  // nothing is beside them
+  CHECK(seconds(beside_counts()) == counts);
+}

@@ -114,6 +114,41 @@ TEST_CASE("random choices, with and without a capacity") {
   }
 }
 
+TEST_CASE("choices of other experts are left out, and rows find the nodes of theirs") {
+  const auto seed = static_cast<unsigned>(std::random_device{}());
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const auto below = [&](unsigned end) { return static_cast<std::int64_t>(random() % end); };
+  for (int i = 0; i < 10; ++i) {
+    const std::int64_t nodes = 1 + below(4);
+    const std::int64_t of_node = 1 + below(9);
+    const std::int64_t active = 1 + below(static_cast<unsigned>(std::min<std::int64_t>(nodes * of_node, 5)));
+    const std::int64_t rows = 1 + below(300);
+    const auto chosen = random_choices(random, {.experts = nodes * of_node, .active = active}, rows);
+    std::vector<std::int32_t> places(chosen.size());
+    for (std::int32_t& place : places) place = random() % 5 == 0 ? -1 : 1;
+    std::vector<std::int32_t> found(static_cast<std::size_t>(rows * nodes), -9), kept(chosen.size(), -9);
+    Emulator emulator(random());
+    cuda::choose_nodes(emulator, of_node, nodes, active, rows, chosen.data(), places.data(), found.data(), kept.data());
+    auto expected = found;
+    auto expected_kept = kept;
+    TestHost host(1);
+    host->choose_nodes(of_node, nodes, active, rows, view(chosen), view(std::as_const(places)), view(expected),
+                       view(expected_kept));
+    CHECK(found == expected);
+    CHECK(kept == expected_kept);
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t node = 0; node < nodes; ++node) {
+        bool has = false;
+        for (std::int64_t j = row * active; j < (row + 1) * active; ++j)
+          has |= places[static_cast<std::size_t>(j)] > 0 && chosen[static_cast<std::size_t>(j)] / of_node == node;
+        REQUIRE(found[static_cast<std::size_t>(row * nodes + node)] == (has ? node : -1));
+      }
+    check_order(random, {.experts = of_node, .active = active, .first = below(static_cast<unsigned>(nodes)) * of_node},
+                rows, kept);
+  }
+}
+
 TEST_CASE("no rows: offsets are zero") {
   std::mt19937 random(1);
   check_order(random, {.experts = 3, .active = 2, .capacity = 4}, 0, {});

@@ -587,6 +587,24 @@ void expert_rows() {
         p.check("places", places, 1e-12);
         p.check("offsets", offsets, 1e-12);
         p.check("gathered", gathered, 1e-12);
+        if (how.experts % 5 == 0) {  // on five nodes
+          auto nodes = p.tokens(rows * 5, 1);
+          auto kept = p.tokens(routed, 1);
+          auto gathered_numbers = p.tokens(rows * 5 * how.active, 1);
+          p.run([&](auto& d, auto of) {
+            const std::int64_t experts = how.experts / 5;
+            d.choose_nodes(experts, 5, how.active, rows, of(chosen), of(places), of(nodes), of(kept));
+            d.order_choices(ChoiceOrder{.experts = experts, .active = how.active, .first = experts}, rows, of(kept),
+                            of(weights), of(order), of(places), of(offsets));
+            d.gather_rows(how.active, how.active, routed, of(order), of(kept), of(gathered_numbers));
+          });
+          p.check("nodes", nodes, 1e-12);
+          p.check("kept choices", kept, 1e-12);
+          p.check("order of a node's choices", order, 1e-12);
+          p.check("their places", places, 1e-12);
+          p.check("their offsets", offsets, 1e-12);
+          p.check("gathered numbers", gathered_numbers, 1e-12);
+        }
         p.check("combined", combined);
         p.check("summed", summed);
         for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::relu, ActivationKind::swiglu}) {

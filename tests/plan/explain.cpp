@@ -109,8 +109,11 @@ TEST_CASE("it tells where experts lie, what their exchange costs and what imbala
   CHECK(says(text, "1.5 times the mean"));
   CHECK(says(text, " ep8 etp1"));
   plan.expert_imbalance = 3;
+  for (StrategySpec& layer : plan.layers)
+    if (layer.expert > 1) layer.expert = 16, layer.expert_nodes = 2;
   text = told_of();
   CHECK(says(text, "get 3 times the mean"));
+  CHECK(says(text, "they lie in 2 nodes, and a token goes once to each that has some of"));
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= explain_columns, line);
   for (StrategySpec& layer : plan.layers) layer = dense;

@@ -155,6 +155,17 @@ TEST_CASE("compressed dispatch is said where a layer has it, and its numbers whe
         std::string::npos);
 }
 
+TEST_CASE("nodes of experts are said where tokens go by them") {
+  CHECK_FALSE(to_json(example())["layers"][0].contains("expert_nodes"));
+  Plan plan = example();
+  plan.layers[2] = {.data = 4, .expert = 4, .expert_nodes = 2};
+  const json written = to_json(plan);
+  CHECK(written["layers"][2]["expert_nodes"] == 2);
+  CHECK_FALSE(written["layers"][1].contains("expert_nodes"));
+  CHECK(value_or_throw(plan_from_json(written, "plan.json")) == plan);
+  CHECK(says(why_changed([](json& value) { value["layers"][2]["expert_nodes"] = 2; }), "divides the expert degree"));
+}
+
 TEST_CASE("a plan written by hand needs no prediction") {
   json value = to_json(example());
   value.erase("predicted");

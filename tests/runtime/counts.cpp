@@ -341,11 +341,13 @@ std::vector<StrategySpec> exchanging_strategies() {
   for (StrategySpec spec : strategies(4, 4))
     for (spec.expert = 1; spec.expert <= 6; ++spec.expert)
       for (spec.expert_tensor = 1; spec.expert_tensor <= 4; ++spec.expert_tensor)
-        if (spec.exchanges_tokens() && is_legal(spec)) out.push_back(spec);
+        for (spec.expert_nodes = 1; spec.expert_nodes <= spec.expert; ++spec.expert_nodes)
+          if (spec.exchanges_tokens() && is_legal(spec)) out.push_back(spec);
   return out;
 }
 std::vector<StrategySpec> compressing_strategies() {
   std::vector<StrategySpec> out = exchanging_strategies();
+  std::erase_if(out, &StrategySpec::relays_tokens);
   for (StrategySpec& spec : out) spec.dispatch = DispatchKind::lsh;
   return out;
 }

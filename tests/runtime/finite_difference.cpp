@@ -346,7 +346,8 @@ const std::vector<StrategySpec>& exchanging_strategies() {
     for (StrategySpec spec : attention)
       for (spec.expert = 1; spec.expert <= 4; spec.expert *= 2)
         for (spec.expert_tensor = 1; spec.expert_tensor <= 4; spec.expert_tensor *= 2)
-          if (spec.exchanges_tokens() && is_legal(spec)) out.push_back(spec);
+          for (spec.expert_nodes = 1; spec.expert_nodes <= 4; spec.expert_nodes *= 2)
+            if (spec.exchanges_tokens() && is_legal(spec)) out.push_back(spec);
     return out;
   }();
   return all;
@@ -413,6 +414,7 @@ constexpr double bf16 = 4e-2;
 
 std::vector<StrategySpec> compressing_strategies() {
   std::vector<StrategySpec> out = exchanging_strategies();
+  std::erase_if(out, &StrategySpec::relays_tokens);
   for (StrategySpec& spec : out) spec.dispatch = DispatchKind::lsh;
   return out;
 }
@@ -479,9 +481,74 @@ TEST_CASE("Experts whose tokens are exchanged agree with finite differences, wha
   LayerSpec shared =
       expert_block(8, 2, {.kind = RouterKind::sigmoid, .groups = 2, .top_groups = 1, .balance_loss = 0.3});
   shared.shared_ffn = 24;
-  compare<float>(shared, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies());
+  // Relays have room for all.
+  compare<float>(shared, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies(), 8);
   compare<bfloat16>(expert_block(4, 4, {.balance_loss = 0.2}), {.sequence = 24, .samples = 4}, bf16, 20,
                     exchanging_strategies());
+}
+
+TEST_CASE("A token with all its experts in one node crosses to it once") {
+  INFO("seed ", seed);
+  std::mt19937 random(seed);
+  constexpr std::int64_t k = 3;
+  for (const int nodes : {2, 4})
+    for (StrategySpec spec : {StrategySpec{.data = 4, .expert = 4}, StrategySpec{.data = 8, .expert = 8},
+                              StrategySpec{.data = 8, .expert = 4, .expert_tensor = 2}}) {
+      // A group of experts is that of a node.
+      const LayerSpec layer = expert_block(16, k, {.groups = nodes, .top_groups = 1});
+      const Parameters parameters = random_parameters<float>(random, layer);
+      const LayerInput in = random_input<float>(random, layer, {.sequence = 24, .samples = 8});
+      const auto node_of = [&](int rank) { return rank * nodes / spec.ranks(); };
+      const auto run = [&] { return test::run_layer(layer, spec, parameters, in, {.expert_imbalance = 16}); };
+      // Bytes between nodes, and within them between ranks.
+      const auto bytes = [&](const LayerOutput& out) {
+        std::pair<std::int64_t, std::int64_t> sums;
+        for (int from = 0; from < spec.ranks(); ++from)
+          for (int to = 0; to < spec.ranks(); ++to)
+            if (from != to)
+              (node_of(from) == node_of(to) ? sums.second : sums.first) +=
+                  out.posted[test::reference::at(from)][test::reference::at(to)];
+        return sums;
+      };
+      const LayerOutput direct = run();
+      spec.expert_nodes = nodes;
+      const LayerOutput by_nodes = run();
+      const std::int64_t row = layer.hidden * 4;
+      const std::int64_t parts = spec.etp();
+      // Rows of k experts, to all their parts and back, in both passes; in backward with weights and their gradients.
+      const std::int64_t crossing = bytes(direct).first / (k * parts * (4 * row + 2 * 4));
+      CHECK(crossing > 0);
+      CHECK(bytes(direct).first == crossing * k * parts * (4 * row + 2 * 4));
+      // A row of each, with numbers and weights of its choices, and in backward gradients of weights.
+      CHECK(bytes(by_nodes).first == crossing * (4 * row + (2 + 2 + 1) * k * 4));
+      CHECK((bytes(by_nodes).second > bytes(direct).second) == (spec.ranks() > nodes));
+      CHECK(error_of(by_nodes.y, direct.y) < fp32);
+      CHECK(error_of(by_nodes.dx, direct.dx) < fp32);
+      for (const auto& [name, gradient] : direct.gradients)
+        CHECK(error_of(by_nodes.gradients.at(name), gradient) < fp32);
+    }
+}
+
+TEST_CASE("By nodes, experts drop the choices that they drop without") {
+  INFO("seed ", seed);
+  std::mt19937 random(seed);
+  for (const DropOrder drops : {DropOrder::position, DropOrder::weight}) {
+    const LayerSpec layer = expert_block(8, 3, {.capacity = 1, .drops = drops});
+    const Parameters parameters = random_parameters<float>(random, layer);
+    const LayerInput in = random_input<float>(random, layer, {.sequence = 24, .samples = 4});
+    const auto run = [&](int nodes) {
+      return test::run_layer(layer, {.data = 4, .expert = 4, .expert_nodes = nodes}, parameters, in,
+                             {.expert_imbalance = 8});
+    };
+    const LayerOutput direct = run(1);
+    for (const int nodes : {2, 4}) {
+      const LayerOutput by_nodes = run(nodes);
+      CHECK(error_of(by_nodes.y, direct.y) < fp32);
+      CHECK(error_of(by_nodes.dx, direct.dx) < fp32);
+      for (const auto& [name, gradient] : direct.gradients)
+        CHECK(error_of(by_nodes.gradients.at(name), gradient) < fp32);
+    }
+  }
 }
 
 TEST_CASE("Rows of experts beyond their memory come in more rounds, with the same values and gradients") {

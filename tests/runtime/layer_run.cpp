@@ -16,6 +16,7 @@
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/train/compiled.hpp>
 
+#include "../comm/metered.hpp"
 #include "whole_tensors.hpp"
 
 namespace galvatron::test {
@@ -86,8 +87,10 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
   LayerOutput out;
   if (layer.kind != LayerKind::head) out.y.resize(reference::at(rows_of(layer, in.shape) * h));
   if (layer.kind != LayerKind::embedding) out.dx.resize(in.x.size());
+  out.posted.resize(reference::at(spec.ranks()));
   std::mutex mutex;
-  comm::thread::run(spec.ranks(), [&](comm::thread::World& world) {
+  comm::thread::run(spec.ranks(), [&](comm::thread::World& threads) {
+    comm::metered::World world(threads);
     const int rank = world.rank();
     const Bytes workspace = max(max(counts.forward_workspace, counts.backward_workspace), counts.weights_workspace);
     const std::int64_t library = device::Host::library_workspace_bytes(1);
@@ -226,6 +229,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     made->for_each_store([](runtime::Store& store) { store.synchronise(); });
 
     const std::lock_guard lock(mutex);
+    out.posted[reference::at(rank)] = world.posted();
     out.loss += loss;
     out.router_losses += router_losses;
     each_stream([&](std::size_t, const auto& pieces, std::int64_t here, std::int64_t all) {

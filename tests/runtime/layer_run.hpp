@@ -32,6 +32,8 @@ struct LayerOutput {
   double loss = 0;           ///< a head's sum of cross-entropies
   double router_losses = 0;  ///< balance loss and z-loss
   Parameters gradients;      ///< rows of the vocabulary beyond its end included
+  /// (ranks, ranks) bytes of messages from one rank to another, those of collectives left out.
+  std::vector<std::vector<std::int64_t>> posted;
 };
 
 /// Rows of a whole tensor at a border of the layer.

@@ -47,6 +47,12 @@ TEST_CASE("each rule tells its reason") {
   CHECK(is_legal({.tensor = 2, .data = 2, .expert_tensor = 1, .dispatch = DispatchKind::lsh}));
   CHECK(is_legal({.tensor = 2, .data = 2, .expert = 4, .expert_tensor = 1}));  // over tensor and data ranks
   CHECK(mentions(why_illegal({.expert_tensor = -1}), "tensor degree of experts"));
+  CHECK(is_legal({.tensor = 2, .data = 2, .expert = 4, .expert_tensor = 1, .expert_nodes = 2}));
+  CHECK(mentions(why_illegal({.data = 4, .expert = 4, .expert_nodes = 3}), "divides the expert degree"));
+  CHECK(mentions(why_illegal({.data = 4, .expert = 4, .expert_nodes = 0}), "divides the expert degree"));
+  CHECK(mentions(why_illegal({.data = 4, .expert_nodes = 2}), "divides the expert degree"));
+  CHECK(mentions(why_illegal({.data = 4, .expert = 4, .expert_nodes = 2, .dispatch = DispatchKind::lsh}),
+                 "one node of experts"));
   CHECK(mentions(why_illegal({.tensor = 2, .data = 2, .expert = 2, .strided = true}), "not strided"));
   CHECK(mentions(why_illegal({.data = 4, .expert = std::numeric_limits<int>::max(), .expert_tensor = 3}),
                  "divides their number"));

@@ -1,6 +1,7 @@
 #include <galvatron/strategy/space.hpp>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,6 +85,34 @@ TEST_CASE("experts are spread over any ranks of a stage, whole or with its tenso
   CHECK(degrees("dp,tp,ep=4,etp=1", 2, 4) == Degrees{{4, 1}});
   CHECK(degrees("all,max-ep=2,max-etp=1", 2, 4) == Degrees{{1, 1}, {2, 1}});
   CHECK(degrees("all,ep=16", 2, 16).empty());  // of 8 experts
+}
+
+TEST_CASE("where ranks of experts lie in several nodes, tokens may go by nodes") {
+  Space space;
+  space.experts = 64;
+  for (const int ranks : {8, 16, 64})
+    for (const int node : {0, 1, 4, 8}) {
+      const std::vector<StrategySpec> specs = strategies(space, ranks, node);
+      std::size_t by_nodes = 0;
+      for (const StrategySpec& spec : specs) {
+        REQUIRE(is_legal(spec));
+        if (!spec.relays_tokens()) continue;
+        ++by_nodes;
+        // Ranks of a node are neighbours within one, and as many as can be.
+        const int members = spec.exchange_ranks() / spec.expert_nodes;
+        REQUIRE(node % members == 0);
+        REQUIRE(members == std::gcd(spec.exchange_ranks(), node));
+        StrategySpec direct = spec;
+        direct.expert_nodes = 1;
+        REQUIRE(std::ranges::count(specs, direct) == 1);
+        REQUIRE(std::ranges::count(specs, spec) == 1);
+      }
+      CHECK((by_nodes > 0) == (node > 0 && ranks > node));
+      CHECK(specs.size() == strategies(space, ranks).size() + by_nodes +
+                                static_cast<std::size_t>(std::ranges::count_if(specs, &StrategySpec::strided)));
+    }
+  space.dispatch = {DispatchKind::lsh};
+  CHECK(std::ranges::none_of(strategies(space, 16, 8), &StrategySpec::relays_tokens));
 }
 
 TEST_CASE("on stages of several nodes tensor ranks may be strided around a node's data and context ranks") {

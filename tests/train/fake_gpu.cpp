@@ -96,6 +96,7 @@ TEST_CASE("ranks that share the GPU train a model with experts as one does") {
                 ScheduleKind::one_f_one_b),
         uniform(spec, 2, {.data = 2, .zero = 3, .recompute = RecomputeKind::full}, 2, ScheduleKind::one_f_one_b),
         uniform(spec, 1, {.data = 2, .expert = 2}, 1, ScheduleKind::one_f_one_b),
+        uniform(spec, 1, {.data = 4, .expert = 4, .expert_nodes = 2}, 1, ScheduleKind::one_f_one_b),
         uniform(spec, 1, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .expert = 2, .expert_tensor = 1},
                 1, ScheduleKind::one_f_one_b)})
     check_plan(plan, spec, reference, on_gpu);

@@ -99,6 +99,7 @@ TEST_CASE("a plan that exchanges tokens of experts gives the same bits twice") {
        {StrategySpec{.data = 4, .zero = 1, .expert = 4},
         StrategySpec{
             .tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .expert = 4, .expert_tensor = 1},
+        StrategySpec{.data = 4, .zero = 1, .expert = 4, .expert_nodes = 2},
         StrategySpec{.tensor = 2, .data = 2, .expert = 2, .recompute = RecomputeKind::full}})
     check_same_bits(uniform(spec, 2, strategy, 2, ScheduleKind::one_f_one_b), spec, 8);
 }

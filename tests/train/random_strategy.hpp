@@ -30,6 +30,7 @@ inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer
     if (random() % 2 == 0 && is_legal(strided)) spec = strided;
     StrategySpec shared = spec;
     shared.expert_tensor = one_of(random, std::array{0, 1, 2, 4});
+    shared.expert_nodes = one_of(random, std::array{1, 1, 2, 4});
     if (layer.experts > 0 && is_legal(shared)) spec = shared;
   }
   const std::int64_t tokens = layer.patch_width > 0 || layer.window > 0 ? layer.positions : sequence;

@@ -42,6 +42,12 @@ TEST_CASE("a model trains as on one rank whatever ranks share its experts") {
               plan.expert_imbalance = plans % 3 == 0 ? 1.0 : 2.0;
               ++plans;
               toy::check_plan(plan, model, reference);
+              // The same by nodes, which relays have room for or not.
+              for (StrategySpec& layer : plan.layers)
+                layer.expert_nodes = expert > 2 && plans % 2 == 0 ? expert / 2 : 2;
+              if (expert == 1 || !why_inconsistent(plan).empty()) continue;
+              plan.expert_imbalance = plans % 3 == 0 ? 1.0 : 8.0;
+              toy::check_plan(plan, model, reference);
             }
   CHECK(plans > 40);
 }

@@ -186,13 +186,15 @@ class ExpertCounts {
     }
     if (s_.cut && !exchanges()) push_times(out, s_.tensor_group(op::Kind::all_gather, s_.rows * k * 4), 2);
     out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * 8));
+    if (relays()) out.push(compute(op::Kind::copy, of(program::Letter::node_choices) * 8));
   }
   constexpr void exchange_counts(op::WorkList& out) const {
-    push_times(out, group(op::Kind::all_gather, (s_.layer.experts + 1) * s_.spec.exchange_ranks() * 4),
+    push_times(out, group(op::Kind::all_gather, of(program::Letter::expert_bounds) * s_.spec.exchange_ranks() * 4),
                s_.spec.exchange_ranks() > 1 ? 1 : 0);
   }
   /// @param whole  false: up to the first product
   constexpr void forward(op::WorkList& out, bool whole) const {
+    if (relays()) to_relays(out);
     permute(out);
     if (exchanges()) exchange(out, rows_bytes());
     out.push(product(op::Kind::gemm_nt, inputs(), s_.h));
@@ -201,9 +203,11 @@ class ExpertCounts {
     out.push(product(op::Kind::gemm_nt, s_.h, width()));
     if (exchanges()) collect(out);
     permute(out);
+    if (relays()) from_relays(out, token_bytes());
   }
   /// The gradient of a router's weight is <dy, y> = <dy W, g>: it needs no result y of an expert.
   constexpr void backward(op::WorkList& out) const {
+    if (relays()) to_relays(out);
     permute(out);
     if (exchanges()) {
       out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * 4));
@@ -224,6 +228,9 @@ class ExpertCounts {
       out.push(compute(op::Kind::copy, of(program::Letter::routed_rows) * 4));
     }
     permute(out);
+    if (!relays()) return;
+    from_relays(out, token_bytes() + choice_bytes());
+    out.push(compute(op::Kind::copy, choice_bytes()));
   }
   // Compressed dispatch, at the stated rate.
 
@@ -278,6 +285,31 @@ class ExpertCounts {
  private:
   [[nodiscard]] constexpr std::int64_t of(program::Letter letter) const { return numbers_(letter); }
   [[nodiscard]] constexpr bool exchanges() const { return s_.spec.exchanges_tokens(); }
+
+  // By nodes: tokens go to relays with their choices and weights, and sums of them come back.
+
+  [[nodiscard]] constexpr bool relays() const { return nodes_.count > 1; }
+  [[nodiscard]] constexpr std::int64_t token_bytes() const { return nodes_.sent * s_.h * s_.e; }
+  /// Of numbers or weights of the choices of tokens that a rank sends.
+  [[nodiscard]] constexpr std::int64_t choice_bytes() const { return nodes_.sent * s_.layer.active_experts * 4; }
+  constexpr void to_relays(op::WorkList& out) const {
+    out.push(compute(op::Kind::copy, token_bytes()));
+    push_times(out, compute(op::Kind::copy, choice_bytes()), 2);
+    out.push(between_nodes(token_bytes() + 2 * choice_bytes()));
+    out.push(compute(op::Kind::copy, 2 * choice_bytes()));  // the order of what came
+  }
+  constexpr void from_relays(op::WorkList& out, std::int64_t bytes) const {
+    out.push(between_nodes(bytes));
+    out.push(compute(op::Kind::copy, token_bytes()));
+  }
+  [[nodiscard]] constexpr op::Work between_nodes(std::int64_t bytes) const {
+    return {.kind = op::Kind::all_to_all,
+            .m = round_up(bytes, nodes_.count),
+            .n = nodes_.count,
+            .stride = static_cast<std::int32_t>(rank_group())};
+  }
+  /// Ranks among which rows go to experts: all, or those of a node.
+  [[nodiscard]] constexpr std::int64_t rank_group() const { return s_.spec.exchange_ranks() / nodes_.count; }
   [[nodiscard]] constexpr std::int64_t inputs() const { return of(program::Letter::expert_inputs); }
   [[nodiscard]] constexpr std::int64_t width() const { return of(program::Letter::expert_width); }
   /// The same product for each expert.
@@ -307,12 +339,12 @@ class ExpertCounts {
   }
   /// Elements that a rank sends, in equal parts.
   [[nodiscard]] constexpr std::int64_t sent(std::int64_t width) const {
-    return round_up(sent_rows() * s_.spec.etp() * width, s_.spec.exchange_ranks());
+    return round_up(sent_rows() * s_.spec.etp() * width, rank_group());
   }
   [[nodiscard]] constexpr std::int64_t rows_bytes() const { return sent(s_.h) * s_.e; }
   [[nodiscard]] constexpr std::int64_t weights_bytes() const { return sent(1) * 4; }
   constexpr void exchange(op::WorkList& out, std::int64_t bytes) const {
-    push_times(out, group(op::Kind::all_to_all, bytes), s_.spec.exchange_ranks() > 1 ? 1 : 0);
+    push_times(out, compute(op::Kind::all_to_all, bytes, rank_group()), rank_group() > 1 ? 1 : 0);
   }
   [[nodiscard]] constexpr op::Work group(op::Kind kind, std::int64_t bytes) const {
     return compute(kind, bytes, s_.spec.exchange_ranks());  // neighbours
@@ -321,6 +353,8 @@ class ExpertCounts {
   const LayerShape& s_;
   const forward::Graph& graph_;
   const program::Numbers& numbers_;
+  program::ExchangeNodes nodes_ =
+      program::exchange_nodes(s_.layer, s_.spec, of(program::Letter::own_rows), s_.batch.expert_imbalance);
 };
 
 // ---- the head

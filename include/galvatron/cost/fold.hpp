@@ -21,8 +21,8 @@
 
 namespace galvatron::cost::detail {
 
-/// Steps of a layer that are counted: those of its experts, with the router and the exchange, depend on the degrees of
-/// experts, the others do not.
+/// Steps of a layer that are counted: those of its experts, with the router, the exchange, and what is computed beside
+/// that of counts, depend on the degrees of experts, the others do not.
 enum class Steps { all, experts, others };
 
 class Fold {
@@ -146,8 +146,16 @@ class Fold {
   /// @param weights  takes the gradients of weights
   constexpr void add(Steps counted, program::Phase phase, op::WorkList& out, op::WorkList& weights,
                      Bytes& workspace) const {
+    bool exchanges_counts = false;  // beside what is computed until they are needed
     for (const Step& step : p_.steps(phase)) {
-      if (counted != Steps::all && is_of_experts(step.code) != (counted == Steps::experts)) continue;
+      if (step.code == Code::exchange_counts) exchanges_counts = true;
+      if (step.code == Code::exchange_forward) exchanges_counts = false;
+      const bool of_experts = exchanges_counts || is_of_experts(step.code);
+      if (counted != Steps::all && of_experts != (counted == Steps::experts)) continue;
+      if (exchanges_counts) {
+        add_beside_counts(step, out);
+        continue;
+      }
       add(step, step.code == Code::weight_gradient || step.code == Code::bias_gradient ? weights : out);
       if (!is_end()) continue;
       // What ZeRO gathers lies beside the frame.
@@ -155,6 +163,14 @@ class Fold {
       if (step.code == Code::open_gradients) workspace += store(step.group).gradient();
     }
     workspace += frame(phase);
+  }
+  constexpr void add_beside_counts(const Step& step, op::WorkList& out) const {
+    op::WorkList own;
+    add(step, own);
+    for (op::Work work : own) {
+      if (step.code == Code::exchange_counts || !is_communication(work.kind)) work.overlap = op::overlaps;
+      out.push(work);
+    }
   }
   constexpr void add(const Step& step, op::WorkList& out) const {
     using K = op::Kind;

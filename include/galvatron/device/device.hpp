@@ -168,6 +168,7 @@ struct ChoiceOrder {
   std::int64_t active = 0;    ///< k: choices of a row
   std::int64_t capacity = 0;  ///< choices that an expert takes; 0: all
   DropOrder drops = DropOrder::position;
+  std::int64_t first = 0;  ///< of the experts, where there is no capacity: choices of others count as dropped
 };
 
 /// Choices of experts in buckets of tokens that hash alike (LSH-MoE, Nie et al., NeurIPS 2024). Row i, in the order of
@@ -325,7 +326,11 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // inverse, -1 behind the last; those of expert e are [offsets[e], offsets[e + 1]). Both (rows, k), offsets (E + 1).
   d.order_choices(order, /*rows=*/n, /*chosen=*/tokens, /*weights=*/cf, /*order=*/numbers, /*places=*/numbers,
                   /*offsets=*/numbers);
-  // to[i] (rows, width) = from[order[i] / k]; what order is -1 of stays as it is.
+  // Of nodes with equal runs of the experts: nodes (rows, N) = n where a choice of the row with a place is of node n,
+  // else -1; kept (rows, k) = the choices that have places, else -1.
+  d.choose_nodes(/*experts of a node=*/n, /*N=*/n, /*k=*/n, /*rows=*/n, /*chosen=*/tokens, /*places=*/tokens,
+                 /*nodes=*/numbers, /*kept=*/numbers);
+  // to[i] (rows, width) = from[order[i] / k], of type T, float or integer; what order is -1 of stays as it is.
   d.gather_rows(/*k=*/n, /*width=*/n, /*rows=*/n, /*order=*/tokens, /*from=*/cf, /*to=*/f);
   // to (rows, width) = the weighted sum of the k places of a row, in order; empty weights: 1.
   d.combine_rows(/*rows=*/n, /*k=*/n, /*width=*/n, /*places=*/tokens, /*weights=*/cf, /*from=*/cf, /*to=*/f);

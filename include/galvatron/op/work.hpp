@@ -12,7 +12,7 @@
 namespace galvatron::op {
 
 /// The numbers that Work::overlap may have.
-inline constexpr int overlaps = 5;
+inline constexpr int overlaps = 6;
 
 /// One operation, `times` times.
 struct Work {
@@ -27,7 +27,8 @@ struct Work {
   bool grouped = false;      ///< products only: each is one expert's of a call that computes all (Device::gemm_grouped)
   bool unfused = false;      ///< attention only: scores go through memory
   bool dropout = false;      ///< attention that is not fused only: of the scores
-  std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost::Elapsed
+  std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost::Elapsed: turns of ring attention,
+                             ///< and the last one what is beside the exchange of counts of experts
   bool parameters = false;   ///< communication only: of parameters or gradients, among ranks that have the same
   std::int32_t stride = 1;   ///< communication only: neighbours of the group are so many ranks apart
   /// Weight gradients only: of so many executions one writes its result, and the others add to it; 0: all add.

@@ -46,6 +46,7 @@ inline std::string short_strategy(const StrategySpec& spec) {
   if (spec.zero > 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert > 1) add("ep" + std::to_string(spec.expert));
   if (spec.expert_tensor > 0) add("etp" + std::to_string(spec.expert_tensor));
+  if (spec.expert_nodes > 1) add("n" + std::to_string(spec.expert_nodes));
   if (spec.dispatch != DispatchKind::plain) add(name_of(spec.dispatch));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "one rank" : out;
@@ -138,7 +139,7 @@ inline std::vector<ExpertRun> expert_runs(const Plan& plan, const ModelSpec& mod
       if (run.last + 1 == i && run.layer->experts == layer.experts &&
           run.layer->active_experts == layer.active_experts && run.spec.expert == spec.expert &&
           run.spec.etp() == spec.etp() && run.spec.dispatch == spec.dispatch &&
-          run.spec.exchanges_tokens() == spec.exchanges_tokens()) {
+          run.spec.expert_nodes == spec.expert_nodes && run.spec.exchanges_tokens() == spec.exchanges_tokens()) {
         run.last = i;
         continue;
       }
@@ -152,14 +153,18 @@ inline std::string experts_text(const ExpertRun& run) {
   const std::string layers =
       run.first == run.last ? text_of("layer ", run.first) : text_of("layers ", run.first, "-", run.last);
   const std::string cut = spec.etp() > 1 ? text_of(", each cut over ", spec.etp(), " ranks") : ", each whole";
+  const std::string way =
+      spec.compresses_tokens() ? "; tokens that hash alike go there as their mean (lsh)"
+      : spec.relays_tokens()
+          ? text_of("; they lie in ", spec.expert_nodes, " nodes, and a token goes once to each that has some of its, ",
+                    formatted("%.2g", program::nodes_of_token(*run.layer, spec.expert_nodes)), " in the mean")
+      : spec.exchanges_tokens() ? ""
+                                : ", and no tokens are exchanged";
   return text_of(layers, ": ", run.layer->experts, " experts, ", run.layer->active_experts, " for a token; ",
                  spec.expert == 1
                      ? "every rank has all"
                      : text_of("ep", spec.expert, ", so that a rank has ", run.layer->experts / spec.expert),
-                 cut,
-                 spec.compresses_tokens()  ? "; tokens that hash alike go there as their mean (lsh)"
-                 : spec.exchanges_tokens() ? ""
-                                           : ", and no tokens are exchanged");
+                 cut, way);
 }
 
 /// What experts cost: where they lie, the messages of their tokens, and what the stated imbalance adds.

@@ -113,6 +113,7 @@ void strategy_fields(Fields& fields, StrategySpec& spec, int version) {
   }
   if (fields.has("strided", spec.strided)) fields.field("strided", spec.strided);
   if (fields.has("expert_tensor", spec.expert_tensor != 0)) fields.field("expert_tensor", spec.expert_tensor, 1);
+  if (fields.has("expert_nodes", spec.expert_nodes != 1)) fields.field("expert_nodes", spec.expert_nodes, 1);
   if (fields.has("dispatch", spec.dispatch != DispatchKind::plain))
     name_field(fields, "dispatch", spec.dispatch, dispatch_kinds);
 }

@@ -348,8 +348,8 @@ class BackwardPass : ForwardPass {
     Step step = experts_step(exchanges_ ? Code::exchange_backward : Code::experts_backward, node);
     Id dx = -1;
     if (exchanges_) {
-      step.in = listed<Operands>(n, routed.weights, routed.order, routed.places, routed.offsets, routed.counts,
-                                 routed.u, routed.rows, dy);
+      step.in = listed<Operands>(n, routed.weights, routed.order, routed.places, routed.nodes, routed.counts, routed.u,
+                                 routed.rows, dy);
       const Id local = exchanged(fresh(elements(x)));
       step.out = listed<Results>(local, d_weights, in_place(routed.u), in_place(routed.rows));
       experts_scratch(step, x, true);

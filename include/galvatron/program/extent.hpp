@@ -9,6 +9,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/program/expert_nodes.hpp>
 #include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -58,6 +59,14 @@ enum class Letter : std::uint8_t {
   expert_scratch,         ///< the larger of H and that width
   expert_parts,           ///< ranks that share an expert, where tokens are exchanged
   exchange_ranks,         ///< ranks that exchange tokens
+  expert_bounds,          ///< where experts begin among what a rank sends, and nodes where tokens go by them
+  packed_rows,            ///< rows that a rank packs to send them; by nodes also tokens that it sends and relays
+  returned_rows,          ///< rows that it gets back from the parts of experts; by nodes also those that it relays
+  relayed_rows,           ///< by nodes: rows that a rank relays at most; else 0, and so are those that follow
+  node_choices,           ///< of nodes, for each token that a rank sends
+  node_numbers,           ///< order and places of these, and the choices of experts that have places
+  relay_numbers,          ///< choices of the tokens sent and relayed, order and places of the latter, bounds of experts
+  relay_weights,          ///< weights of the tokens sent and relayed, and of the rows, with their gradients
   summed_parts,           ///< the same as expert_parts where it is above 1, else 0
   bucket_indices,         ///< of compressed dispatch: bucket and members of the routed rows, and where buckets begin
   rotated,                ///< rotated rows that are there at one time, times their width
@@ -181,6 +190,20 @@ class Numbers {
     set(Letter::expert_scratch, layer.hidden < width ? width : layer.hidden);
     set(Letter::expert_parts, parts);
     set(Letter::exchange_ranks, exchanges ? spec.exchange_ranks() : 1);
+    set_nodes(layer, exchange_nodes(layer, spec, own, imbalance), own, parts);
+  }
+  constexpr void set_nodes(const LayerSpec& layer, const ExchangeNodes& nodes, std::int64_t own, std::int64_t parts) {
+    const std::int64_t k = layer.active_experts;
+    const bool relays = nodes.count > 1;
+    const auto most = [](std::int64_t a, std::int64_t b) { return a < b ? b : a; };
+    set(Letter::expert_bounds, layer.experts + 1 + (relays ? nodes.count + 1 : 0));
+    set(Letter::packed_rows, most(own * k, 2 * nodes.tokens));
+    set(Letter::returned_rows, most(own * k, nodes.rows) * parts);
+    set(Letter::relayed_rows, nodes.rows);
+    set(Letter::node_choices, relays ? own * nodes.count : 0);
+    set(Letter::node_numbers, relays ? own * (2 * nodes.count + k) : 0);
+    set(Letter::relay_numbers, relays ? 4 * nodes.tokens * k + layer.experts / nodes.count + 1 : 0);
+    set(Letter::relay_weights, 2 * nodes.tokens * k + nodes.rows * (1 + parts));
   }
 
   constexpr void set_buckets(const LshOptions& lsh) {

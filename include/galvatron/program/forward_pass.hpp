@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/program/emitter.hpp>
@@ -42,8 +43,21 @@ class ForwardPass : protected Emitter {
   constexpr void run(bool again) {
     Nodes wanted{};
     for (int i = g().node_count; i-- > 0;) wanted[at(i)] = !again || options().keeps_outputs || is_wanted(i, wanted);
+    int routed = -1;  // experts whose counts are under way, beside what does not read their result
+    const auto finish = [&] {
+      if (routed >= 0) experts_forward(std::exchange(routed, -1), true);
+    };
     for (int i = 0; i < g().node_count; ++i) {
       if (!wanted[at(i)]) continue;
+      const forward::Node& node = g().node(i);
+      if (routed >= 0 && std::ranges::count(node.inputs, g().node(routed).output) > 0) finish();
+      if (phase_ == Phase::forward && node.operation == forward::Kind::experts) {
+        route(i);
+        if (exchanges_ && !compresses_) {
+          routed = i;
+          continue;
+        }
+      }
       const int next = i + 1 < g().node_count && wanted[at(i + 1)] ? i + 1 : -1;
       if (fuses(i, next)) {
         run_fused(i, next);
@@ -52,6 +66,7 @@ class ForwardPass : protected Emitter {
         run(i, !again || options().keeps_outputs || is_read(i, wanted));
       }
     }
+    finish();
     biases_.fill(-1);
   }
   using Nodes = std::array<bool, forward::Graph::most_nodes>;
@@ -316,7 +331,8 @@ class ForwardPass : protected Emitter {
     Id order = -1;
     Id places = -1;
     Id offsets = -1;
-    Id counts = -1;  ///< where tokens are exchanged: offsets of all ranks
+    Id nodes = -1;   ///< where tokens are exchanged: numbers of nodes
+    Id counts = -1;  ///< the same: offsets of all ranks
     Id rows = -1;    ///< the same: that the experts here have
     Id u = -1;
     // Of compressed dispatch.
@@ -338,30 +354,31 @@ class ForwardPass : protected Emitter {
     routed.balance = fresh({l.experts, Letter::samples}, where, Scalar::fp32);
     routed.order = fresh(of(Letter::routed_rows), where, Scalar::tokens);
     routed.places = fresh(of(Letter::routed_rows), where, Scalar::tokens);
-    routed.offsets = fresh({l.experts + 1}, where, Scalar::tokens);
+    routed.offsets = fresh(of(Letter::expert_bounds), where, Scalar::tokens);
+    routed.nodes = exchanges_ && !compresses_ ? fresh(of(Letter::node_numbers), where, Scalar::tokens) : -1;
     Step step{.code = Code::route, .m = rows(x), .n = width(x), .k = {l.active_experts}, .weights = weights_of(node)};
     step.in[0] = id(own(x));
     step.out = listed<Results>(routed.logits, routed.weights, routed.chosen, routed.balance, routed.order,
-                               routed.places, routed.offsets);
+                               routed.places, routed.offsets, routed.nodes);
+    if (routed.nodes >= 0) step.scratch[0] = id(fresh(of(Letter::node_choices), Storage::frame, Scalar::tokens));
     push(step);
     if (!exchanges_) return;
     if (compresses_) return compress(x, routed, where);
-    routed.counts = fresh({l.experts + 1, Letter::exchange_ranks}, where, Scalar::tokens);
-    pushed({.code = Code::exchange_counts, .m = {l.experts + 1}, .ranks = Ranks::experts}, routed.offsets,
+    routed.counts = fresh({1, Letter::expert_bounds, Letter::exchange_ranks}, where, Scalar::tokens);
+    pushed({.code = Code::exchange_counts, .m = of(Letter::expert_bounds), .ranks = Ranks::experts}, routed.offsets,
            routed.counts);
   }
   constexpr void experts_forward(int i, bool whole) {
     const forward::Node& node = g().node(i);
     const int x = node.inputs[0];
     const int y = node.output;
-    if (phase_ == Phase::forward) route(i);
     if (compresses_) return compressed_forward(i, whole);
     Routed& routed = routed_[at(i)];
     routed.u = fresh({1, Letter::expert_rows, Letter::expert_inputs}, kept_storage());
     Step step = experts_step(exchanges_ ? Code::exchange_forward : Code::experts_forward, node);
     if (exchanges_) {
       routed.rows = fresh(width(x).times(Letter::expert_rows), kept_storage());
-      step.in = listed<Operands>(own(x), routed.weights, routed.order, routed.places, routed.offsets, routed.counts);
+      step.in = listed<Operands>(own(x), routed.weights, routed.order, routed.places, routed.nodes, routed.counts);
       const Id local = whole ? exchanged(made(y)) : -1;
       step.out = listed<Results>(local, routed.u, routed.rows);
       experts_scratch(step, x, whole);
@@ -460,15 +477,17 @@ class ForwardPass : protected Emitter {
     return step;
   }
   /// Of an exchange: rows of experts, their hidden units, rows that a rank sends, and gets back from every part of an
-  /// expert, and offsets of its own experts.
+  /// expert, and offsets of its own experts; where tokens go by nodes, what a relay has, too.
   constexpr void experts_scratch(Step& step, int x, bool whole) {
     if (whole) {
       step.scratch[0] = id(fresh(width(x).times(Letter::expert_rows)));
       step.scratch[1] = id(fresh({1, Letter::expert_rows, Letter::expert_scratch}));
-      step.scratch[3] = id(fresh({g().width(x).extent, Letter::routed_rows, Letter::expert_parts}));
     }
-    step.scratch[2] = id(fresh(width(x).times(Letter::routed_rows)));
+    step.scratch[2] = id(fresh(width(x).times(Letter::packed_rows)));
+    step.scratch[3] = id(fresh(width(x).times(whole ? Letter::returned_rows : Letter::relayed_rows)));
     step.scratch[4] = id(fresh({g().layer.experts + 1}, Storage::frame, Scalar::tokens));
+    step.scratch[9] = id(fresh(of(Letter::relay_numbers), Storage::frame, Scalar::tokens));
+    step.scratch[10] = id(fresh(of(Letter::relay_weights), Storage::frame, Scalar::fp32));
   }
   /// This rank's rows of a value that an exchange makes: where tensor ranks have the same rows, a part of them.
   constexpr Id exchanged(Id v) { return megatron_ ? v : value(buffer_of(v), Part::local); }

@@ -86,7 +86,8 @@ enum class Code : std::uint8_t {
   projection_to_tokens,  ///< the gradients of queries, keys and values
   // Experts (runtime/experts.hpp). m rows, n wide, of k experts each.
   route,             ///< from in0: logits out0, weights out1 and choices out2 of experts, factors of the balance loss
-                     ///< out3; the order of rows by experts out4, their places out5, offsets of experts out6
+                     ///< out3; the order of rows by experts out4, their places out5, offsets of experts out6. Where
+                     ///< tokens go by nodes, offsets of nodes behind these, and numbers out7; scratch0
   experts_forward,   ///< out0 and u out1 from in0; in1 weights, in2 order, in3 places, in4 offsets; scratch0, scratch1
   experts_backward,  ///< out0 = gradient of in0, out1 of the weights, out2 of u in place; in1 to in4 as above, in5 u,
                      ///< in6
@@ -94,13 +95,11 @@ enum class Code : std::uint8_t {
   route_backward,    ///< out0 = in5 + the router's part of the gradient of in0, in place; in1 logits, in2 choices, in3
                      ///< gradient of the weights, in4 factors; scratch0
   // The same where tokens go to the ranks of their experts (runtime/expert_exchange.hpp); m rows of this rank.
-  exchange_counts,    ///< out0 = in0, offsets of experts, of all ranks
-  exchange_forward,   ///< out0, u out1 and rows of experts out2 from in0; in1 to in4 as above, in5 the counts; scratch0
-                      ///< to
-                      ///< scratch4
-  exchange_backward,  ///< out0, out1 gradients as above, out2 and out3 those of u and rows, in place; in1 to in4 as
-                      ///< above, in5
-                      ///< the counts, in6 u, in7 rows, in8 gradient of the output; scratch0 to scratch8
+  exchange_counts,   ///< out0 = in0, offsets of experts, of all ranks: begun, and complete in exchange_forward
+  exchange_forward,  ///< out0, u out1 and rows of experts out2 from in0; in1 to in3 as above, in4 numbers of nodes, in5
+                     ///< the counts; scratch0 to scratch4, of nodes scratch9 and scratch10
+  exchange_backward,  ///< out0, out1 gradients as above, out2 and out3 those of u and rows, in place; in1 to in5 as in
+                      ///< exchange_forward, in6 u, in7 rows, in8 gradient of the output; scratch0 to scratch10
   // The same with compressed dispatch (runtime/compressed_experts.hpp): means of tokens instead of tokens. Buckets are
   // the
   // order and the offsets of choices, indices, and bounds of experts.
@@ -221,7 +220,7 @@ struct BasicStep {
   E m{}, n{}, k{}, l{};
   std::array<std::int16_t, 9> in{-1, -1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int16_t, 8> out{-1, -1, -1, -1, -1, -1, -1, -1};
-  std::array<std::int16_t, 9> scratch{-1, -1, -1, -1, -1, -1, -1, -1, -1};
+  std::array<std::int16_t, 11> scratch{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int8_t, 5> weights{-1, -1, -1, -1, -1};  ///< of forward::Graph::weights
   forward::Rows rows{};                                    ///< of tokens that are looked up
   Ranks ranks = Ranks::none;

@@ -455,8 +455,10 @@ class Executor {
         return steps.backward(rows, parameter(in), parameter(out), gradient(in), groups_.adds(in), gradient(out),
                               groups_.adds(out));
       case Code::exchange_counts:
-        return steps.exchange_counts();
+        counts_ = steps.exchange_counts();
+        break;
       case Code::exchange_forward:
+        context_.experts.finish(counts_);
         return steps.exchange_forward(rows, parameter(in), parameter(out));
       case Code::exchange_backward:
         return steps.exchange_backward(rows, parameter(in), parameter(out), gradient(in), groups_.adds(in),
@@ -548,6 +550,7 @@ class Executor {
   const KeptBuffers<T>* deferred_ = nullptr;
   View<T> border_;
   std::byte* frame_ = nullptr;
+  comm::Pending counts_;  ///< of the ranks that exchange tokens, while they are under way
 };
 
 }  // namespace galvatron::runtime

@@ -26,6 +26,8 @@
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/context.hpp>
 #include <galvatron/runtime/expert_exchange.hpp>
+#include <galvatron/runtime/expert_messages.hpp>
+#include <galvatron/runtime/expert_relay.hpp>
 
 namespace galvatron::runtime {
 
@@ -71,13 +73,18 @@ class ExpertSteps {
     }
     const std::int64_t own = out<std::int32_t>(4).count;  // choices that this rank sends to experts
     const std::int64_t begin = part_of(weights.count, own);
+    const View<const std::int32_t> own_choices = chosen.slice(begin, own);
     c_.device.order_choices(
         device::ChoiceOrder{
             .experts = e, .active = k, .capacity = expert_capacity(layer_, own / k), .drops = layer_.router.drops},
-        own / k, View<const std::int32_t>(chosen.slice(begin, own)), View<const float>(weights.slice(begin, own)),
-        out<std::int32_t>(4), out<std::int32_t>(5), out<std::int32_t>(6));
+        own / k, own_choices, View<const float>(weights.slice(begin, own)), out<std::int32_t>(4), out<std::int32_t>(5),
+        out<std::int32_t>(6).slice(0, e + 1));
+    if (c_.spec.relays_tokens()) find_nodes(own / k, own_choices);
   }
-  void exchange_counts() { c_.experts.all_gather(View<const std::int32_t>(in<std::int32_t>(0)), out<std::int32_t>(0)); }
+  /// To be finished before exchange_forward().
+  comm::Pending exchange_counts() {
+    return c_.experts.start_all_gather(View<const std::int32_t>(in<std::int32_t>(0)), out<std::int32_t>(0));
+  }
 
   /// @param w1, w2  (E, inputs, H) and (E, H, F) of a rank
   void forward(std::int64_t rows, View<const T> w1, View<const T> w2) {
@@ -108,42 +115,49 @@ class ExpertSteps {
   void exchange_forward(std::int64_t rows, View<const T> w1, View<const T> w2) {
     const std::int64_t routed = rows * router_.active;
     const bool whole = step_.out[0] >= 0;
-    const Exchange exchange = exchange_of(5);
-    const View<T> packed = scratch(2);
-    gather(own_rows(in<T>(0), rows), packed);
+    const Exchange exchange = exchange_of(5, rows);
+    std::optional<Relay> relay = relay_of(exchange, rows);
+    const std::int64_t sent = relay ? relay->rows() : routed;  // places of what comes back
+    const View<float> weights = own_choices(in<float>(1), routed);
+    const View<T> packed = pack(relay, own_rows(in<T>(0), rows), weights);
     for (int round = whole ? 0 : exchange.rounds() - 1; round < exchange.rounds(); ++round) {
       send(exchange, round, packed, layer_.hidden, out<T>(2));
       compute(exchange.rows(round), own_offsets(exchange, round), out<T>(2), w1, w2, whole ? scratch(0) : View<T>{});
-      if (whole) send_back(exchange, round, scratch(0), layer_.hidden, scratch(3), routed);
+      if (whole) send_back(exchange, round, scratch(0), layer_.hidden, scratch(3), sent);
     }
     if (!whole) return;
-    add_parts(scratch(3), routed * layer_.hidden);
-    combine(rows, own_choices(in<float>(1), routed), scratch(3), out<T>(0));
+    const View<T> returned = add_parts(scratch(3), sent * layer_.hidden);
+    if (relay)
+      relay->combine(returned, out<T>(0));
+    else
+      combine(rows, weights, returned, out<T>(0));
   }
 
   void exchange_backward(std::int64_t rows, View<const T> w1, View<const T> w2, View<float> d_w1, bool adds1,
                          View<float> d_w2, bool adds2) {
     const std::int64_t routed = rows * router_.active;
     const std::int64_t h = layer_.hidden;
-    const Exchange exchange = exchange_of(5);
-    const View<T> packed = scratch(2);
+    const Exchange exchange = exchange_of(5, rows);
+    std::optional<Relay> relay = relay_of(exchange, rows);
+    const std::int64_t sent = relay ? relay->rows() : routed;
     const View<T> u = in<T>(6);
     const View<T> tokens = in<T>(7);
-    const View<float> sent_weights = values_(std::type_identity<float>{}, step_.scratch[7]);
+    const View<float> weights = own_choices(in<float>(1), routed);
     const View<float> row_weights = values_(std::type_identity<float>{}, step_.scratch[5]);
     const View<float> d_row_weights = values_(std::type_identity<float>{}, step_.scratch[6]);
-    const View<float> d_sent_weights = values_(std::type_identity<float>{}, step_.scratch[8]);
-    c_.device.gather_rows(1, 1, routed, order(), View<const float>(own_choices(in<float>(1), routed)), sent_weights);
+    View<float> sent_weights;
+    const View<float> d_sent_weights =
+        relay ? relay->row_gradients() : values_(std::type_identity<float>{}, step_.scratch[8]);
     for (int round = exchange.rounds() - 1; round >= 0; --round) {
       const std::int64_t n = exchange.rows(round);
       const bool first = round == exchange.rounds() - 1;
       const View<const std::int32_t> offsets = own_offsets(exchange, round);
       if (!first) {
-        gather(own_rows(in<T>(0), rows), packed);
-        send(exchange, round, packed, h, tokens);
+        send(exchange, round, pack(relay, own_rows(in<T>(0), rows), weights), h, tokens);
         product(op::Kind::gemm_nt, n, inputs(), h, offsets, View<const T>(tokens), w1, u);
       }
-      gather(own_rows(in<T>(8), rows), packed);
+      const View<T> packed = pack(relay, own_rows(in<T>(8), rows), weights);
+      if (first) sent_weights = pack_weights(relay, weights);
       send(exchange, round, packed, h, scratch(0));
       send(exchange, round, sent_weights, 1, row_weights);
       const View<T> g = scratch(1).slice(0, n * width());
@@ -151,15 +165,16 @@ class ExpertSteps {
       backward_to_inputs(n, offsets, {}, row_weights, scratch(0), u, g, d_row_weights.slice(0, n), w2, d_w2,
                          adds2 || !first);
       backward_to_rows(n, offsets, u, tokens, d_tokens, w1, d_w1, adds1 || !first);
-      send_back(exchange, round, d_tokens, h, scratch(3), routed);
-      send_back(exchange, round, d_row_weights, 1, d_sent_weights, routed);
+      send_back(exchange, round, d_tokens, h, scratch(3), sent);
+      send_back(exchange, round, d_row_weights, 1, d_sent_weights, sent);
     }
-    add_parts(scratch(3), routed * h);
-    combine(rows, {}, scratch(3), out<T>(0));
-    add_parts(d_sent_weights, routed);
-    const View<float> d_weights = out<float>(1);
+    const View<T> returned = add_parts(scratch(3), sent * h);
+    const View<float> returned_weights = add_parts(d_sent_weights, sent);
+    const View<float> d_weights = own_choices(out<float>(1), routed);
+    if (relay) return relay->combine_gradients(returned, out<T>(0), returned_weights, d_weights);
+    combine(rows, {}, returned, out<T>(0));
     c_.device.combine_rows(routed, 1, 1, View<const std::int32_t>(in<std::int32_t>(3)), View<const float>{},
-                           View<const float>(d_sent_weights), own_choices(d_weights, routed));
+                           View<const float>(returned_weights), d_weights);
   }
 
   /// @param loads  gradient of the bias: grows by the choices of each expert
@@ -256,22 +271,62 @@ class ExpertSteps {
 
   // ---- exchange
 
+  using Relay = ExpertRelay<D, T>;
+
   /// On a device that only counts all ranks send equally much, and the experts' memory is full.
   struct Exchange {
     std::optional<ExpertExchange> plan;
     std::int64_t capacity = 0;
+    ExchangeNodes nodes{};
     [[nodiscard]] int rounds() const { return plan ? plan->rounds() : 1; }
     [[nodiscard]] std::int64_t rows(int round) const { return plan ? plan->rows(round) : capacity; }
+    [[nodiscard]] bool by_nodes() const { return plan ? plan->by_nodes() : nodes.count > 1; }
   };
   /// @param counts  the operand that has the offsets of all ranks
-  Exchange exchange_of(int counts) {
+  /// @param rows    of this rank, where tokens may go by nodes
+  Exchange exchange_of(int counts, std::int64_t rows = 0) {
     const View<const std::int32_t> all = in<std::int32_t>(counts);
     const std::int64_t capacity =
         scratch(0).count > 0 ? scratch(0).count / layer_.hidden : out<T>(2).count / layer_.hidden;
-    if constexpr (D::counts_only) return {std::nullopt, capacity};
+    const ExchangeNodes nodes = program::exchange_nodes(layer_, c_.spec, rows, c_.expert_imbalance);
+    if constexpr (D::counts_only) return {std::nullopt, capacity, nodes};
     std::vector<std::int32_t> offsets(static_cast<std::size_t>(all.count));
     c_.device.fetch(all, offsets.data());
-    return {ExpertExchange(std::move(offsets), router_.experts, c_.spec.etp(), capacity, c_.experts.rank()), capacity};
+    return {ExpertExchange(std::move(offsets), router_.experts, c_.spec.etp(), capacity, c_.experts.rank(), nodes),
+            capacity, nodes};
+  }
+  /// In a step whose operand 4 has the numbers of nodes.
+  std::optional<Relay> relay_of(const Exchange& exchange, std::int64_t rows) {
+    if (!exchange.by_nodes()) return std::nullopt;
+    return Relay(c_, layer_, exchange.nodes, exchange.plan, rows,
+                 TokenNodes(in<std::int32_t>(4), rows, exchange.nodes.count, router_.active),
+                 {scratch(2), scratch(3), values_(std::type_identity<std::int32_t>{}, step_.scratch[9]),
+                  values_(std::type_identity<float>{}, step_.scratch[10])});
+  }
+  /// Of the step that routes: nodes of the tokens (T), as TokenNodes has them.
+  void find_nodes(std::int64_t rows, View<const std::int32_t> chosen) {
+    const std::int64_t nodes = c_.spec.expert_nodes;
+    const TokenNodes found(out<std::int32_t>(7), rows, nodes, router_.active);
+    const View<std::int32_t> choices = values_(std::type_identity<std::int32_t>{}, step_.scratch[0]);
+    c_.device.choose_nodes(router_.experts / nodes, nodes, router_.active, rows, chosen,
+                           View<const std::int32_t>(out<std::int32_t>(5)), choices, found.chosen);
+    c_.device.order_choices(device::ChoiceOrder{.experts = nodes, .active = nodes}, rows,
+                            View<const std::int32_t>(choices), View<const float>{}, found.order, found.places,
+                            out<std::int32_t>(6).slice(router_.experts + 1, nodes + 1));
+  }
+  /// Rows of this rank's tokens, or of those that it relays, in the order of experts.
+  View<T> pack(std::optional<Relay>& relay, View<T> from, View<float> weights) {
+    if (relay) return relay->relay(from, weights);
+    const View<T> packed = scratch(2).slice(0, order().count * layer_.hidden);
+    gather(from, packed);
+    return packed;
+  }
+  /// Their weights, behind them.
+  View<float> pack_weights(std::optional<Relay>& relay, View<float> weights) {
+    if (relay) return relay->relay_weights();
+    const View<float> packed = values_(std::type_identity<float>{}, step_.scratch[7]);
+    c_.device.gather_rows(1, 1, order().count, order(), View<const float>(weights), packed);
+    return packed;
   }
   View<const std::int32_t> own_offsets(const Exchange& exchange, int round) {
     const View<std::int32_t> out =
@@ -282,59 +337,50 @@ class ExpertSteps {
     }
     return out;
   }
-  template <class U>
-  comm::Piece piece(std::int64_t peer, View<U> rows, std::int64_t width, std::int64_t first, std::int64_t count) const {
-    return comm::Piece::flat(c_.experts.ranks()[static_cast<std::size_t>(peer)],
-                             reinterpret_cast<std::byte*>(rows.data + first * width),
-                             count * width * static_cast<std::int64_t>(sizeof(U)), lane);
-  }
   /// packed, rows in the order of experts, to the ranks of the experts, of which this one gets `rows`.
   template <class U>
   void send(const Exchange& exchange, int round, View<U> packed, std::int64_t width, View<U> rows) {
-    if (!exchange.plan) return count_exchange(packed, width);
-    std::vector<comm::Piece> out;
-    std::vector<comm::Piece> in;
+    if (!exchange.plan) return count_rows<U>(exchange, packed.count);
+    ExpertMessages messages(c_.world, c_.experts);
     exchange.plan->for_each_sent(round, [&](std::int64_t peer, std::int64_t, std::int64_t first, std::int64_t count) {
-      out.push_back(piece(peer, packed, width, first, count));
+      messages.send(peer, packed, width, first, count);
     });
     exchange.plan->for_each_received(round, [&](std::int64_t peer, std::int64_t place, std::int64_t count) {
-      in.push_back(piece(peer, rows, width, place, count));
+      messages.receive(peer, rows, width, place, count);
     });
-    deliver(out, in);
+    messages.deliver();
   }
-  /// The way back, to `packed` (parts, routed, width): a part from each rank that has one of the expert.
+  /// The way back, to `packed` (parts, sent, width): a part from each rank that has one of the expert.
   template <class U>
   void send_back(const Exchange& exchange, int round, View<U> rows, std::int64_t width, View<U> packed,
-                 std::int64_t routed) {
-    if (!exchange.plan) return count_exchange(packed.slice(0, routed * width), width);
-    std::vector<comm::Piece> out;
-    std::vector<comm::Piece> in;
+                 std::int64_t sent) {
+    if (!exchange.plan) return count_rows<U>(exchange, sent * width);
+    ExpertMessages messages(c_.world, c_.experts);
     exchange.plan->for_each_received(round, [&](std::int64_t peer, std::int64_t place, std::int64_t count) {
-      out.push_back(piece(peer, rows, width, place, count));
+      messages.send(peer, rows, width, place, count);
     });
     exchange.plan->for_each_sent(round,
                                  [&](std::int64_t peer, std::int64_t part, std::int64_t first, std::int64_t count) {
-                                   in.push_back(piece(peer, packed, width, part * routed + first, count));
+                                   messages.receive(peer, packed, width, part * sent + first, count);
                                  });
-    deliver(out, in);
+    messages.deliver();
   }
-  void deliver(const std::vector<comm::Piece>& out, const std::vector<comm::Piece>& in) {
-    c_.world.post(out);
-    c_.world.receive(in);
-    c_.world.wait_sent(lane);
-  }
+  /// By nodes, rows stay in the node.
   template <class U>
-  void count_exchange(View<U> packed, std::int64_t) {
-    const std::int64_t elements = round_up(packed.count * c_.spec.etp(), c_.spec.exchange_ranks());
-    c_.experts.all_to_all(View<const U>(nullptr, elements), View<U>(nullptr, elements));
+  void count_rows(const Exchange& exchange, std::int64_t elements) {
+    const int members = c_.experts.size() / (exchange.by_nodes() ? c_.spec.expert_nodes : 1);
+    const int first = c_.experts.rank() / members * members;
+    count_exchange<U>(
+        c_.world.group(c_.experts.ranks().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(members))),
+        elements * c_.spec.etp());
   }
   /// The first of the parts (parts, n) becomes their sum.
   template <class U>
-  void add_parts(View<U> parts, std::int64_t n) {
-    for (std::int64_t part = 1; part < c_.spec.etp(); ++part) {
-      const View<U> sum = parts.slice(0, n);
+  View<U> add_parts(View<U> parts, std::int64_t n) {
+    const View<U> sum = parts.slice(0, n);
+    for (std::int64_t part = 1; part < c_.spec.etp(); ++part)
       c_.device.add(n, View<const U>(sum), View<const U>(parts.slice(part * n, n)), sum);
-    }
+    return sum;
   }
 
   // ---- losses
@@ -372,7 +418,6 @@ class ExpertSteps {
                             sums.slice(device::balance_loss, 1), sums.slice(device::z_loss, 1));
   }
 
-  static constexpr int lane = 0;
   Context<D>& c_;
   const LayerSpec& layer_;
   const Step& step_;

@@ -29,6 +29,7 @@ struct Degrees {
   bool strided = false;  ///< of a tensor degree of run time
   int expert = 0;
   int expert_tensor = 0;  ///< of an expert degree of run time
+  int expert_nodes = 0;   ///< the same
 };
 
 namespace detail {
@@ -36,6 +37,7 @@ namespace detail {
 /// What the program of a layer depends on.
 constexpr StrategySpec program_kinds(const LayerSpec& layer, StrategySpec spec) {
   if (layer.experts == 0) spec = spec.without_experts();
+  spec.expert_nodes = 1;
   spec.zero = 0;
   return spec;
 }
@@ -69,6 +71,7 @@ template <>
 struct Degree<Axis::expert, dynamic> {
   int value = 1;
   int tensor = 0;
+  int nodes = 1;
 };
 
 /// A spec that answers to `spec` and to `spec()` alike: Strategy<...>::spec is a value where everything is static.
@@ -106,6 +109,7 @@ struct Policy {
                  : Dispatch::kind == DispatchKind::plain ? 1
                                                          : 2,
        .expert_tensor = Experts::tensor == dynamic ? 0 : Experts::tensor,
+       .expert_nodes = Experts::nodes == dynamic ? 1 : Experts::nodes,
        .dispatch = Dispatch::kind,
        .recompute = Again::kind,
        .strided = Tensor::is_strided}};
@@ -132,7 +136,10 @@ struct StrategyDegrees<Policy, false> {
     out.data = data_degree.value;
     if constexpr (Policy::Tensor::degree == dynamic) out.strided = tensor_degree.is_strided;
     out.expert = expert_degree.value;
-    if constexpr (Policy::Experts::degree == dynamic) out.expert_tensor = expert_degree.tensor;
+    if constexpr (Policy::Experts::degree == dynamic) {
+      out.expert_tensor = expert_degree.tensor;
+      out.expert_nodes = expert_degree.nodes;
+    }
     return out;
   }
   [[nodiscard]] constexpr int pipeline() const { return pipeline_degree.value; }
@@ -205,7 +212,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
     return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute && spec.dispatch == dispatch &&
            same(spec.tensor, Policy::Tensor::degree) && same(spec.context, Policy::Context::degree) &&
            same(spec.data, Policy::Data::degree) && same(spec.expert, Policy::Experts::degree) &&
-           same(spec.expert_tensor, Policy::Experts::tensor) &&
+           same(spec.expert_tensor, Policy::Experts::tensor) && same(spec.expert_nodes, Policy::Experts::nodes) &&
            (spec.strided == Policy::Tensor::is_strided ||
             (Policy::Tensor::degree == dynamic && !Policy::Tensor::is_strided)) &&
            is_legal(spec);
@@ -218,7 +225,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
                             .pipeline = Policy::Stages::degree == dynamic ? 1 : 0,
                             .strided = spec.strided,
                             .expert = spec.expert,
-                            .expert_tensor = spec.expert_tensor});
+                            .expert_tensor = spec.expert_tensor,
+                            .expert_nodes = spec.expert_nodes});
   }
 
   [[nodiscard]] constexpr int tensor() const { return this->spec().tensor; }
@@ -247,7 +255,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
       return "the tensor degree differs from that of the strategy's type.";
     if (differs(given.context, Policy::Context::degree))
       return "the context degree differs from that of the strategy's type.";
-    if (differs(given.expert, Policy::Experts::degree) || differs(given.expert_tensor, Policy::Experts::tensor))
+    if (differs(given.expert, Policy::Experts::degree) || differs(given.expert_tensor, Policy::Experts::tensor) ||
+        differs(given.expert_nodes, Policy::Experts::nodes))
       return "the expert degrees differ from those of the strategy's type.";
     if (differs(given.pipeline, Policy::Stages::degree))
       return "the pipeline degree differs from that of the strategy's type.";
@@ -260,6 +269,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
     if (Policy::Experts::degree == dynamic) {
       spec.expert = given.expert == 0 ? 1 : given.expert;
       spec.expert_tensor = given.expert_tensor;
+      spec.expert_nodes = given.expert_nodes == 0 ? 1 : given.expert_nodes;
     }
     const std::string_view why = why_illegal(spec);
     return why.empty() ? nullptr : why.data();  // the sentences are literals
@@ -271,7 +281,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
       if constexpr (Policy::Context::degree == dynamic) this->context_degree.value = given.context;
       if constexpr (Policy::Data::degree == dynamic) this->data_degree.value = given.data;
       if constexpr (Policy::Experts::degree == dynamic)
-        this->expert_degree = {given.expert == 0 ? 1 : given.expert, given.expert_tensor};
+        this->expert_degree = {given.expert == 0 ? 1 : given.expert, given.expert_tensor,
+                               given.expert_nodes == 0 ? 1 : given.expert_nodes};
       if constexpr (Policy::Stages::degree == dynamic) this->pipeline_degree.value = given.pipeline;
     }
   }
@@ -292,9 +303,9 @@ concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
 ///     constexpr auto found = search::constexpr_search<12>(block, cluster, options);
 ///     using Chosen = StrategyOf<found.strategies[0]>;
 template <StrategySpec spec>
-using StrategyOf =
-    Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
-             SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
-             ExpertParallel<spec.expert, spec.expert_tensor>, ExpertDispatch<spec.dispatch>, Recompute<spec.recompute>>;
+using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
+                            SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
+                            ExpertParallel<spec.expert, spec.expert_tensor, spec.expert_nodes>,
+                            ExpertDispatch<spec.dispatch>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron

@@ -54,6 +54,11 @@ constexpr bool is_split_over_context(SequenceKind kind) {
   RULE(!::galvatron::detail::spreads_experts_evenly(s),                                                                \
        "experts are spread over the ranks of a stage: the expert degree times the tensor degree of experts divides "   \
        "their number.")                                                                                                \
+  RULE((s).expert_nodes < 1 || (s).expert % (s).expert_nodes != 0,                                                     \
+       "nodes have equally many of the ranks that exchange the tokens of experts: their number divides the expert "    \
+       "degree.")                                                                                                      \
+  RULE((s).relays_tokens() && (s).dispatch != ::galvatron::DispatchKind::plain,                                        \
+       "means of tokens go to the ranks of experts directly: compressed dispatch has one node of experts.")            \
   RULE((s).exchanges_tokens() && (s).strided,                                                                          \
        "ranks that exchange the tokens of experts are neighbours: tensor-parallel ranks are not strided then.")        \
   RULE((s).dispatch != ::galvatron::DispatchKind::plain && !(s).exchanges_tokens(),                                    \

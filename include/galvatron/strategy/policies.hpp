@@ -91,17 +91,18 @@ struct ContextParallel {
 
 /// Ranks that share the experts of a layer, each with some of them, and ranks that share each expert; 0: the tensor
 /// ranks. Both are chosen apart from how attention is spread over the same ranks (Liu et al., "MoE parallel folding",
-/// arXiv 2504.14960).
-template <int N = dynamic, int Tensor = N == dynamic ? dynamic : 0>
+/// arXiv 2504.14960). Nodes that they lie in, to each of which a token goes once; 1: it goes to each expert.
+template <int N = dynamic, int Tensor = N == dynamic ? dynamic : 0, int Nodes = N == dynamic ? dynamic : 1>
 struct ExpertParallel {
   static_assert(N == dynamic || N >= 1, "galvatron: the degree of ExpertParallel<N> is at least 1.");
   static_assert(Tensor == dynamic || Tensor >= 0,
                 "galvatron: the tensor degree of ExpertParallel<N, Tensor> is at least 1, or 0: that of the layer.");
-  static_assert((N == dynamic) == (Tensor == dynamic),
-                "galvatron: both degrees of ExpertParallel<> are of run time, or neither.");
+  static_assert((N == dynamic) == (Tensor == dynamic) && (N == dynamic) == (Nodes == dynamic),
+                "galvatron: all degrees of ExpertParallel<> are of run time, or none.");
   static constexpr Axis axis = Axis::expert;
   static constexpr int degree = N;
   static constexpr int tensor = Tensor;
+  static constexpr int nodes = Nodes;
 };
 
 /// How tokens go to experts on other ranks: `plain`, or `lsh`, as means of those that hash alike (Nie et al.,

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstddef>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -127,13 +128,24 @@ constexpr std::vector<std::pair<int, int>> expert_degrees(const Space& space, in
   return out;
 }
 
+/// Ways of tokens to experts, as nodes that they go by: 1, and the nodes that the ranks of experts lie in. These are
+/// neighbours, of which the fewest behind the border of a node count.
+constexpr std::vector<int> expert_nodes(int tensor, int ranks, int expert, int expert_tensor, int node) {
+  std::vector<int> out{1};
+  StrategySpec spec{.tensor = tensor, .data = ranks / tensor, .expert = expert, .expert_tensor = expert_tensor};
+  if (node == 0 || !spec.exchanges_tokens()) return out;
+  spec.expert_nodes = spec.exchange_ranks() / std::gcd(spec.exchange_ranks(), node);
+  if (spec.relays_tokens() && is_legal(spec)) out.push_back(spec.expert_nodes);
+  return out;
+}
+
 }  // namespace detail
 
 /// The strategies of a space for a layer on a stage of `ranks` ranks: every division of the ranks into tensor, context
 /// and data degree, and for experts into their degrees, with every kind that is legal for it. In a fixed order, without
 /// repetition.
 /// @param node  ranks that fast links join; on larger stages tensor ranks may be strided where that brings the data and
-///              context ranks into one node. 0: links are all alike
+///              context ranks into one node, and tokens may go to experts by nodes. 0: links are all alike
 constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, int node = 0) {
   std::vector<StrategySpec> out;
   const auto brings_together = [&](int shards) { return shards > 1 && ranks > node && node % shards == 0; };
@@ -142,25 +154,27 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
     if (strided) std::erase_if(experts, [](const auto& degrees) { return degrees != std::pair(1, 0); });
     for (const SequenceKind sequence : detail::kinds_for(space, tensor, context))
       for (const auto& [expert, expert_tensor] : experts)
-        for (int zero = 0; zero <= 3; ++zero) {
-          if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
-          for (const RecomputeKind recompute : space.recompute) {
-            StrategySpec spec{.tensor = tensor,
-                              .sequence = sequence,
-                              .context = context,
-                              .data = data,
-                              .zero = zero,
-                              .expert = expert,
-                              .expert_tensor = expert_tensor,
-                              .recompute = recompute,
-                              .strided = strided};
-            if (!spec.exchanges_tokens()) out.push_back(spec);
-            for (const DispatchKind dispatch : space.dispatch) {
-              spec.dispatch = dispatch;
-              if (spec.exchanges_tokens()) out.push_back(spec);
+        for (const int nodes : detail::expert_nodes(tensor, ranks, expert, expert_tensor, node))
+          for (int zero = 0; zero <= 3; ++zero) {
+            if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
+            for (const RecomputeKind recompute : space.recompute) {
+              StrategySpec spec{.tensor = tensor,
+                                .sequence = sequence,
+                                .context = context,
+                                .data = data,
+                                .zero = zero,
+                                .expert = expert,
+                                .expert_tensor = expert_tensor,
+                                .expert_nodes = nodes,
+                                .recompute = recompute,
+                                .strided = strided};
+              if (!spec.exchanges_tokens()) out.push_back(spec);
+              for (const DispatchKind dispatch : space.dispatch) {
+                spec.dispatch = dispatch;
+                if (spec.exchanges_tokens() && (nodes == 1 || !spec.compresses_tokens())) out.push_back(spec);
+              }
             }
           }
-        }
   };
   for (const int tensor : divisors(ranks, space.powers_of_two)) {
     if (!space.tensor.allows(tensor)) continue;

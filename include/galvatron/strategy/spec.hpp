@@ -72,6 +72,7 @@ struct StrategySpec {
   int zero = 0;           ///< ZeRO stage 0-3 over the data and context ranks
   int expert = 1;         ///< ranks that share the experts of a layer, where it has some
   int expert_tensor = 0;  ///< ranks that share each of its experts; 0: the tensor ranks
+  int expert_nodes = 1;   ///< nodes that they lie in, to each of which a token goes once; 1: it goes to each expert
   DispatchKind dispatch = DispatchKind::plain;
   RecomputeKind recompute = RecomputeKind::cheap;
   bool strided = false;  ///< tensor ranks lie `shards()` apart
@@ -93,6 +94,7 @@ struct StrategySpec {
     StrategySpec out = *this;
     out.expert = 1;
     out.expert_tensor = 0;
+    out.expert_nodes = 1;
     out.dispatch = DispatchKind::plain;
     return out;
   }
@@ -111,6 +113,8 @@ struct StrategySpec {
   [[nodiscard]] constexpr bool exchanges_tokens() const { return expert > 1 || etp() != tensor; }
   /// Means of tokens go there instead.
   [[nodiscard]] constexpr bool compresses_tokens() const { return dispatch == DispatchKind::lsh; }
+  /// Tokens go to a relay in each node, and from there to the ranks of their experts.
+  [[nodiscard]] constexpr bool relays_tokens() const { return expert_nodes > 1; }
   /// Ranks among which tokens are exchanged.
   [[nodiscard]] constexpr int exchange_ranks() const { return etp() * expert; }
   /// The ranks of a stage for experts (Liu et al., "MoE parallel folding", arXiv 2504.14960): those that share an
@@ -150,6 +154,7 @@ inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = fa
   if (spec.zero != 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert != 1) add("ep" + std::to_string(spec.expert));
   if (spec.expert_tensor != 0) add("etp" + std::to_string(spec.expert_tensor));
+  if (spec.expert_nodes != 1) add("nodes" + std::to_string(spec.expert_nodes));
   if (spec.dispatch != DispatchKind::plain) add(name_of(spec.dispatch));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "single" : out;

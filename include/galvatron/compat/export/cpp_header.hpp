@@ -54,7 +54,10 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
   if (spec.context != 1) policy("ContextParallel", spec.context);
   if (spec.sequence != SequenceKind::none) policy("SequenceParallel", "galvatron::", name_of(spec.sequence));
   if (spec.expert != 1 || spec.expert_tensor != 0)
-    policy("ExpertParallel", spec.expert, spec.expert_tensor != 0 ? text_of(", ", spec.expert_tensor) : "");
+    policy("ExpertParallel", spec.expert,
+           spec.expert_nodes != 1    ? text_of(", ", spec.expert_tensor, ", ", spec.expert_nodes)
+           : spec.expert_tensor != 0 ? text_of(", ", spec.expert_tensor)
+                                     : "");
   if (spec.dispatch != DispatchKind::plain) policy("ExpertDispatch", "galvatron::", name_of(spec.dispatch));
   if (spec.recompute != RecomputeKind::cheap) policy("Recompute", "galvatron::", name_of(spec.recompute));
   return out + ">";

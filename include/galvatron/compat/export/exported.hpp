@@ -112,10 +112,14 @@ inline std::vector<int> layers_without_outputs(const Plan& plan) {
   });
 }
 
-/// Told by all targets: they keep what norms and activations give, and send all tokens to experts.
+/// Told by all targets: they keep what norms and activations give, and send all tokens to experts, to each directly.
 inline void tell_outputs(const Plan& plan, const std::string& target, Exported& out, const std::string& but = "") {
   if (const auto lsh = layers_where(plan, [](const StrategySpec& s) { return s.compresses_tokens(); }); !lsh.empty())
     out.lacks("means of tokens go to experts in ", layers_text(lsh), ": ", target, " sends the tokens");
+  if (const auto by_nodes = layers_where(plan, [](const StrategySpec& s) { return s.relays_tokens(); });
+      !by_nodes.empty())
+    out.lacks("a token goes once to each node with experts of it in ", layers_text(by_nodes), ": ", target,
+              " sends it to each expert");
   const std::vector<int> layers = layers_without_outputs(plan);
   if (layers.empty()) return;
   out.lacks("the outputs of norms and activations are recomputed in ", layers_text(layers), ": ", target,

@@ -126,6 +126,7 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
   for (StrategySpec* spec : all) {
     spec->recompute = kept_but(plan, spec->recompute);
     spec->dispatch = DispatchKind::plain;
+    spec->expert_nodes = 1;
     if (spec->zero == 1 || (spec->zero == 0 && spec->data > 1 && sharded)) spec->zero = 2;
     if (spec->tensor > 1 && spec->sequence == SequenceKind::ulysses) {
       spec->tensor *= spec->context;

@@ -25,13 +25,15 @@ struct Choices {
   std::int64_t experts;  ///< E
   const std::int32_t* chosen;
   const std::int32_t* places;  ///< those below 0 do not count; null: all do
+  std::int64_t first = 0;      ///< of the experts; choices of others do not count
 
   [[nodiscard]] std::int64_t of_sample() const { return divide_up(rows, samples) * active; }
   /// Of a choice; -1 where it does not count or does not exist.
   [[nodiscard]] GALVATRON_KERNEL int expert(std::int64_t sample, std::int64_t i) const {
     const std::int64_t at = samples == 1 ? i : (i / active * samples + sample) * active + i % active;
     if (at >= rows * active || (places != nullptr && places[at] < 0)) return -1;
-    return chosen[at];
+    const std::int64_t expert = chosen[at] - first;
+    return expert < 0 || expert >= experts ? -1 : static_cast<int>(expert);
   }
 };
 
@@ -50,8 +52,9 @@ struct ChoiceRuns {
     return reinterpret_cast<std::int32_t*>(block.shared()) + tile;
   }
   /// Goes over the block's run: calls each(i, place) for every choice that counts, with the place counts[expert], which
-  /// then grows by 1. All threads of the block, `tile`, call it; they see the counts when it returns.
-  GALVATRON_KERNEL void over(auto& block, const auto& each) const {
+  /// then grows by 1, and none(i) for the others. All threads of the block, `tile`, call it; they see the counts when
+  /// it returns.
+  GALVATRON_KERNEL void over(auto& block, const auto& each, const auto& none) const {
     auto* experts = reinterpret_cast<std::int32_t*>(block.shared());  // (tile)
     std::int32_t* before = counts(block);
     const std::int64_t sample = block.index() / count;
@@ -75,7 +78,10 @@ struct ChoiceRuns {
       }
       const int place = own < 0 ? 0 : before[own] + equal_before;
       block.sync();
-      if (own < 0) continue;
+      if (own < 0) {
+        if (i < of_sample) none(i);
+        continue;
+      }
       each(i, place);
       if (equal == equal_before + 1) before[own] = place + 1;  // the last of its expert in the tile
     }
@@ -97,7 +103,7 @@ struct CountRuns {
     std::int32_t* own = runs.counts(block);
     for (std::int64_t e = block.thread(); e < experts; e += block.threads()) own[e] = 0;
     block.sync();
-    runs.over(block, [](std::int64_t, int) {});
+    runs.over(block, [](std::int64_t, int) {}, [](std::int64_t) {});
     for (std::int64_t e = block.thread(); e < experts; e += block.threads())
       counts[block.index() * experts + e] = own[e];
     if (is_last_block(block, ticket, block.blocks())) finish(block, runs, counts);
@@ -170,10 +176,13 @@ struct PlaceChoices {
     for (std::int64_t e = block.thread(); e < experts; e += block.threads())
       own[e] = counts[block.index() * experts + e] + offsets[e];
     block.sync();
-    runs.over(block, [&](std::int64_t i, int place) {
-      places[i] = place;
-      order[place] = static_cast<std::int32_t>(i);
-    });
+    runs.over(
+        block,
+        [&](std::int64_t i, int place) {
+          places[i] = place;
+          order[place] = static_cast<std::int32_t>(i);
+        },
+        [&](std::int64_t i) { places[i] = -1; });
     const std::int64_t step = block.blocks() * block.threads();
     for (std::int64_t i = offsets[experts] + block.index() * block.threads() + block.thread(); i < runs.of_sample;
          i += step)
@@ -213,6 +222,31 @@ struct DropChoices {
   }
 };
 
+/// See Device::choose_nodes; a thread a row and a node.
+struct ChooseNodes {
+  std::int64_t experts;  ///< of a node
+  std::int64_t nodes, active;
+  const std::int32_t* chosen;
+  const std::int32_t* places;
+  std::int32_t* chosen_nodes;
+  std::int32_t* kept;
+  GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t node) const {
+    std::int32_t found = -1;
+    for (std::int64_t i = row * active; i < (row + 1) * active; ++i) {
+      const std::int32_t expert = places[i] < 0 ? -1 : chosen[i];
+      if (expert >= node * experts && expert < (node + 1) * experts) found = static_cast<std::int32_t>(node);
+      if (node == 0) kept[i] = expert;
+    }
+    chosen_nodes[row * nodes + node] = found;
+  }
+};
+
+inline void choose_nodes(auto& launcher, std::int64_t experts, std::int64_t nodes, std::int64_t active,
+                         std::int64_t rows, const std::int32_t* chosen, const std::int32_t* places,
+                         std::int32_t* chosen_nodes, std::int32_t* kept) {
+  for_rows(launcher, rows, nodes, ChooseNodes{experts, nodes, active, chosen, places, chosen_nodes, kept});
+}
+
 /// Counts the choices in runs, as many as keep a GPU busy, and lets Finish go on. `then(geometry, runs, counts)`.
 template <class Finish>
 void sum_choices(auto& launcher, View<std::byte> scratch, std::uint32_t* tickets, const Choices& choices,
@@ -246,8 +280,8 @@ inline void order_choices(auto& launcher, View<std::byte> scratch, std::uint32_t
                           std::int64_t rows, const std::int32_t* chosen, const float* weights, std::int32_t* order,
                           std::int32_t* places, std::int32_t* offsets) {
   const auto put_in_order = [&](const std::int32_t* kept) {
-    sum_choices(launcher, scratch, tickets, {rows, 1, how.active, how.experts, chosen, kept}, PutOffsets{offsets},
-                [&](const Geometry& geometry, const ChoiceRuns& runs, const std::int32_t* counts) {
+    sum_choices(launcher, scratch, tickets, {rows, 1, how.active, how.experts, chosen, kept, how.first},
+                PutOffsets{offsets}, [&](const Geometry& geometry, const ChoiceRuns& runs, const std::int32_t* counts) {
                   launcher.launch(geometry, PlaceChoices{runs, counts, offsets, order, places});
                 });
   };

@@ -157,6 +157,7 @@ class Gpu {
     cuda::add_loads(m_, scratch_, tickets_, choices, loads.count, chosen.data, loads.data);
   }
   void order_choices(const auto&... a) { cuda::order_choices(m_, scratch_, tickets_, plain(a)...); }
+  void choose_nodes(const auto&... a) { cuda::choose_nodes(m_, plain(a)...); }
   void gather_rows(const auto&... a) { cuda::gather_rows(m_, plain(a)...); }
   void combine_rows(const auto&... a) { cuda::combine_rows(m_, plain(a)...); }
   template <class T>

@@ -120,6 +120,7 @@ class Host {
   void route_backward(const auto&... a) { host::route_backward(team_, plain(a)...); }
   void add_loads(const auto&... a) { host::add_loads(team_, plain(a)...); }
   void order_choices(const auto&... a) { host::order_choices(team_, plain(a)...); }
+  void choose_nodes(const auto&... a) { host::choose_nodes(team_, plain(a)...); }
   void gather_rows(const auto&... a) { host::gather_rows(team_, plain(a)...); }
   void combine_rows(const auto&... a) { host::combine_rows(team_, plain(a)...); }
   void expert_activation_backward(const auto&... a) { host::expert_activation_backward(team_, plain(a)...); }

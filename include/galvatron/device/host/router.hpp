@@ -109,21 +109,37 @@ inline void drop_choices(const ChoiceOrder& how, std::int64_t rows, const std::i
   }
 }
 
+/// Of a row's choices that have places, the nodes of their experts.
+inline void choose_nodes(const Team& team, std::int64_t experts, std::int64_t nodes, std::int64_t active,
+                         std::int64_t rows, const std::int32_t* chosen, const std::int32_t* places,
+                         std::int32_t* chosen_nodes, std::int32_t* kept) {
+  for_rows(team, rows, active, [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    std::fill_n(chosen_nodes + row * nodes, nodes, -1);
+    for (std::int64_t i = row * active; i < (row + 1) * active; ++i) {
+      kept[i] = places[i] < 0 ? -1 : chosen[i];
+      if (kept[i] < 0) continue;
+      const std::int64_t node = chosen[i] / experts;
+      chosen_nodes[row * nodes + node] = static_cast<std::int32_t>(node);
+    }
+  });
+}
+
 /// A counting sort; of few numbers, on one thread.
 inline void order_choices(const Team&, const ChoiceOrder& how, std::int64_t rows, const std::int32_t* chosen,
                           const float* weights, std::int32_t* order, std::int32_t* places, std::int32_t* offsets) {
   const std::int64_t count = rows * how.active;
-  std::fill_n(places, count, 0);
+  const auto expert = [&](std::int64_t i) { return chosen[i] - how.first; };
+  for (std::int64_t i = 0; i < count; ++i) places[i] = expert(i) >= 0 && expert(i) < how.experts ? 0 : -1;
   if (how.capacity > 0) drop_choices(how, rows, chosen, weights, places);
   std::fill_n(offsets, how.experts + 1, 0);
   for (std::int64_t i = 0; i < count; ++i)
-    if (places[i] >= 0) ++offsets[chosen[i] + 1];
+    if (places[i] >= 0) ++offsets[expert(i) + 1];
   std::partial_sum(offsets, offsets + how.experts + 1, offsets);
   std::vector<std::int32_t> next(offsets, offsets + how.experts);
   std::fill(order + offsets[how.experts], order + count, -1);
   for (std::int64_t i = 0; i < count; ++i) {
     if (places[i] < 0) continue;
-    const std::int32_t place = next[static_cast<std::size_t>(chosen[i])]++;
+    const std::int32_t place = next[static_cast<std::size_t>(expert(i))]++;
     places[i] = place;
     order[place] = static_cast<std::int32_t>(i);
   }
