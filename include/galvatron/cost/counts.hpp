@@ -30,7 +30,7 @@ struct Batch {
   bool overlap = true;
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
   double expert_imbalance = program::default_expert_imbalance;  ///< rows of the rank with most over the mean
-  LshOptions lsh;                                               ///< of layers with compressed dispatch
+  LshOptions lsh{};                                             ///< of layers with compressed dispatch
 };
 
 /// What one rank does and keeps for one layer.

@@ -39,7 +39,7 @@ struct SearchOptions {
   Precision precision = Precision::bf16;
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
-  LshOptions lsh;                                               ///< of layers with compressed dispatch
+  LshOptions lsh{};                                             ///< of layers with compressed dispatch
   bool lsh_falls_back = false;  ///< their most_rate is that at which compression no longer saves time
   cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code the plan is for
   Space space{};
