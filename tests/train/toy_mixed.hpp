@@ -43,6 +43,21 @@ inline ModelSpec swin(std::array<int, 4> depths) {
                                       .classes = 10});
 }
 
+/// The same with experts in the second block of every stage, whose widths differ.
+inline ModelSpec swin_experts(std::array<int, 4> depths) {
+  ModelSpec out = swin(depths);
+  out.name = "toy-swin-experts";
+  std::size_t block = 0;
+  for (const int depth : depths)
+    for (int i = 0; i < depth; ++i, ++block) {
+      if (i % 2 == 0) continue;
+      out.blocks[block].experts = 8;
+      out.blocks[block].active_experts = 2;
+      out.blocks[block].router = {.balance_loss = 0.05};
+    }
+  return out;
+}
+
 /// As many blocks on either side; the target is half as long as the source.
 /// @param gated  SwiGLU instead of ReLU
 inline ModelSpec t5(int layers, bool gated = false) {
