@@ -96,6 +96,15 @@ inline ModelSpec experts(int layers) {
   return out;
 }
 
+/// The same with noise in what the experts get.
+inline ModelSpec jittered_experts(int layers) {
+  ModelSpec out = experts(layers);
+  out.name = "toy-jitter";
+  for (LayerSpec& block : out.blocks)
+    if (block.experts > 0) block.router.jitter = 0.2;
+  return out;
+}
+
 /// A Llama with other attention in every block: norms of the heads of queries and keys, with biases, or latent vectors,
 /// of keys and values alone or of queries too. Positions are scaled. Every fourth block has experts.
 inline ModelSpec attention_kinds(int layers) {

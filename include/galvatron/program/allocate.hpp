@@ -38,6 +38,7 @@ constexpr bool may_replace(Code code, int out, int in) {
     case Code::experts_backward:
       return out == 0 && in == 0;
     case Code::gate:
+    case Code::jitter:
       return out == 0 && in == 0;
     case Code::gate_backward:
       return out == 0 && (in == 0 || in == 2);
