@@ -1,7 +1,7 @@
 // What does compressed dispatch of tokens to experts (LSH-MoE) save behind a slow link, and what does it cost in loss?
 //
-//   benchmark_expert_dispatch --data FILE... [--steps N] [--latency S] [--bandwidth B] [--model M] [--batch N] [--seq
-//   N]
+//   benchmark_expert_dispatch --data FILE... [--steps N] [--latency S] [--bandwidth B] [--model M] [--batch N]
+//                             [--seq N] [--widths P...]
 //
 // Trains a model with experts on four ranks of this machine, whose tokens go to experts on all of them (ep 4), over a
 // link of this latency and bandwidth (tests/comm/slow.hpp): with plain dispatch, and compressed with 6 hashes of
@@ -35,6 +35,7 @@ struct Arguments {
   std::int64_t sequence = 128;
   double latency = 1e-4;
   double bandwidth = 50e6;
+  std::vector<int> widths{4, 16};
 };
 
 void options(CLI::App& app, Arguments& a) {
@@ -44,6 +45,7 @@ void options(CLI::App& app, Arguments& a) {
   app.add_option("--batch", a.batch, "samples of a step (default: 16)");
   app.add_option("--seq", a.sequence, "tokens of a sample (default: 128)");
   app.add_option("--latency", a.latency, "of the link, in seconds (default: 1e-4)");
+  app.add_option("--widths", a.widths, "numbers that a hash chooses from (default: 4 16)");
   app.add_option("--bandwidth", a.bandwidth, "of the link, in bytes a second (default: 5e7)");
 }
 
@@ -108,7 +110,7 @@ int report(const Arguments& a) {
               1e-6 * a.bandwidth);
   std::printf("| dispatch | MB a step | ms a step | loss | rate | error |\n|---|---|---|---|---|---|\n");
   run(a, model, data, "plain", DispatchKind::plain, {});
-  for (const int width : {4, 2})
+  for (const int width : a.widths)
     for (const ResidualKind residual : residual_kinds)
       run(a, model, data, "p = " + std::to_string(width) + ", residual " + name_of(residual), DispatchKind::lsh,
           {.width = width, .residual = residual});

@@ -16,8 +16,8 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/model.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 
 #include "guarded.hpp"

@@ -24,10 +24,10 @@
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/model/model.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/profile/host.hpp>
-#include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/train/compiled.hpp>
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include <galvatron/files.hpp>
-#include <galvatron/search/compiled.hpp>
+#include <galvatron/plan/compiled.hpp>
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <galvatron/galvatron.hpp>
-#include <galvatron/search/compiled.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/train/compiled.hpp>
 
 using namespace galvatron;

@@ -1,6 +1,8 @@
 // The search: a unit of its own, because it is most of what a program that plans takes to compile.
-#include <galvatron/search/compiled.hpp>
+#include <galvatron/plan/compiled.hpp>
 
-namespace galvatron::search {
+namespace galvatron {
 template GALVATRON_SEARCH;
-}
+template GALVATRON_FIND_PLAN;
+template GALVATRON_SWEEP;
+}  // namespace galvatron

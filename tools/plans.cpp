@@ -11,7 +11,7 @@
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
-#include <galvatron/search/compiled.hpp>
+#include <galvatron/plan/compiled.hpp>
 
 #include "plans.hpp"
 #include "signals.hpp"

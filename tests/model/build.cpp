@@ -129,7 +129,7 @@ TEST_CASE("mixed models that do not fit together are refused with the layer") {
                       .active_experts = 2});
   CHECK(why_not(model) == "");
   model.blocks[0].active_experts = 5;
-  CHECK(why_not(model).find("experts") != std::string::npos);
+  CHECK(why_not(model).find("no more than there are") != std::string::npos);
   model.blocks[0].active_experts = 2;
   model.blocks[0].router.groups = 3;
   CHECK(why_not(model).find("divide the experts") != std::string::npos);

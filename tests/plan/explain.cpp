@@ -7,8 +7,8 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/search/compiled.hpp>
 
 #include "../says.hpp"
 

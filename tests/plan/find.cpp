@@ -117,6 +117,79 @@ TEST_CASE("the search finds the fastest way to spread experts, under every budge
   }
 }
 
+TEST_CASE("no plan with one strategy of tensor, expert, pipeline and data parallelism beats the search") {
+  const ModelSpec model = model_named("mixtral-8x7b");
+  const Cluster cluster = cluster_named("64xh100-80g");
+  SearchOptions options;
+  options.global_batch = 64;
+  options.sequence = 4096;
+  const SearchOptions complete = value_or_throw(search::completed(options, model, cluster));
+  const FoundPlan best = found(model, cluster, options);
+  REQUIRE(best.statistics.proven);
+  Space space = value_or_throw(parse_space("dp,zero1,zero3,tp,sp=megatron,ep,etp,recompute"));
+  space.experts = 8;
+  int fit = 0;
+  for (int stages = 1; stages <= 32; stages *= 2)
+    for (const StrategySpec& spec : strategies(space, cluster.devices / stages, cluster.devices_per_node))
+      for (int m = 1; m <= 64; m *= 2) {
+        Plan plan;
+        plan.global_batch = options.global_batch;
+        plan.sequence_length = options.sequence;
+        plan.precision = complete.precision;
+        plan.microbatches = m;
+        plan.layers.assign(model.blocks.size(), spec);
+        plan.embedding = plan.head = spec.without_experts();
+        for (int stage = 0; stage < stages; ++stage)
+          plan.stages.push_back({32 / stages * stage, 32 / stages * (stage + 1) - 1, 64 / stages * stage, 64 / stages});
+        const auto cost = cost_of(plan, model, cluster);
+        if (!cost || cost->peak() > complete.memory) continue;
+        ++fit;
+        CHECK(cost->iteration.value >= best.cost.iteration.value * (1 - 1e-9));
+      }
+  CHECK(fit > 100);
+}
+
+TEST_CASE("compressed dispatch is searched, and goes uncompressed above the rate at which it takes as long") {
+  SearchOptions options;
+  options.global_batch = 8;
+  options.space = value_or_throw(parse_space("dp,ep=4"));
+  const ModelSpec model = model_named("moe-tiny");
+  Cluster cluster = cluster_named("4xv100-32g");
+  options.space.dispatch = {DispatchKind::lsh};
+  options.lsh.rate = 0.2;
+  CHECK(found(model, cluster, options).plan.lsh.most_rate == 1);
+  options.lsh_falls_back = true;
+  cluster.devices_per_node = 4;
+  cluster.inside_node.latency = {1e-7};
+  cluster.messages.clear();  // priced by latency and bandwidth
+  std::vector<double> rates;
+  for (const double bandwidth : {1e8, 1e9, 1e10, 1e11, 1e12, 1e13}) {
+    cluster.inside_node.bandwidth = bandwidth;
+    INFO(bandwidth);
+    Plan plan = found(model, cluster, options).plan;
+    for (const StrategySpec& spec : plan.layers) CHECK(spec.compresses_tokens());
+    const auto seconds_at = [&](double rate) {
+      plan.lsh.rate = rate;
+      return value_or_throw(cost_of(plan, model, cluster)).iteration.value;
+    };
+    rates.push_back(plan.lsh.most_rate);
+    const double least = seconds_at(0.02);
+    const double compressed = seconds_at(rates.back());
+    const double most = seconds_at(1);
+    for (StrategySpec& spec : plan.layers) spec.dispatch = DispatchKind::plain;
+    const double plain = value_or_throw(cost_of(plan, model, cluster)).iteration.value;
+    CAPTURE(rates.back());
+    if (rates.back() == 0)
+      CHECK(plain <= least);
+    else if (rates.back() == 1)
+      CHECK(most <= plain);
+    else
+      CHECK(compressed == doctest::Approx(plain).epsilon(0.005));  // rows are whole numbers
+  }
+  CHECK(std::ranges::is_sorted(rates, std::ranges::greater()));
+  CHECK(std::ranges::any_of(rates, [](double rate) { return rate > 0 && rate < 1; }));
+}
+
 TEST_CASE("the search finds the fastest of all plans, each priced alone, under every budget") {
   SearchOptions options;
   options.global_batch = 4;

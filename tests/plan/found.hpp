@@ -6,8 +6,8 @@
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/search/compiled.hpp>
 
 namespace galvatron::test {
 

@@ -5,9 +5,9 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/search/compiled.hpp>
 
 namespace {
 

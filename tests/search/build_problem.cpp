@@ -49,7 +49,9 @@ void check_choice(const Choice& choice, const cost::LayerCounts& counts, const c
 // Makes a case of two stages of four ranks and checks all its choices. Returns how many.
 int check_case(const ModelSpec& model, cost::Trainer trainer, bool splits_backward, bool reversed) {
   const Cluster cluster = value_or_throw(find_cluster("8xa100-80g"));
-  std::vector<StrategySpec> specs = strategies({}, 4);
+  Space space;
+  for (const LayerSpec& block : model.blocks) space.experts = std::max(space.experts, block.experts);
+  std::vector<StrategySpec> specs = strategies(space, 4);
   if (reversed) std::reverse(specs.begin(), specs.end());
   SearchOptions options;
   options.global_batch = 64;
@@ -84,7 +86,8 @@ int check_case(const ModelSpec& model, cost::Trainer trainer, bool splits_backwa
 
 TEST_CASE("every choice costs what its strategy costs for its layer alone, in any order of the strategies") {
   int checked = 0;
-  for (const char* const name : {"gpt2-124m", "llama2-7b", "t5-large-32", "swin-huge-32", "mixtral-8x7b"}) {
+  for (const char* const name :
+       {"gpt2-124m", "llama2-7b", "t5-large-32", "swin-huge-32", "mixtral-8x7b", "deepseek-v2-lite"}) {
     const ModelSpec model = value_or_throw(find_model(name));
     for (const cost::Trainer trainer : cost::trainers)
       for (const bool splits_backward : {false, true})

@@ -8,7 +8,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/search/compiled.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 using namespace galvatron;

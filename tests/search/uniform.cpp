@@ -44,7 +44,7 @@ TEST_CASE("no uniform plan takes less than its bounds say, and few need an evalu
   std::size_t all_plans = 0;
   std::size_t looked_at = 0;
   Team team(1);
-  for (const char* name : {"gpt2-350m", "llama2-7b", "t5-large-32"})
+  for (const char* name : {"gpt2-350m", "llama2-7b", "t5-large-32", "moe-tiny"})
     for (const std::int64_t gib : {2, 12, 80}) {
       const ModelSpec model = value_or_throw(find_model(name));
       const Cluster cluster = value_or_throw(find_cluster("16xa100-80g"));
@@ -60,9 +60,11 @@ TEST_CASE("no uniform plan takes less than its bounds say, and few need an evalu
         for (std::size_t tag = 0; tag < c.specs.size(); ++tag) {
           const std::vector<int> choices = bounds.choices(static_cast<int>(tag));
           std::size_t with_tag = 0;
-          for (const LayerType& type : c.problem.types)
-            with_tag += static_cast<std::size_t>(std::count_if(
-                type.begin(), type.end(), [&](const Choice& one) { return one.tag == static_cast<int>(tag); }));
+          for (std::size_t i = 0; i < c.problem.types.size(); ++i) {
+            const int own = c.same[i].empty() ? static_cast<int>(tag) : c.same[i][tag];
+            with_tag += static_cast<std::size_t>(
+                std::ranges::count_if(c.problem.types[i], [&](const Choice& one) { return one.tag == own; }));
+          }
           CHECK(choices.size() == (with_tag == c.problem.types.size() ? with_tag : 0));
           if (choices.empty()) continue;
           const Evaluation least = bounds.least(choices);

@@ -37,6 +37,30 @@ std::int64_t most_bytes(const json& report) {
 
 }  // namespace
 
+TEST_CASE("compressed dispatch to experts is planned where it is asked for") {
+  const Folder folder;
+  const std::string base =
+      "plan --model moe-tiny --cluster 4xv100-32g --global-batch 8 --space dp,ep=4 --out p.json --json ";
+  REQUIRE(folder.run(base).code == 0);
+  const json plain = json::parse(folder.read("p.json"));
+  CHECK_FALSE(plain.at("layers").at(0).contains("dispatch"));
+  CHECK_FALSE(plain.contains("lsh"));
+  const Ran plan = folder.run(base + "--expert-dispatch lsh --lsh-hashes 8 --lsh-width 2 --lsh-residual scaled");
+  CAPTURE(plan.err);
+  REQUIRE(plan.code == 0);
+  const json file = json::parse(folder.read("p.json"));
+  for (const json& layer : file.at("layers")) CHECK(layer.at("dispatch") == "lsh");
+  CHECK(file.at("lsh").at("hashes") == 8);
+  CHECK(file.at("lsh").at("width") == 2);
+  CHECK(file.at("lsh").at("residual") == "scaled");
+  const Ran cost = folder.run("cost --plan p.json --json");
+  REQUIRE(cost.code == 0);
+  CHECK(cost.json().at("iteration_seconds") == plan.json().at("iteration_seconds"));
+  check_failure(folder.run(base + "--lsh-hashes 8"), 2, "--expert-dispatch lsh");
+  check_failure(folder.run(base + "--expert-dispatch plain --lsh-hashes 8"), 2, "choose lsh");
+  check_failure(folder.run(base + "--expert-dispatch other"), 2, "plain|lsh");
+}
+
 TEST_CASE("plan, cost and explain agree") {
   const Folder folder;
   const Ran plan =
@@ -140,6 +164,10 @@ TEST_CASE("the options narrow the search") {
                 "--schedule");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --microbatches 7"), 2,
                 "7 micro-batches do not divide the global batch of 64");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --space all,ep=2"), 2,
+                "--space ep=2: gpt2-350m has no experts");
+  check_failure(folder.run("plan --model moe-tiny --cluster 8xa100-40g --global-batch 64 --space all,ep=3"), 2,
+                "--space ep=3 does not divide the 8 experts of moe-tiny");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --seq 2048"), 2, "2048");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --precision fp4"), 2,
                 "bf16|fp32|fp8");

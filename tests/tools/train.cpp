@@ -317,10 +317,42 @@ TEST_CASE("devices, launchers and strategies that are not there are refused") {
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   check_failure(folder.run(base + "--launcher slurm"), 2, "threads|mpi");
   check_failure(folder.run(base + "--device tpu"), 2, "host|cuda");
-  json experts = small_plan(4);
-  experts["layers"][1]["expert"] = 2;
-  folder.write("p.json", experts.dump());
-  check_failure(folder.run(base), 2, "layer 1 of the plan has the strategy \"dp4 ep2\"");
+}
+
+TEST_CASE("a run of a model of experts shows their loads") {
+  const Folder folder;
+  folder.write_text();
+  json plan = small_plan(4);
+  plan["model"] = "moe-tiny";
+  for (json& layer : plan["layers"]) layer["expert"] = 4;
+  folder.write("p.json", plan.dump());
+  const std::string base = "train --plan p.json --data text.txt --steps 2 --json ";
+  const Ran ran = folder.run(base + "--metrics m.jsonl --report r.html --tensorboard t");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  std::istringstream lines(folder.read("m.jsonl"));
+  int steps = 0;
+  for (std::string text; std::getline(lines, text); ++steps) {
+    const json line = json::parse(text);
+    REQUIRE(line.at("loads").size() == 4);  // layers
+    for (std::size_t i = 0; i < 4; ++i) {
+      std::int64_t sum = 0;
+      for (const json& count : line.at("loads")[i]) sum += count.get<std::int64_t>();
+      CHECK(sum == 2 * 4 * 16);  // two experts for each token
+      CHECK(line.at("load_imbalance")[i].get<double>() >= 1);
+    }
+    CHECK(line.at("balance_loss").get<double>() > 0);
+  }
+  CHECK(steps == 2);
+  CHECK(folder.read("r.html").find("<h2>Loads of experts</h2>") != std::string::npos);
+  CHECK(folder.run(base).json().at("last_loss") == ran.json().at("last_loss"));  // whether or not they are counted
+  const std::string told = folder.run("explain p.json").out;
+  CHECK(told.find("8 experts, 2 for a token; ep4") != std::string::npos);
+  const auto seconds = [&](const std::string& options) {
+    return folder.run("cost --plan p.json --json --cluster 8xh100-80g " + options).json().at("iteration_seconds");
+  };
+  CHECK(seconds("--expert-imbalance 4") > seconds("--expert-imbalance 1"));
+  CHECK(seconds("") == seconds("--expert-imbalance 1.5"));
 }
 
 TEST_CASE("a BERT learns what is hidden, a T5 what was cut out, a ViT tells images apart") {

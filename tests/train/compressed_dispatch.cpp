@@ -11,9 +11,9 @@ using namespace galvatron;
 
 namespace {
 
-Plan compressing_plan(const ModelSpec& model, StrategySpec spec, const LshOptions& lsh, int microbatches) {
+Plan compressing_plan(const ModelSpec& model, StrategySpec spec, const LshOptions& lsh, int count) {
   spec.dispatch = DispatchKind::lsh;
-  Plan plan = toy::uniform(model, 1, spec, microbatches, ScheduleKind::one_f_one_b);
+  Plan plan = toy::uniform(model, 1, spec, count, ScheduleKind::one_f_one_b);
   plan.lsh = lsh;
   return plan;
 }

@@ -82,6 +82,7 @@ StepReport step_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWe
   TrainOptions options;
   options.threads_per_rank = 1;
   options.learning_rate = {.peak = 0, .floor = 0};
+  options.clip = 0;
   options.initial = weights.weights();
   options.checkpoint.folder = folder;
   PatternTokens tokens(model.vocabulary());
@@ -153,6 +154,45 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
       REQUIRE(write_huggingface(out, *checkpoint, *model, Precision::fp32, {1 << 30}, ExpertTensors::together));
       CHECK(tensors(out) == tensors(golden / name));
     }
+  }
+}
+
+TEST_CASE("gradients are those of PyTorch") {
+  for (const std::string name :
+       {"gpt2", "llama", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3"}) {
+    CAPTURE(name);
+    const Folder folder;
+    ModelSpec model = value_or_throw(load_model((golden / name).string()));
+    for (LayerSpec& block : model.blocks) block.router.balance_loss = block.router.z_loss = 0;
+    const HuggingFaceWeights weights = value_or_throw(HuggingFaceWeights::open(golden / name, model));
+    const HuggingFaceWeights wanted =
+        value_or_throw(HuggingFaceWeights::open(golden / "gradients" / name / "model.safetensors", model));
+    Plan plan = toy::single_rank(model);
+    plan.global_batch = 4;
+    plan.sequence_length = 16;
+    step_of(plan, model, weights, folder.path / "saved");
+    const Checkpoint checkpoint = value_or_throw(Checkpoint::open(folder.path / "saved", model));
+    const auto beta = static_cast<double>(TrainOptions{}.adam.beta1);
+    const auto source = wanted.weights();
+    for_each_parameter(model, [&](int layer, const ParameterTensor& tensor) {
+      if (tensor.name == ParameterName::router_bias) return;  // balances experts, without a gradient
+      const TensorShape shape = checkpoint.shape(layer, tensor.name);
+      const std::int64_t count = shape.rows * shape.columns;
+      std::vector<float> found(static_cast<std::size_t>(count));
+      std::vector<float> expected(found.size());
+      checkpoint.read(layer, tensor.name, StateKind::first_moment, {0, shape.rows, 0, shape.columns}, found.data());
+      source(layer, tensor, 0, {expected.data(), count});
+      double largest = 0;
+      double difference = 0;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+        difference = std::max(difference, std::abs(found[i] / (1 - beta) - expected[i]));
+      }
+      CAPTURE(layer);
+      CAPTURE(name_of(tensor.name));
+      CHECK(largest > 0);
+      CHECK(difference <= 1e-5 * largest);
+    });
   }
 }
 

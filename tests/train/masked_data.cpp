@@ -18,41 +18,41 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t sequence = 40;
+constexpr std::int64_t masked_length = 40;
 constexpr std::int64_t samples = 200;
 
-struct Text {
+struct MaskedText {
   fs::path path = fs::temp_directory_path() / ("galvatron_masked_" + std::to_string(::getpid()) + ".txt");
-  Text() {
+  MaskedText() {
     std::ofstream file(path, std::ios::binary);
     for (int i = 0; i < 4000; ++i) file.put(static_cast<char>('a' + i * i % 23));
   }
-  ~Text() { fs::remove(path); }
+  ~MaskedText() { fs::remove(path); }
 };
 
 ModelSpec toy_model() { return bert("toy", {.layers = 1, .hidden = 8, .heads = 1, .vocabulary = 257}); }
 
-Result<Data> open(const Text& text, DataOptions options) {
-  options.sequence = sequence;
+Result<Data> open(const MaskedText& text, DataOptions options) {
+  options.sequence = masked_length;
   return Data::open(std::vector<fs::path>{text.path}, toy_model(), options);
 }
 
 using TokenIds = std::vector<std::int32_t>;
 TokenIds inputs(BatchSource& batches, std::int64_t step, std::int64_t first, std::int64_t n) {
-  TokenIds out(static_cast<std::size_t>(n * sequence));
-  batches.inputs(step, first, n, {0, sequence}, View<std::int32_t>(out.data(), n * sequence));
+  TokenIds out(static_cast<std::size_t>(n * masked_length));
+  batches.inputs(step, first, n, {0, masked_length}, View<std::int32_t>(out.data(), n * masked_length));
   return out;
 }
 TokenIds targets(BatchSource& batches, std::int64_t step, std::int64_t first, std::int64_t n) {
-  TokenIds out(static_cast<std::size_t>(n * sequence));
-  batches.targets(step, first, n, {0, sequence}, View<std::int32_t>(out.data(), n * sequence));
+  TokenIds out(static_cast<std::size_t>(n * masked_length));
+  batches.targets(step, first, n, {0, masked_length}, View<std::int32_t>(out.data(), n * masked_length));
   return out;
 }
 
 }  // namespace
 
 TEST_CASE("15 of 100 tokens are to be found out: 80 of 100 are masked, 10 replaced, 10 kept") {
-  const Text text;
+  const MaskedText text;
   const auto data = open(text, {.seed = 3});
   REQUIRE(data.has_value());
   const auto batches = data->batches(samples);
@@ -60,7 +60,7 @@ TEST_CASE("15 of 100 tokens are to be found out: 80 of 100 are masked, 10 replac
   int kept = 0;
   int wanted = 0;
   std::vector<int> of_sample(samples);
-  std::vector<int> of_place(sequence);
+  std::vector<int> of_place(masked_length);
   for (std::int64_t step = 0; step < 5; ++step) {
     const TokenIds in = inputs(*batches, step, 0, samples);
     const TokenIds out = targets(*batches, step, 0, samples);
@@ -82,22 +82,22 @@ TEST_CASE("15 of 100 tokens are to be found out: 80 of 100 are masked, 10 replac
       if (in[row] == out[row]) ++kept;
     }
   }
-  CHECK(wanted == 5 * samples * masked_tokens(sequence));
-  for (const int n : of_sample) CHECK(n == masked_tokens(sequence));
+  CHECK(wanted == 5 * samples * masked_tokens(masked_length));
+  for (const int n : of_sample) CHECK(n == masked_tokens(masked_length));
   for (const int n : of_place) CHECK(n > 90);  // of 1000 samples, 150 on average
   CHECK(masked / static_cast<double>(wanted) == doctest::Approx(0.8).epsilon(0.03));
   CHECK(kept / static_cast<double>(wanted) == doctest::Approx(0.1).epsilon(0.15));
 }
 
 TEST_CASE("any part of any batch is masked alike, whoever asks") {
-  const Text text;
+  const MaskedText text;
   const auto data = open(text, {.seed = 3});
   const auto batches = data->batches(samples);
   const TokenIds in = inputs(*batches, 2, 0, samples);
   const TokenIds out = targets(*batches, 2, 0, samples);
   const TokenIds in_part = inputs(*batches, 2, 50, 3);
   const TokenIds out_part = targets(*batches, 2, 50, 3);
-  for (std::size_t s = 0; s < sequence; ++s)
+  for (std::size_t s = 0; s < masked_length; ++s)
     for (std::size_t i = 0; i < 3; ++i) {
       CHECK(in_part[s * 3 + i] == in[s * samples + 50 + i]);
       CHECK(out_part[s * 3 + i] == out[s * samples + 50 + i]);
@@ -107,13 +107,13 @@ TEST_CASE("any part of any batch is masked alike, whoever asks") {
 }
 
 TEST_CASE("a sample that comes again is masked anew, by the token that is asked for") {
-  const Text text;
+  const MaskedText text;
   const auto data = open(text, {.seed = 3, .mask_token = 7});
   const auto batches = data->batches(1);
   // 99 windows are an epoch: the same window comes again in each.
   std::int64_t again = 0;
   const auto source =
-      TokenSource::open(std::vector<fs::path>{text.path}, {.sequence = sequence, .vocabulary = 257, .seed = 3});
+      TokenSource::open(std::vector<fs::path>{text.path}, {.sequence = masked_length, .vocabulary = 257, .seed = 3});
   for (std::int64_t i = source->windows(); i < 2 * source->windows(); ++i)
     if (source->window(i) == source->window(0)) again = i;
   REQUIRE(again > 0);
@@ -121,11 +121,11 @@ TEST_CASE("a sample that comes again is masked anew, by the token that is asked 
   int masks = 0;
   for (const std::int32_t token : inputs(*batches, 0, 0, 1)) masks += token == 7 ? 1 : 0;
   CHECK(masks >= 2);
-  CHECK(masks <= masked_tokens(sequence));
+  CHECK(masks <= masked_tokens(masked_length));
 }
 
 TEST_CASE("a mask token outside the vocabulary is refused") {
-  const Text text;
+  const MaskedText text;
   const auto data = open(text, {.mask_token = 257});
   REQUIRE_FALSE(data.has_value());
   CHECK(data.error().message == "the mask token 257 is outside the vocabulary of 257; give one of its tokens");

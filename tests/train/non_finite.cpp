@@ -15,6 +15,7 @@
 #include <galvatron/train/compiled.hpp>
 
 #include "toy.hpp"
+#include "toy_mixed.hpp"
 
 using namespace galvatron;
 using namespace galvatron::train;
@@ -73,6 +74,13 @@ TEST_CASE("the step, the layer and the rank are named") {
               "the output of layer 2 (blocks are layers 1 to 4) on rank 0");
   check_found(four, model, broken(3, ParameterName::norm2_beta, nan),
               "the output of layer 3 (blocks are layers 1 to 4) on rank 2");
+  // A router whose scores are no numbers still chooses experts.
+  const ModelSpec experts = toy::experts(4);
+  const Plan spread = toy::uniform(experts, 1, {.data = 4, .expert = 4}, 1, ScheduleKind::one_f_one_b);
+  check_found(toy::single_rank(experts), experts, broken(2, ParameterName::router, nan),
+              "the output of layer 2 (blocks are layers 1 to 4) on rank 0");
+  check_found(spread, experts, broken(2, ParameterName::router, nan),
+              "the output of layer 2 (blocks are layers 1 to 4) on rank 0");
 }
 
 TEST_CASE("steps are left out when asked, and change nothing") {

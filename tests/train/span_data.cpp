@@ -23,13 +23,13 @@ constexpr std::int64_t target = 32;
 constexpr std::int64_t samples = 100;
 constexpr std::int64_t vocabulary = 280;
 
-struct Text {
+struct SpanText {
   fs::path path = fs::temp_directory_path() / ("galvatron_spans_" + std::to_string(::getpid()) + ".txt");
-  Text() {
+  SpanText() {
     std::ofstream file(path, std::ios::binary);
     for (int i = 0; i < 4000; ++i) file.put(static_cast<char>('a' + i * i % 23));
   }
-  ~Text() { fs::remove(path); }
+  ~SpanText() { fs::remove(path); }
 };
 
 ModelSpec toy_model(std::int64_t tokens = vocabulary) {
@@ -43,7 +43,7 @@ ModelSpec toy_model(std::int64_t tokens = vocabulary) {
                     .target = target});
 }
 
-Result<Data> open(const Text& text, std::uint64_t seed, std::int64_t tokens = vocabulary,
+Result<Data> open(const SpanText& text, std::uint64_t seed, std::int64_t tokens = vocabulary,
                   std::int64_t sequence = source) {
   return Data::open(std::vector<fs::path>{text.path}, toy_model(tokens), {.sequence = sequence, .seed = seed});
 }
@@ -93,7 +93,7 @@ TEST_CASE("spans take 15 of 100 tokens, and a text becomes as long as the encode
 }
 
 TEST_CASE("what the encoder and the targets have together is the text") {
-  const Text text;
+  const SpanText text;
   const auto data = open(text, 3);
   REQUIRE(data.has_value());
   const auto batches = data->batches(samples);
@@ -144,7 +144,7 @@ TEST_CASE("what the encoder and the targets have together is the text") {
 }
 
 TEST_CASE("any part of any batch is cut alike, whoever asks, and anew with another seed") {
-  const Text text;
+  const SpanText text;
   const auto data = open(text, 3);
   const auto batches = data->batches(samples);
   const auto all = inputs(*batches, 2);
@@ -158,7 +158,7 @@ TEST_CASE("any part of any batch is cut alike, whoever asks, and anew with anoth
 }
 
 TEST_CASE("sequences without spans and vocabularies without tokens for them are refused") {
-  const Text text;
+  const SpanText text;
   CHECK(open(text, 0, vocabulary, 2).error().message ==
         "an encoder-decoder model is trained on sequences of at least 3 tokens, not 2");
   CHECK(open(text, 0, 3, 32).error().message ==

@@ -33,13 +33,8 @@ struct Batch {
   LshOptions lsh{};                                             ///< of layers with compressed dispatch
 };
 
-/// What one rank does and keeps for one layer.
-struct LayerCounts {
-  op::WorkList forward;      ///< one micro-batch
-  op::WorkList backward;     ///< one micro-batch, with recomputation and ZeRO-2/3 traffic, but for `weights`
-  op::WorkList weights;      ///< one micro-batch: the second part of a backward that is split, else nothing
-  op::WorkList synchronise;  ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
-  op::WorkList update;       ///< once an iteration: gradient norm, AdamW, parameter gathering
+/// What one rank keeps for one layer.
+struct LayerBytes {
   Bytes states;              ///< parameters, gradients, optimizer states
   Bytes stash;               ///< kept from forward to backward for each micro-batch in flight, the input included
   Bytes deferred;            ///< kept besides from the first part of a split backward to the second
@@ -50,18 +45,10 @@ struct LayerCounts {
   Bytes forward_workspace;   ///< transient peak of forward
   Bytes backward_workspace;  ///< transient peak of backward beyond the output's gradient, which it transforms in place
                              ///< and which grows where the input is larger
-  Bytes weights_workspace;   ///< transient peak of `weights`
-  bool overlaps_data = false;    ///< traffic of ZeRO runs beside computation: gradients and parameters of an iteration
-  bool streams = false;          ///< and those of each micro-batch (ZeRO-2/3)
-  bool overlaps_tensor = false;  ///< messages of tensor parallelism run beside the products (RuntimeTraits)
+  Bytes weights_workspace;   ///< transient peak of the second part of a split backward
 
   /// This and `other`, another part of the same layer, together.
-  constexpr void add(const LayerCounts& other) {
-    forward.append(other.forward);
-    backward.append(other.backward);
-    weights.append(other.weights);
-    synchronise.append(other.synchronise);
-    update.append(other.update);
+  constexpr void add(const LayerBytes& other) {
     states += other.states;
     stash += other.stash;
     deferred += other.deferred;
@@ -71,6 +58,28 @@ struct LayerCounts {
     forward_workspace += other.forward_workspace;
     backward_workspace += other.backward_workspace;
     weights_workspace += other.weights_workspace;
+  }
+};
+
+/// What one rank does and keeps for one layer.
+struct LayerCounts : LayerBytes {
+  op::WorkList forward;          ///< one micro-batch
+  op::WorkList backward;         ///< one micro-batch, with recomputation and ZeRO-2/3 traffic, but for `weights`
+  op::WorkList weights;          ///< one micro-batch: the second part of a backward that is split, else nothing
+  op::WorkList synchronise;      ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
+  op::WorkList update;           ///< once an iteration: gradient norm, AdamW, parameter gathering
+  bool overlaps_data = false;    ///< traffic of ZeRO runs beside computation: gradients and parameters of an iteration
+  bool streams = false;          ///< and those of each micro-batch (ZeRO-2/3)
+  bool overlaps_tensor = false;  ///< messages of tensor parallelism run beside the products (RuntimeTraits)
+
+  /// This and `other`, another part of the same layer, together.
+  constexpr void add(const LayerCounts& other) {
+    LayerBytes::add(other);
+    forward.append(other.forward);
+    backward.append(other.backward);
+    weights.append(other.weights);
+    synchronise.append(other.synchronise);
+    update.append(other.update);
     overlaps_data |= other.overlaps_data;
     streams |= other.streams;
     overlaps_tensor |= other.overlaps_tensor;

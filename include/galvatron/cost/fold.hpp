@@ -21,6 +21,10 @@
 
 namespace galvatron::cost::detail {
 
+/// Steps of a layer that are counted: those of its experts, with the router and the exchange, depend on the degrees of
+/// experts, the others do not.
+enum class Steps { all, experts, others };
+
 class Fold {
  public:
   constexpr Fold(const program::LayerProgram& program, const StrategySpec& spec, const Batch& batch)
@@ -33,16 +37,18 @@ class Fold {
     if (is_end()) stores_.emplace(Stores{store_of(ParameterPart::table), store_of(ParameterPart::rest)});
   }
 
-  [[nodiscard]] constexpr LayerCounts passes() const {
+  /// All bytes, and the work of some steps.
+  [[nodiscard]] constexpr LayerCounts passes(Steps counted = Steps::all) const {
     LayerCounts out;
     const std::int64_t sequence = shape_.batch.sequence;
     out.input = shape_.local_bytes(layer_.input_elements(sequence));
     out.activation = shape_.local_bytes(layer_.output_elements(sequence));
     out.pass_through = shape_.local_bytes(layer_.pass_through_elements(sequence));
     if (layer_.keeps_unread()) out.stash += shape_.local_bytes(layer_.before(layer_.place.arrives).elements(sequence));
-    add(program::Phase::forward, out.forward, out.forward, out.forward_workspace);
-    add(program::Phase::backward, out.backward, defers_in_place_ ? out.weights : out.backward, out.backward_workspace);
-    add(program::Phase::weights, out.weights, out.weights, out.weights_workspace);
+    add(counted, program::Phase::forward, out.forward, out.forward, out.forward_workspace);
+    add(counted, program::Phase::backward, out.backward, defers_in_place_ ? out.weights : out.backward,
+        out.backward_workspace);
+    add(counted, program::Phase::weights, out.weights, out.weights, out.weights_workspace);
     if (defers_in_place_) out.weights_workspace = out.backward_workspace;
     // The gradient of a bundle that changes its size from behind the layer to before it may have to move.
     if (out.input != out.activation)
@@ -69,9 +75,7 @@ class Fold {
     op::WorkList steps;
     for (const program::Phase phase : {program::Phase::forward, program::Phase::backward})
       for (const Step& step : p_.steps(phase))
-        if (step.code == Code::exchange_counts || step.code == Code::exchange_forward ||
-            step.code == Code::exchange_backward)
-          add(step, steps);
+        if (exchanges(step.code)) add(step, steps);
     op::WorkList out;
     for (const op::Work& work : steps)
       if (is_communication(work.kind)) out.push(work);
@@ -95,10 +99,53 @@ class Fold {
   [[nodiscard]] constexpr bool is_end() const { return layer_.kind != LayerKind::block; }
   [[nodiscard]] constexpr std::int64_t of(program::ExtentId extent) const { return values_(extent); }
 
+  static constexpr bool exchanges(Code code) {
+    switch (code) {
+      case Code::exchange_counts:
+      case Code::exchange_forward:
+      case Code::exchange_backward:
+      case Code::compress:
+      case Code::compressed_forward:
+      case Code::compressed_backward:
+      case Code::compress_gradient:
+      case Code::decompress:
+      case Code::decompress_gradient:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  static constexpr bool is_of_experts(Code code) {
+    switch (code) {
+      case Code::route:
+      case Code::exchange_counts:
+      case Code::experts_forward:
+      case Code::exchange_forward:
+      case Code::experts_backward:
+      case Code::exchange_backward:
+      case Code::route_backward:
+      case Code::compress:
+      case Code::exchange_bounds:
+      case Code::bucket_means:
+      case Code::compress_gradient:
+      case Code::decompress:
+      case Code::decompress_gradient:
+      case Code::bucket_weights_back:
+      case Code::residual_gradient:
+      case Code::compressed_forward:
+      case Code::compressed_backward:
+        return true;
+      default:
+        return false;
+    }
+  }
   // Other trainers divide one backward pass where weight gradients are deferred.
   /// @param weights  takes the gradients of weights
-  constexpr void add(program::Phase phase, op::WorkList& out, op::WorkList& weights, Bytes& workspace) const {
+  constexpr void add(Steps counted, program::Phase phase, op::WorkList& out, op::WorkList& weights,
+                     Bytes& workspace) const {
     for (const Step& step : p_.steps(phase)) {
+      if (counted != Steps::all && is_of_experts(step.code) != (counted == Steps::experts)) continue;
       add(step, step.code == Code::weight_gradient || step.code == Code::bias_gradient ? weights : out);
       if (!is_end()) continue;
       // What ZeRO gathers lies beside the frame.

@@ -62,8 +62,10 @@ class LayerPrograms {
 /// The passes of a layer: arithmetic, messages around it, activations. Of a block they are the same for all stages of
 /// ZeRO; of an embedding and a head they are everything that layer_counts has.
 /// @param program  the layer's under the strategy
-constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, const program::LayerProgram& program) {
-  return detail::Fold(program, spec, batch).passes();
+/// @param counted  steps whose work is counted; bytes are those of all
+constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, const program::LayerProgram& program,
+                                  detail::Steps counted = detail::Steps::all) {
+  return detail::Fold(program, spec, batch).passes(counted);
 }
 
 /// What the parameters of a block add to its passes: states, traffic of parameters and gradients, room for them. The

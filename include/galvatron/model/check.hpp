@@ -97,9 +97,9 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
     return "the widths of latent attention belong to a layer that has it.";
   }
   if (!within(layer.ffn, model_limits::ffn)) return "the width of the MLP is from 1 to 1048576.";
-  if (layer.experts != 0 &&
-      (!within(layer.experts, model_limits::experts) || !within(layer.active_experts, layer.experts)))
-    return "experts are 1 to 4096, and a token goes to 1 of them to all.";
+  if (layer.experts != 0 && !within(layer.experts, model_limits::experts)) return "a layer has 1 to 4096 experts.";
+  if (layer.experts != 0 && !within(layer.active_experts, layer.experts))
+    return "a token goes to one expert at least, and to no more than there are.";
   if (layer.experts > 0 && layer.experts * layer.ffn > model_limits::experts_ffn)
     return "experts times their width is at most 16777216.";
   if (layer.experts != 0)

@@ -125,9 +125,8 @@ constexpr forward::Tensor experts(forward::Builder& b, const LayerSpec& l, forwa
   const bool has_bias = l.router.kind == RouterKind::sigmoid;
   const forward::Tensor y =
       b.experts(n, router, in, out, has_bias ? b.choice_bias(ParameterName::router_bias, l.experts) : forward::Weight{},
-                l.router.residual_gain
-                    ? b.vector(ParameterName::residual_gain, forward::Builder::whole(l.experts), ParameterInit::one)
-                    : forward::Weight{});
+                l.router.residual_gain ? b.vector(ParameterName::residual_gain, forward::Builder::whole(l.experts))
+                                       : forward::Weight{});
   if (l.shared_ffn == 0) return y;
   const forward::Width f = forward::Builder::split(l.shared_ffn);
   const forward::Tensor u =

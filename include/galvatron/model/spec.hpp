@@ -99,7 +99,8 @@ struct RouterSpec {
   DropOrder drops = DropOrder::position;
   double jitter = 0;           ///< in training what the router and the experts get is multiplied by noise, uniform in
                                ///< (1 - jitter, 1 + jitter) (Fedus et al., 2021; as Hugging Face's Mixtral has it)
-  bool residual_gain = false;  ///< an expert that gets means of tokens has a gain of their distances from the means
+  bool residual_gain = false;  ///< of an expert that gets means of tokens: what it adds of their distances from them is
+                               ///< learned, and nothing at first
 
   friend constexpr bool operator==(const RouterSpec&, const RouterSpec&) = default;
   [[nodiscard]] constexpr bool has_losses() const { return balance_loss > 0 || z_loss > 0; }

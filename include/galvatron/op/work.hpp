@@ -78,6 +78,12 @@ class WorkList {
   constexpr void append(const WorkList& other) {
     for (const Work& work : other) push(work);
   }
+  /// The same where one in `executions` writes the gradients of weights that some executions write.
+  constexpr void write_one_in(std::int32_t executions) {
+    for (int i = 0; i < size_; ++i)
+      if (Work& work = slots_[static_cast<std::size_t>(i)].work; work.writes_one_in != 0)
+        work.writes_one_in = executions;
+  }
   [[nodiscard]] constexpr const Slot* begin() const { return slots_.data(); }
   [[nodiscard]] constexpr const Slot* end() const { return slots_.data() + size_; }
   [[nodiscard]] constexpr int size() const { return size_; }

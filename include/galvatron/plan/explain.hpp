@@ -137,7 +137,8 @@ inline std::vector<ExpertRun> expert_runs(const Plan& plan, const ModelSpec& mod
       ExpertRun& run = out.back();
       if (run.last + 1 == i && run.layer->experts == layer.experts &&
           run.layer->active_experts == layer.active_experts && run.spec.expert == spec.expert &&
-          run.spec.etp() == spec.etp() && run.spec.exchanges_tokens() == spec.exchanges_tokens()) {
+          run.spec.etp() == spec.etp() && run.spec.dispatch == spec.dispatch &&
+          run.spec.exchanges_tokens() == spec.exchanges_tokens()) {
         run.last = i;
         continue;
       }
@@ -155,7 +156,10 @@ inline std::string experts_text(const ExpertRun& run) {
                  spec.expert == 1
                      ? "every rank has all"
                      : text_of("ep", spec.expert, ", so that a rank has ", run.layer->experts / spec.expert),
-                 cut, spec.exchanges_tokens() ? "" : ", and no tokens are exchanged");
+                 cut,
+                 spec.compresses_tokens()  ? "; tokens that hash alike go there as their mean (lsh)"
+                 : spec.exchanges_tokens() ? ""
+                                           : ", and no tokens are exchanged");
 }
 
 /// What experts cost: where they lie, the messages of their tokens, and what the stated imbalance adds.

@@ -44,7 +44,7 @@ struct FrozenPlan {
   Precision moments = Precision::fp32;
   bool overlap = true;
   double expert_imbalance = program::default_expert_imbalance;
-  LshOptions lsh;
+  LshOptions lsh{};
   std::array<PlanStage, Stages> stages{};
   std::array<FrozenRun, Runs> runs{};
   StrategySpec embedding;

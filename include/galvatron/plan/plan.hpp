@@ -80,7 +80,7 @@ struct Plan {
   Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
   bool overlap = true;  ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
-  LshOptions lsh;                                               ///< of layers with compressed dispatch
+  LshOptions lsh{};                                             ///< of layers with compressed dispatch
   std::vector<PlanStage> stages;
   std::vector<StrategySpec> layers;  ///< of every block
   StrategySpec embedding;            ///< on the ranks of the first stage

@@ -35,7 +35,8 @@ struct Case {
   Problem problem;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::vector<StrategySpec> specs;
-  std::vector<int> order;  ///< the layer of the model that each layer of the problem is; empty: the same
+  std::vector<std::vector<int>> same;  ///< of each type, the tag that stands for one; empty: each for itself
+  std::vector<int> order;              ///< the layer of the model that each layer of the problem is; empty: the same
 
   [[nodiscard]] constexpr int layer(int index) const { return order.empty() ? index : nth(order, index); }
   [[nodiscard]] constexpr int stages() const { return problem.stages(); }
@@ -170,7 +171,12 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
   for (const cost::LayerPrograms& kind : kinds.programs) {
     ChoiceMaker make_choice(kind, options.space, batch, cluster, prices);
     LayerType& type = p.types.emplace_back();
+    std::vector<int>& same = out.same.emplace_back();
+    if (kind.layer().experts == 0)
+      for (const std::array<int, 2>& first : setting.same)
+        same.push_back(first[kind.layer().kind == LayerKind::block ? 0 : 1]);
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
+      if (!same.empty() && same[i] != static_cast<int>(i)) continue;
       const std::optional<Choice> choice = make_choice(setting.specs[i]);
       if (!choice) continue;
       type.push_back(*choice);
@@ -236,7 +242,7 @@ inline std::vector<StrategySpec> strategies_of(const Case& c, const Assignment& 
     nth(out, c.layer(layer)) = nth(c.specs, c.problem.choice(layer, nth(plan.choice, layer)).tag);
   const auto like = [](StrategySpec end, const StrategySpec& block) {
     end.recompute = block.recompute;
-    return end == block;
+    return end.without_experts() == block.without_experts();
   };
   StrategySpec& embedding = out.front();
   StrategySpec& head = out.back();

@@ -11,6 +11,7 @@
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/layer_pricer.hpp>
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
@@ -28,6 +29,8 @@ struct StageSetting {
   int stages = 1;
   int ranks = 1;  // of a stage
   std::vector<StrategySpec> specs;
+  std::vector<std::array<int, 2>>
+      same;                           // of each spec the first that is the same for a block without experts, for ends
   std::vector<int> layout;            // of each spec
   std::vector<StrategySpec> like;     // a spec of each layout
   std::vector<cost::Relayout> moves;  // all that differ
@@ -38,7 +41,14 @@ struct StageSetting {
   constexpr StageSetting(int stage_count, int stage_ranks, std::vector<StrategySpec> candidates)
       : stages(stage_count), ranks(stage_ranks), specs(std::move(candidates)) {
     std::vector<ActivationLayout> layouts;
+    std::array<std::array<int, 4 * recompute_kinds.size()>, 2> first{};  // from 1, of specs with the layout of the last
     for (const StrategySpec& spec : specs) {
+      if (same.empty() || !(spec.layout_degrees() == specs[same.size() - 1].layout_degrees())) first = {};
+      const int zero = spec.zero * static_cast<int>(recompute_kinds.size());
+      std::array<int*, 2> firsts{&nth(first[0], zero + static_cast<int>(spec.recompute)), &nth(first[1], zero)};
+      for (int* of : firsts)
+        if (*of == 0) *of = static_cast<int>(same.size()) + 1;
+      same.push_back({*firsts[0] - 1, *firsts[1] - 1});
       const ActivationLayout wanted = activation_layout(spec, 0, 1, 1);
       std::size_t at = layouts.size();  // most have the layout of the one before
       while (at > 0 && !(layouts[at - 1] == wanted)) --at;
@@ -80,15 +90,17 @@ constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec
           std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
 }
 
-/// Makes the choices of one kind of layers. Strategies of a block with the same degrees, one after the other, share
-/// most of what is to be counted and priced: of ZeRO its passes depend on whether micro-batches add weight gradients or
-/// write them, and its parameters do not depend on recomputation, nor does anything of an embedding and a head.
+/// Makes the choices of one kind of layers.
 class ChoiceMaker {
  public:
   /// @param programs  of the layer under all strategies that it is asked about
   constexpr ChoiceMaker(const cost::LayerPrograms& programs, const Space& space, const cost::Batch& batch,
                         const Cluster& cluster, cost::WorkPrices& prices)
-      : programs_(programs), space_(space), batch_(batch), cluster_(cluster), prices_(prices) {}
+      : layer_(programs.layer()),
+        space_(space),
+        batch_(batch),
+        cluster_(cluster),
+        price_(programs, batch, cluster, prices) {}
 
   /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
   /// this one.
@@ -98,29 +110,26 @@ class ChoiceMaker {
       degrees_ = degrees;
       fits_ = is_fit(layer_, spec, batch_.microbatch, batch_.sequence) &&
               !divides_samples_instead(spec, layer_, space_, batch_) && has_countable_bytes(spec);
-      passes_ = {};
-      parameters_ = {};
     }
     if (!fits_) return std::nullopt;
-    const bool is_block = layer_.kind == LayerKind::block;
-    const int writes = spec.zero >= 2 && batch_.microbatches > 1 ? 1 : 0;  // of one micro-batch, all do
-    std::optional<Part>& passes = nth(passes_, is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero);
-    if (!passes) passes = part_of(cost::pass_counts(spec, batch_, programs_.of(spec, batch_)), spec);
-    if (!is_block) return choice_of(*passes, Part());
-    const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
-    std::optional<Part>& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
-    if (!parameters) parameters = part_of(cost::parameter_counts(spec, batch_, programs_.of(spec, batch_)), spec);
-    return choice_of(*passes, *parameters);
+    const auto [prices, bytes] = price_(spec);
+    const cost::LayerSeconds seconds = cost::layer_seconds(prices, cluster_);
+    return Choice{.forward = seconds.forward.value,
+                  .backward = seconds.backward.value,
+                  .weights = seconds.weights.value,
+                  .synchronise = seconds.synchronise.value,
+                  .update = seconds.update.value,
+                  .states = bytes.states.count,
+                  .stash = bytes.stash.count,
+                  .deferred = bytes.deferred.count,
+                  .forward_workspace = bytes.forward_workspace.count,
+                  .backward_workspace = max(bytes.backward_workspace, bytes.weights_workspace - bytes.activation).count,
+                  .input = bytes.input.count,
+                  .activation = bytes.activation.count,
+                  .pass_through = bytes.pass_through.count};
   }
 
  private:
-  // The passes of a layer or its parameters.
-  struct Part {
-    cost::LayerPrices prices;
-    Choice bytes;  // its seconds are not set
-    std::int64_t weights_workspace = 0;
-  };
-
   // Whether 64 bits count the bytes of the largest tensor of a rank, which no device has anyway.
   [[nodiscard]] constexpr bool has_countable_bytes(const StrategySpec& spec) const {
     const std::int64_t widest =
@@ -129,44 +138,14 @@ class ChoiceMaker {
     const double tokens = static_cast<double>(samples) * static_cast<double>(batch_.sequence);
     return tokens * static_cast<double>(widest) < 0x1p56;
   }
-  [[nodiscard]] constexpr Part part_of(const cost::LayerCounts& counts, const StrategySpec& spec) const {
-    return {.prices = cost::layer_prices(counts, spec, cluster_, prices_),
-            .bytes = {.states = counts.states.count,
-                      .stash = counts.stash.count,
-                      .deferred = counts.deferred.count,
-                      .forward_workspace = counts.forward_workspace.count,
-                      .backward_workspace = counts.backward_workspace.count,
-                      .input = counts.input.count,
-                      .activation = counts.activation.count,
-                      .pass_through = counts.pass_through.count},
-            .weights_workspace = counts.weights_workspace.count};
-  }
-  [[nodiscard]] constexpr Choice choice_of(const Part& passes, const Part& parameters) const {
-    const cost::LayerSeconds seconds = cost::layer_seconds(passes.prices + parameters.prices, cluster_);
-    Choice choice = passes.bytes;
-    choice.forward = seconds.forward.value;
-    choice.backward = seconds.backward.value;
-    choice.weights = seconds.weights.value;
-    choice.synchronise = seconds.synchronise.value;
-    choice.update = seconds.update.value;
-    choice.states += parameters.bytes.states;
-    choice.forward_workspace += parameters.bytes.forward_workspace;
-    choice.backward_workspace = std::max(passes.bytes.backward_workspace + parameters.bytes.backward_workspace,
-                                         passes.weights_workspace + parameters.weights_workspace - choice.activation);
-    return choice;
-  }
 
-  const cost::LayerPrograms& programs_;
-  const LayerSpec& layer_ = programs_.layer();
+  const LayerSpec& layer_;
   const Space& space_;
   const cost::Batch& batch_;
   const Cluster& cluster_;
-  cost::WorkPrices& prices_;
-  StrategySpec degrees_{.tensor = 0};  // of the parts
+  cost::LayerPricer price_;
+  StrategySpec degrees_{.tensor = 0};  // of which the layer fits, or not
   bool fits_ = false;
-  // By what is recomputed, and whether all micro-batches write weight gradients; ends: by ZeRO.
-  std::array<std::optional<Part>, std::max<std::size_t>(2 * recompute_kinds.size(), 4)> passes_{};
-  std::array<std::optional<Part>, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
 };
 
 }  // namespace galvatron::search::detail

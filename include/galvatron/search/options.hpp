@@ -64,7 +64,7 @@ struct SearchOptions {
 
 /// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
 /// is too long, micro-batches that do not divide the batch, no time, forced degrees that do not divide the
-/// devices, no effort, no schedule or none that the space's trainer has.
+/// devices or experts, no effort, no schedule or none that the space's trainer has.
 inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
   const auto refused = [](const auto&... parts) { return usage_error(text_of(parts...)); };
   if (model.blocks.empty()) return refused("the model ", model.name, " has no layers");
@@ -78,7 +78,14 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
                    " tokens; leave the sequence out");
   if (options.sequence < 1 || options.sequence > model.positions())
     return refused(sequence, model.name, " takes 1 to ", model.positions());
-  for (const LayerSpec& block : model.blocks) options.space.experts = std::max(options.space.experts, block.experts);
+  const int experts = options.space.expert.forced;
+  for (const LayerSpec& block : model.blocks) {
+    options.space.experts = std::max(options.space.experts, block.experts);
+    if (experts > 0 && block.experts % experts != 0)
+      return refused("--space ep=", experts, " does not divide the ", block.experts, " experts of ", model.name);
+  }
+  if (experts > 1 && options.space.experts == 0)
+    return refused("--space ep=", experts, ": ", model.name, " has no experts");
   for (const LayerSpec& block : model.blocks)
     for (const TokenRatio& ratio : {block.tokens, block.memory, block.target})
       if (!ratio.divides(options.sequence))

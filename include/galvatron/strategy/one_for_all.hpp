@@ -64,7 +64,7 @@ constexpr bool torchtitan_has_experts(const StrategySpec& spec) {
 ///     hetu        no ZeRO 1; tensor ranks or Ulysses'
 constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages, Precision precision) {
   if (trainer == OneForAll::no) return true;
-  if (spec.strided) return false;
+  if (spec.strided || spec.compresses_tokens()) return false;
   switch (trainer) {
     case OneForAll::torchtitan: {
       if (spec.tensor > 1 && spec.sequence != SequenceKind::megatron) return false;

@@ -1,4 +1,4 @@
 // The planning program with the search of galvatron::planner, which it does not compile.
-#include <galvatron/search/compiled.hpp>
+#include <galvatron/plan/compiled.hpp>
 
 #include "planner.cpp"

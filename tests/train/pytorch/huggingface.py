@@ -1,6 +1,6 @@
-"""Makes tiny random checkpoints of GPT-2, Llama and mixtures of experts with Hugging Face transformers and writes, beside this file, what
-tests/train/huggingface.cpp compares galvatron with: the checkpoints as save_pretrained() leaves them, and the mean
-cross-entropy of tokens that the models give, in float64.
+"""Makes tiny random checkpoints of GPT-2, Llama and mixtures of experts with Hugging Face transformers and writes, beside
+this file, what tests/train/huggingface.cpp compares galvatron with: the checkpoints as save_pretrained() leaves them, the
+mean cross-entropy of tokens that the models give, in float64, and its gradients as checkpoints of the same names.
 
     python tests/train/pytorch/huggingface.py       needs torch, safetensors and transformers
 """
@@ -37,9 +37,20 @@ def randomise(model):
 
 def loss_of(model, vocabulary):
     batch = tokens(vocabulary)
+    logits = model.double()(input_ids=batch[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def save_gradients(model, vocabulary, name):
+    """Of all parameters; the model's own values are lost."""
+    model.zero_grad()
+    loss_of(model, vocabulary).backward()
     with torch.no_grad():
-        logits = model.double()(input_ids=batch[:, :-1]).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).item()
+        for parameter in model.parameters():
+            parameter.copy_(parameter.grad)
+    model.float().save_pretrained(HERE / "gradients" / name)
+    for file in (HERE / "gradients" / name).glob("*.json"):
+        file.unlink()
 
 
 def balance_loss_of(model, vocabulary):
@@ -101,14 +112,15 @@ def main():
         randomise(model)
         model.eval()
         save(model, name, max_shard_size=shard)
-        losses[name] = loss_of(model, config.vocab_size)
+        losses[name] = loss_of(model, config.vocab_size).item()
+        save_gradients(model, config.vocab_size, name)
         if name == "llama":  # the same in 16 bits
             half = kind(config)
             randomise(half)
             with torch.no_grad():
                 for parameter in half.parameters():
                     parameter.copy_(parameter.half().float())
-            losses["llama-f16"] = loss_of(half.eval(), config.vocab_size)
+            losses["llama-f16"] = loss_of(half.eval(), config.vocab_size).item()
             save(half.half(), "llama-f16")
     for name, config, kind in mixtures():
         model = kind(config)
@@ -118,9 +130,10 @@ def main():
         save(model, name)
         if name in ("mixtral", "qwen3_moe"):  # all experts in one tensor
             save(model, name + "-together", save_original_format=False)
-        losses[name] = loss_of(model, config.vocab_size)
+        losses[name] = loss_of(model, config.vocab_size).item()
         if name == "qwen2_moe":
             balance = balance_loss_of(model, config.vocab_size)
+        save_gradients(model, config.vocab_size, name)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     (HERE / "losses.json").write_text(
         json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "balance_loss_of_qwen2_moe": balance,

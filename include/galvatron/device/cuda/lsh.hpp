@@ -169,9 +169,9 @@ struct CombineBucketsBackward {
     for (std::int64_t choice = token * b.active; choice < (token + 1) * b.active; ++choice) {
       const std::int64_t bucket = bucket_of(b, places, choice);
       if (bucket < 0) continue;
-      const float g = gain_of(b, gain, bucket);
-      const float weight = g * (weights != nullptr ? weights[choice] : 1.0F);
       const auto count = static_cast<float>(b.begins.data[bucket + 1] - b.begins.data[bucket]);
+      const float g = count > 1 ? gain_of(b, gain, bucket) : 0;  // a row alone is its mean: both terms are the same
+      const float weight = g * (weights != nullptr ? weights[choice] : 1.0F);
       Pack<T> packs[3];  // of dy, dc and s
       const auto row_of = [&](int p) {
         return RestOfRow<T>{(p == 0 ? dy + token * width : (p == 1 ? dc : s) + bucket * width) + at, width - at};

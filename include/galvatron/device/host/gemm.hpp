@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -62,8 +63,7 @@ struct Operands {
 };
 
 /// The implementation that oneDNN chooses; dnnl_unimplemented when it has none on this processor.
-inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_engine_t engine, Description& out,
-                              dnnl_scratchpad_mode_t scratchpad = dnnl_scratchpad_mode_user) {
+inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_engine_t engine, Description& out) {
   dnnl_matmul_desc_t desc;
   if (const auto status =
           dnnl_matmul_desc_init(&desc, &operands.a, &operands.b, p.bias ? &operands.bias : nullptr, &operands.c);
@@ -72,7 +72,7 @@ inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_e
   Owner<dnnl_primitive_attr_t, dnnl_primitive_attr_destroy> attributes;
   Owner<dnnl_post_ops_t, dnnl_post_ops_destroy> after;
   check(dnnl_primitive_attr_create(attributes.out()), "attributes");
-  check(dnnl_primitive_attr_set_scratchpad_mode(attributes.get(), scratchpad), "scratchpad mode");
+  check(dnnl_primitive_attr_set_scratchpad_mode(attributes.get(), dnnl_scratchpad_mode_user), "scratchpad mode");
   if (p.accumulate) {
     check(dnnl_post_ops_create(after.out()), "post-ops");
     check(dnnl_post_ops_append_sum(after.get(), 1.0F), "sum post-op");
@@ -110,34 +110,6 @@ class Kernel {
   std::array<dnnl_exec_arg_t, 5> arguments_{};
 };
 
-/// A product of any number of rows: m, of tn k.
-class KernelOfRows {
- public:
-  KernelOfRows(const Product& of_any, const Description& description) : of_any_(of_any) {
-    check(dnnl_primitive_create(primitive_.out(), description.get()), "primitive");
-  }
-  void execute(dnnl_engine_t engine, dnnl_stream_t stream, std::int64_t rows, const void* a, const void* b, void* c) {
-    Product product = of_any_;
-    rows_of(product) = rows;
-    const Operands operands(product, product.m);
-    const std::array<const dnnl_memory_desc_t*, 3> descs{&operands.a, &operands.b, &operands.c};
-    const std::array<void*, 3> data{const_cast<void*>(a), const_cast<void*>(b), c};
-    constexpr std::array<int, 3> names{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
-    std::array<Owner<dnnl_memory_t, dnnl_memory_destroy>, 3> memories;
-    std::array<dnnl_exec_arg_t, 3> arguments{};
-    for (std::size_t i = 0; i < memories.size(); ++i) {
-      check(dnnl_memory_create(memories[i].out(), descs[i], engine, data[i]), "memory");
-      arguments[i] = {names[i], memories[i].get()};
-    }
-    check(dnnl_primitive_execute(primitive_.get(), stream, 3, arguments.data()), "execution");
-  }
-  static std::int64_t& rows_of(Product& product) { return product.kind == op::Kind::gemm_tn ? product.k : product.m; }
-
- private:
-  Product of_any_;
-  Owner<dnnl_primitive_t, dnnl_primitive_destroy> primitive_;
-};
-
 class Products {
  public:
   explicit Products(View<std::byte> scratch) : scratch_(scratch) {
@@ -171,23 +143,42 @@ class Products {
     }
   }
 
-  /// The same for a product without a bias whose rows (m, of tn k) are other ones every time.
+  /// The same for a product without a bias whose rows (m, of tn k) are other ones every time: in runs of few different
+  /// lengths, whose kernels are made once and kept.
   void multiply_rows(Product product, const void* a, const void* b, void* c) {
-    const std::int64_t rows = std::exchange(KernelOfRows::rows_of(product), DNNL_RUNTIME_DIM_VAL);
-    auto found = of_rows_.find(product);
-    if (found == of_rows_.end()) {
-      Description description;
-      check(describe(product, Operands(product, product.m), engine_.get(), description, dnnl_scratchpad_mode_library),
-            to_string(product).c_str());
-      found = of_rows_.emplace(product, KernelOfRows(product, description)).first;
+    const bool sums = product.kind == op::Kind::gemm_tn;
+    const std::int64_t e = element_bytes(product.operands);
+    const std::int64_t a_step = (sums ? product.m : product.k) * e;
+    const std::int64_t b_step = sums ? product.n * e : 0;
+    const std::int64_t c_step = sums ? 0 : product.n * element_bytes(product.result);
+    std::int64_t& run = sums ? product.k : product.m;
+    const auto* from_a = static_cast<const std::byte*>(a);
+    const auto* from_b = static_cast<const std::byte*>(b);
+    auto* to = static_cast<std::byte*>(c);
+    for (std::int64_t rows = run; rows > 0; rows -= run) {
+      run = run_of(rows);
+      multiply(product, from_a, from_b, nullptr, to);
+      product.accumulate |= sums;
+      from_a += run * a_step;
+      from_b += run * b_step;
+      to += run * c_step;
     }
-    found->second.execute(engine_.get(), stream_.get(), rows, a, b, c);
   }
 
   /// The rows of a band of that product; `product.m` when it is not cut.
   std::int64_t band_rows(const Product& product) { return bands_of(product).rows; }
 
  private:
+  /// The longest run of at most `rows` among few lengths: up to 7, multiples of 8 up to 128, and then those with 4
+  /// binary places, 8 for each power of two. A kernel for any number of rows (DNNL_RUNTIME_DIM_VAL) takes up to three
+  /// times as long as one that is made for its number.
+  static constexpr std::int64_t run_of(std::int64_t rows) {
+    if (rows < 8) return rows;
+    const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows)));
+    const std::int64_t unit = std::max<std::int64_t>(power / 8, 8);
+    return rows / unit * unit;
+  }
+
   /// Bands of `rows` rows by the first kernel, a shorter last one by the second.
   struct Bands {
     std::int64_t rows = 0;
@@ -236,7 +227,6 @@ class Products {
   Engine engine_;
   Owner<dnnl_stream_t, dnnl_stream_destroy> stream_;
   std::map<Product, Bands> cache_;
-  std::map<Product, KernelOfRows> of_rows_;
 };
 
 /// codes (n) = x, scaled and rounded to F; returns what they are multiplied with to be x again.

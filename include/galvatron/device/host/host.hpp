@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -144,19 +148,21 @@ class Host {
                     View<const std::int32_t> offsets, View<A> a, In<A> b, View<C> c, bool accumulate = false) {
     using T = std::remove_const_t<A>;
     const bool sums = kind == op::Kind::gemm_tn;  // (rows, n)^T x (rows, k)
-    const int before = omp_get_max_threads();
-    omp_set_num_threads(team_.threads);
-    for (std::int64_t e = 0; e < experts; ++e) {
+    const auto multiply = [&](host::Products& products, std::int64_t e) {
       const std::int64_t first = offsets[e];
       const std::int64_t rows = offsets[e + 1] - first;
       C* const to = c.data + (sums ? e * n * k : first * n);
       if (rows == 0) {
         if (sums && !accumulate) std::fill_n(to, n * k, C{});
-        continue;
+        return;
       }
-      products_.multiply_rows(product_of<T, C>(kind, sums ? n : rows, sums ? k : n, sums ? rows : k, accumulate, false),
-                              a.data + first * (sums ? n : k), b.data + (sums ? first * k : e * n * k), to);
-    }
+      products.multiply_rows(product_of<T, C>(kind, sums ? n : rows, sums ? k : n, sums ? rows : k, accumulate, false),
+                             a.data + first * (sums ? n : k), b.data + (sums ? first * k : e * n * k), to);
+    };
+    if (team_.threads > 1 && experts >= team_.threads) return by_threads(experts, multiply);
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(team_.threads);
+    for (std::int64_t e = 0; e < experts; ++e) multiply(products_, e);
     omp_set_num_threads(before);
   }
   template <class T>
@@ -215,8 +221,31 @@ class Host {
     for (std::int64_t i = 0; i < m * n; ++i) kernels::put(c[i], bias.empty() ? 0.0F : kernels::get(bias[i % n]));
   }
 
+  /// Calls f(products, i) for i from 0 on, each on the next thread that is free, with products of one thread in its
+  /// part of the scratch memory: threads wait for each other once, not in every product.
+  template <class F>
+  void by_threads(std::int64_t count, const F& f) {
+    for (int i = static_cast<int>(products_of_threads_.size()); i < team_.threads; ++i)
+      products_of_threads_.push_back(std::make_unique<host::Products>(team_.scratch_of(i)));
+    std::atomic<std::int64_t> next{0};
+    std::mutex mutex;
+    std::exception_ptr failure;
+    on_threads(team_.threads, [&](int thread) {
+      omp_set_num_threads(1);  // inside this region alone
+      try {
+        for (std::int64_t i = next++; i < count; i = next++)
+          f(*products_of_threads_[static_cast<std::size_t>(thread)], i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failure = std::current_exception();
+      }
+    });
+    if (failure != nullptr) std::rethrow_exception(failure);
+  }
+
   Team team_;
   host::Products products_;
+  std::vector<std::unique_ptr<host::Products>> products_of_threads_;  ///< in whose scratch memory they are
   std::array<double, step_sums> sums_{};
   std::vector<float> loads_;
   float gradient_scale_ = 1.0F;

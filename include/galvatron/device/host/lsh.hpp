@@ -271,17 +271,19 @@ void combine_buckets_backward(const Team& team, const TokenBuckets& b, std::int6
     for (std::int64_t first = 0; first < width; first += bucket_columns) {
       const std::int64_t n = std::min(bucket_columns, width - first);
       float sum[bucket_columns] = {};
-      for_buckets(
-          b, gain, places, token, [&](std::int64_t choice, std::int64_t bucket, float g) GALVATRON_INLINE_LAMBDA {
-            const float weight = g * (weights != nullptr ? weights[choice] : 1.0F);
-            const auto count = static_cast<float>(b.begins[bucket + 1] - b.begins[bucket]);
-            const T* own = dy + token * width + first;
-            const T* of_mean = dc + bucket * width + first;
-            const T* all = s + bucket * width + first;
+      for_buckets(b, gain, places, token,
+                  [&](std::int64_t choice, std::int64_t bucket, float of_bucket) GALVATRON_INLINE_LAMBDA {
+                    const auto count = static_cast<float>(b.begins[bucket + 1] - b.begins[bucket]);
+                    const float g = count > 1 ? of_bucket : 0;  // a row alone is its mean: both terms are the same
+                    const float weight = g * (weights != nullptr ? weights[choice] : 1.0F);
+                    const T* own = dy + token * width + first;
+                    const T* of_mean = dc + bucket * width + first;
+                    const T* all = s + bucket * width + first;
 #pragma omp simd
-            for (std::int64_t i = 0; i < n; ++i)
-              sum[i] += weight * kernels::get(own[i]) + (kernels::get(of_mean[i]) - g * kernels::get(all[i])) / count;
-          });
+                    for (std::int64_t i = 0; i < n; ++i)
+                      sum[i] +=
+                          weight * kernels::get(own[i]) + (kernels::get(of_mean[i]) - g * kernels::get(all[i])) / count;
+                  });
       T* to = dx + token * width + first;
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) kernels::put(to[i], sum[i]);

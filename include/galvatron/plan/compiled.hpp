@@ -1,0 +1,25 @@
+// The search and find_plan, compiled elsewhere: most of what a program that plans takes to compile. What includes this
+// and links galvatron::planner does not compile them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/find.hpp>
+#include <galvatron/search/search.hpp>
+
+#define GALVATRON_SEARCH \
+  Result<search::SearchResult> search::search<Team>(const ModelSpec&, const Cluster&, const SearchOptions&)
+#define GALVATRON_FIND_PLAN Result<FoundPlan> find_plan<Team>(const ModelSpec&, const Cluster&, const SearchOptions&)
+#define GALVATRON_SWEEP                                                                                                \
+  Result<Sweep> sweep_batches<Team>(const ModelSpec&, const Cluster&, SearchOptions, const std::vector<std::int64_t>&, \
+                                    double)
+
+namespace galvatron {
+extern template GALVATRON_SEARCH;
+extern template GALVATRON_FIND_PLAN;
+extern template GALVATRON_SWEEP;
+}  // namespace galvatron
