@@ -16,8 +16,8 @@
 
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 
 #include "../folder.hpp"
