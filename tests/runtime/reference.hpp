@@ -419,7 +419,6 @@ inline Tensor mlp(const LayerSpec& layer, Tokens tokens, const Parameters& p, co
 inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& x,
                     double* router_losses = nullptr, RowBuckets* buckets = nullptr) {
   using Name = ParameterName;
-  const std::int64_t h = layer.hidden;
   const bool after = layer.norm_order == NormOrder::after;
   const auto norm1 = [&](const Tensor& in) {
     return norm(layer, in, p.at(Name::norm1_gamma), find(p, Name::norm1_beta));
