@@ -1,5 +1,6 @@
 // Noise that rows of tokens are multiplied by (Fedus et al., "Switch Transformers", 2021: input jitter). A number
-// belongs to seed, step, layer, sample, token and column, wherever the token is: every rank and every pass draws the same.
+// belongs to seed, step, layer, sample, token and column, wherever the token is: every rank and every pass draws the
+// same.
 #pragma once
 
 #include <cstdint>
