@@ -15,6 +15,7 @@ namespace galvatron::device::cuda {
   template void Stream::launch(const Geometry&, const ExpertActivationBackward<T, kernels::Gelu>&);   \
   template void Stream::launch(const Geometry&, const ExpertActivationBackward<T, kernels::Relu>&);   \
   template void Stream::launch(const Geometry&, const ForRows<GateRows<T>>&);                         \
+  template void Stream::launch(const Geometry&, const ForRows<JitterRows<T>>&);                       \
   template void Stream::launch(const Geometry&, const GateRowsBackward<T>&);                          \
   template void Stream::launch(const Geometry&, const ForEach<BalanceBias<T>>&);
 GALVATRON_INSTANTIATE(float)

@@ -127,6 +127,10 @@ class Counting {
     note({.kind = Kind::rotary, .m = rows, .n = heads * head_dim});
   }
   template <class T>
+  void jitter(const kernels::Jitter& noise, std::int64_t rows, View<const std::int32_t>, In<T>, View<T>) {
+    note({.kind = Kind::activation_forward, .m = rows, .n = noise.columns});
+  }
+  template <class T>
   void embedding_forward(std::int64_t rows, std::int64_t h, View<const std::int32_t>, std::int64_t, std::int64_t, In<T>,
                          View<T>) {
     note({.kind = Kind::embedding_forward, .m = rows, .n = h});

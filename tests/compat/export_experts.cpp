@@ -92,6 +92,9 @@ TEST_CASE("Megatron-LM: what its routers lack is told") {
   CHECK(has_line(out.text, "--moe-expert-capacity-factor 1.25"));
   CHECK(has_line(out.text, "--moe-token-drop-policy probs"));
   check_tells(change([](LayerSpec& b) { b.router.capacity = 1; }), "in the order of tokens alone");
+  out = change([](LayerSpec& b) { b.router.jitter = 0.125; });
+  check_tells(out, "in the router's input alone");
+  CHECK(has_line(out.text, "--moe-input-jitter-eps 0.125"));
   check_tells(change([](LayerSpec& b) { b.bias = true; }), "without biases");
   check_tells(change([](LayerSpec& b) {
                 b.router.groups = 4;

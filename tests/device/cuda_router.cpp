@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/core/rng.hpp>
+#include <galvatron/device/cuda/experts.hpp>
 #include <galvatron/device/cuda/router.hpp>
 
 #include "emulator.hpp"
@@ -239,6 +241,57 @@ TEST_CASE("several blocks add the losses of routers in a fixed order") {
                       View<double>{&balance, 1}, View<double>{&z, 1});
   CHECK(sums[0][0] == doctest::Approx(balance).epsilon(1e-6));
   CHECK(sums[0][1] == doctest::Approx(z).epsilon(1e-6));
+}
+
+TEST_CASE("noise belongs to sample, token and column, on GPUs as on the host, wherever the rows are") {
+  constexpr unsigned seed = 839;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const auto check = [&]<class T>(std::int64_t tokens, std::int64_t samples, std::int64_t columns, T) {
+    CAPTURE(columns);
+    const SampleStream stream{.seed = 5, .stream = (std::uint64_t{1} << 63) + 2, .first_sample = 1000};
+    std::vector<std::int32_t> words(SampleStream::words);
+    stream.write(words.data());
+    const device::kernels::Jitter noise{.samples = samples, .tokens = tokens, .columns = columns, .amount = 0.5F};
+    const std::int64_t rows = tokens * samples;
+    const auto x = random_tensor<T>(random, rows * columns);
+    std::vector<T> expected(x.size()), out(x.size());
+    TestHost host(1);
+    host->jitter(noise, rows, view(words), view(x), view(expected));
+    Emulator emulator(random());
+    cuda::jitter(emulator, noise, rows, words.data(), x.data(), out.data());
+    CHECK(error_of(out, doubles(expected)) < (sizeof(T) == 4 ? 1e-6 : 1e-2));
+    std::vector<double> exact;
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t i = 0; i < columns; ++i) {
+        const std::int64_t token = (1000 + row % samples) * tokens + row / samples;
+        const auto index = static_cast<std::uint64_t>(token * ((columns + 3) / 4 * 4) + i);
+        const double u = uniform_of(bits_at(stream.seed, stream.stream, index));
+        exact.push_back(static_cast<double>(static_cast<float>(x[place(row * columns + i)])) * (0.5 + u));
+      }
+    CHECK(error_of(expected, exact) < (sizeof(T) == 4 ? 1e-6 : 1e-2));
+    // The last half of the tokens of the second sample alone: a rank that shares samples and tokens.
+    if (samples < 2) return;
+    SampleStream second = stream;
+    second.first_sample += 1;
+    second.write(words.data());
+    const std::int64_t half = tokens / 2;
+    std::vector<T> own, wanted, got;
+    for (std::int64_t token = half; token < tokens; ++token)
+      for (std::int64_t i = 0; i < columns; ++i) {
+        own.push_back(x[place((token * samples + 1) * columns + i)]);
+        wanted.push_back(expected[place((token * samples + 1) * columns + i)]);
+      }
+    got.resize(own.size());
+    host->jitter(device::kernels::Jitter{.tokens = tokens, .first_token = half, .columns = columns, .amount = 0.5F},
+                 tokens - half, view(words), view(own), view(got));
+    CHECK(same_bits(got, wanted));
+  };
+  check(6, 3, 8, float{});
+  check(5, 1, 700, float{});
+  check(4, 2, 37, float{});
+  check(6, 2, 64, bfloat16{});
+  check(3, 2, 9, bfloat16{});
 }
 
 }  // namespace

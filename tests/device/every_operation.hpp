@@ -634,6 +634,16 @@ void expert_rows() {
       auto dy = p.template random<T>(rows * width);
       auto dx = p.template zeros<T>(rows * width);
       auto dl = p.template zeros<T>(rows);
+      auto noisy = p.template zeros<T>(rows * width);
+      std::vector<std::int32_t> words(SampleStream::words);
+      SampleStream{.seed = 919, .stream = std::uint64_t{1} << 63 | 5, .first_sample = 3}.write(words.data());
+      auto stream = Both<Backend, std::int32_t>(words);
+      p.run([&](auto& d, auto of) {
+        d.jitter(
+            device::kernels::Jitter{.samples = 4, .tokens = 64, .first_token = 7, .columns = width, .amount = 0.25F},
+            rows, of(stream), of(x), of(noisy));
+      });
+      p.check("rows with noise", noisy);
       p.run([&](auto& d, auto of) {
         d.gate_forward(rows, width, of(x), of(l), of(y));
         d.gate_backward(rows, width, of(x), of(l), of(dy), of(dx), of(dl));

@@ -75,7 +75,7 @@ TEST_CASE("every field of a layer that changes is found, by a name of its own an
   all_within(&L::rotary_scaling, &S::factor, &S::positions, &S::fast, &S::slow, &S::amplitude, &S::score_rate);
   using R = RouterSpec;
   all_within(&L::router, &R::kind, &R::renormalise, &R::scale, &R::groups, &R::top_groups, &R::balance_loss,
-             &R::balance_scope, &R::z_loss, &R::bias_rate, &R::capacity, &R::drops);
+             &R::balance_scope, &R::z_loss, &R::bias_rate, &R::capacity, &R::drops, &R::jitter);
   ModelSpec deeper = model;
   deeper.blocks.push_back(deeper.blocks.back());
   CHECK(first_difference(deeper, model)->field == "number of layers");

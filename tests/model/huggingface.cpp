@@ -384,8 +384,10 @@ TEST_CASE("what the other families have and galvatron not is refused by name") {
   CHECK(contains(error_of(with(swin_config, "window_size", 5)), "square windows divide"));
   CHECK(contains(error_of(with(swin_config, "mlp_ratio", 2.5)), "whole numbers"));
   CHECK(contains(error_of(with(mixtral_config, "sliding_window", 4096)), "sliding window"));
-  CHECK(contains(error_of(with(mixtral_config, "num_experts_per_tok", 9)), "experts"));
-  CHECK(contains(error_of(with(mixtral_config, "router_jitter_noise", 0.1)), "noise in the router's input"));
+  CHECK(contains(error_of(with(mixtral_config, "num_experts_per_tok", 9)), "no more than there are"));
+  CHECK(contains(error_of(with(mixtral_config, "router_jitter_noise", 1.0)), "noise in the router's input"));
+  CHECK(contains(error_of(with(mixtral_config, "router_jitter_noise", -0.1)), "noise in the router's input"));
+  CHECK(read(with(mixtral_config, "router_jitter_noise", 0.1))->blocks[31].router.jitter == 0.1);
   CHECK(contains(error_of(without(mixtral_config, "num_local_experts")), "\"num_local_experts\" is missing"));
   const std::string gelu = error_of(with(t5_config, "feed_forward_proj", "gated-gelu"));
   CHECK(contains(gelu, "\"gated-gelu\" is not supported"));

@@ -56,6 +56,15 @@ TEST_CASE("the models of LSH-MoE's paper have about its parameters") {
     INFO(row.name);
     CHECK(static_cast<double>(parameters_of(row.name)) / 1e6 == doctest::Approx(row.millions).epsilon(0.01));
   }
+  // 946M of an unknown head: 934M with 1,000 classes, and 955M with 21,841.
+  const double swin = static_cast<double>(parameters_of("swin-moe-l"));
+  CHECK(swin / 1e6 == doctest::Approx(946).epsilon(0.015));
+  CHECK((swin + (21'841 - 1'000) * 1025) / 1e6 == doctest::Approx(946).epsilon(0.01));
+  const ModelSpec model = find_model("swin-moe-l").value();
+  std::vector<std::size_t> with_experts;
+  for (std::size_t i = 0; i < model.blocks.size(); ++i)
+    if (model.blocks[i].experts == 32) with_experts.push_back(i);
+  CHECK(with_experts == std::vector<std::size_t>{5, 7, 9, 11, 13, 15, 17, 19, 21, 23});
 }
 
 TEST_CASE("the models of Galvatron's paper have the millions of parameters of its table") {

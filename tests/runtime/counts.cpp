@@ -71,7 +71,7 @@ ModelSpec small_experts() {
     LayerSpec& block = model.blocks[i];
     block.experts = 6;
     block.active_experts = 2;
-    block.router = {.balance_loss = 0.01, .z_loss = 1e-3};
+    block.router = {.balance_loss = 0.01, .z_loss = 1e-3, .jitter = 0.1};
   }
   LayerSpec& last = model.blocks.back();
   last.router = {.kind = RouterKind::sigmoid,

@@ -551,6 +551,18 @@ TEST_CASE("By nodes, experts drop the choices that they drop without") {
   }
 }
 
+TEST_CASE(
+    "Noise in what experts get is the same on all ranks and in all passes, and its gradient is that of a product") {
+  LayerSpec layer = expert_block(8, 3, {.renormalise = false, .balance_loss = 0.2, .z_loss = 0.05, .jitter = 0.3});
+  compare<float>(layer, {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(layer, {.sequence = 24, .samples = 4}, fp32, 20, exchanging_strategies());
+  compare_compressed(layer, {.sequence = 24, .samples = 4}, {.hashes = 1, .width = 2}, 1.5);
+  layer.shared_ffn = 36;
+  layer.shared_gate = true;
+  compare<float>(layer, {.sequence = 12, .samples = 4}, fp32);
+  compare<bfloat16>(expert_block(3, 3, {.balance_loss = 0.2, .jitter = 0.3}), {.sequence = 12, .samples = 2}, bf16);
+}
+
 TEST_CASE("Rows of experts beyond their memory come in more rounds, with the same values and gradients") {
   LayerSpec layer = expert_block(8, 2, {.balance_loss = 0.2});
   for (const double imbalance : {1.0, 0.4, 0.05})

@@ -172,6 +172,10 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     } else if (layer.kind == LayerKind::head && layer.head == HeadKind::classifier) {
       for (std::int64_t i = part[0].batch_begin; i < part[0].batch_end; ++i)
         made->tokens(0)[i - part[0].batch_begin] = in.tokens[reference::at(i)];
+    } else if (layer.has_jitter()) {
+      SampleStream stream = reference::noise_stream;
+      stream.first_sample = static_cast<std::uint64_t>(part[0].batch_begin);
+      stream.write(made->tokens(0).data);
     } else if (layer.kind != LayerKind::block) {
       std::int64_t end_of_first = 0;
       for_each_row(samples, in.shape.samples, [&](std::int64_t from, std::int64_t to) {

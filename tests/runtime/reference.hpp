@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/rng.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/runtime/lsh.hpp>
 #include <galvatron/strategy/lsh_options.hpp>
@@ -382,6 +383,22 @@ inline Experts experts(const LayerSpec& layer, Tokens tokens, const Parameters& 
   return out;
 }
 
+/// What the noise of the layers in tests is drawn from.
+inline constexpr SampleStream noise_stream{.seed = 42, .stream = 7};
+
+/// n (rows, H) times the noise of every sample, token and column, of which a token has a multiple of four numbers.
+inline Tensor jittered(const LayerSpec& layer, Tokens tokens, Tensor n) {
+  const std::int64_t numbers = (layer.hidden + 3) / 4 * 4;
+  for (std::int64_t row = 0; row < tokens.rows(); ++row)
+    for (std::int64_t i = 0; i < layer.hidden; ++i) {
+      const std::int64_t token = row % tokens.samples * tokens.sequence + row / tokens.samples;
+      const float u =
+          uniform_of(bits_at(noise_stream.seed, noise_stream.stream, static_cast<std::uint64_t>(token * numbers + i)));
+      n[at(row * layer.hidden + i)] *= 1 + layer.router.jitter * (2.0 * static_cast<double>(u) - 1);
+    }
+  return n;
+}
+
 /// The MLP of a block, or its experts: n (rows, H) -> (rows, H).
 /// @param router_losses  null, or grows by those of its experts
 /// @param buckets        of compressed dispatch; null: none
@@ -392,7 +409,7 @@ inline Tensor mlp(const LayerSpec& layer, Tokens tokens, const Parameters& p, co
     const Tensor u = linear(n, p.at(Name::mlp_in_weight), find(p, Name::mlp_in_bias), layer.hidden);
     return linear(activation(layer, u), p.at(Name::mlp_out_weight), find(p, Name::mlp_out_bias), layer.ffn);
   }
-  const Experts made = experts(layer, tokens, p, n, buckets);
+  const Experts made = experts(layer, tokens, p, layer.has_jitter() ? jittered(layer, tokens, n) : n, buckets);
   if (router_losses != nullptr) *router_losses += made.losses;
   return made.y;
 }

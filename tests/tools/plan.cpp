@@ -56,9 +56,10 @@ TEST_CASE("compressed dispatch to experts is planned where it is asked for") {
   const Ran cost = folder.run("cost --plan p.json --json");
   REQUIRE(cost.code == 0);
   CHECK(cost.json().at("iteration_seconds") == plan.json().at("iteration_seconds"));
-  check_failure(folder.run(base + "--lsh-hashes 8"), 2, "--expert-dispatch lsh");
-  check_failure(folder.run(base + "--expert-dispatch plain --lsh-hashes 8"), 2, "choose lsh");
-  check_failure(folder.run(base + "--expert-dispatch other"), 2, "plain|lsh");
+  const std::string text = "plan --model moe-tiny --cluster 4xv100-32g --global-batch 8 ";
+  check_failure(folder.run(text + "--lsh-hashes 8"), 2, "--expert-dispatch lsh");
+  check_failure(folder.run(text + "--expert-dispatch plain --lsh-hashes 8"), 2, "choose lsh");
+  check_failure(folder.run(text + "--expert-dispatch other"), 2, "plain|lsh");
 }
 
 TEST_CASE("plan, cost and explain agree") {

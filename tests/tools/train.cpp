@@ -407,14 +407,6 @@ TEST_CASE("a BERT learns what is hidden, a T5 what was cut out, a ViT tells imag
   CHECK(windows.json().at("last_loss").get<double>() < 0.5);
 }
 
-TEST_CASE("models that are planned only are not trained, and told before anything is read") {
-  const Folder folder;
-  check_failure(folder.run("train --auto --model mixtral-8x7b --data missing.txt --steps 1 --global-batch 8"), 2,
-                "the model mixtral-8x7b can be planned, but not trained by this version: it trains GPT, Llama, BERT, ");
-  REQUIRE(folder.run("plan --model mixtral-8x7b --cluster 16xa100-80g --global-batch 16 --out p.json").code == 0);
-  check_failure(folder.run("train --plan p.json --data missing.txt --steps 1"), 2, "not trained by this version");
-}
-
 TEST_CASE("a plan that takes more than it may does not begin") {
   const Folder folder;
   folder.write_text();

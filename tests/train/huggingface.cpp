@@ -334,6 +334,17 @@ TEST_CASE("config.json says that there is no dropout, and which tokens begin and
   CHECK(config("llama-tiny").at("bos_token_id").is_null());
 }
 
+TEST_CASE("config.json has the noise in what Mixtral's experts get") {
+  ModelSpec model = value_or_throw(load_model("moe-tiny"));
+  for (const double jitter : {0.0, 0.125}) {
+    for (LayerSpec& block : model.blocks) block.router.jitter = jitter;
+    const auto config = huggingface_config(model, value_or_throw(huggingface_family(model)), Precision::fp32);
+    CHECK(config.at("router_jitter_noise") == jitter);
+    const ModelSpec read = value_or_throw(parse_huggingface_config(config.dump(), "config.json"));
+    for (const LayerSpec& block : read.blocks) CHECK(block.router.jitter == jitter);
+  }
+}
+
 TEST_CASE("the balance loss is that of transformers where one layer has experts") {
   const auto losses = nlohmann::json::parse(content(golden / "losses.json"));
   const Folder folder;

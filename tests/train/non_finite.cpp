@@ -77,10 +77,9 @@ TEST_CASE("the step, the layer and the rank are named") {
   // A router whose scores are no numbers still chooses experts.
   const ModelSpec experts = toy::experts(4);
   const Plan spread = toy::uniform(experts, 1, {.data = 4, .expert = 4}, 1, ScheduleKind::one_f_one_b);
-  check_found(toy::single_rank(experts), experts, broken(2, ParameterName::router, nan),
-              "the output of layer 2 (blocks are layers 1 to 4) on rank 0");
-  check_found(spread, experts, broken(2, ParameterName::router, nan),
-              "the output of layer 2 (blocks are layers 1 to 4) on rank 0");
+  for (const Plan& plan : {toy::single_rank(experts), spread})
+    check_found(plan, experts, broken(2, ParameterName::router, nan),
+                "the gradients of the parameters of layer 2 (blocks are layers 1 to 4) on rank 0");
 }
 
 TEST_CASE("steps are left out when asked, and change nothing") {

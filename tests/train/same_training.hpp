@@ -92,6 +92,46 @@ inline void check_same_training(const ModelSpec& spec, int ranks, int steps = 4)
   for (const Plan& plan : plans) check_plan(plan, spec, reference);
 }
 
+/// Experts over all degrees of 8 ranks, with ZeRO, recomputation and micro-batches in turns. Returns the number of
+/// plans.
+inline int check_expert_degrees(const ModelSpec& model) {
+  const Outcome reference = run(single_rank(model), model, std::min(4, most_steps));
+  int plans = 0;
+  for (const int stages : {1, 2})
+    for (const int tensor : {1, 2, 4})
+      for (const int context : {1, 2})
+        for (const SequenceKind sequence : sequence_kinds)
+          for (int expert = 1; expert <= 8; expert *= 2)
+            for (int etp = 1; etp <= 4; etp *= 2) {
+              StrategySpec spec{.tensor = tensor,
+                                .sequence = sequence,
+                                .context = context,
+                                .data = 8 / stages / tensor / context,
+                                .zero = plans % 4,
+                                .expert = expert,
+                                .expert_tensor = etp,
+                                .recompute = recompute_kinds[static_cast<std::size_t>(plans / 4 % 4)]};
+              if (spec.data > 0 && spec.shards() == 1) spec.zero = 0;
+              if (spec.data == 0 || !spec.exchanges_tokens() || !is_legal(spec)) continue;
+              const int microbatches = 1 + plans % 2;
+              const auto suits = [&](const LayerSpec& layer) {
+                return is_fit(layer, spec, global_batch / microbatches, single_rank(model).sequence_length);
+              };
+              if (!suits(model.embedding) || !suits(model.head) || !std::ranges::all_of(model.blocks, suits)) continue;
+              Plan plan = uniform(model, stages, spec, microbatches, ScheduleKind::one_f_one_b);
+              plan.expert_imbalance = plans % 3 == 0 ? 1.0 : 2.0;
+              ++plans;
+              check_plan(plan, model, reference);
+              // The same by nodes, which relays have room for or not.
+              for (StrategySpec& layer : plan.layers)
+                layer.expert_nodes = expert > 2 && plans % 2 == 0 ? expert / 2 : 2;
+              if (expert == 1 || !why_inconsistent(plan).empty()) continue;
+              plan.expert_imbalance = plans % 3 == 0 ? 1.0 : 8.0;
+              check_plan(plan, model, reference);
+            }
+  return plans;
+}
+
 inline void check_same_training(bool llama, int ranks) { check_same_training(model(llama, 4), ranks, 20); }
 
 }  // namespace toy

@@ -43,6 +43,21 @@ inline ModelSpec swin(std::array<int, 4> depths) {
                                       .classes = 10});
 }
 
+/// The same with experts in the second block of every stage, whose widths differ.
+inline ModelSpec swin_experts(std::array<int, 4> depths) {
+  ModelSpec out = swin(depths);
+  out.name = "toy-swin-experts";
+  std::size_t block = 0;
+  for (const int depth : depths)
+    for (int i = 0; i < depth; ++i, ++block) {
+      if (i % 2 == 0) continue;
+      out.blocks[block].experts = 8;
+      out.blocks[block].active_experts = 2;
+      out.blocks[block].router = {.balance_loss = 0.05};
+    }
+  return out;
+}
+
 /// As many blocks on either side; the target is half as long as the source.
 /// @param gated  SwiGLU instead of ReLU
 inline ModelSpec t5(int layers, bool gated = false) {
@@ -78,6 +93,15 @@ inline ModelSpec experts(int layers) {
             : RouterSpec{
                   .kind = RouterKind::sigmoid, .groups = 2, .top_groups = 1, .balance_loss = 0.01, .bias_rate = 1e-3};
   }
+  return out;
+}
+
+/// The same with noise in what the experts get.
+inline ModelSpec jittered_experts(int layers) {
+  ModelSpec out = experts(layers);
+  out.name = "toy-jitter";
+  for (LayerSpec& block : out.blocks)
+    if (block.experts > 0) block.router.jitter = 0.2;
   return out;
 }
 

@@ -114,7 +114,10 @@ inline void add_experts(nlohmann::ordered_json& config, const ModelSpec& model, 
   }
   config[family == mixtral ? "num_local_experts" : "num_experts"] = experts->experts;
   config["router_aux_loss_coef"] = router.balance_loss * count / static_cast<double>(experts->active_experts);
-  if (family == mixtral) return;
+  if (family == mixtral) {
+    config["router_jitter_noise"] = router.jitter;
+    return;
+  }
   config["norm_topk_prob"] = router.renormalise;
   if (family == olmoe) return;
   config["moe_intermediate_size"] = experts->ffn;

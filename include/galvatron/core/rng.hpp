@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include <galvatron/core/view.hpp>
 
@@ -60,6 +61,28 @@ constexpr std::uint32_t bits_at(std::uint64_t seed, std::uint64_t stream, std::u
 
 /// A multiple of 2^-24 in [0, 1).
 constexpr float uniform_of(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24F; }
+
+/// Random numbers of which every sample of a step has its own: a stream, and the number of the sample that is the first
+/// here. As words it can be data of a device.
+struct SampleStream {
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+  std::uint64_t first_sample = 0;
+
+  static constexpr std::int64_t words = 6;
+  constexpr void write(std::int32_t* to) const {
+    for (const std::uint64_t number : {seed, stream, first_sample}) {
+      *to++ = static_cast<std::int32_t>(number & 0xffffffffU);
+      *to++ = static_cast<std::int32_t>(number >> 32);
+    }
+  }
+  static constexpr SampleStream read(const std::int32_t* from) { return {pair(from), pair(from + 2), pair(from + 4)}; }
+
+ private:
+  static constexpr std::uint64_t pair(const std::int32_t* words) {
+    return static_cast<std::uint32_t>(words[0]) | std::uint64_t{static_cast<std::uint32_t>(words[1])} << 32;
+  }
+};
 
 /// The radius of a pair of normal numbers.
 inline float normal_radius(std::uint32_t word) {

@@ -21,6 +21,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
+#include <galvatron/device/kernels/jitter.hpp>
 #include <galvatron/device/kernels/lsh.hpp>
 #include <galvatron/device/kernels/router.hpp>
 #include <galvatron/model/spec.hpp>
@@ -217,9 +218,9 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
                           View<const bfloat16> half, View<std::byte> raw, std::int64_t n, AttentionShape shape,
                           AttentionBias bias, WindowShape windows, AdamW adam, AdamWPart part, Runs runs,
                           RelativePositions relative, kernels::Router router, RouterLoss router_loss, ChoiceOrder order,
-                          kernels::CrossPolytope hashing, TokenBuckets buckets, ResidualGain gain,
-                          View<std::int32_t> numbers, View<double> sum, View<const double> sums, float* host,
-                          void (*writer)(View<float>), void (*body)()) {
+                          kernels::CrossPolytope hashing, kernels::Jitter jitter, TokenBuckets buckets,
+                          ResidualGain gain, View<std::int32_t> numbers, View<double> sum, View<const double> sums,
+                          float* host, void (*writer)(View<float>), void (*body)()) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// True when gemm_grouped() is an operation of its own, not a gemm() for each expert.
@@ -272,6 +273,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // out = a + b, and a * b, element by element; out may be a or b.
   d.add(n, cf, cf, f);
   d.multiply(n, cf, cf, f);
+  // y (rows, columns) = x * noise, of the SampleStream that the words hold; y may be x. Its gradient is the same of dy.
+  d.jitter(jitter, /*rows=*/n, /*stream=*/tokens, /*x=*/cf, /*y=*/f);
   // g (rows, n) from u (rows, n) for GELU and ReLU, (rows, 2n) = gate | up for SwiGLU.
   d.activation_forward(ActivationKind::gelu, n, n, /*u=*/cf, /*g=*/f);
   // du from u and dg; du may be u, or dg where it has its shape (GELU and ReLU).

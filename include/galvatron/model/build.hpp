@@ -275,33 +275,6 @@ inline ModelSpec t5(std::string name, const T5Shape& shape) {
   return chain ? std::move(*chain) : model_of_equal_blocks(graph.name, encoder, 0);
 }
 
-namespace detail {
-inline ModelSpec model_of(std::string name, const GptShape& shape) { return gpt(std::move(name), shape); }
-inline ModelSpec model_of(std::string name, const LlamaShape& shape) { return llama(std::move(name), shape); }
-inline ModelSpec model_of(std::string name, const BertShape& shape) { return bert(std::move(name), shape); }
-inline ModelSpec model_of(std::string name, const T5Shape& shape) { return t5(std::move(name), shape); }
-}  // namespace detail
-
-/// Mixtures of experts (Shazeer et al., 2017; Jiang et al., 2024): a dense model with a router and experts in place of
-/// the MLPs of its blocks, or of some.
-template <class Dense>
-ModelSpec mixture(std::string name, const MixtureShape<Dense>& shape) {
-  ModelSpec model = detail::model_of(std::move(name), shape.dense);
-  for (int i = 0; i < static_cast<int>(model.blocks.size()); ++i) {
-    if (!shape.has_experts(i)) continue;
-    LayerSpec& block = model.blocks[static_cast<std::size_t>(i)];
-    if (shape.expert_ffn != 0) block.ffn = shape.expert_ffn;
-    block.experts = shape.experts;
-    block.active_experts = shape.active_experts;
-    block.router = shape.router;
-    block.shared_ffn = shape.shared_ffn;
-    block.shared_gate = shape.shared_gate;
-  }
-  return model;
-}
-/// The same of Llama's family.
-inline ModelSpec moe(std::string name, const MoeShape& shape) { return mixture(std::move(name), shape); }
-
 /// Swin (Liu et al., 2021): attention within windows, every other block's shifted, with a table of relative positions
 /// in each block; between the four stages 2 x 2 tokens become one of twice the width, as a part of the next block; a
 /// classifier of the mean. An image that is no larger than a window is one, and nothing is shifted. The sequence is
@@ -343,5 +316,33 @@ inline ModelSpec swin(std::string name, const SwinShape& shape) {
   model.head.merges = false;
   return model;
 }
+
+namespace detail {
+inline ModelSpec model_of(std::string name, const GptShape& shape) { return gpt(std::move(name), shape); }
+inline ModelSpec model_of(std::string name, const LlamaShape& shape) { return llama(std::move(name), shape); }
+inline ModelSpec model_of(std::string name, const BertShape& shape) { return bert(std::move(name), shape); }
+inline ModelSpec model_of(std::string name, const T5Shape& shape) { return t5(std::move(name), shape); }
+inline ModelSpec model_of(std::string name, const SwinShape& shape) { return swin(std::move(name), shape); }
+}  // namespace detail
+
+/// Mixtures of experts (Shazeer et al., 2017; Jiang et al., 2024): a dense model with a router and experts in place of
+/// the MLPs of its blocks, or of some.
+template <class Dense>
+ModelSpec mixture(std::string name, const MixtureShape<Dense>& shape) {
+  ModelSpec model = detail::model_of(std::move(name), shape.dense);
+  for (int i = 0; i < static_cast<int>(model.blocks.size()); ++i) {
+    if (!shape.has_experts(i)) continue;
+    LayerSpec& block = model.blocks[static_cast<std::size_t>(i)];
+    if (shape.expert_ffn != 0) block.ffn = shape.expert_ffn;
+    block.experts = shape.experts;
+    block.active_experts = shape.active_experts;
+    block.router = shape.router;
+    block.shared_ffn = shape.shared_ffn;
+    block.shared_gate = shape.shared_gate;
+  }
+  return model;
+}
+/// The same of Llama's family.
+inline ModelSpec moe(std::string name, const MoeShape& shape) { return mixture(std::move(name), shape); }
 
 }  // namespace galvatron

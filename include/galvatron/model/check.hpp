@@ -36,6 +36,7 @@ constexpr std::string_view why_inconsistent(const RouterSpec& router, std::int64
   if (!share(router.balance_loss, 1e3) || !share(router.z_loss, 1e3) || !share(router.bias_rate, 1e3) ||
       !share(router.capacity, 1e6))
     return "the coefficients of a router's losses, its bias rate and its capacity are not negative.";
+  if (!(router.jitter >= 0 && router.jitter < 1)) return "the noise in a router's input is from 0 to below 1.";
   if (router.bias_rate > 0 && router.kind != RouterKind::sigmoid)
     return "experts have a bias that balances them where their scores are sigmoids.";
   return {};

@@ -116,6 +116,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("rate of the experts' biases", a.router.bias_rate, router.bias_rate);
   f("capacity of experts", a.router.capacity, router.capacity);
   f("choices that are dropped", a.router.drops, router.drops);
+  f("noise in the router's input", a.router.jitter, router.jitter);
   f("gains of the experts' residuals", a.router.residual_gain, router.residual_gain);
   f("kind of layer", a.kind, kind);
   f("share of the sequence", a.tokens, tokens);
@@ -138,7 +139,8 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
 
 }  // namespace detail
 
-/// The model without what only its training reads: the losses of routers, the rate of the experts' biases, capacities.
+/// The model without what only its training reads: the losses and the noise of routers, the rate of the experts'
+/// biases, capacities.
 inline ModelSpec without_training_settings(ModelSpec model) {
   const auto reset = [](LayerSpec& layer) {
     const RouterSpec& router = layer.router;

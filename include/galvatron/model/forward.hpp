@@ -31,6 +31,7 @@ enum class Kind : std::uint8_t {
   attend,         ///< self-attention of a fused projection: queries | keys | values; with a table, biases by distance
   cross_attend,   ///< attention of queries to keys | values of other tokens, without a mask
   experts,        ///< a router chooses some of several MLPs for a token; y is the sum of theirs by its weights
+  jitter,         ///< y = x * noise (RouterSpec::jitter)
   gate,           ///< y = a * sigmoid(b), row by row: b (T, 1)
   merge,          ///< the four tokens of a square of an image side by side: (4 T, H / 2) -> (T, 2 H)
   look_up,        ///< rows of a table by token
@@ -282,6 +283,10 @@ class Builder {
   }
   constexpr Tensor multiply(Tensor a, Tensor b) { return elementwise(Kind::multiply, a, b); }
   constexpr Tensor add(Tensor a, Tensor b) { return elementwise(Kind::add, a, b); }
+  constexpr Tensor jitter(Tensor x) {
+    check(!width_of(x).split && rows_of(x) == Rows::tokens, "noise is of whole rows of tokens");
+    return push(unary(Kind::jitter, x, shape_of(x)));
+  }
   /// @param b  (T, 1)
   constexpr Tensor gate(Tensor a, Tensor b) {
     check(!width_of(a).split && width_of(b).extent == 1 && rows_of(a) == rows_of(b),

@@ -117,6 +117,7 @@ constexpr forward::Tensor feed_forward(forward::Builder& b, const LayerSpec& l, 
 /// biases, whatever other linear layers have.
 constexpr forward::Tensor experts(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
   const forward::Width h = forward::Builder::whole(l.hidden);
+  if (l.router.jitter > 0) n = b.jitter(n);
   const forward::Weight router = b.weight(ParameterName::router, forward::Builder::whole(l.experts), h);
   const forward::Weight in = b.expert_weight(ParameterName::mlp_in_weight, l.experts, detail::mlp_inputs(l, l.ffn), h);
   const forward::Weight out = b.expert_weight(ParameterName::mlp_out_weight, l.experts, h,

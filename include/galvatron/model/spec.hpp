@@ -97,6 +97,8 @@ struct RouterSpec {
                          ///< (Wang et al., 2024)
   double capacity = 0;   ///< an expert takes ceil(k T / E * capacity) choices of a micro-batch; 0: all
   DropOrder drops = DropOrder::position;
+  double jitter = 0;           ///< in training what the router and the experts get is multiplied by noise, uniform in
+                               ///< (1 - jitter, 1 + jitter) (Fedus et al., 2021; as Hugging Face's Mixtral has it)
   bool residual_gain = false;  ///< of an expert that gets means of tokens: what it adds of their distances from them is
                                ///< learned, and nothing at first
 
@@ -208,6 +210,8 @@ struct LayerSpec {
     moved.shift = shift;
     return *this == moved;
   }
+  /// What experts and their router get is multiplied by noise.
+  [[nodiscard]] constexpr bool has_jitter() const { return experts > 0 && router.jitter > 0; }
   /// Rows of MLP input weights.
   [[nodiscard]] constexpr std::int64_t ffn_inputs() const { return inputs_of(activation) * ffn; }
   /// Width of the fused query, key and value projection.

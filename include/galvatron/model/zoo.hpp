@@ -269,6 +269,19 @@ inline constexpr ModelPreset<MixtureShape<T5Shape>> t5_moe_presets[] = {
       .router = {.balance_loss = 0.01},
       .sparse_step = 2}},
 };
+// Which Swin has 24 layers and about 946M parameters with 32 experts is inferred, since the paper gives no widths: it
+// fine-tunes the models of github.com/microsoft/Swin-Transformer, whose Swin-MoE-B (width 128, images of 192 pixels,
+// windows of 12 tokens, experts in every second block of the last two stages) has 24 blocks, and 955M parameters with
+// the 21,841 classes that it was trained on; 934M with the 1,000 of ImageNet that are here.
+inline constexpr ModelPreset<MixtureShape<SwinShape>> swin_moe_presets[] = {
+    {"swin-moe-l",
+     {.dense = {.depths = {2, 2, 18, 2}, .hidden = 128, .heads = {4, 8, 16, 32}, .image = 192, .window = 12},
+      .experts = 32,
+      .active_experts = 2,
+      .router = {.balance_loss = 0.01},
+      .first_dense = 4,
+      .sparse_step = 2}},
+};
 
 /// Calls visit(preset, builder) for every preset until it returns true.
 template <class Visit>
@@ -281,7 +294,7 @@ void for_each_preset(const Visit& visit) {
   of(gpt_presets, gpt) || of(llama_presets, llama) || of(bert_presets, bert) || of(vit_presets, vit) ||
       of(t5_presets, t5) || of(swin_presets, swin) || of(moe_presets, moe) ||
       of(bert_moe_presets, mixture<BertShape>) || of(gpt_moe_presets, mixture<GptShape>) ||
-      of(t5_moe_presets, mixture<T5Shape>);
+      of(t5_moe_presets, mixture<T5Shape>) || of(swin_moe_presets, mixture<SwinShape>);
 }
 
 /// Names of the Hugging Face hub that say nothing of the preset's.

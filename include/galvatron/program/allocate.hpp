@@ -25,6 +25,10 @@ namespace detail {
 constexpr bool may_replace(Code code, int out, int in) {
   switch (code) {
     case Code::norm_forward:
+    case Code::experts_forward:
+    case Code::experts_backward:
+    case Code::gate:
+    case Code::jitter:
       return out == 0 && in == 0;
     case Code::add_norm_forward:
       return out == 0 ? in < 2 : out == 1 && in == 1;
@@ -34,11 +38,6 @@ constexpr bool may_replace(Code code, int out, int in) {
     case Code::multiply:
     case Code::activation_backward:
       return out == 0;
-    case Code::experts_forward:
-    case Code::experts_backward:
-      return out == 0 && in == 0;
-    case Code::gate:
-      return out == 0 && in == 0;
     case Code::gate_backward:
       return out == 0 && (in == 0 || in == 2);
     default:

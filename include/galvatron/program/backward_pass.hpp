@@ -156,6 +156,9 @@ class BackwardPass : ForwardPass {
         break;
       case forward::Kind::rotate:
         return give(x, rotate(Code::rotate_back, node, readers(dy) == 0 ? dy : copied(dy, y)));
+      case forward::Kind::jitter:
+        step.code = Code::jitter;
+        return give(x, pushed(step, dy, readers(dy) == 0 ? in_place(dy) : fresh(elements(x))));
       case forward::Kind::norm_heads:
         return norm_heads_backward(i, readers(dy) == 0 ? dy : copied(dy, y));
       case forward::Kind::assemble:
@@ -502,8 +505,8 @@ class BackwardPass : ForwardPass {
     }
     Step step{.code = Code::activation_forward, .m = rows(y), .n = width(y)};
     step.activation = node.activation;
-    if (node.operation == forward::Kind::merge) {
-      step.code = Code::merge;
+    if (node.operation == forward::Kind::merge || node.operation == forward::Kind::jitter) {
+      step.code = node.operation == forward::Kind::merge ? Code::merge : Code::jitter;
     } else if (node.operation == forward::Kind::narrow) {
       step = heads_step(Code::narrow);
     } else if (node.operation == forward::Kind::norm) {

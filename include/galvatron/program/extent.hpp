@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/rng.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/program/expert_nodes.hpp>
@@ -221,8 +222,10 @@ class Numbers {
   std::int64_t tp_ = 1;
 };
 
-/// Numbers of tokens that an embedding takes, or of targets of a head.
+/// Numbers of tokens that an embedding takes, or of targets of a head; of a block with noise those that tell which
+/// (SampleStream).
 constexpr std::int64_t token_count(const LayerSpec& layer, const Numbers& numbers) {
+  if (layer.has_jitter()) return SampleStream::words;
   if (layer.kind == LayerKind::block || layer.patch_width > 0) return 0;
   if (layer.kind == LayerKind::head && layer.head == HeadKind::classifier) return numbers(Letter::samples);
   return numbers(Letter::rows) + (layer.kind == LayerKind::embedding ? numbers(Letter::target_rows) : 0);

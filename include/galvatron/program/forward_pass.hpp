@@ -140,7 +140,10 @@ class ForwardPass : protected Emitter {
         return run_linear(node);
       case forward::Kind::activation:
       case forward::Kind::merge:
-        step.code = node.operation == forward::Kind::merge ? Code::merge : Code::activation_forward;
+      case forward::Kind::jitter:
+        step.code = node.operation == forward::Kind::merge    ? Code::merge
+                    : node.operation == forward::Kind::jitter ? Code::jitter
+                                                              : Code::activation_forward;
         own_[at(y)] = pushed(step, own(x), made(y));
         break;
       case forward::Kind::multiply:

@@ -43,8 +43,8 @@ class KeptTensors {
     if (producer < 0 || !is_recomputed(tensor)) return;
     for (const int input : graph_.node(producer).inputs) need(input);
   }
-  /// True for outputs that backward computes again from what is kept. A change of order always is one, and with it what
-  /// is made of it element by element. Results of attention are told apart in keeps().
+  /// True for outputs that backward computes again from what is kept. A change of order always is one, as noise is, and
+  /// with it what is made of it element by element. Results of attention are told apart in keeps().
   [[nodiscard]] constexpr bool is_recomputed(int tensor) const {
     const int producer = graph_.producer(tensor);
     if (producer < 0) return false;
@@ -52,6 +52,7 @@ class KeptTensors {
     switch (node.operation) {
       case forward::Kind::merge:
       case forward::Kind::narrow:
+      case forward::Kind::jitter:
         return true;
       case forward::Kind::norm:
       case forward::Kind::activation:

@@ -59,6 +59,7 @@ enum class Code : std::uint8_t {
   merge,                ///< out0 (m, n) = the four rows of n / 4 of a square of in0 side by side
   merge_back,           ///< the reverse
   multiply,             ///< out0 = in0 * in1, m elements
+  jitter,               ///< out0 (m, n) = in0 * the noise of the micro-batch
   rotate,               ///< in place: the first n elements of m rows of k, in heads of l
   rotate_back,
   norm_heads,       ///< in place of in0: the n queries and k keys of m rows in runs of l; out1 what they were, out2

@@ -66,6 +66,15 @@ struct Context {
   /// @param all  rows inside tensor-parallel regions, or where `local` this rank's own between the regions
   template <class F>
   void for_each_run(std::int64_t all, bool local, const F& f) const {
+    for_each_piece(all, local, [&](std::int64_t first, std::int64_t rows, std::int64_t token) {
+      batch.for_each_run(token, rows, [&](std::int64_t from, std::int64_t count, std::int64_t position) {
+        f(first + from, count, position);
+      });
+    });
+  }
+  /// The same for runs of tokens that follow each other, f(first row, rows, first token): two under zigzag, else one.
+  template <class F>
+  void for_each_piece(std::int64_t all, bool local, const F& f) const {
     const bool cut = local && spec.sequence == SequenceKind::megatron;
     const int part = cut ? context.rank() * spec.tensor + tensor.rank() : context.rank();
     const ActivationLayout layout =
@@ -73,9 +82,7 @@ struct Context {
     const std::int64_t tokens = batch.sequence / layout.parts / layout.pieces();
     const std::int64_t n = all / layout.pieces();
     for (int piece = 0; piece < layout.pieces(); ++piece)
-      batch.for_each_run(
-          layout.region({.part = part}, piece, batch.samples, tokens).sequence_begin, n,
-          [&](std::int64_t first, std::int64_t rows, std::int64_t position) { f(piece * n + first, rows, position); });
+      f(piece * n, n, layout.region({.part = part}, piece, batch.samples, tokens).sequence_begin);
   }
 };
 

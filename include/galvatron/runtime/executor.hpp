@@ -29,7 +29,7 @@ namespace galvatron::runtime {
 template <class T>
 struct KeptBuffers {
   std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
-  View<std::int32_t> tokens;                       ///< of an embedding, those of the target last; targets of a head
+  View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head; a block's SampleStream
   std::array<View<T>, most_parts> pass_through{};  ///< what a stage keeps once for several layers
   View<T> replicated;                              ///< replicated parameters, for the phase of weight gradients
   View<float> d_replicated;                        ///< and their gradients
@@ -307,6 +307,16 @@ class Executor {
         return device.add(m, in, value(step.in[1]), out);
       case Code::multiply:
         return device.multiply(m, in, value(step.in[1]), out);
+      case Code::jitter:
+        return context_.for_each_piece(m, true, [&](auto first, auto rows, auto token) {
+          const device::kernels::Jitter noise{.samples = b,
+                                              .tokens = context_.batch.sequence,
+                                              .first_token = token,
+                                              .columns = n,
+                                              .amount = static_cast<float>(layer_.router.jitter)};
+          device.jitter(noise, rows, View<const std::int32_t>(slot_->tokens),
+                        View<const T>(in.slice(first * n, rows * n)), out.slice(first * n, rows * n));
+        });
       case Code::view:
         break;
       case Code::merge:

@@ -127,7 +127,8 @@ class Layer {
   /// Where a part of the bundle lies that the stage keeps once for several layers (LayerSpec::is_pass_through): the
   /// target past T5's encoder, the encoder's output beside its decoder. An embedding writes it, the others read it.
   virtual void set_pass_through(int /*slot*/, int /*part*/, View<T> /*rows*/) {}
-  /// Where the tokens of an embedding and the targets of a head go, (rows), of a classifier (b); empty for the others.
+  /// Where the tokens of an embedding and the targets of a head go, (rows), of a classifier (b), and the SampleStream
+  /// of a block with noise; empty for the others.
   virtual View<std::int32_t> tokens(int slot) = 0;
   /// Where the patches of an embedding of images go, (this rank's patches, P).
   virtual View<T> patches(int /*slot*/) { return {}; }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/rng.hpp>
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/rank/rank_memory.hpp>
@@ -80,11 +81,12 @@ class Chunk {
 
   /// All layers forward. The device's sum of losses grows by this rank's samples, if the head is here.
   /// @param source  null on a device that only counts
-  void forward(std::int64_t step, int microbatch, BatchSource* source) {
+  /// @param seed  of noise
+  void forward(std::int64_t step, int microbatch, BatchSource* source, std::uint64_t seed) {
     const int slot = slot_of(microbatch);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const device::Scope scope(memory_.workspace);
-      if constexpr (!D::counts_only) read_data(i, microbatch, step, *source);
+      if constexpr (!D::counts_only) read_data(i, microbatch, step, *source, seed);
       prefetch_.before(Phase::forward, i, true);
       const int made = layer(i).place.outputs[0];
       if (i + 1 == layers_.size()) {
@@ -296,16 +298,26 @@ class Chunk {
   static void start_synchronise(runtime::Layer<T>& layer) {
     layer.for_each_store([](runtime::Store& store) { store.start_synchronise(); });
   }
+  // Of a layer's noise in a step: neither that of another one, nor of initial values.
+  static constexpr std::uint64_t noise_stream(std::int64_t step, int layer) {
+    return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(layer) << 40 | static_cast<std::uint64_t>(step);
+  }
   [[nodiscard]] bool is_last(int microbatch) const { return microbatch + 1 == stage_.batch.microbatches; }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
   // What an end of the model reads of the data: the patches or tokens of an embedding, the targets of a head.
-  void read_data(std::size_t i, int microbatch, std::int64_t step, BatchSource& source) {
+  // A block with noise gets the stream of the step and the layer.
+  void read_data(std::size_t i, int microbatch, std::int64_t step, BatchSource& source, std::uint64_t seed) {
     const LayerSpec& end = layer(i);
-    if (end.kind == LayerKind::block) return;
+    if (end.kind == LayerKind::block && !end.has_jitter()) return;
     const ActivationLayout& layout = plan_.layouts[i];
     const std::int64_t first = microbatch * layout.batch + layout.region(world_.rank()).batch_begin;
     const std::int64_t samples = layout.batch / layout.data;
+    if (end.kind == LayerKind::block)
+      return device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
+        SampleStream{seed, noise_stream(step, plan_.layers[i].number), static_cast<std::uint64_t>(first)}.write(
+            out.data);
+      });
     if (end.patch_width > 0)
       return device_.write(layers_[i]->patches(slot_of(microbatch)),
                            [&](View<T> out) { source.patches(step, first, samples, patches_of(i), out); });

@@ -86,6 +86,7 @@ class Stage {
   StepResult step(std::int64_t step, BatchSource* source, device::AdamW hyper, double clip) {
     step_ = step;
     source_ = source;
+    seed_ = hyper.seed;
     if (observer_ != nullptr) observer_->step_begins(step);
     const auto last = [&] { observed({schedule::Op::step}, [&] { update(hyper, clip); }); };
     if (before_update_) {
@@ -169,7 +170,7 @@ class Stage {
       case schedule::Op::receive_activation:
         return chunk.receive_activation(instruction.microbatch);
       case schedule::Op::forward:
-        return chunk.forward(step_, instruction.microbatch, source_);
+        return chunk.forward(step_, instruction.microbatch, source_, seed_);
       case schedule::Op::send_activation:
         return chunk.send_activation();
       case schedule::Op::receive_gradient:
@@ -239,6 +240,7 @@ class Stage {
   BatchSource* source_ = nullptr;
   RecordedStep* observer_ = nullptr;
   std::int64_t step_ = 0;
+  std::uint64_t seed_ = 0;  ///< of noise
   bool repeats_ = false;
 };
 

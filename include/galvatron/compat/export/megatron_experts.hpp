@@ -87,6 +87,10 @@ inline void megatron_balance(const LayerSpec& layer, MegatronArguments& argument
     out.lacks(
         "a balance loss among the micro-batches of all data ranks: Megatron-LM counts the choices of the whole global "
         "batch so far, and that is written");
+  if (router.jitter > 0) {
+    arguments.add("--moe-input-jitter-eps ", shortest_text(router.jitter));
+    out.lacks("noise in what experts get: Megatron-LM has it in the router's input alone");
+  }
   if (router.z_loss > 0) arguments.add("--moe-z-loss-coeff ", shortest_text(router.z_loss));
   if (router.kind == RouterKind::sigmoid) {
     arguments.add("--moe-router-enable-expert-bias");

@@ -8,6 +8,7 @@
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/kernels/activation.hpp>
+#include <galvatron/device/kernels/jitter.hpp>
 #include <galvatron/device/kernels/number.hpp>
 #include <galvatron/model/spec.hpp>
 
@@ -138,7 +139,31 @@ struct GateRows {
   }
 };
 
-/// Its gradients; a team a row.
+/// y = x * noise.
+template <class T>
+struct JitterRows {
+  kernels::Jitter noise;
+  bool packed;
+  const std::int32_t* words;
+  const T* x;
+  T* y;
+  GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
+    const std::int64_t at = i * Pack<T>::size;
+    const SampleStream stream = SampleStream::read(words);
+    const std::uint64_t block = noise.block(stream, row) + static_cast<std::uint64_t>(at / 4);
+    float factors[Pack<T>::size];
+    for (int four = 0; four < Pack<T>::size / 4; ++four) {
+      const auto numbers = random_block(stream.seed, stream.stream, block + static_cast<std::uint64_t>(four));
+      for (int lane = 0; lane < 4; ++lane)
+        factors[4 * four + lane] = noise.factor(numbers[static_cast<std::size_t>(lane)]);
+    }
+    const std::int64_t n = noise.columns;
+    const Pack<T> pack = load_pack(x + row * n, at, n, packed);
+    store_pack(Pack<T>::of([&](int j) { return factors[j] * pack.get(j); }), y + row * n, at, n, packed);
+  }
+};
+
+/// The gradients of a gate; a team a row.
 template <class T>
 struct GateRowsBackward {
   static constexpr int most_threads = 512;
@@ -215,6 +240,13 @@ void expert_activation_backward(auto& launcher, ActivationKind kind, std::int64_
   if (kind == ActivationKind::swiglu) return launch.template operator()<kernels::SwiGlu>();
   if (kind == ActivationKind::gelu) return launch.template operator()<kernels::Gelu>();
   launch.template operator()<kernels::Relu>();
+}
+
+template <class T>
+void jitter(auto& launcher, const kernels::Jitter& noise, std::int64_t rows, const std::int32_t* words, const T* x,
+            T* y) {
+  for_rows(launcher, rows, divide_up(noise.columns, Pack<T>::size),
+           JitterRows<T>{noise, is_packed<T>(noise.columns, x, y), words, x, y});
 }
 
 template <class T>

@@ -140,6 +140,7 @@ class Gpu {
   void activation_backward(const auto&... a) { cuda::activation_backward(m_, plain(a)...); }
   void bias_gradient(const auto&... a) { cuda::bias_gradient(m_, scratch_, tickets_, plain(a)...); }
   void rotary(const auto&... a) { cuda::rotary(m_, plain(a)...); }
+  void jitter(const auto&... a) { cuda::jitter(m_, plain(a)...); }
   void embedding_forward(const auto&... a) { cuda::embedding_forward(m_, plain(a)...); }
   void embedding_backward(const auto&... a) { cuda::embedding_backward(m_, scratch_, plain(a)...); }
   void position_forward(const auto&... a) { cuda::position_forward(m_, plain(a)...); }

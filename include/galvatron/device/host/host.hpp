@@ -105,6 +105,7 @@ class Host {
   void activation_backward(const auto&... a) { host::activation_backward(team_, plain(a)...); }
   void bias_gradient(const auto&... a) { host::bias_gradient(team_, plain(a)...); }
   void rotary(const auto&... a) { host::rotary(team_, plain(a)...); }
+  void jitter(const auto&... a) { host::jitter(team_, plain(a)...); }
   void embedding_forward(const auto&... a) { host::embedding_forward(team_, plain(a)...); }
   void embedding_backward(const auto&... a) { host::embedding_backward(team_, plain(a)...); }
   void position_forward(const auto&... a) { host::position_forward(team_, plain(a)...); }

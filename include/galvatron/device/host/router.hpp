@@ -12,6 +12,7 @@
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/activation.hpp>
+#include <galvatron/device/kernels/jitter.hpp>
 #include <galvatron/device/kernels/router.hpp>
 
 namespace galvatron::device::host {
@@ -225,6 +226,30 @@ void expert_activation_backward(const Team& team, ActivationKind kind, std::int6
       sum += product;
     });
     if (d_weights != nullptr) d_weights[choice] = gradient;
+  });
+}
+
+/// y = x * noise.
+template <class T>
+void jitter(const Team& team, const kernels::Jitter& noise, std::int64_t rows, const std::int32_t* words, const T* x,
+            T* y) {
+  const SampleStream stream = SampleStream::read(words);
+  for_rows(team, rows, noise.columns, [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    // Each loop does one thing, so that compilers make vectors of them.
+    constexpr std::int64_t most = 256;
+    std::uint32_t numbers[most];
+    const std::uint64_t block = noise.block(stream, row);
+    for (std::int64_t first = 0; first < noise.columns; first += most) {
+      const std::int64_t count = std::min(most, noise.columns - first);
+      for (std::int64_t k = 0; k < (count + 3) / 4; ++k) {
+        const auto four = random_block(stream.seed, stream.stream, block + static_cast<std::uint64_t>(first / 4 + k));
+        for (std::size_t lane = 0; lane < 4; ++lane) numbers[4 * k + static_cast<std::int64_t>(lane)] = four[lane];
+      }
+      const T* from = x + row * noise.columns + first;
+      T* to = y + row * noise.columns + first;
+#pragma omp simd
+      for (std::int64_t i = 0; i < count; ++i) kernels::put(to[i], noise.factor(numbers[i]) * kernels::get(from[i]));
+    }
   });
 }
 

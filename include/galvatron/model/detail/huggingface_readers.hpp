@@ -293,8 +293,9 @@ inline Result<ModelSpec> mixtral_from(JsonObject& fields, std::string name) {
   shape.experts = fields.required<std::int64_t>("num_local_experts", 1, model_limits::experts);
   shape.active_experts = fields.required<std::int64_t>("num_experts_per_tok", 1, model_limits::experts);
   read_balance_loss(fields, shape, 0.001);
-  const double jitter = fields.optional<double>("router_jitter_noise", 0.0);
-  fields.check("router_jitter_noise", jitter == 0, "noise in the router's input is not supported; only 0 is");
+  shape.router.jitter = fields.optional<double>("router_jitter_noise", 0.0);
+  fields.check("router_jitter_noise", shape.router.jitter >= 0 && shape.router.jitter < 1,
+               "noise in the router's input is from 0 to below 1");
   refuse_present(fields, "sliding_window", "attention in a sliding window",
                  "choose a model without one (null, as Mixtral was published)");
   return built(fields, moe, std::move(name), shape);
