@@ -17,6 +17,15 @@ inline double gradient_tolerance(const ModelSpec& model) {
   return 1e-5;
 }
 
+/// Norms of gradients agree where those of the first step do but for rounding. Adam divides a gradient by its own size:
+/// what rounding makes of a gradient that is zero becomes a whole update, so those of later steps are held to less, and
+/// the losses, which such parameters hardly change, are held to more.
+inline void check_norms(const Outcome& outcome, const Outcome& reference) {
+  REQUIRE(outcome.norms.size() == reference.norms.size());
+  CHECK(difference({outcome.norms.front()}, {reference.norms.front()}) < 1e-5);
+  CHECK(difference(outcome.norms, reference.norms) < 1e-3);
+}
+
 /// Trains as many steps as the reference, a run on one rank, and compares; with every runtime, whose bits are equal.
 /// @param train  (plan, model, options) -> Outcome
 template <class Train>
@@ -27,7 +36,7 @@ void check_plan(const Plan& plan, const ModelSpec& model, const Outcome& referen
     const Outcome outcome =
         train(plan, model, RunOptions{.steps = static_cast<int>(reference.losses.size()), .runtime = runtime});
     CHECK(difference(outcome.losses, reference.losses) < 1e-5);
-    CHECK(difference(outcome.norms, reference.norms) < 1e-4);
+    check_norms(outcome, reference);
     CHECK(difference(outcome.gradients, reference.gradients) < gradient_tolerance(model));
     CHECK(outcome.copies_agree);
     CHECK(outcome.memory_as_planned);
