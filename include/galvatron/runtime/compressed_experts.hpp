@@ -69,8 +69,10 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
   void compress(std::int64_t rows) {
     const HashingScratch scratch(of_step<float>(this->step_.scratch[0]), of_step<std::int32_t>(this->step_.scratch[1]),
                                  of_step<std::int32_t>(this->step_.scratch[2]));
+    add_time(-1);
     compression_.compress(rows, own(0, rows), scratch, buckets(number(1), number(2), out_number(1), out_number(2)),
                           this->template out<T>(0));
+    add_time(1);
   }
   void exchange_bounds(std::int64_t rows) {
     const View<std::int32_t> all = out_number(0);
@@ -81,8 +83,9 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
       compression_.pass(own(1, rows), found, means);
       gather_bounds(found, all);
     }
-    this->c_.device.bucket_distances(found, this->layer_.hidden, own(1, rows), View<const T>(means),
-                                     this->c_.device.sums().slice(device::bucket_sums, 4));
+    if (const View<double> sums = this->c_.dispatch.sums; !sums.empty())
+      this->c_.device.bucket_distances(found, this->layer_.hidden, own(1, rows), View<const T>(means),
+                                       sums.slice(device::bucket_sums, 4));
   }
   void bucket_means(std::int64_t rows) {
     this->c_.device.bucket_sums(buckets(number(1), number(2), number(3), number(4)), this->layer_.hidden, true,
@@ -159,6 +162,10 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
   }
 
  private:
+  void add_time(double sign) {
+    if (const View<double> sums = this->c_.dispatch.sums; !sums.empty())
+      this->c_.device.add_time(sign, sums.slice(device::hashing_seconds, 1));
+  }
   template <class U>
   View<U> of_step(int id) const {
     return this->values_(std::type_identity<U>{}, id);

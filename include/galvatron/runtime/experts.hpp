@@ -319,6 +319,9 @@ class ExpertSteps {
     deliver(out, in);
   }
   void deliver(const std::vector<comm::Piece>& out, const std::vector<comm::Piece>& in) {
+    if (c_.dispatch.sent_bytes != nullptr)
+      for (const comm::Piece& piece : out)
+        if (piece.peer != c_.world.rank()) *c_.dispatch.sent_bytes += piece.rows * piece.row_bytes;
     c_.world.post(out);
     c_.world.receive(in);
     c_.world.wait_sent(lane);
