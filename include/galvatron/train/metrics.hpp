@@ -208,9 +208,8 @@ inline std::string metrics_line(const StepReport& report) {
     line["lsh_error"] = report.dispatch.error();
     line["hashing_seconds"] = report.dispatch.hashing_seconds;
     for (const auto& [layer, sums] : report.layer_dispatch) {
-      const auto of_layer = [is = sums.is_compressed()](double value) {
-        return is ? nlohmann::json(value) : nlohmann::json();
-      };
+      using Json = nlohmann::ordered_json;
+      const auto of_layer = [is = sums.is_compressed()](double value) { return is ? Json(value) : Json(); };
       line["layer_lsh_rate"].push_back(of_layer(sums.rate()));
       line["layer_lsh_error"].push_back(of_layer(sums.error()));
       line["layer_hashing_seconds"].push_back(of_layer(sums.hashing_seconds));
