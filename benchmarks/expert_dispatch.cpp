@@ -155,7 +155,8 @@ Plan plan_of(const Arguments& a, const ModelSpec& model, DispatchKind dispatch, 
   plan.cluster = "host";
   plan.global_batch = a.batch;
   plan.sequence_length = a.sequence;
-  plan.overlap = false;  // as in every plan for ranks that share cores
+  plan.overlap = false;           // as in every plan for ranks that share cores
+  plan.expert_imbalance = ranks;  // the experts compute all in one round
   plan.stages = {{0, static_cast<int>(model.blocks.size()) - 1, 0, ranks}};
   for (const LayerSpec& block : model.blocks)
     plan.layers.push_back(block.experts > 0 ? StrategySpec{.data = ranks, .expert = ranks, .dispatch = dispatch}

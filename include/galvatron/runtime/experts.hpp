@@ -256,7 +256,7 @@ class ExpertSteps {
 
   // ---- exchange
 
-  /// On a device that only counts all ranks send equally much, and the experts' memory is full.
+  /// On a device that only counts, the experts' memory is full.
   struct Exchange {
     std::optional<ExpertExchange> plan;
     std::int64_t capacity = 0;
@@ -291,7 +291,7 @@ class ExpertSteps {
   /// packed, rows in the order of experts, to the ranks of the experts, of which this one gets `rows`.
   template <class U>
   void send(const Exchange& exchange, int round, View<U> packed, std::int64_t width, View<U> rows) {
-    if (!exchange.plan) return count_exchange(packed, width);
+    if (!exchange.plan) return count_exchange<U>(exchange.capacity * width);
     std::vector<comm::Piece> out;
     std::vector<comm::Piece> in;
     exchange.plan->for_each_sent(round, [&](std::int64_t peer, std::int64_t, std::int64_t first, std::int64_t count) {
@@ -306,7 +306,7 @@ class ExpertSteps {
   template <class U>
   void send_back(const Exchange& exchange, int round, View<U> rows, std::int64_t width, View<U> packed,
                  std::int64_t routed) {
-    if (!exchange.plan) return count_exchange(packed.slice(0, routed * width), width);
+    if (!exchange.plan) return count_exchange<U>(exchange.capacity * width);
     std::vector<comm::Piece> out;
     std::vector<comm::Piece> in;
     exchange.plan->for_each_received(round, [&](std::int64_t peer, std::int64_t place, std::int64_t count) {
@@ -318,7 +318,11 @@ class ExpertSteps {
                                  });
     deliver(out, in);
   }
-  void deliver(const std::vector<comm::Piece>& out, const std::vector<comm::Piece>& in) {
+  /// A rank sends to the next one first, then to the one behind it, and so on, so that all receive all the time.
+  void deliver(std::vector<comm::Piece>& out, const std::vector<comm::Piece>& in) {
+    const int ranks = c_.world.size();
+    std::ranges::stable_sort(
+        out, {}, [&](const comm::Piece& piece) { return (piece.peer - c_.world.rank() - 1 + ranks) % ranks; });
     if (c_.dispatch.sent_bytes != nullptr)
       for (const comm::Piece& piece : out)
         if (piece.peer != c_.world.rank()) *c_.dispatch.sent_bytes += piece.rows * piece.row_bytes;
@@ -327,8 +331,8 @@ class ExpertSteps {
     c_.world.wait_sent(lane);
   }
   template <class U>
-  void count_exchange(View<U> packed, std::int64_t) {
-    const std::int64_t elements = round_up(packed.count * c_.spec.etp(), c_.spec.exchange_ranks());
+  void count_exchange(std::int64_t most) {
+    const std::int64_t elements = round_up(most, c_.spec.exchange_ranks());
     c_.experts.all_to_all(View<const U>(nullptr, elements), View<U>(nullptr, elements));
   }
   /// The first of the parts (parts, n) becomes their sum.
