@@ -86,7 +86,8 @@ TEST_CASE("compressed dispatch is planned, trained and told by --auto, and its g
   CHECK(plain.json().at("dispatch_bytes").get<double>() > 0);
   CHECK(!plain.json().contains("lsh_rate"));
   const std::string lsh = base + "--expert-dispatch lsh --lsh-hashes 2 --lsh-width 2 --lsh-most-rate 1 ";
-  const Ran ran = folder.run(lsh + "--lsh-residual scaled --metrics m.jsonl --report r.html --tensorboard t --checkpoint ck --json");
+  const Ran ran = folder.run(
+      lsh + "--lsh-residual scaled --metrics m.jsonl --report r.html --tensorboard t --checkpoint ck --json");
   CAPTURE(ran.err);
   REQUIRE(ran.code == 0);
   const json report = ran.json();
@@ -124,10 +125,9 @@ TEST_CASE("compressed dispatch is planned, trained and told by --auto, and its g
   check_failure(folder.run(base + resume), 2, "residual_gain");
   CHECK(folder.run(lsh + "--lsh-residual scaled" + resume).code == 0);
 
-  for (const std::string& bad :
-       {"--lsh-hashes 0", "--lsh-hashes 65", "--lsh-hashes x", "--lsh-width 0", "--lsh-width 4097", "--lsh-residual maybe",
-        "--lsh-rate 0", "--lsh-rate 1.5", "--lsh-rate nan", "--lsh-most-rate 0", "--lsh-most-rate -1",
-        "--lsh-most-rate 2"}) {
+  for (const std::string& bad : {"--lsh-hashes 0", "--lsh-hashes 65", "--lsh-hashes x", "--lsh-width 0",
+                                 "--lsh-width 4097", "--lsh-residual maybe", "--lsh-rate 0", "--lsh-rate 1.5",
+                                 "--lsh-rate nan", "--lsh-most-rate 0", "--lsh-most-rate -1", "--lsh-most-rate 2"}) {
     CAPTURE(bad);
     check_failure(folder.run(base + "--expert-dispatch lsh " + bad), 2, bad.substr(0, bad.find(' ')));
   }

@@ -9,8 +9,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <galvatron/train/compiled.hpp>
 #include <galvatron/train/metrics.hpp>
-#include <galvatron/train/trainer.hpp>
 
 #include "check_plan.hpp"
 #include "toy_mixed.hpp"
