@@ -15,6 +15,7 @@ namespace galvatron::device::cuda {
   template void Stream::launch(const Geometry&, const ForRows<CombineBucketsBackward<T>>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
+template void Stream::launch(const Geometry&, const AddTime&);
 template void Stream::launch(const Geometry&, const ForEach<HashRows>&);
 template void Stream::launch(const Geometry&, const ForEach<SingleBuckets>&);
 template void Stream::launch(const Geometry&, const InsertRows&);

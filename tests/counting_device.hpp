@@ -285,6 +285,8 @@ class Counting {
   View<float> gradient_scale() { return {nullptr, 1}; }
   void clear_sums() {}
   View<float> loads() { return {nullptr, device::most_loads}; }
+  View<double> layer_sums() { return {nullptr, device::most_layer_sums}; }
+  void add_time(double, View<double>) {}
   template <class T>
   void fetch(View<const T> from, T* to) {
     std::fill_n(to, from.count, T{});

@@ -26,7 +26,8 @@ void export_weights(const std::string& path, std::string model_name, const std::
   const auto manifest = value_or_throw(train::Checkpoint::read_manifest(path));
   if (model_name.empty()) model_name = manifest.training.model;
   const ModelSpec model = value_or_throw(load_model(model_name));
-  const auto checkpoint = value_or_throw(train::Checkpoint::open(path, model));
+  // Gains of residuals stay: transformers has tokens go to experts as they are, and the residual of a token is 0.
+  const auto checkpoint = value_or_throw(train::Checkpoint::open(path, train::with_gains_of(manifest.training, model)));
   const auto files = value_or_throw(train::write_huggingface(out, checkpoint, model, precision));
   if (common.json) {
     print_json({{"target", "huggingface"},

@@ -10,6 +10,7 @@
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/schedule/replay.hpp>
 #include <galvatron/simulate/simulation.hpp>
+#include <galvatron/train/expert_dispatch.hpp>
 #include <galvatron/train/expert_loads.hpp>
 
 #include "output.hpp"
@@ -43,10 +44,11 @@ struct Simulated {
 /// A run of that plan.
 struct Measured {
   schedule::MeasuredStep step;
-  Seconds iteration;                        ///< median of the run's steps
-  std::vector<Bytes> peaks;                 ///< of each rank
-  double others = 0;                        ///< share of the cores that other programs took meanwhile
-  std::vector<train::ExpertLoads> loads{};  ///< of the run's last step; empty: no layer has experts
+  Seconds iteration;                             ///< median of the run's steps
+  std::vector<Bytes> peaks;                      ///< of each rank
+  double others = 0;                             ///< share of the cores that other programs took meanwhile
+  std::vector<train::ExpertLoads> loads{};       ///< of the run's last step; empty: no layer has experts
+  std::vector<train::LayerDispatch> dispatch{};  ///< the same
 };
 
 }  // namespace galvatron::simulate

@@ -413,15 +413,23 @@ double mfu_of(const Outcome& o) {
   return o.report.iteration_seconds > 0 ? p.mfu * p.iteration.value / o.report.iteration_seconds : 0;
 }
 
-// Of compressed dispatch, the means over the steps of rate and error; 0: the plan has none.
-std::pair<double, double> mean_compression(const train::TrainReport& report) {
-  std::pair<double, double> out;
-  for (const train::StepReport& step : report.steps) {
-    out.first += step.lsh_rate / static_cast<double>(report.steps.size());
-    out.second += step.lsh_error / static_cast<double>(report.steps.size());
+// What dispatch to experts did in a step, as means over the steps.
+struct MeanDispatch {
+  double bytes = 0;
+  double rate = 0;  // of compressed dispatch; 0: the plan has none
+  double error = 0;
+  double hashing_seconds = 0;
+
+  explicit MeanDispatch(const train::TrainReport& report) {
+    const auto steps = static_cast<double>(report.steps.size());
+    for (const train::StepReport& step : report.steps) {
+      bytes += step.dispatch.bytes / steps;
+      rate += step.dispatch.rate() / steps;
+      error += step.dispatch.error() / steps;
+      hashing_seconds += step.dispatch.hashing_seconds / steps;
+    }
   }
-  return out;
-}
+};
 
 void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   nlohmann::ordered_json out;
@@ -435,9 +443,12 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   out["measured_iteration_seconds"] = o.report.iteration_seconds;
   out["others_share"] = nullptr;
   if (o.others) out["others_share"] = *o.others;
-  if (const auto [rate, error] = mean_compression(o.report); rate > 0) {
-    out["lsh_rate"] = rate;
-    out["lsh_error"] = error;
+  const MeanDispatch dispatch(o.report);
+  if (!o.report.steps.back().layer_dispatch.empty()) out["dispatch_bytes"] = dispatch.bytes;
+  if (dispatch.rate > 0) {
+    out["lsh_rate"] = dispatch.rate;
+    out["lsh_error"] = dispatch.error;
+    out["hashing_seconds"] = dispatch.hashing_seconds;
   }
   if (const double mfu = mfu_of(o); mfu > 0) add_mfu(out, mfu);
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
@@ -463,9 +474,15 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
       row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
           format_seconds(measured), compared.empty() ? "" : ": ", compared) +
       row("", busy, busy.empty() ? "" : " meanwhile");
-  if (const auto [rate, error] = mean_compression(o.report); rate > 0)
-    out += row("dispatch", percent(rate), " of the rows were sent",
-               rate >= 1 ? ": compression never paid by the plan's prices" : text_of(", error ", percent(error)));
+  const MeanDispatch dispatch(o.report);
+  if (dispatch.bytes > 0)
+    out += row("dispatch", format_bytes(Bytes{static_cast<std::int64_t>(dispatch.bytes)}),
+               " to experts and back in a step");
+  if (dispatch.rate > 0)
+    out += row("compression", percent(dispatch.rate), " of the rows were sent",
+               dispatch.rate >= 1 ? text_of(": it never paid by the plan's prices")
+                                  : text_of(", error ", percent(dispatch.error), ", hashing ",
+                                            format_seconds(Seconds{dispatch.hashing_seconds})));
   for (std::size_t first = 0; first < o.predicted.size();) {
     std::size_t last = first;  // ranks with equal figures share a line
     while (last + 1 < o.predicted.size() && o.predicted[last + 1] == o.predicted[first] &&
@@ -636,10 +653,11 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     return signal;
   }
   if (recorder)
-    write_run(plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr,
-              {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured,
-               outcome.others.value_or(0), outcome.report.steps.back().loads},
-              a.trace, a.report, common);
+    write_run(
+        plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr,
+        {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured, outcome.others.value_or(0),
+         outcome.report.steps.back().loads, outcome.report.steps.back().layer_dispatch},
+        a.trace, a.report, common);
   try {
     if (common.json)
       print_outcome_json(outcome, a);

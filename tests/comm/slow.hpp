@@ -2,7 +2,7 @@
 //
 // Transfers take wall time and no computing: a collective is complete on no member before it has gone over the link of
 // each, a block is there no earlier than its bytes. A rank's transfers go over its link one after the other, from the
-// moment in which they are started or posted.
+// moment in which they are started or posted; so do the blocks that come to a rank, beside those that it sends.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +16,8 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
@@ -37,6 +39,11 @@ class Wire {
     busy_until_ = std::max(busy_until_, now()) + messages * link_.latency + bytes / link_.bytes_per_second;
     return busy_until_;
   }
+  /// When bytes that have come over the sender's link at `arrival` have come over this one, too.
+  double receive(double arrival, double bytes) {
+    received_until_ = std::max(arrival, received_until_ + bytes / link_.bytes_per_second);
+    return received_until_;
+  }
   static void wait_until(double seconds) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds - now()));
   }
@@ -47,6 +54,7 @@ class Wire {
   }
   Link link_;
   double busy_until_ = 0;
+  double received_until_ = 0;
 };
 
 /// A group over the wire. Collectives take what a ring of the members takes.
@@ -129,8 +137,6 @@ class World final : public comm::World {
     return groups_.find(*this, ranks, inner_.group(ranks), wire_, rank());
   }
   comm::World& control() override { return inner_.control(); }
-  /// Bytes of the blocks that this rank has posted to others.
-  [[nodiscard]] std::int64_t posted() const { return posted_; }
 
   void check() override { inner_.check(); }
   void withdraw() noexcept override { inner_.withdraw(); }
@@ -144,18 +150,20 @@ class World final : public comm::World {
       const auto bytes = static_cast<double>(piece.rows * piece.row_bytes);
       std::list<double>& arrivals = arrivals_[piece.lane];
       arrivals.push_back(piece.peer == rank() ? 0 : wire_.send(1, bytes));
-      if (piece.peer != rank()) posted_ += piece.rows * piece.row_bytes;
       const Piece both[] = {stamp_of(piece, arrivals.back()), piece};
       inner_.post(both);
     }
   }
   void do_receive(std::span<const Piece> pieces) override {
+    std::vector<std::pair<double, double>> arrivals;  // and bytes, of those from others
     for (const Piece& piece : pieces) {
       double arrival = 0;
       const Piece both[] = {stamp_of(piece, arrival), piece};
       inner_.receive(both);
-      Wire::wait_until(arrival);
+      if (piece.peer != rank()) arrivals.emplace_back(arrival, static_cast<double>(piece.rows * piece.row_bytes));
     }
+    std::ranges::sort(arrivals);
+    for (const auto& [arrival, bytes] : arrivals) Wire::wait_until(wire_.receive(arrival, bytes));
   }
   void do_wait_sent(int lane) override {
     inner_.wait_sent(lane);
@@ -172,7 +180,6 @@ class World final : public comm::World {
 
   comm::World& inner_;
   Wire wire_;
-  std::int64_t posted_ = 0;
   std::map<int, std::list<double>> arrivals_;  // by lane: of what is posted
   Groups<Group> groups_;
 };

@@ -21,6 +21,7 @@
 #include <ucontext.h>
 
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/block.hpp>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -202,6 +203,7 @@ class Emulator::Block {
   std::int32_t raise(std::int32_t* number, std::int32_t value) {
     return std::exchange(*number, std::max(*number, value));
   }
+  [[nodiscard]] std::uint64_t nanoseconds() const { return static_cast<std::uint64_t>(1e9 * steady_seconds()); }
   void multiply(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
     struct Fragments {
       std::uint32_t a[4];

@@ -737,6 +737,16 @@ void buckets() {
       p.check("weighted sums", s);
       p.check("distances", squares, between_devices<T>);
       p.check("gradient of the gains", d_gains, between_devices<T>);
+      auto seconds = p.template zeros<double>(1);
+      p.run([&](auto& d, auto of) {
+        d.add_time(-1, of(seconds));
+        d.bucket_sums(buckets_of(of), width, true, View<const float>{}, View<const T>(of(x)), of(c));
+        d.add_time(1, of(seconds));
+        double between = -1;
+        d.fetch(View<const double>(of(seconds)), &between);
+        CHECK(between >= 0);
+        CHECK(between < 60);
+      });
 
       auto gains = p.template random<float>(routed.experts);
       auto y = p.template zeros<T>(routed.tokens * width);

@@ -39,13 +39,12 @@ std::int64_t most_bytes(const json& report) {
 
 TEST_CASE("compressed dispatch to experts is planned where it is asked for") {
   const Folder folder;
-  const std::string base =
-      "plan --model moe-tiny --cluster 4xv100-32g --global-batch 8 --space dp,ep=4 --out p.json --json ";
+  const std::string base = "plan --model moe-tiny --cluster 4xv100-32g --global-batch 8 --space dp,ep=4 --out p.json ";
   REQUIRE(folder.run(base).code == 0);
   const json plain = json::parse(folder.read("p.json"));
   CHECK_FALSE(plain.at("layers").at(0).contains("dispatch"));
   CHECK_FALSE(plain.contains("lsh"));
-  const Ran plan = folder.run(base + "--expert-dispatch lsh --lsh-hashes 8 --lsh-width 2 --lsh-residual scaled");
+  const Ran plan = folder.run(base + "--expert-dispatch lsh --lsh-hashes 8 --lsh-width 2 --lsh-residual scaled --json");
   CAPTURE(plan.err);
   REQUIRE(plan.code == 0);
   const json file = json::parse(folder.read("p.json"));

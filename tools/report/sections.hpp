@@ -311,4 +311,26 @@ inline std::string loads_section(const Measured* measured) {
                  "</g></svg></div>\n");
 }
 
+/// What compressed dispatch did in the run's last step.
+inline std::string dispatch_section(const Measured* measured) {
+  if (measured == nullptr) return {};
+  const train::DispatchSums all = train::total(measured->dispatch);
+  if (!all.is_compressed()) return {};
+  Table table({"Layer", "Rows sent", "Error", "Hashing", "To experts and back"});
+  const auto row = [&table](const std::string& name, const train::DispatchSums& sums) {
+    const bool is = sums.is_compressed();
+    table.row({name, is ? percent(sums.rate()) : "all", is ? percent(sums.error()) : "-",
+               is ? seconds(Seconds{sums.hashing_seconds}) : "-", bytes(Bytes{static_cast<std::int64_t>(sums.bytes)})});
+  };
+  for (const train::LayerDispatch& layer : measured->dispatch) row(text_of(layer.layer), layer.sums);
+  row("all", all);
+  return text_of(
+      "<h2>Compressed dispatch</h2>\n<p>Tokens that hash alike go to experts as their mean. In step ",
+      measured->step.step + 1,
+      ": the means that were sent over the choices of tokens, the distances of tokens from their means (the "
+      "root of the sum of squares over that of the tokens), a rank&#39;s time for hashing, and the bytes that "
+      "all ranks sent to others.</p>\n",
+      table.html());
+}
+
 }  // namespace galvatron::simulate::report

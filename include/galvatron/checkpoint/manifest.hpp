@@ -128,7 +128,16 @@ inline nlohmann::json model_architecture(const ModelSpec& model) {
                     {"scale", experts->router.scale},
                     {"groups", experts->router.groups},
                     {"groups_of_a_token", experts->router.top_groups}};
+  if (experts->router.residual_gain) out["residual_gain"] = true;
   return out;
+}
+
+/// The model with the gains of the experts' residuals (RouterSpec::residual_gain) where a checkpoint has them: they are
+/// of compressed dispatch, and no field of a model's file tells of them.
+inline ModelSpec with_gains_of(const TrainingState& training, ModelSpec model) {
+  if (training.architecture.contains("residual_gain"))
+    for (LayerSpec& block : model.blocks) block.router.residual_gain = block.experts > 0;
+  return model;
 }
 
 /// Why a checkpoint's weights are not those of `model`; empty when they are.

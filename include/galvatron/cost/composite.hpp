@@ -328,7 +328,7 @@ class ExpertCounts {
     push_times(out, compute(op::Kind::add, sent_rows() * s_.h), s_.spec.etp() - 1);
   }
   [[nodiscard]] constexpr bool compresses() const { return s_.spec.compresses_tokens(); }
-  /// Rows of experts that they compute, and that a rank sends: means of tokens where dispatch is compressed.
+  /// Rows of experts that they compute, and that come back to a rank: means of tokens where dispatch is compressed.
   [[nodiscard]] constexpr std::int64_t computed_rows() const {
     const std::int64_t rows = of(program::Letter::expert_rows);
     return compresses() ? s_.batch.lsh.buckets(rows) : rows;
@@ -337,12 +337,12 @@ class ExpertCounts {
     const std::int64_t rows = of(program::Letter::routed_rows);
     return compresses() ? s_.batch.lsh.buckets(rows) : rows;
   }
-  /// Elements that a rank sends, in equal parts.
-  [[nodiscard]] constexpr std::int64_t sent(std::int64_t width) const {
-    return round_up(sent_rows() * s_.spec.etp() * width, rank_group());
+  /// Elements that cross the link of the rank that has most: towards it before its experts, from it behind them.
+  [[nodiscard]] constexpr std::int64_t exchanged(std::int64_t width) const {
+    return round_up(computed_rows() * width, rank_group());
   }
-  [[nodiscard]] constexpr std::int64_t rows_bytes() const { return sent(s_.h) * s_.e; }
-  [[nodiscard]] constexpr std::int64_t weights_bytes() const { return sent(1) * 4; }
+  [[nodiscard]] constexpr std::int64_t rows_bytes() const { return exchanged(s_.h) * s_.e; }
+  [[nodiscard]] constexpr std::int64_t weights_bytes() const { return exchanged(1) * 4; }
   constexpr void exchange(op::WorkList& out, std::int64_t bytes) const {
     push_times(out, compute(op::Kind::all_to_all, bytes, rank_group()), rank_group() > 1 ? 1 : 0);
   }

@@ -207,9 +207,16 @@ enum StepSum : std::uint8_t {
   other_losses,                                   ///< sums of the losses inside of the model
   balance_loss = other_losses + most_losses - 1,  ///< of routers, as it is in the model's loss
   z_loss,                                         ///< the same
-  bucket_sums,                                    ///< four of Device::bucket_distances(), of all layers
-  step_sums = bucket_sums + 4                     ///< their number
+  step_sums                                       ///< their number
 };
+/// What compressed dispatch adds up in a step, for each layer.
+enum DispatchSum : std::uint8_t {
+  bucket_sums,                        ///< four of Device::bucket_distances()
+  hashing_seconds = bucket_sums + 4,  ///< in which buckets and their means were found
+  dispatch_sums                       ///< their number
+};
+/// Elements of Device::layer_sums().
+inline constexpr std::int64_t most_layer_sums = 1 << 13;
 /// Where a loss is summed: 0 that of the last layer, then the others in the order of the layers.
 constexpr int sum_of_loss(int loss) { return loss == 0 ? loss_sum : other_losses + loss - 1; }
 
@@ -398,6 +405,11 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.clear_sums();
   // Counts of choices of experts in a step, where somebody asks for them (most_loads), in memory of the device.
   { d.loads() } -> std::same_as<View<float>>;
+  // What layers add up in a step, where there are any that do (most_layer_sums), in memory of the device.
+  { d.layer_sums() } -> std::same_as<View<double>>;
+  // sum (1) += sign times the seconds of the device's clock, when all that was asked for before is done: with -1 and
+  // then 1 the time between.
+  d.add_time(/*sign=*/-1.0, sum);
   // To memory of the program, elements of any type; returns when they are there. Other threads may call it too.
   d.fetch(cf, host);
   // Calls the writer with memory of the program, whose contents go to the device's.

@@ -69,8 +69,10 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
   void compress(std::int64_t rows) {
     const HashingScratch scratch(of_step<float>(this->step_.scratch[0]), of_step<std::int32_t>(this->step_.scratch[1]),
                                  of_step<std::int32_t>(this->step_.scratch[2]));
+    add_time(-1);
     compression_.compress(rows, own(0, rows), scratch, buckets(number(1), number(2), out_number(1), out_number(2)),
                           this->template out<T>(0));
+    add_time(1);
   }
   void exchange_bounds(std::int64_t rows) {
     const View<std::int32_t> all = out_number(0);
@@ -81,8 +83,9 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
       compression_.pass(own(1, rows), found, means);
       gather_bounds(found, all);
     }
-    this->c_.device.bucket_distances(found, this->layer_.hidden, own(1, rows), View<const T>(means),
-                                     this->c_.device.sums().slice(device::bucket_sums, 4));
+    if (const View<double> sums = this->c_.dispatch.sums; D::counts_only || !sums.empty())
+      this->c_.device.bucket_distances(found, this->layer_.hidden, own(1, rows), View<const T>(means),
+                                       sums.slice(device::bucket_sums, 4));
   }
   void bucket_means(std::int64_t rows) {
     this->c_.device.bucket_sums(buckets(number(1), number(2), number(3), number(4)), this->layer_.hidden, true,
@@ -91,11 +94,11 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
 
   /// @param w1, w2  as of ExpertSteps
   void forward(View<const T> w1, View<const T> w2) {
-    const Exchange exchange = this->exchange_of(1);
+    const Exchange exchange = exchange_of_buckets();
     const View<T> received = this->template out<T>(2);
     for (int round = 0; round < exchange.rounds(); ++round) {
-      const std::int64_t n = computed(exchange, round);
-      this->send(exchange, round, sent(this->template in<T>(0), exchange), this->layer_.hidden, received);
+      const std::int64_t n = exchange.rows(round);
+      this->send(exchange, round, this->template in<T>(0), this->layer_.hidden, received);
       this->compute(n, this->own_offsets(exchange, round), received, w1, w2, this->scratch(0));
       give_back(exchange, round, this->scratch(0), this->template out<T>(0));
     }
@@ -132,18 +135,18 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
   /// @param adds1, adds2  as of ExpertSteps
   void backward(View<const T> w1, View<const T> w2, View<float> d_w1, bool adds1, View<float> d_w2, bool adds2) {
     const std::int64_t h = this->layer_.hidden;
-    const Exchange exchange = this->exchange_of(1);
+    const Exchange exchange = exchange_of_buckets();
     const View<T> u = this->template out<T>(1);
     const View<T> received = this->template out<T>(2);
     for (int round = exchange.rounds() - 1; round >= 0; --round) {
-      const std::int64_t n = computed(exchange, round);
+      const std::int64_t n = exchange.rows(round);
       const bool first = round == exchange.rounds() - 1;
       const View<const std::int32_t> offsets = this->own_offsets(exchange, round);
       if (!first) {
-        this->send(exchange, round, sent(this->template in<T>(0), exchange), h, received);
+        this->send(exchange, round, this->template in<T>(0), h, received);
         this->product(op::Kind::gemm_nt, n, this->inputs(), h, offsets, View<const T>(received), w1, u);
       }
-      this->send(exchange, round, sent(this->template in<T>(4), exchange), h, this->scratch(0));
+      this->send(exchange, round, this->template in<T>(4), h, this->scratch(0));
       const View<T> g = this->scratch(1).slice(0, n * this->width());
       const View<T> d_received = this->scratch(1).slice(0, n * h);
       this->backward_to_inputs(n, offsets, {}, {}, this->scratch(0), u, g, {}, w2, d_w2, adds2 || !first);
@@ -159,6 +162,10 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
   }
 
  private:
+  void add_time(double sign) {
+    if (const View<double> sums = this->c_.dispatch.sums; !sums.empty())
+      this->c_.device.add_time(sign, sums.slice(device::hashing_seconds, 1));
+  }
   template <class U>
   View<U> of_step(int id) const {
     return this->values_(std::type_identity<U>{}, id);
@@ -217,19 +224,16 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
   }
 
   // On a device that only counts there are as many buckets as stated.
-  [[nodiscard]] std::int64_t computed(const Exchange& exchange, int round) const {
-    return exchange.plan ? exchange.rows(round) : this->c_.lsh.buckets(exchange.capacity);
-  }
-  View<T> sent(View<T> packed, const Exchange& exchange) const {
-    const std::int64_t h = this->layer_.hidden;
-    return exchange.plan ? packed : packed.slice(0, this->c_.lsh.buckets(packed.count / h) * h);
+  Exchange exchange_of_buckets() {
+    Exchange out = this->exchange_of(1);
+    if (!out.plan) out.capacity = this->c_.lsh.buckets(out.capacity);
+    return out;
   }
   /// Where several ranks have parts of an expert, their results come to scratch memory.
   void give_back(const Exchange& exchange, int round, View<T> rows, View<T> to) {
     const std::int64_t h = this->layer_.hidden;
     const View<T> parts = this->c_.spec.etp() > 1 && exchange.plan ? this->scratch(3) : to;
-    const std::int64_t capacity = to.count / h;
-    this->send_back(exchange, round, rows, h, parts, exchange.plan ? capacity : this->c_.lsh.buckets(capacity));
+    this->send_back(exchange, round, rows, h, parts, to.count / h);
   }
   /// And become their sum.
   void add(const Exchange& exchange, View<T> to) {

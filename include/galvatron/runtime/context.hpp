@@ -17,6 +17,12 @@
 
 namespace galvatron::runtime {
 
+/// Where a layer adds up what its dispatch to experts does in a step; empty, or null: nowhere.
+struct DispatchCounts {
+  View<double> sums{};                 ///< (dispatch_sums), in memory of the device
+  std::int64_t* sent_bytes = nullptr;  ///< to other ranks, for experts and back
+};
+
 /// One rank's place in a layer: its device, its transient memory and its groups. D models device::Device.
 template <class D>
 struct Context {
@@ -35,6 +41,7 @@ struct Context {
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   LshOptions lsh{};                                             ///< of compressed dispatch
+  DispatchCounts dispatch{};
   View<float> loads{};  ///< of the layer's experts: backward adds the choices of this rank's tokens; empty: it does not
 
   [[nodiscard]] std::int64_t tokens() const { return batch.sequence / spec.context; }  ///< of a sequence, on this rank

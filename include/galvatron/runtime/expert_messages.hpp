@@ -1,6 +1,7 @@
 // The messages of tokens on their way to experts and back: rows of views, from and to ranks of the group.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,7 +16,9 @@ namespace galvatron::runtime {
 /// Messages that a rank sends and gets at the same time.
 class ExpertMessages {
  public:
-  ExpertMessages(comm::World& world, const comm::Group& experts) : world_(world), experts_(experts) {}
+  /// @param sent_bytes  to other ranks, counted here where it is not null
+  ExpertMessages(comm::World& world, const comm::Group& experts, std::int64_t* sent_bytes)
+      : world_(world), experts_(experts), sent_bytes_(sent_bytes) {}
 
   /// `count` rows of `width` elements from row `first` on, to or from a rank of the group.
   template <class U>
@@ -26,8 +29,15 @@ class ExpertMessages {
   void receive(std::int64_t peer, View<U> rows, std::int64_t width, std::int64_t first, std::int64_t count) {
     in_.push_back(piece(peer, rows, width, first, count));
   }
-  /// Returns when all have arrived.
+  /// Returns when all have arrived. A rank sends to the next one first, then to the one behind it, and so on, so that
+  /// all receive all the time.
   void deliver() {
+    const int ranks = world_.size();
+    std::ranges::stable_sort(
+        out_, {}, [&](const comm::Piece& piece) { return (piece.peer - world_.rank() - 1 + ranks) % ranks; });
+    if (sent_bytes_ != nullptr)
+      for (const comm::Piece& piece : out_)
+        if (piece.peer != world_.rank()) *sent_bytes_ += piece.rows * piece.row_bytes;
     world_.post(out_);
     world_.receive(in_);
     world_.wait_sent(lane);
@@ -45,9 +55,15 @@ class ExpertMessages {
 
   comm::World& world_;
   const comm::Group& experts_;
+  std::int64_t* sent_bytes_;
   std::vector<comm::Piece> out_;
   std::vector<comm::Piece> in_;
 };
+
+template <class D>
+ExpertMessages expert_messages(const Context<D>& context) {
+  return {context.world, context.experts, context.dispatch.sent_bytes};
+}
 
 /// On a device that only counts, what a rank sends to the members of a group, as equal parts of `elements`.
 template <class U>

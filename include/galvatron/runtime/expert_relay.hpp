@@ -139,7 +139,7 @@ class ExpertRelay {
   /// Calls what(message), which calls message(at the source, at the relay, width) for all that goes together.
   void deliver(bool to_relays, const auto& what) {
     if (!plan_) return count(what);
-    ExpertMessages messages(c_.world, c_.experts);
+    ExpertMessages messages = expert_messages(c_);
     what([&](const auto& source, const auto& relay, std::int64_t width) {
       plan_->for_each_relay([&](std::int64_t peer, std::int64_t first, std::int64_t count) {
         if (to_relays)

@@ -273,7 +273,7 @@ class ExpertSteps {
 
   using Relay = ExpertRelay<D, T>;
 
-  /// On a device that only counts all ranks send equally much, and the experts' memory is full.
+  /// On a device that only counts, the experts' memory is full.
   struct Exchange {
     std::optional<ExpertExchange> plan;
     std::int64_t capacity = 0;
@@ -340,8 +340,8 @@ class ExpertSteps {
   /// packed, rows in the order of experts, to the ranks of the experts, of which this one gets `rows`.
   template <class U>
   void send(const Exchange& exchange, int round, View<U> packed, std::int64_t width, View<U> rows) {
-    if (!exchange.plan) return count_rows<U>(exchange, packed.count);
-    ExpertMessages messages(c_.world, c_.experts);
+    if (!exchange.plan) return count_rows<U>(exchange, width);
+    ExpertMessages messages = expert_messages(c_);
     exchange.plan->for_each_sent(round, [&](std::int64_t peer, std::int64_t, std::int64_t first, std::int64_t count) {
       messages.send(peer, packed, width, first, count);
     });
@@ -354,8 +354,8 @@ class ExpertSteps {
   template <class U>
   void send_back(const Exchange& exchange, int round, View<U> rows, std::int64_t width, View<U> packed,
                  std::int64_t sent) {
-    if (!exchange.plan) return count_rows<U>(exchange, sent * width);
-    ExpertMessages messages(c_.world, c_.experts);
+    if (!exchange.plan) return count_rows<U>(exchange, width);
+    ExpertMessages messages = expert_messages(c_);
     exchange.plan->for_each_received(round, [&](std::int64_t peer, std::int64_t place, std::int64_t count) {
       messages.send(peer, rows, width, place, count);
     });
@@ -367,12 +367,12 @@ class ExpertSteps {
   }
   /// By nodes, rows stay in the node.
   template <class U>
-  void count_rows(const Exchange& exchange, std::int64_t elements) {
+  void count_rows(const Exchange& exchange, std::int64_t width) {
     const int members = c_.experts.size() / (exchange.by_nodes() ? c_.spec.expert_nodes : 1);
     const int first = c_.experts.rank() / members * members;
     count_exchange<U>(
         c_.world.group(c_.experts.ranks().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(members))),
-        elements * c_.spec.etp());
+        exchange.capacity * width);
   }
   /// The first of the parts (parts, n) becomes their sum.
   template <class U>

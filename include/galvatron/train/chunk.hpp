@@ -14,7 +14,6 @@
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/train/exchange.hpp>
-#include <galvatron/train/expert_loads.hpp>
 #include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/zero_prefetch.hpp>
 
@@ -26,6 +25,12 @@ using LayerMaker =
     std::function<std::unique_ptr<runtime::Layer<T>>(const runtime::Context<D>& context, const LayerSpec& layer,
                                                      const runtime::LayerArguments<T>& around, device::Region& states)>;
 
+/// Where a layer adds up what metrics tell of it.
+struct LayerCounts {
+  View<float> loads{};  ///< of its experts; empty: nobody asks
+  runtime::DispatchCounts dispatch{};
+};
+
 /// @tparam D  the device  @tparam T  element type of activations and working parameters
 template <class D, class T>
 class Chunk {
@@ -33,9 +38,9 @@ class Chunk {
 
  public:
   /// Takes all memory that the chunk will ever use but transient tensors.
-  /// @param loads  of the experts of all layers of the model, to which backward adds; empty: nobody asks
+  /// @param counts  of a layer, of which 0 is the embedding
   Chunk(D& device, comm::World& world, const StagePlan& stage, const ChunkPlan& plan, RankMemory& memory,
-        const LayerMaker<D, T>& make, View<float> loads = {}, const LoadPlaces& places = {})
+        const LayerMaker<D, T>& make, const std::function<LayerCounts(int layer)>& counts)
       : device_(device),
         world_(world),
         memory_(memory),
@@ -43,7 +48,7 @@ class Chunk {
         plan_(plan),
         prefetch_(memory.workspace, plan.deferred > 0) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
-      add_layer(i, make, places.of(loads, plan_.layers[i].number));
+      add_layer(i, make, counts(plan_.layers[i].number));
       prefetch_.add(layers_.back()->streaming(), i > 0 && changes_after(i - 1));
     }
     for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots, plan_.deferred);
@@ -204,13 +209,14 @@ class Chunk {
   static constexpr int activation_lane(int chunk) { return 1 + 2 * chunk; }
   static constexpr int gradient_lane(int chunk) { return 2 + 2 * chunk; }
 
-  void add_layer(std::size_t i, const LayerMaker<D, T>& make, View<float> loads) {
+  void add_layer(std::size_t i, const LayerMaker<D, T>& make, const LayerCounts& counts) {
     const ChunkPlan::Entry& entry = plan_.layers[i];
     auto context = runtime::make_context(device_, memory_.workspace, world_, stage_.first_rank, entry.spec,
                                          plan_.layouts[i].batch / entry.spec.data, stage_.batch.sequence,
                                          stage_.batch.overlap, stage_.batch.precision == Precision::fp8,
                                          stage_.batch.moments, stage_.batch.expert_imbalance, stage_.batch.lsh);
-    context.loads = loads;
+    context.loads = counts.loads;
+    context.dispatch = counts.dispatch;
     runtime::LayerArguments<T> around;
     around.number = entry.number;
     around.loss = {static_cast<float>(stage_.token_weight * entry.layer.loss_weight), device::sum_of_loss(entry.loss)};

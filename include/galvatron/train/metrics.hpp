@@ -187,8 +187,10 @@ class TensorBoardFile {
 };
 
 /// The line of a step, with its newline. Steps count from 1 here: `{"step": 1, "loss": 5.54, ...}`. A number that is
-/// not finite or not known is null. With loads of experts, `loads` has an array for each layer with experts, the
-/// choices of each expert, and `load_imbalance` the largest of them over their mean.
+/// not finite or not known is null. Of models with experts `dispatch_bytes` is DispatchSums::bytes; with compressed
+/// dispatch there are rate, error and hashing seconds of the step, and arrays of them with a number for each layer with
+/// experts, null for one that is not compressed. With loads of experts, `loads` has an array for each layer with
+/// experts, the choices of each expert, and `load_imbalance` the largest of them over their mean.
 inline std::string metrics_line(const StepReport& report) {
   nlohmann::ordered_json line{{"step", report.step + 1},
                               {"loss", report.loss},
@@ -200,8 +202,19 @@ inline std::string metrics_line(const StepReport& report) {
                               {"peak_bytes", report.peak_memory.count}};
   if (report.balance_loss != 0) line["balance_loss"] = report.balance_loss;
   if (report.z_loss != 0) line["z_loss"] = report.z_loss;
-  if (report.lsh_rate != 0) line["lsh_rate"] = report.lsh_rate;
-  if (report.lsh_rate != 0) line["lsh_error"] = report.lsh_error;
+  if (!report.layer_dispatch.empty()) line["dispatch_bytes"] = static_cast<std::int64_t>(report.dispatch.bytes);
+  if (report.dispatch.is_compressed()) {
+    line["lsh_rate"] = report.dispatch.rate();
+    line["lsh_error"] = report.dispatch.error();
+    line["hashing_seconds"] = report.dispatch.hashing_seconds;
+    for (const auto& [layer, sums] : report.layer_dispatch) {
+      using Json = nlohmann::ordered_json;
+      const auto of_layer = [is = sums.is_compressed()](double value) { return is ? Json(value) : Json(); };
+      line["layer_lsh_rate"].push_back(of_layer(sums.rate()));
+      line["layer_lsh_error"].push_back(of_layer(sums.error()));
+      line["layer_hashing_seconds"].push_back(of_layer(sums.hashing_seconds));
+    }
+  }
   if (!report.skipped.empty()) line["skipped"] = report.skipped;
   for (const ExpertLoads& layer : report.loads) {
     line["load_imbalance"].push_back(layer.imbalance());
@@ -220,8 +233,15 @@ inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
                           {"memory/peak_bytes", static_cast<double>(report.peak_memory.count)}};
   if (report.balance_loss != 0) out.push_back({"train/balance_loss", report.balance_loss});
   if (report.z_loss != 0) out.push_back({"train/z_loss", report.z_loss});
-  if (report.lsh_rate != 0) out.push_back({"dispatch/lsh_rate", report.lsh_rate});
-  if (report.lsh_rate != 0) out.push_back({"dispatch/lsh_error", report.lsh_error});
+  if (!report.layer_dispatch.empty()) out.push_back({"dispatch/bytes", report.dispatch.bytes});
+  const auto compressed = [&out](const DispatchSums& sums, const std::string& of) {
+    if (!sums.is_compressed()) return;
+    out.push_back({"dispatch/lsh_rate" + of, sums.rate()});
+    out.push_back({"dispatch/lsh_error" + of, sums.error()});
+    out.push_back({"dispatch/hashing_seconds" + of, sums.hashing_seconds});
+  };
+  compressed(report.dispatch, "");
+  for (const auto& [layer, sums] : report.layer_dispatch) compressed(sums, "_layer_" + std::to_string(layer));
   if (report.mfu > 0) out.push_back({"speed/mfu", report.mfu});
   for (const ExpertLoads& layer : report.loads)
     out.push_back({"experts/load_imbalance_layer_" + std::to_string(layer.layer), layer.imbalance()});

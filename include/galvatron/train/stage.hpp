@@ -1,6 +1,7 @@
 // Stage: one rank's part of a model, and the interpreter of its schedule program.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,7 @@
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/train/chunk.hpp>
+#include <galvatron/train/expert_dispatch.hpp>
 #include <galvatron/train/expert_loads.hpp>
 #include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/recorder.hpp>
@@ -28,11 +30,8 @@ struct StepResult {
   double gradient_norm = 0;  ///< before clipping
   double balance_loss = 0;   ///< of the routers of all layers, with their coefficients: beside `loss`, not in it
   double z_loss = 0;         ///< the same
-  /// Of compressed dispatch, over its layers: buckets over choices, and the distances of tokens from their means, the
-  /// root of the squares' sum over that of the tokens. 0: nothing was compressed.
-  double lsh_rate = 0;
-  double lsh_error = 0;
-  std::vector<ExpertLoads> loads{};  ///< of layers with experts, where the stage counts them
+  std::vector<LayerDispatch> dispatch{};  ///< of layers with experts
+  std::vector<ExpertLoads> loads{};       ///< of layers with experts, where the stage counts them
   /// False: the step changed no parameter.
   [[nodiscard]] bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }
 };
@@ -62,10 +61,18 @@ class Stage {
         plan_(stage_plan(plan, model, world.rank())),
         program_(value_or_throw(
             schedule::stage_program(plan.schedule, plan_.stages, plan_.index, plan.microbatches, plan.virtual_stages))),
-        load_places_(model) {
+        load_places_(model),
+        dispatch_places_(plan, model) {
     if (counts_loads && load_places_.fit()) loads_ = device_.loads().slice(0, load_places_.count());
+    if (const std::int64_t count = dispatch_places_.count(); count > 0) {
+      dispatch_ = device_.layer_sums().slice(0, count);
+      sent_bytes_.resize(static_cast<std::size_t>(dispatch_places_.bytes(dispatch_).count));
+    }
+    const auto counts = [this](int layer) {
+      return LayerCounts{load_places_.of(loads_, layer), dispatch_places_.of(dispatch_, sent_bytes_, layer)};
+    };
     for (const ChunkPlan& chunk : plan_.chunks)
-      chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, memory, make, loads_, load_places_));
+      chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, memory, make, counts));
   }
 
   Stage(const Stage&) = delete;
@@ -158,6 +165,8 @@ class Stage {
   void passes() {
     device_.clear_sums();
     if (!loads_.empty()) device_.zero(raw_bytes(loads_));
+    if (!dispatch_.empty()) device_.zero(raw_bytes(dispatch_));
+    std::ranges::fill(sent_bytes_, 0);
     for_stores([](runtime::Store& store) { store.zero_gradients(); });
     for (schedule::Cursor next(program_); !next.at_end(); ++next)
       if (const schedule::Instruction instruction = *next; instruction.op != schedule::Op::step)
@@ -202,13 +211,13 @@ class Stage {
     const View<double> sums = device_.sums();
     world_.everybody().all_reduce(sums, comm::ReduceOp::sum);
     if (!loads_.empty()) world_.everybody().all_reduce(loads_, comm::ReduceOp::sum);
+    add_dispatch();
     device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
     device_.begin_update(hyper);
     for_stores([](runtime::Store& store) { store.update(); });
   }
 
   StepResult result() {
-    const auto ratio = [](double part, double whole) { return whole > 0 ? part / whole : 0; };
     double values[device::step_sums];
     device_.fetch(View<const double>(device_.sums()), values);
     double loss = 0;
@@ -218,9 +227,21 @@ class Stage {
             .gradient_norm = std::sqrt(values[device::gradient_squares]),
             .balance_loss = values[device::balance_loss],
             .z_loss = values[device::z_loss],
-            .lsh_rate = ratio(values[device::bucket_sums + 3], values[device::bucket_sums + 2]),
-            .lsh_error = std::sqrt(ratio(values[device::bucket_sums], values[device::bucket_sums + 1])),
+            .dispatch = dispatch(),
             .loads = loads()};
+  }
+
+  void add_dispatch() {
+    if (dispatch_.empty()) return;
+    device_.write(dispatch_places_.bytes(dispatch_), [this](View<double> to) {
+      std::ranges::transform(sent_bytes_, to.begin(), [](std::int64_t bytes) { return static_cast<double>(bytes); });
+    });
+    world_.everybody().all_reduce(dispatch_, comm::ReduceOp::sum);
+  }
+  std::vector<LayerDispatch> dispatch() {
+    std::vector<double> sums(static_cast<std::size_t>(dispatch_.count));
+    if (!sums.empty()) device_.fetch(View<const double>(dispatch_), sums.data());
+    return dispatch_places_.layers(sums);
   }
 
   std::vector<ExpertLoads> loads() {
@@ -235,6 +256,9 @@ class Stage {
   schedule::StageProgram program_;
   LoadPlaces load_places_;
   View<float> loads_;  ///< of the device; empty: they are not counted
+  DispatchPlaces dispatch_places_;
+  View<double> dispatch_;                 ///< of the device; empty: no tokens are exchanged
+  std::vector<std::int64_t> sent_bytes_;  ///< of its layers, by this rank
   std::vector<std::unique_ptr<Chunk<D, T>>> chunks_;
   std::function<void()> before_update_;
   BatchSource* source_ = nullptr;

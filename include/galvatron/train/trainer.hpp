@@ -25,6 +25,7 @@
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/rank/host_rank.hpp>
 #include <galvatron/rank/stopwatch.hpp>
+#include <galvatron/train/expert_dispatch.hpp>
 #include <galvatron/train/expert_loads.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
@@ -39,8 +40,7 @@ struct StepReport {
   double gradient_norm = 0;
   double balance_loss = 0;  ///< of the routers of experts, as StepResult has it; 0: the model has none
   double z_loss = 0;        ///< the same
-  double lsh_rate = 0;      ///< of compressed dispatch, as StepResult has it; 0: the plan has none
-  double lsh_error = 0;     ///< the same
+  DispatchSums dispatch{};  ///< of all layers with experts
   double learning_rate = 0;
   double seconds = 0;  ///< of this step
   double tokens_per_second = 0;
@@ -50,6 +50,7 @@ struct StepReport {
   std::string skipped{};
   /// Of layers with experts, with TrainOptions::counts_loads; TrainReport keeps those of the last step alone.
   std::vector<ExpertLoads> loads{};
+  std::vector<LayerDispatch> layer_dispatch{};  ///< the same, with and without counts_loads
 };
 
 /// What to do when the loss or a gradient is infinite or not a number.
@@ -184,16 +185,17 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
                            .gradient_norm = result.gradient_norm,
                            .balance_loss = result.balance_loss,
                            .z_loss = result.z_loss,
-                           .lsh_rate = result.lsh_rate,
-                           .lsh_error = result.lsh_error,
+                           .dispatch = total(result.dispatch),
                            .learning_rate = options.learning_rate.at(step),
                            .seconds = seconds,
                            .tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / seconds,
                            .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
                            .peak_memory = memory.measured().total(),
                            .skipped = std::move(wrong),
-                           .loads = result.loads};
+                           .loads = result.loads,
+                           .layer_dispatch = result.dispatch};
       if (!report.steps.empty()) report.steps.back().loads.clear();
+      if (!report.steps.empty()) report.steps.back().layer_dispatch.clear();
       report.steps.push_back(out);
       if (options.on_step && failed_report == nullptr) {
         try {

@@ -93,6 +93,8 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   /// what it was before.
   { block.claim(number, i) } -> std::same_as<std::int32_t>;
   { block.raise(number, i) } -> std::same_as<std::int32_t>;
+  /// Of a clock of the device.
+  { block.nanoseconds() } -> std::same_as<std::uint64_t>;
 };
 
 struct Sum {

@@ -52,7 +52,8 @@ class Gpu {
     const View<std::byte> all = m_.workspace();
     constexpr std::int64_t tickets_bytes = aligned_bytes(most_tickets * std::int64_t{sizeof(std::uint32_t)});
     constexpr std::int64_t loads_bytes = aligned_bytes(most_loads * std::int64_t{sizeof(float)});
-    constexpr std::int64_t own = 3 * tensor_alignment + tickets_bytes + loads_bytes;
+    constexpr std::int64_t layers_bytes = aligned_bytes(most_layer_sums * std::int64_t{sizeof(double)});
+    constexpr std::int64_t own = 3 * tensor_alignment + tickets_bytes + loads_bytes + layers_bytes;
     sums_ = {reinterpret_cast<double*>(all.data), step_sums};
     scale_ = {reinterpret_cast<float*>(all.data + tensor_alignment), 1};
     static_assert(sizeof(kernels::AdamWStep) <= tensor_alignment);
@@ -60,6 +61,7 @@ class Gpu {
     tickets_ = reinterpret_cast<std::uint32_t*>(all.data + 3 * tensor_alignment);
     m_.zero(tickets_, tickets_bytes);
     loads_ = {reinterpret_cast<float*>(all.data + 3 * tensor_alignment + tickets_bytes), most_loads};
+    layer_sums_ = {reinterpret_cast<double*>(all.data + own - layers_bytes), most_layer_sums};
     scratch_ = all.slice(own, all.count - own);
   }
 
@@ -223,6 +225,8 @@ class Gpu {
   View<double> sums() { return sums_; }
   View<float> gradient_scale() { return scale_; }
   View<float> loads() { return loads_; }
+  View<double> layer_sums() { return layer_sums_; }
+  void add_time(double sign, View<double> sum) { cuda::add_time(m_, sign, sum.data); }
   void clear_sums() { m_.zero(sums_.data, sums_.count * static_cast<std::int64_t>(sizeof(double))); }
   template <class T>
   void fetch(View<const T> from, T* to) {
@@ -247,6 +251,7 @@ class Gpu {
   GraphReplay<M> m_;
   View<double> sums_;
   View<float> loads_;
+  View<double> layer_sums_;
   View<float> scale_;
   kernels::AdamWStep* update_ = nullptr;
   View<std::byte> scratch_;

@@ -56,6 +56,11 @@ class CudaBlock {
   __device__ __forceinline__ std::int32_t raise(std::int32_t* number, std::int32_t value) const {
     return atomicMax(number, value);
   }
+  __device__ __forceinline__ std::uint64_t nanoseconds() const {
+    unsigned long long out = 0;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(out)::"memory");
+    return out;
+  }
   __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4],
                                            const std::uint32_t (&b)[2]) const {
     asm volatile(

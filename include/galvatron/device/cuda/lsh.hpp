@@ -314,6 +314,19 @@ struct BucketDistances {
   }
 };
 
+/// *sum += sign * seconds, by one thread.
+struct AddTime {
+  static constexpr int most_threads = warp_threads;
+  double sign;
+  double* sum;
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    if (block.thread() == 0) *sum += sign * (1e-9 * static_cast<double>(block.nanoseconds()));
+  }
+};
+inline void add_time(auto& launcher, double sign, double* sum) {
+  launcher.launch({.blocks = 1, .threads = warp_threads}, AddTime{sign, sum});
+}
+
 /// Throws DeviceFailure for rows that do not fit the shared memory of a block.
 template <class T>
 void rotate_by_signs(auto& launcher, const kernels::CrossPolytope& hashing, std::int64_t rows, std::int64_t width,

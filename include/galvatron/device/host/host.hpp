@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <galvatron/core/units.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/attention.hpp>
 #include <galvatron/device/host/attention_backward.hpp>
@@ -198,6 +199,11 @@ class Host {
     loads_.resize(most_loads);
     return {loads_.data(), most_loads};
   }
+  View<double> layer_sums() {
+    layer_sums_.resize(most_layer_sums);
+    return {layer_sums_.data(), most_layer_sums};
+  }
+  void add_time(double sign, View<double> sum) { sum[0] += sign * steady_seconds(); }
   template <class T>
   void fetch(View<const T> from, T* to) {
     copy(raw_bytes(from), {reinterpret_cast<std::byte*>(to), raw_bytes(from).count});
@@ -249,6 +255,7 @@ class Host {
   std::vector<std::unique_ptr<host::Products>> products_of_threads_;  ///< in whose scratch memory they are
   std::array<double, step_sums> sums_{};
   std::vector<float> loads_;
+  std::vector<double> layer_sums_;
   float gradient_scale_ = 1.0F;
   kernels::AdamWStep update_{AdamW{}};
 };
