@@ -282,11 +282,9 @@ int report(const Arguments& a) {
   const double imbalance = runs.front().mean(timed, imbalance_of_ranks);
   std::printf(
       "%s, %d steps of %lld x %lld tokens, %d ranks on %d cores, a link of %g s and %g MB/s; the rank that has most "
-      "gets "
-      "%.2f times the mean\n\n"
+      "gets %.2f times the mean\n\n"
       "| dispatch | MB a rank sends to experts in a step | ms a step | predicted | ms saved | predicted | off by | "
-      "loss | "
-      "rate | error | ms hashing |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+      "loss | rate | error | ms hashing |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
       runs.front().model.name.c_str(), a.steps, static_cast<long long>(a.batch), static_cast<long long>(a.sequence),
       ranks, cluster.cores, a.latency, 1e-6 * a.bandwidth, imbalance);
   const auto timed_seconds = [&](std::size_t run) {

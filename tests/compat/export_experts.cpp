@@ -129,7 +129,7 @@ TEST_CASE("expert degrees that differ among layers with experts are told, others
 }
 
 TEST_CASE("torchtitan: experts are whole, or cut by all tensor ranks") {
-  const ModelSpec model = zoo("qwen3-moe-30b-a3b");
+  const ModelSpec model = zoo("qwen3-30b-a3b");
   Plan plan = plan_for(model, folded);
   Exported out = export_torchtitan(plan, &model);
   CHECK(has_line(out.text, "expert_parallel_degree = 8"));

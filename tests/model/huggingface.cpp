@@ -210,8 +210,8 @@ const nlohmann::json deepseek_v3_config = {{"model_type", "deepseek_v3"},
                                            {"vocab_size", 129280}};
 
 TEST_CASE("configs of mixtures of experts are their presets") {
-  const std::pair<const nlohmann::json*, const char*> rows[] = {{&qwen2_moe_config, "qwen2-moe-57b-a14b"},
-                                                                {&qwen3_moe_config, "qwen3-moe-30b-a3b"},
+  const std::pair<const nlohmann::json*, const char*> rows[] = {{&qwen2_moe_config, "qwen2-57b-a14b"},
+                                                                {&qwen3_moe_config, "qwen3-30b-a3b"},
                                                                 {&olmoe_config, "olmoe-1b-7b"},
                                                                 {&deepseek_v2_config, "deepseek-v2-lite"},
                                                                 {&deepseek_v3_config, "deepseek-v3"}};

@@ -44,9 +44,8 @@ std::vector<LayerSpec> layers_of_all_families() {
       if (there == layer) return;
     out.push_back(layer);
   };
-  for (const char* name :
-       {"gpt2-tiny", "llama-tiny", "bert-tiny", "vit-tiny", "swin-toy", "t5-tiny", "mixtral-8x7b", "qwen2-moe-57b-a14b",
-        "qwen3-moe-30b-a3b", "olmoe-1b-7b", "deepseek-v2-lite", "deepseek-v3"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "bert-tiny", "vit-tiny", "swin-toy", "t5-tiny", "mixtral-8x7b",
+                           "qwen2-57b-a14b", "qwen3-30b-a3b", "olmoe-1b-7b", "deepseek-v2-lite", "deepseek-v3"}) {
     const ModelSpec model = value_or_throw(find_model(name));
     add(model.embedding);
     for (const LayerSpec& block : model.blocks) add(block);

@@ -178,7 +178,7 @@ inline constexpr ModelPreset<MoeShape> moe_presets[] = {
       .router = {.balance_loss = 0.01}}},
     {"mixtral-8x7b", mixtral(32, 4096, 32, 14336, 32768, 0.02)},
     {"mixtral-8x22b", mixtral(56, 6144, 48, 16384, 65536, 0.001)},
-    {"qwen2-moe-57b-a14b",
+    {"qwen2-57b-a14b",
      {.dense = {.layers = 28,
                 .hidden = 3584,
                 .heads = 28,
@@ -197,8 +197,8 @@ inline constexpr ModelPreset<MoeShape> moe_presets[] = {
                  .balance_scope = BalanceScope::micro_batch},
       .shared_ffn = 20480,
       .shared_gate = true}},
-    {"qwen3-moe-30b-a3b", qwen3_moe(48, 2048, 32, 6144, 768)},
-    {"qwen3-moe-235b-a22b", qwen3_moe(94, 4096, 64, 12288, 1536)},
+    {"qwen3-30b-a3b", qwen3_moe(48, 2048, 32, 6144, 768)},
+    {"qwen3-235b-a22b", qwen3_moe(94, 4096, 64, 12288, 1536)},
     {"olmoe-1b-7b",
      {.dense = {.layers = 16,
                 .hidden = 2048,
@@ -240,7 +240,7 @@ inline constexpr ModelPreset<MoeShape> moe_presets[] = {
 // with two experts for a token. Every second block has experts; of roberta-moe every third, which is what its
 // parameters amount to.
 inline constexpr ModelPreset<MixtureShape<BertShape>> bert_moe_presets[] = {
-    {"roberta-moe-394m",
+    {"roberta-moe",
      {.dense = {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522},
       .experts = 16,
       .active_experts = 2,
@@ -262,7 +262,7 @@ inline constexpr ModelPreset<MixtureShape<GptShape>> gpt_moe_presets[] = {
       .sparse_step = 2}},
 };
 inline constexpr ModelPreset<MixtureShape<T5Shape>> t5_moe_presets[] = {
-    {"t5-moe-9b",
+    {"t5-moe",
      {.dense = {.encoder_layers = 16, .decoder_layers = 16, .hidden = 1024, .heads = 16, .ffn = 16384},
       .experts = 16,
       .active_experts = 2,
