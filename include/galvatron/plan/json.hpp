@@ -116,6 +116,8 @@ void strategy_fields(Fields& fields, StrategySpec& spec, int version) {
   if (fields.has("expert_nodes", spec.expert_nodes != 1)) fields.field("expert_nodes", spec.expert_nodes, 1);
   if (fields.has("dispatch", spec.dispatch != DispatchKind::plain))
     name_field(fields, "dispatch", spec.dispatch, dispatch_kinds);
+  if (fields.has("groups", spec.groups != SequenceGroupKind::fixed))
+    name_field(fields, "groups", spec.groups, sequence_group_kinds);
 }
 
 inline constexpr auto prediction_fields = [](auto& fields, Prediction& prediction) {
@@ -162,6 +164,7 @@ void plan_fields(Fields& fields, Plan& plan) {
   fields.field("cluster", plan.cluster);
   fields.field("global_batch", plan.global_batch, 1, 1 << 30);
   fields.field("sequence_length", plan.sequence_length, 1, 1 << 24);
+  if (fields.has("packed", plan.packed)) fields.field("packed", plan.packed);
   name_field(fields, "precision", plan.precision, precisions);
   fields.field("microbatches", plan.microbatches, 1);
   name_field(fields, "schedule", plan.schedule, schedule_kinds);

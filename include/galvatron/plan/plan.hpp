@@ -72,6 +72,10 @@ struct Plan {
   std::string cluster;  ///< a preset's name or the path of a cluster file
   std::int64_t global_batch = 1;
   std::int64_t sequence_length = 1;
+  /// Samples are documents of any length, packed into sequences of at most sequence_length tokens. A micro-batch has
+  /// one sequence for each data rank, and a step as many micro-batches as its documents need: `microbatches` is how
+  /// many time is predicted for.
+  bool packed = false;
   Precision precision = Precision::fp32;
   int microbatches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
@@ -100,7 +104,7 @@ struct Plan {
     return out;
   }
   /// Samples of one micro-batch over all data ranks.
-  [[nodiscard]] std::int64_t microbatch() const { return global_batch / microbatches; }
+  [[nodiscard]] std::int64_t microbatch() const { return packed ? embedding.data : global_batch / microbatches; }
 };
 
 /// First and last layer of virtual stage `index`, 0 to P v - 1. With v virtual stages (the interleaved schedule) the
@@ -151,7 +155,7 @@ inline std::string why_inconsistent(const Plan& plan) {
            text(newest_plan_version);
   if (plan.global_batch < 1 || plan.sequence_length < 1 || plan.microbatches < 1 || plan.virtual_stages < 1)
     return "global_batch, sequence_length, microbatches and virtual_stages are at least 1";
-  if (plan.global_batch % plan.microbatches != 0)
+  if (!plan.packed && plan.global_batch % plan.microbatches != 0)
     return text(plan.microbatches) + " micro-batches do not divide the global batch of " + text(plan.global_batch);
   if (plan.virtual_stages > 1 && plan.schedule != ScheduleKind::interleaved)
     return "only the interleaved schedule has virtual stages; write \"virtual_stages\": 1 for " +
@@ -200,7 +204,16 @@ inline std::string why_inconsistent(const Plan& plan) {
                text(plan.stages[i].last_layer);
   }
 
+  if (plan.packed && (plan.schedule != ScheduleKind::one_f_one_b || plan.virtual_stages > 1))
+    return "documents are packed into as many micro-batches as they need: write \"schedule\": \"1f1b\"";
   const auto why = [&](const std::string& name, const StrategySpec& spec, const PlanStage& stage) -> std::string {
+    if (plan.packed && spec.layout_degrees() != plan.embedding.layout_degrees())
+      return name + " (" + strategy_text(spec) + "): packed sequences lie on the same ranks in all layers, as in the " +
+             "embedding (" + strategy_text(plan.embedding) + ")";
+    if (spec.groups == SequenceGroupKind::per_batch && !plan.packed)
+      return name + " (" + strategy_text(spec) + "): groups of sequences change with packed documents only";
+    if (spec.groups == SequenceGroupKind::per_batch && plan.stages.size() > 1)
+      return name + " (" + strategy_text(spec) + "): groups of sequences change over all ranks, in one stage";
     if (const auto illegal = why_illegal(spec); !illegal.empty())
       return name + " (" + strategy_text(spec) + "): " + std::string(illegal);
     if (spec.ranks() != stage.rank_count)
@@ -219,6 +232,20 @@ inline std::string why_inconsistent(const Plan& plan) {
   return why("head", plan.head, plan.stages.back());
 }
 
+/// Why documents for this model are not packed; empty when they may be.
+inline std::string_view why_unpacked(const ModelSpec& model) {
+  const auto predicts_next = [](const LayerSpec& head) { return head.head == HeadKind::language; };
+  if (model.takes_images() || model.is_encoder_decoder() || !predicts_next(model.head))
+    return "documents are packed for models that predict the next token";
+  for (const LayerSpec& block : model.blocks) {
+    if (block.kind == LayerKind::head) return "documents are packed for models with one loss";
+    if (block.has_jitter()) return "documents are not packed for models with noise, which samples of one length have";
+    if (block.experts > 0 && (block.router.balance_loss > 0 || block.router.z_loss > 0 || block.router.capacity > 0))
+      return "documents are packed for routers without losses and capacity, which depend on what is packed together";
+  }
+  return {};
+}
+
 /// The model with what compressed dispatch adds to it.
 inline ModelSpec with_dispatch(ModelSpec model, const LshOptions& lsh) {
   for (LayerSpec& block : model.blocks)
@@ -228,6 +255,8 @@ inline ModelSpec with_dispatch(ModelSpec model, const LshOptions& lsh) {
 
 /// Why a consistent plan does not suit this model; empty when it does.
 inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
+  if (plan.packed)
+    if (const auto why = why_unpacked(model); !why.empty()) return std::string(why);
   if (plan.layers.size() != model.blocks.size())
     return "the plan has " + std::to_string(plan.layers.size()) + " layers and the model " + model.name + " has " +
            std::to_string(model.blocks.size());
@@ -241,7 +270,9 @@ inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
                  ? "its experts have gains of residuals, which the plan does not scale: \"lsh\": {\"residual\": "
                    "\"scaled\"} does"
                  : "the plan scales residuals by gains of experts, which the model does not have (with_dispatch)";
-  const auto why = [&](const std::string& name, const LayerSpec& layer, const StrategySpec& spec) -> std::string {
+  const auto why = [&](const std::string& name, LayerSpec layer, const StrategySpec& spec) -> std::string {
+    if (plan.packed)
+      layer.positions = std::max(layer.positions, plan.sequence_length);  // those of a document begin anew
     const auto unfit = why_unfit(layer, spec, plan.microbatch(), plan.sequence_length);
     return unfit.empty() ? std::string{} : name + " (" + strategy_text(spec) + "): " + std::string(unfit);
   };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -81,8 +82,10 @@ inline ChunkPlan chunk_plan(const Plan& plan, const ModelSpec& model, int index)
   const LayerRange range = virtual_stage_layers(plan, index);
   ChunkPlan out;
   out.index = index / stages;
-  out.slots = microbatches_in_flight(plan.schedule, stages, stage, plan.microbatches, plan.virtual_stages, out.index);
-  out.deferred = microbatches_deferred(plan.schedule, stage, plan.microbatches);
+  // Of packed documents a step may have any number.
+  const int microbatches = plan.packed ? std::numeric_limits<int>::max() : plan.microbatches;
+  out.slots = microbatches_in_flight(plan.schedule, stages, stage, microbatches, plan.virtual_stages, out.index);
+  out.deferred = microbatches_deferred(plan.schedule, stage, microbatches);
   out.has_previous = index > 0;
   out.has_next = index + 1 < stages * plan.virtual_stages;
   if (!out.has_previous) out.layers.push_back({model.embedding, plan.embedding, 0});

@@ -30,7 +30,7 @@ struct Context {
   device::Region& workspace;
   comm::World& world;
   comm::Group& tensor;         ///< the ranks that share this rank's tokens
-  comm::Group& context;        ///< the ranks that share its samples, and have other tokens of them
+  comm::Group* context;        ///< the ranks that share its samples, and have other tokens of them
   comm::Group& data;           ///< the ranks that hold the same parameters: data and context ranks together
   comm::Group& experts;        ///< the ranks that exchange tokens: those with other experts or other parts of them
   comm::Group& expert_shards;  ///< the ranks that hold the same experts
@@ -83,7 +83,7 @@ struct Context {
   template <class F>
   void for_each_piece(std::int64_t all, bool local, const F& f) const {
     const bool cut = local && spec.sequence == SequenceKind::megatron;
-    const int part = cut ? context.rank() * spec.tensor + tensor.rank() : context.rank();
+    const int part = cut ? context->rank() * spec.tensor + tensor.rank() : context->rank();
     const ActivationLayout layout =
         cut ? activation_layout(spec, 0, spec.data, batch.sequence) : region_layout(spec, 0, spec.data, batch.sequence);
     const std::int64_t tokens = batch.sequence / layout.parts / layout.pieces();
@@ -107,7 +107,7 @@ Context<D> make_context(D& device, device::Region& workspace, comm::World& world
     return world.group(in.group(modes, world.rank()));
   };
   const auto group = [&](RankModes modes) -> comm::Group& { return group_of(layout, modes); };
-  return Context<D>(device, workspace, world, group(RankMode::tp), group(RankMode::cp), group(shard_modes),
+  return Context<D>(device, workspace, world, group(RankMode::tp), &group(RankMode::cp), group(shard_modes),
                     group_of(expert_layout, RankMode::tp | RankMode::ep), group_of(expert_layout, shard_modes), spec,
                     MicroBatch{samples, sequence}, overlap, eight_bit, moments, expert_imbalance, lsh);
 }

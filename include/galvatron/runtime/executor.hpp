@@ -80,6 +80,12 @@ class Executor {
     values_ = program::ExtentValues(program_, numbers_);
   }
   [[nodiscard]] const program::Numbers& numbers() const { return numbers_; }
+  /// The context has another micro-batch and other context ranks from now on, with no more tokens of a rank than the
+  /// buffers were made for.
+  /// @param sequence  S of the model
+  void bind(std::int64_t sequence) { bind(numbers_of(sequence, context_.tensor_rank())); }
+  /// Of a prediction, in the gradients of the next passes.
+  void weigh(float prediction) { loss_.weight = prediction; }
 
   /// The memory of a micro-batch from forward to backward.
   KeptBuffers<T> take_slot(device::Region& stash) const {

@@ -409,7 +409,7 @@ class ExpertSteps {
         if (group.size() > 1) group.all_reduce(counts, comm::ReduceOp::sum);
       };
       if (c_.spec.sequence == SequenceKind::megatron) sum(c_.tensor);
-      sum(layer_.router.balance_scope == BalanceScope::data_ranks ? c_.data : c_.context);
+      sum(layer_.router.balance_scope == BalanceScope::data_ranks ? c_.data : *c_.context);
     }
     const View<double> sums = c_.device.sums();
     device::RouterLoss weights = loss();

@@ -12,6 +12,7 @@
 #include <galvatron/core/sharding.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/data/packed_batch.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
@@ -132,6 +133,12 @@ class Layer {
   virtual View<std::int32_t> tokens(int slot) = 0;
   /// Where the patches of an embedding of images go, (this rank's patches, P).
   virtual View<T> patches(int /*slot*/) { return {}; }
+  /// The micro-batch in a slot has packed sequences from now on, of which the layer's rank has a part of one: all of
+  /// its passes until the next call compute on its documents. They outlive these passes. Not more tokens a rank than
+  /// the layer was made for.
+  virtual void pack(int /*slot*/, const train::PackedMicroBatch& /*microbatch*/) {}
+  /// Of a head: what a prediction weighs in the gradients of the next passes.
+  virtual void weigh(double /*token_weight*/) {}
   /// From the input to y (rows_local, H). The head has no y: it adds to the device's sum of losses.
   virtual void forward(int slot, View<T> y) = 0;
   /// d: the gradient of the bundle behind the layer, part by part, becomes that of the bundle before it, for which it

@@ -67,6 +67,18 @@ class ProgramLayer final : public Layer<T> {
     at(slot).pass_through[static_cast<std::size_t>(part)] = rows;
   }
 
+  void pack(int slot, const train::PackedMicroBatch& microbatch) override {
+    packed_.resize(slots_.size());
+    const train::PackedSequence& sequence = train::sequence_of(microbatch, context_.data.rank());
+    packed_[static_cast<std::size_t>(slot)] = {
+        &context_.world.group(context_.data.ranks().subspan(static_cast<std::size_t>(sequence.first_rank),
+                                                            static_cast<std::size_t>(sequence.ranks))),
+        {.samples = 1, .sequence = sequence.tokens, .documents = sequence.documents}};
+  }
+  void weigh(double token_weight) override {
+    executor_->weigh(static_cast<float>(token_weight * graph().layer.loss_weight));
+  }
+
   void forward(int slot, View<T> y) override { run(Phase::forward, slot, -1, y); }
   void backward(int slot, int kept, View<T> d) override { run(Phase::backward, slot, kept, d); }
   void backward_weight(int slot, int kept) override {
@@ -86,6 +98,13 @@ class ProgramLayer final : public Layer<T> {
   [[nodiscard]] const forward::Graph& graph() const { return groups_.graph(); }
   KeptBuffers<T>& at(int slot) { return slots_[static_cast<std::size_t>(slot)]; }
   void run(Phase phase, int slot, int kept, View<T> border) {
+    if (!packed_.empty()) {
+      const auto& [group, batch] = packed_[static_cast<std::size_t>(slot)];
+      context_.context = group;
+      context_.spec.context = group->size();
+      context_.batch = batch;
+      executor_->bind(batch.sequence);
+    }
     const bool defers = program_->splits && kept >= 0;
     executor_->run(phase, at(slot), defers ? &deferred_[static_cast<std::size_t>(kept)] : nullptr, border);
   }
@@ -100,6 +119,12 @@ class ProgramLayer final : public Layer<T> {
   std::unique_ptr<Executor<D, T>> executor_;
   std::vector<KeptBuffers<T>> slots_;
   std::vector<KeptBuffers<T>> deferred_;
+  /// Of each slot: the part of a packed sequence that is on this rank. Empty: equal sequences.
+  struct Packed {
+    comm::Group* context = nullptr;
+    MicroBatch batch;
+  };
+  std::vector<Packed> packed_;
 };
 
 /// The layer of `layer`'s kind as the context's spec says; the context's sequence is the model's. List is the TypeList

@@ -5,20 +5,16 @@
 #include <cstdint>
 #include <span>
 
-namespace galvatron::runtime {
+#include <galvatron/core/document.hpp>
 
-/// A document of a packed sequence: tokens attend within it, and its positions begin with 0.
-struct Document {
-  std::int64_t first = 0;  ///< row of its first token, of the rows of all context ranks
-  std::int64_t tokens = 0;
-};
+namespace galvatron::runtime {
 
 /// One rank's samples of a micro-batch. Of equal sequences token t of sample i is row t * samples + i; a packed
 /// sequence is one sample, in whose rows its documents follow each other.
 struct MicroBatch {
   std::int64_t samples = 0;               ///< b
   std::int64_t sequence = 0;              ///< S: tokens of a sample; of a layer, its own
-  std::span<const Document> documents{};  ///< empty: equal sequences. Not with ring attention
+  std::span<const Document> documents{};  ///< empty: equal sequences
 
   /// Calls f(first row, rows, position of the first row) for the runs of rows whose positions follow each other, of the
   /// `rows` rows from token `begin` of every sample on: one for each document, else one. Rows count from the first.

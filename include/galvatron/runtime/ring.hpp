@@ -13,8 +13,10 @@
 //     s < r    all queries see the first chunk of keys, and none the second
 //     s > r    the second chunk of queries sees all keys, and the first none
 // so that every step but the first is half a block without a mask. Without causality every step is a whole block.
+// Packed documents attend one by one, each within these parts: the rows that a rank has of it follow each other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -56,18 +58,19 @@ class RingAttention {
     if constexpr (!rounds) sum = o;
     copy_keys(input, here);
     for (int step = 0; step < ranks_; ++step) {
-      const Part part = part_of(step);
-      if (step + 1 < ranks_) c_.context.start_shift(here, next);
-      const View<T> own_o = step == 0 ? o : part.queries_of(o_part, heads_.q());
-      const View<float> own_lse = step == 0 ? lse : part.statistics_of(lse_part);
-      c_.device.attention_forward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here), own_o,
-                                  own_lse);
-      if (step > 0)
-        c_.device.attention_merge(part.shape, own_o, own_lse, part.queries_of(sum, heads_.q()),
-                                  part.statistics_of(lse));
-      else
-        widen(o, sum);
-      if (step + 1 < ranks_) c_.context.finish_shifts();
+      if (step + 1 < ranks_) c_.context->start_shift(here, next);
+      for_each_part(step, [&](const Part& part) {
+        const View<T> own_o = part.queries_of(step == 0 ? o : o_part, heads_.q());
+        const View<float> own_lse = part.statistics_of(step == 0 ? lse : lse_part);
+        const View<T> keys = keys_of(part, here);
+        c_.device.attention_forward(part.shape, part.queries_of(input, heads_.qkv()), keys, values_of(keys), own_o,
+                                    own_lse);
+        if (step > 0)
+          c_.device.attention_merge(part.shape, own_o, own_lse, part.queries_of(sum, heads_.q()),
+                                    part.statistics_of(lse));
+      });
+      if (step == 0) widen(o, sum);
+      if (step + 1 < ranks_) c_.context->finish_shifts();
       std::swap(here, next);
     }
     if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = o.count}, sum, o);
@@ -80,49 +83,55 @@ class RingAttention {
 
     copy_keys(input, here);
     for (int step = 0; step < ranks_; ++step) {
-      Part part = part_of(step);
       const bool moves = step + 1 < ranks_;
-      if (moves) c_.context.start_shift(here, next);
-      if (step > 0) c_.context.start_shift(d_here, d_next);
-      part.shape.dq_stride = heads_.q();
-      View<T> to_dq = part.queries_of(dq_part, heads_.q());
-      View<T> to_dkv = dkv_part;
-      if constexpr (!rounds)
-        if (step == 0) {
-          part.shape.dq_stride = dq_stride;
-          to_dq = dq;
-          to_dkv = d_here;
-        }
-      c_.device.attention_backward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here),
-                                   part.queries_of(o, heads_.q()), part.statistics_of(lse),
-                                   part.queries_of(d_o, heads_.q()), to_dq, to_dkv, values_of(to_dkv),
-                                   part.statistics_of(delta));
-      if (moves || step > 0) c_.context.finish_shifts();
+      if (moves) c_.context->start_shift(here, next);
+      if (step > 0) c_.context->start_shift(d_here, d_next);
+      for_each_part(step, [&](Part part) {
+        part.shape.dq_stride = heads_.q();
+        View<T> to_dq = part.queries_of(dq_part, heads_.q());
+        View<T> to_dkv = keys_of(part, dkv_part);
+        if constexpr (!rounds)
+          if (step == 0) {
+            part.shape.dq_stride = dq_stride;
+            to_dq = part.queries_of(dq, dq_stride);
+            to_dkv = keys_of(part, d_here);
+          }
+        const View<T> keys = keys_of(part, here);
+        c_.device.attention_backward(part.shape, part.queries_of(input, heads_.qkv()), keys, values_of(keys),
+                                     part.queries_of(o, heads_.q()), part.statistics_of(lse),
+                                     part.queries_of(d_o, heads_.q()), to_dq, to_dkv, values_of(to_dkv),
+                                     part.statistics_of(delta));
+      });
+      if (moves || step > 0) c_.context->finish_shifts();
       if (step == 0) {
         widen(dq_part, dq);
         widen(dkv_part, d_here);
       } else {
         std::swap(d_here, d_next);
-        c_.device.add_runs(device::Runs{.rows = c_.batch.samples * part.shape.queries,
-                                        .width = heads_.q(),
-                                        .from = {.row = heads_.q()},
-                                        .to = {.row = dq_stride}},
-                           to_dq, part.queries_of(dq, dq_stride));
-        c_.device.accumulate(c_.batch.samples * part.shape.keys * 2 * heads_.kv(), dkv_part, d_here);
+        for_each_part(step, [&](const Part& part) {
+          c_.device.add_runs(device::Runs{.rows = c_.batch.samples * part.shape.queries,
+                                          .width = heads_.q(),
+                                          .from = {.row = heads_.q()},
+                                          .to = {.row = dq_stride}},
+                             part.queries_of(dq_part, heads_.q()), part.queries_of(dq, dq_stride));
+          c_.device.accumulate(c_.batch.samples * part.shape.keys * 2 * heads_.kv(), keys_of(part, dkv_part),
+                               keys_of(part, d_here));
+        });
       }
       std::swap(here, next);
     }
-    c_.context.start_shift(d_here, d_next);
-    c_.context.finish_shifts();
+    c_.context->start_shift(d_here, d_next);
+    c_.context->finish_shifts();
     if constexpr (rounds) c_.device.copy_runs(columns(heads_.q(), heads_.q(), heads_.qkv()), dq, d_qkv);
     c_.device.copy_runs(columns(2 * heads_.kv(), 2 * heads_.kv(), heads_.qkv()), d_next, behind(d_qkv, heads_.q()));
   }
 
  private:
-  // What a step attends to: queries from `first_query` on, and the first keys of a block.
+  // What a step attends to: queries from `first_query` on, and keys of a block from `first_key` on.
   struct Part {
     device::AttentionShape shape;
-    std::int64_t first_query;
+    std::int64_t first_query = 0;
+    std::int64_t first_key = 0;
 
     template <class U>
     View<U> queries_of(View<U> rows, std::int64_t stride) const {
@@ -144,16 +153,56 @@ class RingAttention {
                .kv_stride = 2 * heads_.kv(),
                .out_stride = heads_.q(),
                .lse_stride = tokens,
-               .score_factor = score_factor_},
-              0};
+               .score_factor = score_factor_}};
     if (!heads_.causal || step == 0) return part;
-    if (step <= c_.context.rank()) {
+    if (step <= c_.context->rank()) {
       part.shape.keys = tokens / 2;
     } else {
       part.shape.queries = tokens / 2;
       part.first_query = tokens / 2;
     }
     return part;
+  }
+  /// Calls f(part) for the whole of a step, or for each document in it.
+  template <class F>
+  void for_each_part(int step, const F& f) const {
+    const Part whole = part_of(step);
+    if (c_.batch.documents.empty()) return f(whole);
+    const int from = (c_.context->rank() - step + ranks_) % ranks_;  // where the keys are from
+    for (const Document& document : c_.batch.documents) {
+      const Rows queries = rows_of(document, c_.context->rank(), whole.first_query, whole.shape.queries);
+      const Rows keys = rows_of(document, from, 0, whole.shape.keys);
+      if (queries.begin >= queries.end || keys.begin >= keys.end) continue;
+      Part part = whole;
+      part.first_query = queries.begin;
+      part.first_key = keys.begin;
+      part.shape.queries = queries.end - queries.begin;
+      part.shape.keys = keys.end - keys.begin;
+      f(part);
+    }
+  }
+  struct Rows {
+    std::int64_t begin;
+    std::int64_t end;
+  };
+  /// The rows that a context rank has of a document, of the `count` rows from `first` on. In both of its chunks it has
+  /// the end of the first one and the beginning of the second.
+  [[nodiscard]] Rows rows_of(const Document& document, int rank, std::int64_t first, std::int64_t count) const {
+    const std::int64_t chunk = c_.tokens() / 2;
+    const std::int64_t begins[] = {rank * chunk, (2 * ranks_ - 1 - rank) * chunk};
+    Rows out{2 * chunk, 0};
+    for (int i = 0; i < 2; ++i) {
+      const std::int64_t begin = std::max(document.first, begins[i]);
+      const std::int64_t end = std::min(document.first + document.tokens, begins[i] + chunk);
+      if (begin >= end) continue;
+      out.begin = std::min(out.begin, begin - begins[i] + i * chunk);
+      out.end = std::max(out.end, end - begins[i] + i * chunk);
+    }
+    return {std::max(out.begin, first), std::min(out.end, first + count)};
+  }
+  template <class U>
+  View<U> keys_of(const Part& part, View<U> block) const {
+    return behind(block, part.first_key * part.shape.batch * 2 * heads_.kv());
   }
   View<T> values_of(View<T> block) const { return behind(block, heads_.kv()); }
   // All rows: `width` columns of rows of `from` elements to columns of rows of `to` elements.

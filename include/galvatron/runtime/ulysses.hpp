@@ -79,12 +79,12 @@ class UlyssesExchange {
                                      .from = {.block = part.width, .repeat = 0, .row = stride},
                                      .to = {.block = part.copies * size, .repeat = size, .row = part.width}},
                         tokens, packed);
-    c_.context.all_to_all(packed.slice(0, ranks_ * size), whole.slice(0, ranks_ * size));
+    c_.context->all_to_all(packed.slice(0, ranks_ * size), whole.slice(0, ranks_ * size));
   }
   // The way back; copies are added up.
   void to_tokens(View<T> whole, const Part& part, View<T> packed, View<T> tokens, std::int64_t stride) {
     const std::int64_t size = c_.rows() * part.width;
-    c_.context.all_to_all(whole.slice(0, ranks_ * size), packed.slice(0, ranks_ * size));
+    c_.context->all_to_all(whole.slice(0, ranks_ * size), packed.slice(0, ranks_ * size));
     device::Runs runs{.blocks = ranks_ / part.copies,
                       .repeats = 1,
                       .rows = c_.rows(),

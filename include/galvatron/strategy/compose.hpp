@@ -89,6 +89,7 @@ struct Policy {
   using Context = typename PolicyOf<Axis::context, ContextParallel<1>, Policies...>::type;
   using Experts = typename PolicyOf<Axis::expert, ExpertParallel<1>, Policies...>::type;
   using Dispatch = typename PolicyOf<Axis::dispatch, ExpertDispatch<plain>, Policies...>::type;
+  using Groups = typename PolicyOf<Axis::groups, SequenceGroups<fixed>, Policies...>::type;
   using Stages = typename PolicyOf<Axis::pipeline, Pipeline<1>, Policies...>::type;
   using Again = typename PolicyOf<Axis::recompute, Recompute<cheap>, Policies...>::type;
 
@@ -111,6 +112,7 @@ struct Policy {
        .expert_tensor = Experts::tensor == dynamic ? 0 : Experts::tensor,
        .expert_nodes = Experts::nodes == dynamic ? 1 : Experts::nodes,
        .dispatch = Dispatch::kind,
+       .groups = Groups::kind,
        .recompute = Again::kind,
        .strided = Tensor::is_strided}};
 };
@@ -158,9 +160,10 @@ struct StrategyDegrees<Policy, false> {
 /// when the object is made.
 template <class... Policies>
 class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
-  static_assert((StrategyPolicy<Policies> && ...),
-                "galvatron: the arguments of Strategy<> are policies: DataParallel, ZeRO, TensorParallel, "
-                "SequenceParallel, ContextParallel, ExpertParallel, ExpertDispatch, Pipeline or Recompute.");
+  static_assert(
+      (StrategyPolicy<Policies> && ...),
+      "galvatron: the arguments of Strategy<> are policies: DataParallel, ZeRO, TensorParallel, "
+      "SequenceParallel, ContextParallel, ExpertParallel, ExpertDispatch, SequenceGroups, Pipeline or Recompute.");
   template <Axis A>
   static constexpr bool names_once = (0 + ... + (Policies::axis == A ? 1 : 0)) <= 1;
   static_assert(names_once<Axis::data>, "galvatron: Strategy<> names DataParallel more than once.");
@@ -170,6 +173,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static_assert(names_once<Axis::context>, "galvatron: Strategy<> names ContextParallel more than once.");
   static_assert(names_once<Axis::expert>, "galvatron: Strategy<> names ExpertParallel more than once.");
   static_assert(names_once<Axis::dispatch>, "galvatron: Strategy<> names ExpertDispatch more than once.");
+  static_assert(names_once<Axis::groups>, "galvatron: Strategy<> names SequenceGroups more than once.");
   static_assert(names_once<Axis::pipeline>, "galvatron: Strategy<> names Pipeline more than once.");
   static_assert(names_once<Axis::recompute>, "galvatron: Strategy<> names Recompute more than once.");
 
@@ -184,6 +188,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static constexpr int zero = Policy::Zero::stage;
   static constexpr SequenceKind sequence = Policy::Sequence::kind;
   static constexpr DispatchKind dispatch = Policy::Dispatch::kind;
+  static constexpr SequenceGroupKind groups = Policy::Groups::kind;
   static constexpr RecomputeKind recompute = Policy::Again::kind;
   static constexpr ScheduleKind schedule = Policy::Stages::schedule;
   /// True when every degree is part of the type; `spec` is then a static constant (and still answers to `spec()`).
@@ -210,9 +215,10 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static constexpr bool accepts(const StrategySpec& spec) {
     const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };
     return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute && spec.dispatch == dispatch &&
-           same(spec.tensor, Policy::Tensor::degree) && same(spec.context, Policy::Context::degree) &&
-           same(spec.data, Policy::Data::degree) && same(spec.expert, Policy::Experts::degree) &&
-           same(spec.expert_tensor, Policy::Experts::tensor) && same(spec.expert_nodes, Policy::Experts::nodes) &&
+           spec.groups == groups && same(spec.tensor, Policy::Tensor::degree) &&
+           same(spec.context, Policy::Context::degree) && same(spec.data, Policy::Data::degree) &&
+           same(spec.expert, Policy::Experts::degree) && same(spec.expert_tensor, Policy::Experts::tensor) &&
+           same(spec.expert_nodes, Policy::Experts::nodes) &&
            (spec.strided == Policy::Tensor::is_strided ||
             (Policy::Tensor::degree == dynamic && !Policy::Tensor::is_strided)) &&
            is_legal(spec);
@@ -306,6 +312,6 @@ template <StrategySpec spec>
 using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
                             SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
                             ExpertParallel<spec.expert, spec.expert_tensor, spec.expert_nodes>,
-                            ExpertDispatch<spec.dispatch>, Recompute<spec.recompute>>;
+                            ExpertDispatch<spec.dispatch>, SequenceGroups<spec.groups>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron

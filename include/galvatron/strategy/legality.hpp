@@ -61,6 +61,14 @@ constexpr bool is_split_over_context(SequenceKind kind) {
        "means of tokens go to the ranks of experts directly: compressed dispatch has one node of experts.")            \
   RULE((s).exchanges_tokens() && (s).strided,                                                                          \
        "ranks that exchange the tokens of experts are neighbours: tensor-parallel ranks are not strided then.")        \
+  RULE((s).groups == ::galvatron::SequenceGroupKind::per_batch &&                                                      \
+           !::galvatron::detail::is_split_over_context((s).sequence),                                                  \
+       "groups of every batch share sequences over context-parallel ranks: choose Ulysses or ring.")                   \
+  RULE((s).groups == ::galvatron::SequenceGroupKind::per_batch && ((s).zero < 3 || (s).strided),                       \
+       "groups of every batch change over all ranks that share parameters: they need ZeRO-3, and no strided tensor "   \
+       "ranks.")                                                                                                       \
+  RULE((s).groups == ::galvatron::SequenceGroupKind::per_batch && (s).exchanges_tokens(),                              \
+       "ranks that exchange the tokens of experts have equally many tokens: groups of every batch have none.")         \
   RULE((s).dispatch != ::galvatron::DispatchKind::plain && !(s).exchanges_tokens(),                                    \
        "compressed dispatch is of tokens that go to experts on other ranks: it needs an expert degree of at least 2, " \
        "or a tensor degree of experts that is not the layer's.")

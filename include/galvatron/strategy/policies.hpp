@@ -14,7 +14,7 @@
 namespace galvatron {
 
 /// What a policy decides. A strategy has one policy per axis.
-enum class Axis : std::uint8_t { data, zero, tensor, sequence, context, expert, dispatch, pipeline, recompute };
+enum class Axis : std::uint8_t { data, zero, tensor, sequence, context, expert, dispatch, groups, pipeline, recompute };
 
 namespace detail {
 struct NoneTag {
@@ -31,6 +31,8 @@ inline constexpr SequenceKind ulysses = SequenceKind::ulysses;
 inline constexpr SequenceKind ring = SequenceKind::ring;
 inline constexpr DispatchKind plain = DispatchKind::plain;
 inline constexpr DispatchKind lsh = DispatchKind::lsh;
+inline constexpr SequenceGroupKind fixed = SequenceGroupKind::fixed;
+inline constexpr SequenceGroupKind per_batch = SequenceGroupKind::per_batch;
 inline constexpr RecomputeKind cheap = RecomputeKind::cheap;
 inline constexpr RecomputeKind selective = RecomputeKind::selective;
 inline constexpr RecomputeKind full = RecomputeKind::full;
@@ -111,6 +113,14 @@ template <DispatchKind Kind>
 struct ExpertDispatch {
   static constexpr Axis axis = Axis::dispatch;
   static constexpr DispatchKind kind = Kind;
+};
+
+/// Which ranks share a packed sequence: the context ranks (`fixed`), or in every micro-batch other ones, as many as its
+/// documents need (`per_batch`; Wang et al., "FlexSP", ASPLOS 2025).
+template <SequenceGroupKind Kind>
+struct SequenceGroups {
+  static constexpr Axis axis = Axis::groups;
+  static constexpr SequenceGroupKind kind = Kind;
 };
 
 /// Stages of the pipeline, each with its own layers and ranks, and the order of its work.

@@ -29,15 +29,21 @@ template <int Stage, SequenceKind Sequence, RecomputeKind Again, DispatchKind Di
 using OfKinds = Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
                          ContextParallel<Sequence == SequenceKind::none ? 1 : dynamic>, ExpertParallel<>,
                          ExpertDispatch<Dispatch>, Recompute<Again>>;
-template <std::size_t... I>
-TypeList<OfKinds<I / 16 % 4, sequence_kinds[I / 4 % 4], recompute_kinds[I % 4], dispatch_kinds[I / 64]>...> all_kinds(
-    std::index_sequence<I...>);
+template <SequenceKind Sequence, RecomputeKind Again>
+using PerBatch = Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<Sequence>, ContextParallel<>,
+                          SequenceGroups<per_batch>, Recompute<Again>>;
+template <std::size_t... I, std::size_t... J>
+TypeList<OfKinds<I / 16 % 4, sequence_kinds[I / 4 % 4], recompute_kinds[I % 4], dispatch_kinds[I / 64]>...,
+         PerBatch<sequence_kinds[2 + J / 4], recompute_kinds[J % 4]>...>
+    all_kinds(std::index_sequence<I...>, std::index_sequence<J...>);
 }  // namespace detail
 
 /// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring} sequence
-/// parallelism x {cheap, selective, full, no} recomputation x {plain, compressed} dispatch, with degrees of run time. A
-/// trainer that names its strategy as a type uses `TypeList<ThatType>` instead and compiles only it.
-using InstantiatedStrategies = decltype(detail::all_kinds(std::make_index_sequence<128>{}));
+/// parallelism x {cheap, selective, full, no} recomputation x {plain, compressed} dispatch, and groups for every batch
+/// with ZeRO 3 x {Ulysses, ring} x recomputation, with degrees of run time. A trainer that names its strategy as a type
+/// uses `TypeList<ThatType>` instead and compiles only it.
+using InstantiatedStrategies =
+    decltype(detail::all_kinds(std::make_index_sequence<128>{}, std::make_index_sequence<8>{}));
 
 /// The strategies of a list in words, in its order.
 template <class... Strategies>

@@ -48,6 +48,18 @@ enum class DispatchKind : std::uint8_t {
 inline constexpr std::array dispatch_kinds{DispatchKind::plain, DispatchKind::lsh};
 constexpr const char* name_of(DispatchKind kind) { return std::array{"plain", "lsh"}[static_cast<std::size_t>(kind)]; }
 
+/// Which ranks share a packed sequence.
+enum class SequenceGroupKind : std::uint8_t {
+  fixed,      ///< the context ranks of the plan
+  per_batch,  ///< in every micro-batch other groups of the ranks that share parameters, of as many as its documents
+              ///< need
+};
+
+inline constexpr std::array sequence_group_kinds{SequenceGroupKind::fixed, SequenceGroupKind::per_batch};
+constexpr const char* name_of(SequenceGroupKind groups) {
+  return std::array{"fixed", "per_batch"}[static_cast<std::size_t>(groups)];
+}
+
 /// Ranks that share parameters and gradients.
 inline constexpr RankModes shard_modes = RankMode::cp | RankMode::dp;
 
@@ -74,6 +86,7 @@ struct StrategySpec {
   int expert_tensor = 0;  ///< ranks that share each of its experts; 0: the tensor ranks
   int expert_nodes = 1;   ///< nodes that they lie in, to each of which a token goes once; 1: it goes to each expert
   DispatchKind dispatch = DispatchKind::plain;
+  SequenceGroupKind groups = SequenceGroupKind::fixed;
   RecomputeKind recompute = RecomputeKind::cheap;
   bool strided = false;  ///< tensor ranks lie `shards()` apart
 
@@ -156,6 +169,7 @@ inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = fa
   if (spec.expert_tensor != 0) add("etp" + std::to_string(spec.expert_tensor));
   if (spec.expert_nodes != 1) add("nodes" + std::to_string(spec.expert_nodes));
   if (spec.dispatch != DispatchKind::plain) add(name_of(spec.dispatch));
+  if (spec.groups != SequenceGroupKind::fixed) add(std::string("groups-") + name_of(spec.groups));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "single" : out;
 }

@@ -84,11 +84,19 @@ class Chunk {
   }
   void send_gradient() { send_gradient_.post(world_, parts(0, before, gradient_out_)); }
 
+  /// The step's samples are packed like this, which outlives its passes; null: they have equally many tokens.
+  void pack(const PackedBatch* packed) {
+    packed_ = packed;
+    for (auto& layer : layers_)
+      layer->weigh(packed == nullptr ? stage_.token_weight : 1.0 / static_cast<double>(packed->targets));
+  }
   /// All layers forward. The device's sum of losses grows by this rank's samples, if the head is here.
   /// @param source  null on a device that only counts
   /// @param seed  of noise
   void forward(std::int64_t step, int microbatch, BatchSource* source, std::uint64_t seed) {
     const int slot = slot_of(microbatch);
+    if (packed_ != nullptr)
+      for (auto& layer : layers_) layer->pack(slot, packed_->microbatches[at(microbatch)]);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const device::Scope scope(memory_.workspace);
       if constexpr (!D::counts_only) read_data(i, microbatch, step, *source, seed);
@@ -115,21 +123,22 @@ class Chunk {
   }
 
   /// All layers backward; where the schedule splits that, without the gradients of weights.
-  void backward(int microbatch) {
+  /// @param last  micro-batch of the step
+  void backward(int microbatch, bool last) {
     const int slot = slot_of(microbatch);
     const int kept = plan_.deferred > 0 ? microbatch % plan_.deferred : -1;
     pass_back([&](runtime::Layer<T>& layer) {
       layer.backward(slot, kept, gradient_);
-      if (kept < 0 && is_last(microbatch)) start_synchronise(layer);
+      if (kept < 0 && last) start_synchronise(layer);
     });
   }
   /// The gradients of weights.
-  void backward_weight(int microbatch) {
+  void backward_weight(int microbatch, bool last) {
     for (std::size_t i = layers_.size(); i-- > 0;) {
       prefetch_.before(Phase::weights, i, true);
       layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.deferred);
       prefetch_.after(Phase::weights, i);
-      if (is_last(microbatch)) start_synchronise(*layers_[i]);
+      if (last) start_synchronise(*layers_[i]);
     }
   }
 
@@ -308,7 +317,6 @@ class Chunk {
   static constexpr std::uint64_t noise_stream(std::int64_t step, int layer) {
     return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(layer) << 40 | static_cast<std::uint64_t>(step);
   }
-  [[nodiscard]] bool is_last(int microbatch) const { return microbatch + 1 == stage_.batch.microbatches; }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
   // What an end of the model reads of the data: the patches or tokens of an embedding, the targets of a head.
@@ -327,6 +335,7 @@ class Chunk {
     if (end.patch_width > 0)
       return device_.write(layers_[i]->patches(slot_of(microbatch)),
                            [&](View<T> out) { source.patches(step, first, samples, patches_of(i), out); });
+    if (packed_ != nullptr) return read_packed(i, microbatch, step, source);
     const std::int64_t tokens = end.tokens.of(stage_.batch.sequence);
     device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
       if (end.kind == LayerKind::head && end.head == HeadKind::classifier)
@@ -340,6 +349,42 @@ class Chunk {
       if (target > 0)
         read(i, microbatch, target, out.slice(behind_inputs, out.count - behind_inputs),
              [&](auto... part_and_out) { source.decoder_inputs(step, part_and_out...); });
+    });
+  }
+  // The tokens or targets of this rank's part of a packed sequence, document by document.
+  void read_packed(std::size_t i, int microbatch, std::int64_t step, BatchSource& source) {
+    const bool targets = layer(i).kind == LayerKind::head;
+    const StrategySpec& spec = plan_.layers[i].spec;
+    const int local = world_.rank() - stage_.first_rank;
+    const PackedSequence& sequence = sequence_of(packed_->microbatches[at(microbatch)], spec.shard(local));
+    StrategySpec own = spec;
+    own.context = sequence.ranks;
+    own.data = 1;
+    const ActivationLayout layout = region_layout(own, 0, 1, sequence.tokens);
+    const RankLayout ranks = own.rank_layout();
+    const int place = ranks.offset(RankMode::tp, spec.tensor_rank(local)) +
+                      ranks.offset(RankMode::cp, spec.shard(local) - sequence.first_rank);
+    device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
+      std::ranges::fill(out, 0);
+      std::int64_t row = 0;
+      for (int piece = 0; piece < layout.pieces(); ++piece) {
+        const galvatron::Region part = layout.region(place, piece);
+        for (std::size_t d = 0; d < sequence.documents.size(); ++d) {
+          const Document& document = sequence.documents[d];
+          const std::int64_t begin = std::max(document.first, part.sequence_begin);
+          const std::int64_t end = std::min(document.first + document.tokens, part.sequence_end);
+          if (begin >= end) continue;
+          const View<std::int32_t> to = out.slice(row + begin - part.sequence_begin, end - begin);
+          const SequenceRange range{begin - document.first, end - begin};
+          if (const std::int64_t sample = sequence.samples[d]; sample < 0)
+            std::ranges::fill(to, targets ? -1 : 0);
+          else if (targets)
+            source.targets(step, sample, 1, range, to);
+          else
+            source.inputs(step, sample, 1, range, to);
+        }
+        row += part.sequence_end - part.sequence_begin;
+      }
     });
   }
   // The tokens or targets of this rank in sequences of so many, piece by piece; whole sequences unless they are cut
@@ -383,6 +428,7 @@ class Chunk {
   std::vector<Exchange> down_;  ///< activations from layer i to i + 1
   std::vector<Exchange> up_;    ///< gradients from layer i + 1 to i
   Exchange receive_activation_, send_activation_, receive_gradient_, send_gradient_;
+  const PackedBatch* packed_ = nullptr;
   View<T> activation_out_;
   View<T> gradient_out_;
   View<T> gradient_;  ///< of the bundle behind the layer that is next in backward

@@ -30,6 +30,7 @@ struct StepResult {
   double gradient_norm = 0;  ///< before clipping
   double balance_loss = 0;   ///< of the routers of all layers, with their coefficients: beside `loss`, not in it
   double z_loss = 0;         ///< the same
+  std::int64_t tokens = 0;   ///< of packed documents; 0: those of the plan's samples
   std::vector<LayerDispatch> dispatch{};  ///< of layers with experts
   std::vector<ExpertLoads> loads{};       ///< of layers with experts, where the stage counts them
   /// False: the step changed no parameter.
@@ -59,6 +60,10 @@ class Stage {
       : device_(device),
         world_(world),
         plan_(stage_plan(plan, model, world.rank())),
+        schedule_(plan.schedule),
+        virtual_stages_(plan.virtual_stages),
+        packs_(plan.packed),
+        microbatches_(plan.microbatches),
         program_(value_or_throw(
             schedule::stage_program(plan.schedule, plan_.stages, plan_.index, plan.microbatches, plan.virtual_stages))),
         load_places_(model),
@@ -127,8 +132,8 @@ class Stage {
   }
 
   /// From now on the device may do a step as it did the one before: see Device. Only where a rank is alone and nobody
-  /// observes it, so that everything in a step is the device's.
-  void repeat(bool repeats) { repeats_ = repeats && world_.size() == 1; }
+  /// observes it, so that everything in a step is the device's, and samples are no packed documents.
+  void repeat(bool repeats) { repeats_ = repeats && world_.size() == 1 && !packs_; }
 
   /// Tells `observer` about every instruction from now on; null: nobody.
   void observe(RecordedStep* observer) { observer_ = observer; }
@@ -163,6 +168,13 @@ class Stage {
 
   // Forward and backward of all micro-batches, with the reduction of gradients.
   void passes() {
+    packed_ = source_ == nullptr ? nullptr : source_->packed(step_);
+    if (packed_ != nullptr) {
+      for (auto& chunk : chunks_) chunk->pack(packed_.get());
+      microbatches_ = static_cast<int>(packed_->microbatches.size());
+      program_ =
+          value_or_throw(schedule::stage_program(schedule_, plan_.stages, plan_.index, microbatches_, virtual_stages_));
+    }
     device_.clear_sums();
     if (!loads_.empty()) device_.zero(raw_bytes(loads_));
     if (!dispatch_.empty()) device_.zero(raw_bytes(dispatch_));
@@ -186,9 +198,9 @@ class Stage {
         return chunk.receive_gradient();
       case schedule::Op::backward:
       case schedule::Op::backward_input:
-        return chunk.backward(instruction.microbatch);
+        return chunk.backward(instruction.microbatch, is_last(instruction));
       case schedule::Op::backward_weight:
-        return chunk.backward_weight(instruction.microbatch);
+        return chunk.backward_weight(instruction.microbatch, is_last(instruction));
       case schedule::Op::send_gradient:
         return chunk.send_gradient();
       case schedule::Op::reduce_gradients:
@@ -196,6 +208,10 @@ class Stage {
       case schedule::Op::step:
         break;
     }
+  }
+
+  [[nodiscard]] bool is_last(const schedule::Instruction& instruction) const {
+    return instruction.microbatch + 1 == microbatches_;
   }
 
   void reduce_gradients() {
@@ -223,10 +239,11 @@ class Stage {
     double loss = 0;
     for (std::size_t i = 0; i < plan_.loss_weights.size(); ++i)
       loss += values[device::sum_of_loss(static_cast<int>(i))] * plan_.loss_weights[i];
-    return {.loss = loss * plan_.token_weight,
+    return {.loss = loss * (packed_ == nullptr ? plan_.token_weight : 1.0 / static_cast<double>(packed_->targets)),
             .gradient_norm = std::sqrt(values[device::gradient_squares]),
             .balance_loss = values[device::balance_loss],
             .z_loss = values[device::z_loss],
+            .tokens = packed_ == nullptr ? 0 : packed_->tokens,
             .dispatch = dispatch(),
             .loads = loads()};
   }
@@ -253,6 +270,10 @@ class Stage {
   D& device_;
   comm::World& world_;
   StagePlan plan_;
+  ScheduleKind schedule_;
+  int virtual_stages_;
+  bool packs_;
+  int microbatches_;  ///< of the step
   schedule::StageProgram program_;
   LoadPlaces load_places_;
   View<float> loads_;  ///< of the device; empty: they are not counted
@@ -262,6 +283,7 @@ class Stage {
   std::vector<std::unique_ptr<Chunk<D, T>>> chunks_;
   std::function<void()> before_update_;
   BatchSource* source_ = nullptr;
+  std::shared_ptr<const PackedBatch> packed_;  ///< of the step; null: equal sequences
   RecordedStep* observer_ = nullptr;
   std::int64_t step_ = 0;
   std::uint64_t seed_ = 0;  ///< of noise

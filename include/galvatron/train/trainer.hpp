@@ -180,20 +180,22 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
     }
     if (world.rank() == 0) {
       const double seconds = steady_seconds() - last;
-      const StepReport out{.step = step,
-                           .loss = result.loss,
-                           .gradient_norm = result.gradient_norm,
-                           .balance_loss = result.balance_loss,
-                           .z_loss = result.z_loss,
-                           .dispatch = total(result.dispatch),
-                           .learning_rate = options.learning_rate.at(step),
-                           .seconds = seconds,
-                           .tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / seconds,
-                           .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
-                           .peak_memory = memory.measured().total(),
-                           .skipped = std::move(wrong),
-                           .loads = result.loads,
-                           .layer_dispatch = result.dispatch};
+      const StepReport out{
+          .step = step,
+          .loss = result.loss,
+          .gradient_norm = result.gradient_norm,
+          .balance_loss = result.balance_loss,
+          .z_loss = result.z_loss,
+          .dispatch = total(result.dispatch),
+          .learning_rate = options.learning_rate.at(step),
+          .seconds = seconds,
+          .tokens_per_second =
+              static_cast<double>(plan.packed ? result.tokens : plan.global_batch * plan.sequence_length) / seconds,
+          .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
+          .peak_memory = memory.measured().total(),
+          .skipped = std::move(wrong),
+          .loads = result.loads,
+          .layer_dispatch = result.dispatch};
       if (!report.steps.empty()) report.steps.back().loads.clear();
       if (!report.steps.empty()) report.steps.back().layer_dispatch.clear();
       report.steps.push_back(out);

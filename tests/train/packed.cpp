@@ -1,0 +1,159 @@
+// Training on packed documents is training on the same documents one by one on one rank, whatever shares them.
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/plan/plan.hpp>
+
+#include "check_plan.hpp"
+#include "packed.hpp"
+
+using namespace galvatron;
+
+namespace {
+
+constexpr std::int64_t longest = 32;  // positions of the toy models
+constexpr std::size_t documents = 12;
+
+Plan packed_plan(const ModelSpec& model, int stages, const StrategySpec& spec, std::int64_t tokens) {
+  Plan plan = toy::uniform(model, stages, spec, 4, ScheduleKind::one_f_one_b);
+  plan.packed = true;
+  plan.global_batch = documents;
+  plan.sequence_length = tokens * spec.context;
+  return plan;
+}
+
+/// Samples of one length, as documents have them: nothing is predicted behind the last token.
+class EqualDocuments final : public train::BatchSource {
+ public:
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+              View<std::int32_t> out) override {
+    tokens_.inputs(step, first, samples, range, out);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<std::int32_t> out) override {
+    tokens_.targets(step, first, samples, range, out);
+    if (range.first + range.count == longest) std::ranges::fill(out.slice(out.count - samples, samples), -1);
+  }
+
+ private:
+  toy::Tokens tokens_{longest};
+};
+
+struct PackedCase {
+  int stages;
+  StrategySpec spec;
+};
+
+}  // namespace
+
+TEST_CASE("packed documents train as one by one, for every kind of strategy") {
+  constexpr auto ulysses = SequenceKind::ulysses;
+  constexpr auto ring = SequenceKind::ring;
+  constexpr auto megatron = SequenceKind::megatron;
+  const PackedCase cases[] = {
+      {1, {}},
+      {1, {.data = 2, .zero = 1}},
+      {1, {.tensor = 2, .data = 2, .zero = 2, .recompute = RecomputeKind::none}},
+      {1, {.tensor = 2, .sequence = megatron, .data = 2, .zero = 3}},
+      {1, {.sequence = ulysses, .context = 4, .zero = 3, .recompute = RecomputeKind::selective}},
+      {1, {.tensor = 2, .sequence = ulysses, .context = 2, .data = 2}},
+      {1, {.sequence = ring, .context = 2, .data = 2, .recompute = RecomputeKind::full}},
+      {1, {.sequence = ring, .context = 4, .zero = 3}},
+      {1, {.tensor = 2, .sequence = megatron, .context = 2, .data = 1, .zero = 1}},
+      {2, {.data = 2, .zero = 2}},
+      {2, {.tensor = 2, .sequence = megatron, .context = 2}},
+      {3, {.sequence = ring, .context = 2}},
+  };
+  std::mt19937 random(20251126);
+  for (const bool llama : {false, true}) {
+    const ModelSpec model = toy::model(llama, 3);
+    const auto lengths = toy::random_lengths(random, 3, documents, longest);
+    const auto run = [&](const Plan& plan, const toy::PackedTokens::Pack& pack) {
+      toy::PackedTokens source(lengths, pack);
+      return toy::run(plan, model, toy::RunOptions{.steps = 3, .source = &source});
+    };
+    const toy::Outcome reference =
+        run(packed_plan(model, 1, {}, longest), [](std::int64_t, const auto& all) { return toy::one_by_one(all); });
+    CHECK(reference.memory_as_planned);
+    for (const PackedCase& one : cases) {
+      const std::int64_t tokens = one.spec.context > 1 ? 24 : 40;
+      const Plan plan = packed_plan(model, one.stages, one.spec, tokens);
+      REQUIRE(why_inconsistent(plan) == "");
+      REQUIRE(why_unfit(plan, model) == "");
+      INFO(toy::text(plan));
+      const auto seed = static_cast<unsigned>(random());
+      const toy::Outcome outcome = run(plan, [&](std::int64_t step, const auto& all) {
+        std::mt19937 own(seed + static_cast<unsigned>(step));
+        return toy::random_packing(own, all, one.spec, {}, tokens);
+      });
+      CHECK(toy::difference(outcome.losses, reference.losses) < 1e-5);
+      toy::check_norms(outcome, reference);
+      CHECK(toy::difference(outcome.gradients, reference.gradients) < 1e-5);
+      CHECK(outcome.copies_agree);
+      CHECK(outcome.memory_as_planned);
+    }
+  }
+}
+
+TEST_CASE("documents of one length train as samples do") {
+  const ModelSpec model = toy::model(true, 2);
+  EqualDocuments samples;
+  Plan equal = toy::single_rank(model);
+  equal.global_batch = documents;
+  equal.sequence_length = longest;
+  const toy::Outcome reference = toy::run(equal, model, toy::RunOptions{.steps = 1, .source = &samples});
+  toy::PackedTokens source({std::vector<std::int64_t>(documents, longest)}, [](std::int64_t, const auto& lengths) {
+    std::mt19937 random(3);
+    return toy::random_packing(random, lengths, {}, {}, 5 * longest);
+  });
+  toy::Outcome packed =
+      toy::run(packed_plan(model, 1, {}, 5 * longest), model, toy::RunOptions{.steps = 1, .source = &source});
+  // The mean there is over all tokens, with nothing to predict for the last.
+  const double predicted = static_cast<double>(longest - 1) / static_cast<double>(longest);
+  for (auto& [tensor, values] : packed.gradients)
+    for (double& value : values) value *= predicted;
+  CHECK(packed.losses.front() * predicted == doctest::Approx(reference.losses.front()).epsilon(1e-6));
+  CHECK(toy::difference(packed.gradients, reference.gradients) < 1e-5);
+}
+
+TEST_CASE("groups of every batch train as documents one by one") {
+  std::mt19937 random(7);
+  for (const SequenceKind kind : {SequenceKind::ulysses, SequenceKind::ring})
+    for (const bool llama : {false, true}) {
+      const ModelSpec model = toy::model(llama, 2);
+      const auto lengths = toy::random_lengths(random, 3, documents, longest);
+      const auto run = [&](const Plan& plan, const toy::PackedTokens::Pack& pack) {
+        toy::PackedTokens source(lengths, pack);
+        return toy::run(plan, model, toy::RunOptions{.steps = 3, .source = &source});
+      };
+      const toy::Outcome reference =
+          run(packed_plan(model, 1, {}, longest), [](std::int64_t, const auto& all) { return toy::one_by_one(all); });
+      for (const int tensor : {1, 2}) {
+        const StrategySpec spec{.tensor = tensor,
+                                .sequence = kind,
+                                .context = 8 / tensor,
+                                .zero = 3,
+                                .groups = SequenceGroupKind::per_batch};
+        const std::int64_t tokens = 12;
+        const Plan plan = packed_plan(model, 1, spec, tokens);
+        REQUIRE(why_inconsistent(plan) == "");
+        REQUIRE(why_unfit(plan, model) == "");
+        INFO(toy::text(plan));
+        std::vector<int> degrees{1, 2, 4, 8};
+        if (kind == SequenceKind::ring) degrees = {1, 2, 3, 4, 5, 6, 7, 8};
+        const toy::Outcome outcome = run(plan, [&](std::int64_t step, const auto& all) {
+          std::mt19937 own(static_cast<unsigned>(99 + step));
+          return toy::random_packing(own, all, spec, degrees, tokens);
+        });
+        CHECK(toy::difference(outcome.losses, reference.losses) < 1e-5);
+        toy::check_norms(outcome, reference);
+        CHECK(toy::difference(outcome.gradients, reference.gradients) < 1e-5);
+        CHECK(outcome.copies_agree);
+        CHECK(outcome.memory_as_planned);
+      }
+    }
+}

@@ -1,0 +1,162 @@
+// Documents of any length as training data of toy models, and random ways to pack them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/data/packed_batch.hpp>
+
+#include "toy.hpp"
+
+namespace toy {
+
+/// Documents of the given lengths, `batch` of them a step, packed as `pack` says: (step, lengths) -> batch.
+class PackedTokens final : public train::BatchSource {
+ public:
+  using Pack = std::function<train::PackedBatch(std::int64_t step, const std::vector<std::int64_t>& lengths)>;
+
+  PackedTokens(std::vector<std::vector<std::int64_t>> lengths, Pack pack)
+      : lengths_(std::move(lengths)), pack_(std::move(pack)), tokens_(1 << 20) {}
+
+  std::shared_ptr<const train::PackedBatch> packed(std::int64_t step) override {
+    const std::lock_guard lock(mutex_);
+    auto& out = packed_[step];
+    if (out == nullptr) out = std::make_shared<const train::PackedBatch>(pack_(step, of(step)));
+    return out;
+  }
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+              View<std::int32_t> out) override {
+    tokens_.inputs(step, first, samples, range, out);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<std::int32_t> out) override {
+    if (samples != 1) throw Failure(ErrorKind::internal, "documents are asked for one by one");
+    tokens_.targets(step, first, 1, range, out);
+    const std::int64_t last = of(step)[static_cast<std::size_t>(first)] - 1;
+    if (range.first + range.count > last + 1) throw Failure(ErrorKind::internal, "a document has fewer tokens");
+    if (range.first <= last && last < range.first + range.count) out[last - range.first] = -1;
+  }
+
+ private:
+  [[nodiscard]] const std::vector<std::int64_t>& of(std::int64_t step) const {
+    return lengths_[static_cast<std::size_t>(step)];
+  }
+
+  std::vector<std::vector<std::int64_t>> lengths_;
+  Pack pack_;
+  Tokens tokens_;
+  std::mutex mutex_;
+  std::map<std::int64_t, std::shared_ptr<const train::PackedBatch>> packed_;
+};
+
+/// With room for its documents, and padding to a multiple of `unit` tokens.
+inline train::PackedSequence sequence_with(int first_rank, int ranks, std::int64_t unit,
+                                           const std::vector<std::int64_t>& samples,
+                                           const std::vector<std::int64_t>& lengths) {
+  train::PackedSequence out{.first_rank = first_rank, .ranks = ranks, .documents = {}, .samples = samples};
+  for (const std::int64_t sample : samples) {
+    out.documents.push_back({out.tokens, lengths[static_cast<std::size_t>(sample)]});
+    out.tokens += out.documents.back().tokens;
+  }
+  const std::int64_t padded = std::max(round_up(out.tokens, unit), unit);
+  if (padded > out.tokens) {
+    out.documents.push_back({out.tokens, padded - out.tokens});
+    out.samples.push_back(-1);
+  }
+  out.tokens = padded;
+  return out;
+}
+
+inline void count(train::PackedBatch& batch, const std::vector<std::int64_t>& lengths) {
+  batch.tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  batch.targets = batch.tokens - static_cast<std::int64_t>(lengths.size());
+}
+
+/// One document after the other on one rank.
+inline train::PackedBatch one_by_one(const std::vector<std::int64_t>& lengths) {
+  train::PackedBatch out;
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    out.microbatches.push_back({sequence_with(0, 1, 1, {static_cast<std::int64_t>(i)}, lengths)});
+  count(out, lengths);
+  return out;
+}
+
+/// Documents in a random order, each where a random sequence of the last micro-batch has room, or in a new one. With
+/// groups of every batch, sequences have random degrees from `degrees`, which with those after them fill the ranks.
+/// @param most  tokens of a rank
+inline train::PackedBatch random_packing(std::mt19937& random, const std::vector<std::int64_t>& lengths,
+                                         const StrategySpec& spec, const std::vector<int>& degrees, std::int64_t most) {
+  const auto below = [&random](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  const bool ring = spec.uses_ring();
+  const std::int64_t cut = spec.sequence == SequenceKind::megatron ? spec.tensor : 1;
+  std::vector<std::int64_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::shuffle(order.begin(), order.end(), random);
+  train::PackedBatch out;
+  std::size_t next = 0;
+  while (next < order.size()) {
+    // Groups of this micro-batch: at first one that holds the next document.
+    std::vector<int> sizes;
+    if (spec.groups == SequenceGroupKind::fixed) {
+      sizes.assign(static_cast<std::size_t>(spec.data), spec.context);
+    } else {
+      int left = spec.shards();
+      std::vector<int> fitting;
+      for (const int degree : degrees)
+        if (degree <= left && degree * most >= lengths[static_cast<std::size_t>(order[next])])
+          fitting.push_back(degree);
+      sizes.push_back(fitting[below(fitting.size())]);
+      for (left -= sizes.front(); left > 0; left -= sizes.back()) {
+        fitting.clear();
+        for (const int degree : degrees)
+          if (degree <= left) fitting.push_back(degree);
+        sizes.push_back(fitting[below(fitting.size())]);
+      }
+    }
+    std::vector<std::vector<std::int64_t>> samples(sizes.size());
+    std::vector<std::int64_t> tokens(sizes.size());
+    for (bool first = true; next < order.size(); ++next, first = false) {
+      const std::int64_t length = lengths[static_cast<std::size_t>(order[next])];
+      std::vector<std::size_t> fitting;
+      for (std::size_t g = 0; g < sizes.size(); ++g)
+        if (tokens[g] + length <= sizes[g] * most) fitting.push_back(g);
+      if (fitting.empty() || (!first && below(8) == 0)) break;
+      const std::size_t chosen =
+          first && spec.groups == SequenceGroupKind::per_batch ? 0 : fitting[below(fitting.size())];
+      samples[chosen].push_back(order[next]);
+      tokens[chosen] += length;
+    }
+    train::PackedMicroBatch microbatch;
+    int rank = 0;
+    for (std::size_t g = 0; g < sizes.size(); ++g) {
+      microbatch.push_back(sequence_with(rank, sizes[g], sizes[g] * cut * (ring ? 2 : 1), samples[g], lengths));
+      rank += sizes[g];
+    }
+    out.microbatches.push_back(std::move(microbatch));
+  }
+  count(out, lengths);
+  return out;
+}
+
+/// Lengths of the documents of `steps` steps, from 1 to `most`.
+inline std::vector<std::vector<std::int64_t>> random_lengths(std::mt19937& random, int steps, std::size_t batch,
+                                                             std::int64_t most) {
+  std::vector<std::vector<std::int64_t>> out(static_cast<std::size_t>(steps));
+  for (auto& lengths : out) {
+    for (std::size_t i = 0; i < batch; ++i)
+      lengths.push_back(1 + static_cast<std::int64_t>(random()) % (random() % 4 == 0 ? most : most / 4));
+    lengths.front() = std::max<std::int64_t>(lengths.front(), 2);  // something is predicted
+  }
+  return out;
+}
+
+}  // namespace toy
