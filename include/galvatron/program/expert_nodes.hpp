@@ -47,7 +47,7 @@ constexpr double nodes_of_token(const LayerSpec& layer, std::int64_t nodes) {
     return static_cast<double>(nodes) * sum;
   }
   if (top < groups && nodes % groups == 0)
-    return static_cast<double>(top * nodes / groups) * found(top * experts / groups, experts / nodes);
+    return static_cast<double>(top * (nodes / groups)) * found(top * experts / groups, experts / nodes);
   return static_cast<double>(nodes) * found(experts, experts / nodes);
 }
 
