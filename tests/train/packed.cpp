@@ -1,6 +1,8 @@
 // Training on packed documents is training on the same documents one by one on one rank, whatever shares them.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -10,21 +12,15 @@
 
 #include "check_plan.hpp"
 #include "packed.hpp"
+#include "random_plan.hpp"
 
 using namespace galvatron;
 
 namespace {
 
-constexpr std::int64_t longest = 32;  // positions of the toy models
-constexpr std::size_t documents = 12;
-
-Plan packed_plan(const ModelSpec& model, int stages, const StrategySpec& spec, std::int64_t tokens) {
-  Plan plan = toy::uniform(model, stages, spec, 4, ScheduleKind::one_f_one_b);
-  plan.packed = true;
-  plan.global_batch = documents;
-  plan.sequence_length = tokens * spec.context;
-  return plan;
-}
+using toy::packed_plan;
+constexpr std::int64_t longest = toy::longest_document;
+constexpr std::size_t documents = toy::packed_documents;
 
 /// Samples of one length, as documents have them: nothing is predicted behind the last token.
 class EqualDocuments final : public train::BatchSource {
@@ -143,8 +139,8 @@ TEST_CASE("groups of every batch train as documents one by one") {
         REQUIRE(why_inconsistent(plan) == "");
         REQUIRE(why_unfit(plan, model) == "");
         INFO(toy::text(plan));
-        std::vector<int> degrees{1, 2, 4, 8};
-        if (kind == SequenceKind::ring) degrees = {1, 2, 3, 4, 5, 6, 7, 8};
+        const std::vector<int> degrees = toy::context_degrees(model, spec);
+        CHECK(degrees.size() >= 3);
         const toy::Outcome outcome = run(plan, [&](std::int64_t step, const auto& all) {
           std::mt19937 own(static_cast<unsigned>(99 + step));
           return toy::random_packing(own, all, spec, degrees, tokens);
@@ -156,4 +152,52 @@ TEST_CASE("groups of every batch train as documents one by one") {
         CHECK(outcome.memory_as_planned);
       }
     }
+}
+
+TEST_CASE("random plans train packed documents as one by one") {
+  constexpr int steps = 2;
+  const toy::RandomPlanBudget budget(10);
+  std::mt19937 random(budget.seed);
+  struct Model {
+    ModelSpec model;
+    std::vector<std::vector<std::int64_t>> lengths;
+    toy::Outcome reference;
+  };
+  std::vector<Model> models;
+  for (const bool llama : {false, true}) {
+    const ModelSpec model = toy::model(llama, 3);
+    const auto lengths = toy::random_lengths(random, steps, documents, longest);
+    toy::PackedTokens source(lengths, [](std::int64_t, const auto& all) { return toy::one_by_one(all); });
+    models.push_back(
+        {model, lengths,
+         toy::run(packed_plan(model, 1, {}, longest), model, toy::RunOptions{.steps = steps, .source = &source})});
+  }
+  const auto began = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
+  int done = 0;
+  int changing = 0;
+  for (; budget.goes_on(done, elapsed()); ++done) {
+    std::optional<Plan> plan;
+    const Model* model = nullptr;
+    while (!plan) {
+      model = &models[random() % models.size()];
+      plan = toy::random_packed_plan(random, model->model);
+    }
+    const auto seed = static_cast<unsigned>(random());
+    INFO("GALVATRON_RANDOM_SEED=" << budget.seed << ", plan " << done << " of " << plan->model << ": "
+                                  << toy::text(*plan));
+    toy::PackedTokens source(model->lengths, [&](std::int64_t step, const auto& all) {
+      std::mt19937 own(seed + static_cast<unsigned>(step));
+      return toy::random_packing(own, all, plan->embedding, toy::context_degrees(model->model, plan->embedding),
+                                 plan->sequence_length / plan->embedding.context);
+    });
+    const toy::Outcome outcome = toy::run(*plan, model->model, toy::RunOptions{.steps = steps, .source = &source});
+    CHECK(toy::difference(outcome.losses, model->reference.losses) < 1e-5);
+    toy::check_norms(outcome, model->reference);
+    CHECK(toy::difference(outcome.gradients, model->reference.gradients) < 1e-5);
+    CHECK(outcome.copies_agree);
+    CHECK(outcome.memory_as_planned);
+    changing += plan->embedding.groups == SequenceGroupKind::per_batch ? 1 : 0;
+  }
+  MESSAGE("seed " << budget.seed << ", " << done << " plans, " << changing << " with groups of every batch");
 }

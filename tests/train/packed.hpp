@@ -2,19 +2,23 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/data/packed_batch.hpp>
+#include <galvatron/strategy/legality.hpp>
 
+#include "random_strategy.hpp"
 #include "toy.hpp"
 
 namespace toy {
@@ -144,6 +148,52 @@ inline train::PackedBatch random_packing(std::mt19937& random, const std::vector
     out.microbatches.push_back(std::move(microbatch));
   }
   count(out, lengths);
+  return out;
+}
+
+inline constexpr std::int64_t longest_document = 32;  // positions of the toy models
+inline constexpr std::size_t packed_documents = 12;
+
+/// Every layer with the same strategy. @param tokens  of a rank
+inline Plan packed_plan(const ModelSpec& model, int stages, const StrategySpec& spec, std::int64_t tokens) {
+  Plan plan = uniform(model, stages, spec, 4, ScheduleKind::one_f_one_b);
+  plan.packed = true;
+  plan.global_batch = packed_documents;
+  plan.sequence_length = tokens * spec.context;
+  return plan;
+}
+
+/// On up to 16 ranks; none where the numbers drawn do not go together.
+inline std::optional<Plan> random_packed_plan(std::mt19937& random, const ModelSpec& model) {
+  const int stages = one_of(random, std::array{1, 1, 1, 2, 3});
+  StrategySpec spec{.tensor = one_of(random, std::array{1, 1, 2, 4}),
+                    .sequence = one_of(random, sequence_kinds),
+                    .context = one_of(random, std::array{1, 2, 3, 4, 8}),
+                    .data = one_of(random, std::array{1, 1, 2, 4}),
+                    .zero = one_of(random, std::array{0, 1, 2, 3}),
+                    .recompute = one_of(random, recompute_kinds),
+                    .strided = random() % 4 == 0};
+  if (random() % 2 == 0 && stages == 1) {
+    spec.groups = SequenceGroupKind::per_batch;
+    spec.sequence = one_of(random, std::array{SequenceKind::ulysses, SequenceKind::ring});
+    spec.zero = 3;
+    spec.strided = false;
+  }
+  if (stages * spec.ranks() > 16) return std::nullopt;
+  const std::int64_t tokens = one_of(random, std::array{16, 32, 48, 64});
+  if (tokens * spec.context < longest_document) return std::nullopt;
+  Plan plan = packed_plan(model, stages, spec, tokens);
+  plan.overlap = random() % 2 == 0;
+  if (!why_inconsistent(plan).empty() || !why_unfit(plan, model).empty()) return std::nullopt;
+  return plan;
+}
+
+/// Context degrees that a sequence of the model may have under a strategy, up to the strategy's.
+inline std::vector<int> context_degrees(const ModelSpec& model, StrategySpec spec) {
+  std::vector<int> out;
+  const int most = spec.context;
+  for (spec.context = 1; spec.context <= most; ++spec.context)
+    if (spec.context == 1 || splits_heads_evenly(model.blocks.front(), spec)) out.push_back(spec.context);
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <span>
@@ -12,6 +13,7 @@
 #include <galvatron/comm/mpi/world.hpp>
 
 #include "../../train/check_plan.hpp"
+#include "../../train/packed.hpp"
 #include "../../train/random_plan.hpp"
 #include "../../train/run_plan.hpp"
 #include "run_tests.hpp"
@@ -45,11 +47,13 @@ bool agreed(comm::mpi::World& world, bool yes) {
 }
 
 /// Trains on the first ranks; losses and norms on all of the world.
-toy::Outcome run(comm::mpi::World& world, const Plan& plan, const ModelSpec& model, int steps) {
+/// @param source  as in toy::RunOptions
+toy::Outcome run(comm::mpi::World& world, const Plan& plan, const ModelSpec& model, int steps,
+                 train::BatchSource* source = nullptr) {
   toy::Outcome out;
   if (world.rank() < plan.ranks()) {
     FirstRanks part(world, plan.ranks());
-    toy::run_on(part, plan, model, {.steps = steps}, out);
+    toy::run_on(part, plan, model, {.steps = steps, .source = source}, out);
   }
   for (std::vector<double>* numbers : {&out.losses, &out.norms}) {
     numbers->resize(static_cast<std::size_t>(steps));
@@ -94,6 +98,51 @@ TEST_CASE("random plans train as one rank does, and use the memory that was pred
   });
   if (runtime->rank() == 0)
     MESSAGE("seed " << budget->seed << ", " << done << " plans on up to " << widest << " ranks; " << tally.text());
+}
+
+TEST_CASE("random plans train packed documents as one rank does one by one") {
+  constexpr int steps = 2;
+  std::mt19937 random(budget->seed);
+  const ModelSpec models[] = {toy::model(false, 3), toy::model(true, 3)};
+  const auto lengths = toy::random_lengths(random, steps, toy::packed_documents, toy::longest_document);
+  int done = 0;
+  int changing = 0;
+  comm::mpi::run(*runtime, [&](comm::mpi::World& world) {
+    std::vector<toy::Outcome> references;
+    for (const ModelSpec& model : models) {
+      toy::PackedTokens source(lengths, [](std::int64_t, const auto& all) { return toy::one_by_one(all); });
+      references.push_back(run(world, toy::packed_plan(model, 1, {}, toy::longest_document), model, steps, &source));
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const auto elapsed = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    while (agreed(world, budget->goes_on(done, elapsed()))) {
+      std::optional<Plan> plan;
+      std::size_t chosen = 0;
+      while (!plan || plan->ranks() > world.size()) {
+        chosen = random() % std::size(models);
+        plan = toy::random_packed_plan(random, models[chosen]);
+      }
+      const auto seed = static_cast<unsigned>(random());
+      const StrategySpec& spec = plan->embedding;
+      INFO("GALVATRON_RANDOM_SEED=" << budget->seed << " on rank " << world.rank() << ", packed plan " << done << " of "
+                                    << plan->model << ": " << toy::text(*plan));
+      toy::PackedTokens source(lengths, [&](std::int64_t step, const auto& all) {
+        std::mt19937 own(seed + static_cast<unsigned>(step));
+        return toy::random_packing(own, all, spec, toy::context_degrees(models[chosen], spec),
+                                   plan->sequence_length / spec.context);
+      });
+      const toy::Outcome outcome = run(world, *plan, models[chosen], steps, &source);
+      CHECK(toy::difference(outcome.losses, references[chosen].losses) < 1e-5);
+      toy::check_norms(outcome, references[chosen]);
+      CHECK(outcome.memory_as_planned);
+      changing += spec.groups == SequenceGroupKind::per_batch ? 1 : 0;
+      ++done;
+    }
+  });
+  if (runtime->rank() == 0)
+    MESSAGE("seed " << budget->seed << ", " << done << " packed plans, " << changing << " with groups of every batch");
 }
 
 int main(int count, char** values) {
