@@ -56,6 +56,15 @@ inline std::optional<std::size_t> offset_of_too_deep(std::string_view text) {
   return std::nullopt;
 }
 
+/// What nlohmann-json found wrong, without its number and place.
+inline std::string reason_of(const nlohmann::json::exception& error) {
+  std::string_view why = error.what();
+  if (const auto bracket = why.find("] "); bracket != std::string_view::npos) why.remove_prefix(bracket + 2);
+  if (const auto at = why.find("column "); at != std::string_view::npos)
+    if (const auto colon = why.find(": ", at); colon != std::string_view::npos) why.remove_prefix(colon + 2);
+  return one_line(why);
+}
+
 struct RepeatedKey {
   std::string key;
 };
@@ -87,15 +96,10 @@ inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view
                        "\" occurs twice in one JSON object; keep one of them");
   } catch (const nlohmann::json::parse_error& e) {
     const std::size_t offset = e.byte == 0 ? 0 : e.byte - 1;
-    std::string_view why = e.what();
-    if (const auto at = why.find("column "); at != std::string_view::npos)
-      if (const auto colon = why.find(": ", at); colon != std::string_view::npos) why.remove_prefix(colon + 2);
-    return usage_error(source + ": not valid JSON at " + detail::place_in(text, offset) + ": " + detail::one_line(why) +
+    return usage_error(source + ": not valid JSON at " + detail::place_in(text, offset) + ": " + detail::reason_of(e) +
                        "; correct it, or write the file again");
   } catch (const nlohmann::json::exception& e) {
-    std::string_view why = e.what();
-    if (const auto bracket = why.find("] "); bracket != std::string_view::npos) why.remove_prefix(bracket + 2);
-    return usage_error(source + ": not valid JSON: " + detail::one_line(why));
+    return usage_error(source + ": not valid JSON: " + detail::reason_of(e));
   }
 }
 

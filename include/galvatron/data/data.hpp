@@ -49,11 +49,7 @@ class Data {
     }
     for (const std::filesystem::path& path : paths)
       if (is_text_name(path) && !is_vocabulary_of_bytes(model.vocabulary()))
-        return usage_error(
-            path.string() + " is a text, whose 256 bytes are its tokens, and the model " + model.name + " has the " +
-            std::to_string(model.vocabulary()) +
-            " tokens of another vocabulary; tokenize the text into a .bin file (docs/data.md), or train " +
-            "a config.json with a vocab_size of 256");
+        return not_a_vocabulary_of_bytes(path, "the model " + model.name, model.vocabulary());
     auto tokens = TokenSource::open(paths, text);
     if (!tokens) return tl::unexpected<Error>(std::move(tokens.error()));
     data.tokens_ = std::make_unique<TokenSource>(std::move(*tokens));

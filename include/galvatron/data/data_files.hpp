@@ -53,7 +53,7 @@ class DataFiles {
       auto view = parse(file->bytes(), path, std::as_const(out.views_));
       if (!view) return tl::unexpected<Error>(std::move(view.error()));
       out.starts_.push_back(out.count() + view->count);
-      out.views_.push_back(*view);
+      out.views_.push_back(std::move(*view));
       out.files_.push_back(std::move(*file));
     }
     return out;

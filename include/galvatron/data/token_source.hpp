@@ -52,6 +52,9 @@ struct TokenView {
     return width == 2 ? load_unaligned<std::uint16_t>(at) : load_unaligned<std::uint32_t>(at);
   }
 
+  /// Tokens [first, first + n).
+  [[nodiscard]] TokenView slice(std::int64_t first, std::int64_t n) const { return {data + first * width, n, width}; }
+
   /// The first position whose token is at least `vocabulary`, or `count`.
   [[nodiscard]] std::int64_t first_outside(std::int64_t vocabulary) const {
     if (vocabulary >= (std::int64_t{1} << (8 * width))) return count;
@@ -128,6 +131,24 @@ inline constexpr std::int64_t most_special_tokens = 128;
 /// `most_special_tokens` behind them. A larger vocabulary is that of a tokenizer, whose first 256 ids are no bytes.
 constexpr bool is_vocabulary_of_bytes(std::int64_t vocabulary) {
   return vocabulary >= 256 && vocabulary <= 256 + most_special_tokens;
+}
+
+/// The error that a text is none of a model with this vocabulary, of tokens that are no bytes.
+/// @param model  what it is called, for messages
+inline tl::unexpected<Error> not_a_vocabulary_of_bytes(const std::filesystem::path& path, const std::string& model,
+                                                       std::int64_t vocabulary) {
+  return usage_error(path.string() + " is a text, whose 256 bytes are its tokens, and " + model + " has the " +
+                     std::to_string(vocabulary) +
+                     " tokens of another vocabulary; tokenize the text into a .bin file (docs/data.md), or train " +
+                     "a config.json with a vocab_size of 256");
+}
+
+/// The error that a token is outside the vocabulary.
+inline tl::unexpected<Error> outside_vocabulary(const std::string& file, std::int64_t token, std::int64_t position,
+                                                std::int64_t vocabulary) {
+  return usage_error(file + ": token " + std::to_string(token) + " at position " + std::to_string(position) +
+                     " is outside the vocabulary of " + std::to_string(vocabulary) +
+                     "; give data made with the model's tokenizer, or a model with a larger vocabulary");
 }
 
 /// A name that ends in .bin is that of a token file, any other that of a text.
@@ -217,9 +238,7 @@ class TokenSource {
       return usage_error(name + " is " + kind_of(view.width) + ", but " + first_name + " is " +
                          kind_of(before.front().width) + "; give files of one kind");
     if (const std::int64_t at = view.first_outside(vocabulary); at < view.count)
-      return usage_error(name + ": token " + std::to_string(view[at]) + " at position " + std::to_string(at) +
-                         " is outside the vocabulary of " + std::to_string(vocabulary) +
-                         "; give data made with the model's tokenizer, or a model with a larger vocabulary");
+      return outside_vocabulary(name, view[at], at, vocabulary);
     return view;
   }
 

@@ -1,0 +1,267 @@
+// Packing: which documents of a batch a rank group computes on together, as one sequence of rows.
+//
+//                 group 0                            group 1
+//   micro-batch 0 |document 5     |2 |               |document 0    |3  |-|       - padding, up to a multiple
+//   micro-batch 1 |document 4  |1   |                |document 6 |7  |
+//
+// Every document is whole, in one micro-batch of one group. A sequence of rows is at most so long as a stated limit.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
+#include <galvatron/core/units.hpp>
+
+namespace galvatron::train {
+
+/// A document in a packed sequence.
+struct PackedDocument {
+  static constexpr std::int64_t padding = -1;
+
+  std::int64_t sample = padding;  ///< number in the batch; or padding, which stands behind all documents
+  std::int64_t first = 0;         ///< row of the sequence
+  std::int64_t rows = 0;
+
+  friend bool operator==(const PackedDocument&, const PackedDocument&) = default;
+};
+
+/// What a rank group computes on in a micro-batch: nothing where it has no document.
+struct PackedSequence {
+  std::vector<PackedDocument> documents;  ///< they follow each other without gaps
+
+  [[nodiscard]] std::int64_t rows() const {
+    return documents.empty() ? 0 : documents.back().first + documents.back().rows;
+  }
+  /// Where documents begin, and the end of the last: 0, n_0, n_0 + n_1, ...; padding is the last of them. What varlen
+  /// attention calls cu_seqlens.
+  [[nodiscard]] std::vector<std::int32_t> cumulative_lengths() const {
+    std::vector<std::int32_t> out{0};
+    for (const PackedDocument& document : documents)
+      out.push_back(static_cast<std::int32_t>(document.first + document.rows));
+    return out;
+  }
+  /// A document behind the others.
+  void add(std::int64_t sample, std::int64_t rows) { documents.push_back({sample, this->rows(), rows}); }
+
+  friend bool operator==(const PackedSequence&, const PackedSequence&) = default;
+};
+
+/// The documents of a batch, packed. A plan for the batch may give micro-batches different numbers of groups.
+struct Packing {
+  std::vector<PackedSequence> sequences;  ///< of micro-batch 0 and its groups, then of micro-batch 1, ...
+  std::vector<std::int64_t> begins{0};    ///< number of the first sequence of each micro-batch, and the end
+
+  [[nodiscard]] std::int64_t microbatches() const { return std::ssize(begins) - 1; }
+  [[nodiscard]] std::int64_t groups(std::int64_t microbatch) const {
+    return begins[static_cast<std::size_t>(microbatch + 1)] - begins[static_cast<std::size_t>(microbatch)];
+  }
+  /// The number of a group's sequence in the step.
+  [[nodiscard]] std::int64_t number(std::int64_t microbatch, std::int64_t group) const {
+    return begins[static_cast<std::size_t>(microbatch)] + group;
+  }
+  [[nodiscard]] const PackedSequence& sequence(std::int64_t microbatch, std::int64_t group) const {
+    return sequences[static_cast<std::size_t>(number(microbatch, group))];
+  }
+  /// One more micro-batch behind the others, with a sequence for each of its groups.
+  void add(std::vector<PackedSequence> groups) {
+    std::ranges::move(groups, std::back_inserter(sequences));
+    begins.push_back(std::ssize(sequences));
+  }
+  /// Rows of documents.
+  [[nodiscard]] std::int64_t tokens() const { return sum(false); }
+  /// Rows of none.
+  [[nodiscard]] std::int64_t padding() const { return sum(true); }
+
+  friend bool operator==(const Packing&, const Packing&) = default;
+
+ private:
+  [[nodiscard]] std::int64_t sum(bool padding) const {
+    std::int64_t rows = 0;
+    for (const PackedSequence& sequence : sequences)
+      for (const PackedDocument& document : sequence.documents)
+        if ((document.sample == PackedDocument::padding) == padding) rows += document.rows;
+    return rows;
+  }
+};
+
+struct PackingOptions {
+  static constexpr std::int64_t most_groups = std::int64_t{1} << 24;
+
+  std::int64_t max_tokens = 0;  ///< rows of a sequence, at most; below 2^31
+  std::int64_t groups = 1;      ///< of every micro-batch
+  std::int64_t multiple = 1;    ///< of which the rows of a sequence are one
+  /// c: a document of s rows takes work s^2 + c s, so that s^2 is attention. About 12 H for a GPT block: its products
+  /// take 24 H^2 flops a row forward, causal attention 2 s H. Below 2^31.
+  std::int64_t linear = 0;
+
+  /// Rows of documents that a sequence has room for.
+  [[nodiscard]] constexpr std::int64_t capacity() const { return max_tokens / multiple * multiple; }
+  [[nodiscard]] constexpr std::int64_t work(std::int64_t rows) const { return rows * (rows + linear); }
+
+  /// Errors (usage): a limit that is not in range, or below the multiple.
+  [[nodiscard]] Result<void> check() const {
+    constexpr std::int64_t end = std::int64_t{1} << 31;
+    if (max_tokens < 1 || max_tokens >= end)
+      return usage_error(
+          text_of("cannot pack sequences of at most ", max_tokens, " tokens; give a limit of 1 to ", end - 1));
+    if (groups < 1 || groups > most_groups || multiple < 1 || linear < 0 || linear >= end)
+      return usage_error(text_of("cannot pack for ", groups, " groups, sequences of a multiple of ", multiple,
+                                 " tokens and a linear work of ", linear, "; give 1 to ", most_groups,
+                                 ", at least 1, and 0 to ", end - 1));
+    if (max_tokens < multiple)
+      return usage_error(text_of("sequences of at most ", max_tokens, " tokens hold no document, because they are a ",
+                                 "multiple of ", multiple, "; give --max-tokens ", multiple, " or more"));
+    return {};
+  }
+};
+
+namespace detail {
+
+// The documents of one sequence, while it is filled.
+struct Bin {
+  std::vector<std::int64_t> samples;
+  std::int64_t rows = 0;
+  std::int64_t work = 0;
+};
+
+// Puts the documents of a batch into so many bins, in a given order. No bins: not all documents have room.
+class BinFiller {
+ public:
+  BinFiller(std::span<const std::int64_t> rows, std::span<const std::int64_t> order, const PackingOptions& options)
+      : rows_(rows), order_(order), options_(options) {}
+
+  /// Each into the bin with the least work of those with room ("longest processing time first", Graham, 1969).
+  [[nodiscard]] std::vector<Bin> least_work(std::int64_t bins) const {
+    return fill(bins, [](const Bin& bin) { return bin.work; }, [](std::int64_t) { return std::int64_t{0}; });
+  }
+  /// Each into the fullest bin with room ("best fit decreasing", Johnson, 1974).
+  [[nodiscard]] std::vector<Bin> best_fit(std::int64_t bins) const {
+    return fill(
+        bins, [this](const Bin& bin) { return options_.capacity() - bin.rows; },
+        [](std::int64_t rows) { return rows; });
+  }
+
+ private:
+  // Each into the bin of least key(bin) with room; those with room have keys of at least from(rows).
+  template <class Key, class From>
+  std::vector<Bin> fill(std::int64_t bins, const Key& key, const From& from) const {
+    std::vector<Bin> out(static_cast<std::size_t>(bins));
+    std::set<std::pair<std::int64_t, std::size_t>> open;
+    for (std::size_t b = 0; b < out.size(); ++b) open.emplace(key(out[b]), b);
+    for (const std::int64_t sample : order_) {
+      const std::int64_t rows = rows_[static_cast<std::size_t>(sample)];
+      auto at = open.lower_bound({from(rows), 0});
+      while (at != open.end() && out[at->second].rows + rows > options_.capacity()) ++at;
+      if (at == open.end()) return {};
+      const std::size_t b = at->second;
+      open.erase(at);
+      out[b].samples.push_back(sample);
+      out[b].rows += rows;
+      out[b].work += options_.work(rows);
+      open.emplace(key(out[b]), b);
+    }
+    return out;
+  }
+
+  std::span<const std::int64_t> rows_;
+  std::span<const std::int64_t> order_;
+  const PackingOptions& options_;
+};
+
+}  // namespace detail
+
+/// Packs the documents of a batch into the fewest micro-batches that best fit finds, with as equal work as longest
+/// first gives them. Sequences of a micro-batch have similar work, as its groups wait for each other; what is left is
+/// spread over the groups. Packing by work instead of tokens is WLB-LLM's (OSDI 2025). Deterministic.
+/// @param rows  of each document of the batch, at least 1
+/// Errors (usage): those of check(); a document that is longer than a sequence may be.
+inline Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOptions& options) {
+  if (auto possible = options.check(); !possible) return tl::unexpected<Error>(std::move(possible.error()));
+  const std::int64_t capacity = options.capacity();
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 1 || rows[i] > capacity)
+      return usage_error(text_of("document ", i, " of the batch takes ", rows[i], " rows, and a sequence holds 1 to ",
+                                 capacity, "; give --max-tokens ",
+                                 round_up(std::max(rows[i], std::int64_t{1}), options.multiple), " or more"));
+    all += rows[i];
+  }
+  std::vector<std::int64_t> order(rows.size());
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::ranges::stable_sort(order, std::greater{}, [&](std::int64_t i) { return rows[static_cast<std::size_t>(i)]; });
+
+  const detail::BinFiller filler(rows, order, options);
+  std::vector<detail::Bin> bins;
+  for (std::int64_t microbatches = divide_up(all, options.groups * capacity);
+       microbatches > 0 && bins.empty(); ++microbatches) {
+    bins = filler.least_work(microbatches * options.groups);
+    if (bins.empty()) bins = filler.best_fit(microbatches * options.groups);
+  }
+
+  // Of all ways to put sequences into micro-batches, that in the order of their work has the least sum of maxima.
+  std::ranges::stable_sort(bins, std::greater{}, &detail::Bin::work);
+  Packing out;
+  std::vector<double> done(static_cast<std::size_t>(options.groups), 0);
+  for (auto bin = bins.begin(); bin != bins.end();) {
+    std::vector<std::size_t> groups(done.size());
+    std::iota(groups.begin(), groups.end(), std::size_t{0});
+    std::ranges::stable_sort(groups, std::less{}, [&](std::size_t g) { return done[g]; });
+    std::vector<PackedSequence> sequences(done.size());
+    for (const std::size_t g : groups) {
+      std::ranges::sort(bin->samples);
+      for (const std::int64_t sample : bin->samples) sequences[g].add(sample, rows[static_cast<std::size_t>(sample)]);
+      if (const std::int64_t rest = bin->rows % options.multiple; rest > 0)
+        sequences[g].add(PackedDocument::padding, options.multiple - rest);
+      done[g] += static_cast<double>(bin->work);
+      ++bin;
+    }
+    out.add(std::move(sequences));
+  }
+  return out;
+}
+
+/// Whether a packing has every document of a batch whole and once, in rows that follow each other, with padding behind
+/// them. Errors (internal): which it has not.
+inline Result<void> check_packing(const Packing& packing, std::span<const std::int64_t> rows) {
+  const auto wrong = [](const auto&... what) {
+    return tl::unexpected<Error>(Error{ErrorKind::internal, text_of("packing: ", what...)});
+  };
+  if (packing.begins.empty() || packing.begins.front() != 0 || packing.begins.back() != std::ssize(packing.sequences) ||
+      !std::ranges::is_sorted(packing.begins))
+    return wrong("its micro-batches do not have the ", packing.sequences.size(), " sequences");
+  std::vector<bool> seen(rows.size(), false);
+  for (std::size_t s = 0; s < packing.sequences.size(); ++s) {
+    std::int64_t end = 0;
+    for (const PackedDocument& document : packing.sequences[s].documents) {
+      if (document.first != end || document.rows < 1)
+        return wrong("sequence ", s, " has ", document.rows, " rows from ", document.first, " on behind row ", end);
+      end += document.rows;
+      if (document.sample == PackedDocument::padding) {
+        if (&document != &packing.sequences[s].documents.back())
+          return wrong("sequence ", s, " has padding before its end");
+        continue;
+      }
+      if (document.sample < 0 || document.sample >= std::ssize(rows))
+        return wrong("document ", document.sample, " of ", rows.size());
+      const auto i = static_cast<std::size_t>(document.sample);
+      if (document.rows != rows[i]) return wrong("document ", i, " has ", document.rows, " of its ", rows[i], " rows");
+      if (seen[i]) return wrong("document ", i, " is there twice");
+      seen[i] = true;
+    }
+  }
+  if (const auto missing = std::ranges::find(seen, false); missing != seen.end())
+    return wrong("document ", missing - seen.begin(), " is missing");
+  return {};
+}
+
+}  // namespace galvatron::train
