@@ -79,10 +79,10 @@ std::vector<Row> rows_of_step(PackedBatches& batches, std::int64_t step) {
       const SequenceRange all{0, sequence.rows()};
       const Tokens inputs = packed_inputs(batches, step, packing->number(m, g), all);
       const Tokens targets = packed_targets(batches, step, packing->number(m, g), all);
-      for (const PackedDocument& document : sequence.documents)
+      for (const Document& document : sequence.documents)
         for (std::int64_t t = 0; t < document.rows; ++t) {
           const auto row = static_cast<std::size_t>(document.first + t);
-          if (document.sample == PackedDocument::padding) {
+          if (document.sample == Document::padding) {
             CHECK(inputs[row] == 0);
             CHECK(targets[row] == -1);
           } else {
@@ -163,7 +163,7 @@ TEST_CASE("a document is the sample of a text of its bytes with one less for a s
   const auto batches = batches_of(*data.source, 20, {.max_tokens = 2000, .groups = 3});
   const auto packing = batches->packing(0);
   for (std::size_t s = 0; s < packing->sequences.size(); ++s)
-    for (const PackedDocument& document : packing->sequences[s].documents) {
+    for (const Document& document : packing->sequences[s].documents) {
       const std::string& text = data.texts[static_cast<std::size_t>(data.source->document(document.sample))];
       const std::vector<fs::path> paths{data.folder.write("one.txt", text)};
       const auto alone = TokenSource::open(paths, {.sequence = document.rows, .vocabulary = 257, .seed = 9});

@@ -27,7 +27,7 @@ double time_of(const Packing& packing, const PackingOptions& options) {
     double most = 0;
     for (std::int64_t g = 0; g < packing.groups(m); ++g) {
       double work = 0;
-      for (const PackedDocument& document : packing.sequence(m, g).documents)
+      for (const Document& document : packing.sequence(m, g).documents)
         if (document.sample >= 0) work += static_cast<double>(options.work(document.rows));
       most = std::max(most, work);
     }
@@ -139,12 +139,12 @@ TEST_CASE("the groups of a micro-batch have similar work, and all of a batch sim
     std::vector<double> groups(4, 0);
     for (std::int64_t m = 0; m < packing->microbatches(); ++m)
       for (std::int64_t g = 0; g < 4; ++g)
-        for (const PackedDocument& document : packing->sequence(m, g).documents)
+        for (const Document& document : packing->sequence(m, g).documents)
           groups[static_cast<std::size_t>(g)] += static_cast<double>(options.work(document.rows));
     double most = 0;
     for (std::size_t s = 0; s < packing->sequences.size(); ++s) {
       double work = 0;
-      for (const PackedDocument& document : packing->sequences[s].documents)
+      for (const Document& document : packing->sequences[s].documents)
         work += static_cast<double>(options.work(document.rows));
       most = std::max(most, work);
     }
@@ -191,7 +191,7 @@ TEST_CASE("what is no packing of a batch is found") {
     CHECK(done.error().kind == ErrorKind::internal);
     return done.error().message;
   };
-  const auto first = [](Packing& packing) -> PackedDocument& { return packing.sequences[0].documents[0]; };
+  const auto first = [](Packing& packing) -> Document& { return packing.sequences[0].documents[0]; };
   CHECK(found([&](Packing& p) { p.sequences[0].documents.clear(); }).find("is missing") != std::string::npos);
   CHECK(found([&](Packing& p) { first(p).first = 1; }).find("rows from 1 on behind row 0") != std::string::npos);
   CHECK(found([&](Packing& p) { first(p).rows = 0; }).find("has 0 rows") != std::string::npos);
@@ -206,7 +206,7 @@ TEST_CASE("what is no packing of a batch is found") {
   CHECK(check_packing(twice, rows).error().message.find("is there twice") != std::string::npos);
   Packing padded;
   PackedSequence sequence;
-  sequence.add(PackedDocument::padding, 4);
+  sequence.add(Document::padding, 4);
   for (std::int64_t i = 0; i < 4; ++i) sequence.add(i, rows[static_cast<std::size_t>(i)]);
   padded.add({sequence});
   CHECK(check_packing(padded, rows).error().message == "packing: sequence 0 has padding before its end");

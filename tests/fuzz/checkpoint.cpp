@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto name = parse_slice_name(std::string(text))) {
     require(name->slice.rows > 0 && name->slice.columns > 0 && name->slice.row >= 0 && name->slice.column >= 0);
-    require(parse_slice_name(text_of(*name)) == name);
+    require(parse_slice_name(name_text(*name)) == name);
   }
   const auto manifest = parse_manifest(text, "manifest.json");
   if (!manifest) {

@@ -69,8 +69,8 @@ TEST_CASE("the parts that ranks write are each whole tensor, once") {
 
 TEST_CASE("names of slices are read as they are written") {
   const SliceName name{3, ParameterName::qkv_weight, StateKind::second_moment, {96, 32, 0, 64}};
-  CHECK(text_of(name) == "3.qkv_weight.second_moment[96:128,0:64]");
-  CHECK(parse_slice_name(text_of(name)) == name);
+  CHECK(name_text(name) == "3.qkv_weight.second_moment[96:128,0:64]");
+  CHECK(parse_slice_name(name_text(name)) == name);
   for (const char* bad :
        {"", "3", "3.qkv_weight", "3.qkv_weight.master", "3.nothing.master[0:1,0:1]", "3.table.gradient[0:1,0:1]",
         "3.table.master[0:1,0:1", "3.table.master[0:1,0:1]x", "3.table.master[1:1,0:1]", "3.table.master[2:1,0:1]",

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include <galvatron/core/units.hpp>
-#include <galvatron/data/packed_batch.hpp>
+#include <galvatron/data/packing.hpp>
 #include <galvatron/strategy/legality.hpp>
 
 #include "random_strategy.hpp"
@@ -23,89 +23,87 @@
 
 namespace toy {
 
-/// Documents of the given lengths, `batch` of them a step, packed as `pack` says: (step, lengths) -> batch.
+/// Documents of which a step has the given rows, packed as `pack` says: (step, rows) -> packing. A target is the token
+/// that follows in the document.
 class PackedTokens final : public train::BatchSource {
  public:
-  using Pack = std::function<train::PackedBatch(std::int64_t step, const std::vector<std::int64_t>& lengths)>;
+  using Pack = std::function<train::Packing(std::int64_t step, const std::vector<std::int64_t>& rows)>;
 
-  PackedTokens(std::vector<std::vector<std::int64_t>> lengths, Pack pack)
-      : lengths_(std::move(lengths)), pack_(std::move(pack)), tokens_(1 << 20) {}
+  PackedTokens(std::vector<std::vector<std::int64_t>> rows, Pack pack)
+      : rows_(std::move(rows)), pack_(std::move(pack)), tokens_(1 << 20) {}
 
-  std::shared_ptr<const train::PackedBatch> packed(std::int64_t step) override {
+  std::shared_ptr<const train::Packing> packing(std::int64_t step) override {
     const std::lock_guard lock(mutex_);
-    auto& out = packed_[step];
-    if (out == nullptr) out = std::make_shared<const train::PackedBatch>(pack_(step, of(step)));
+    auto& out = packings_[step];
+    const auto& rows = rows_[static_cast<std::size_t>(step)];
+    if (out == nullptr) {
+      out = std::make_shared<const train::Packing>(pack_(step, rows));
+      value_or_throw(train::check_packing(*out, rows));
+    }
     return out;
   }
   void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
               View<std::int32_t> out) override {
-    tokens_.inputs(step, first, samples, range, out);
+    fill(step, first, samples, range, 0, out, [this](auto... a) { tokens_.inputs(a...); });
   }
   void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
                View<std::int32_t> out) override {
-    if (samples != 1) throw Failure(ErrorKind::internal, "documents are asked for one by one");
-    tokens_.targets(step, first, 1, range, out);
-    const std::int64_t last = of(step)[static_cast<std::size_t>(first)] - 1;
-    if (range.first + range.count > last + 1) throw Failure(ErrorKind::internal, "a document has fewer tokens");
-    if (range.first <= last && last < range.first + range.count) out[last - range.first] = -1;
+    fill(step, first, samples, range, -1, out, [this](auto... a) { tokens_.targets(a...); });
   }
 
  private:
-  [[nodiscard]] const std::vector<std::int64_t>& of(std::int64_t step) const {
-    return lengths_[static_cast<std::size_t>(step)];
+  template <class Read>
+  void fill(std::int64_t step, std::int64_t number, std::int64_t samples, train::SequenceRange range, std::int32_t none,
+            View<std::int32_t> out, const Read& read) {
+    if (samples != 1 || out.count != range.count) throw Failure(ErrorKind::internal, "sequences are read one by one");
+    std::ranges::fill(out, none);
+    for (const Document& document : packing(step)->sequences[static_cast<std::size_t>(number)].documents) {
+      const std::int64_t begin = std::max(document.first, range.first);
+      const std::int64_t end = std::min(document.first + document.rows, range.first + range.count);
+      if (begin < end && document.sample != Document::padding)
+        read(step, document.sample, std::int64_t{1}, train::SequenceRange{begin - document.first, end - begin},
+             out.slice(begin - range.first, end - begin));
+    }
   }
 
-  std::vector<std::vector<std::int64_t>> lengths_;
+  std::vector<std::vector<std::int64_t>> rows_;
   Pack pack_;
   Tokens tokens_;
   std::mutex mutex_;
-  std::map<std::int64_t, std::shared_ptr<const train::PackedBatch>> packed_;
+  std::map<std::int64_t, std::shared_ptr<const train::Packing>> packings_;
 };
 
-/// With room for its documents, and padding to a multiple of `unit` tokens.
-inline train::PackedSequence sequence_with(int first_rank, int ranks, std::int64_t unit,
-                                           const std::vector<std::int64_t>& samples,
-                                           const std::vector<std::int64_t>& lengths) {
-  train::PackedSequence out{.first_rank = first_rank, .ranks = ranks, .documents = {}, .samples = samples};
-  for (const std::int64_t sample : samples) {
-    out.documents.push_back({out.tokens, lengths[static_cast<std::size_t>(sample)]});
-    out.tokens += out.documents.back().tokens;
-  }
-  const std::int64_t padded = std::max(round_up(out.tokens, unit), unit);
-  if (padded > out.tokens) {
-    out.documents.push_back({out.tokens, padded - out.tokens});
-    out.samples.push_back(-1);
-  }
-  out.tokens = padded;
+/// With padding to a multiple of `unit` rows. @param ranks  that share it; 0: as the plan says
+inline train::PackedSequence sequence_with(int ranks, std::int64_t unit, const std::vector<std::int64_t>& samples,
+                                           const std::vector<std::int64_t>& rows) {
+  train::PackedSequence out;
+  out.ranks = ranks;
+  for (const std::int64_t sample : samples) out.add(sample, rows[static_cast<std::size_t>(sample)]);
+  if (const std::int64_t padding = round_up(out.rows(), unit) - out.rows(); padding > 0)
+    out.add(Document::padding, padding);
   return out;
 }
 
-inline void count(train::PackedBatch& batch, const std::vector<std::int64_t>& lengths) {
-  batch.tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  batch.targets = batch.tokens - static_cast<std::int64_t>(lengths.size());
-}
-
 /// One document after the other on one rank.
-inline train::PackedBatch one_by_one(const std::vector<std::int64_t>& lengths) {
-  train::PackedBatch out;
+inline train::Packing one_by_one(const std::vector<std::int64_t>& lengths) {
+  train::Packing out;
   for (std::size_t i = 0; i < lengths.size(); ++i)
-    out.microbatches.push_back({sequence_with(0, 1, 1, {static_cast<std::int64_t>(i)}, lengths)});
-  count(out, lengths);
+    out.add({sequence_with(0, 1, {static_cast<std::int64_t>(i)}, lengths)});
   return out;
 }
 
 /// Documents in a random order, each where a random sequence of the last micro-batch has room, or in a new one. With
 /// groups of every batch, sequences have random degrees from `degrees`, which with those after them fill the ranks.
 /// @param most  tokens of a rank
-inline train::PackedBatch random_packing(std::mt19937& random, const std::vector<std::int64_t>& lengths,
-                                         const StrategySpec& spec, const std::vector<int>& degrees, std::int64_t most) {
+inline train::Packing random_packing(std::mt19937& random, const std::vector<std::int64_t>& lengths,
+                                     const StrategySpec& spec, const std::vector<int>& degrees, std::int64_t most) {
   const auto below = [&random](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   const bool ring = spec.uses_ring();
   const std::int64_t cut = spec.sequence == SequenceKind::megatron ? spec.tensor : 1;
   std::vector<std::int64_t> order(lengths.size());
   std::iota(order.begin(), order.end(), std::int64_t{0});
   std::shuffle(order.begin(), order.end(), random);
-  train::PackedBatch out;
+  train::Packing out;
   std::size_t next = 0;
   while (next < order.size()) {
     // Groups of this micro-batch: at first one that holds the next document.
@@ -139,15 +137,12 @@ inline train::PackedBatch random_packing(std::mt19937& random, const std::vector
       samples[chosen].push_back(order[next]);
       tokens[chosen] += length;
     }
-    train::PackedMicroBatch microbatch;
-    int rank = 0;
-    for (std::size_t g = 0; g < sizes.size(); ++g) {
-      microbatch.push_back(sequence_with(rank, sizes[g], sizes[g] * cut * (ring ? 2 : 1), samples[g], lengths));
-      rank += sizes[g];
-    }
-    out.microbatches.push_back(std::move(microbatch));
+    std::vector<train::PackedSequence> sequences;
+    for (std::size_t g = 0; g < sizes.size(); ++g)
+      sequences.push_back(sequence_with(spec.groups == SequenceGroupKind::fixed ? 0 : sizes[g],
+                                        sizes[g] * cut * (ring ? 2 : 1), samples[g], lengths));
+    out.add(std::move(sequences));
   }
-  count(out, lengths);
   return out;
 }
 
@@ -204,7 +199,6 @@ inline std::vector<std::vector<std::int64_t>> random_lengths(std::mt19937& rando
   for (auto& lengths : out) {
     for (std::size_t i = 0; i < batch; ++i)
       lengths.push_back(1 + static_cast<std::int64_t>(random()) % (random() % 4 == 0 ? most : most / 4));
-    lengths.front() = std::max<std::int64_t>(lengths.front(), 2);  // something is predicted
   }
   return out;
 }

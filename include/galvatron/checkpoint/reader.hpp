@@ -134,7 +134,7 @@ class Checkpoint {
     if (copied != slice.count())
       throw Failure(ErrorKind::usage, "the checkpoint " + path_.string() + " has " + std::to_string(copied) + " of " +
                                           std::to_string(slice.count()) + " elements of " +
-                                          text_of({layer, parameter, state, slice}) +
+                                          name_text({layer, parameter, state, slice}) +
                                           ": it is damaged; resume from another one");
   }
 
@@ -248,7 +248,7 @@ class Checkpoint {
       if (count != tensor.shape.count())
         return usage_error("the checkpoint " + path.string() + " has " + std::to_string(count) + " of " +
                            std::to_string(tensor.shape.count()) + " elements of " +
-                           text_of({layer, parameter, state, {0, tensor.shape.rows, 0, tensor.shape.columns}}) +
+                           name_text({layer, parameter, state, {0, tensor.shape.rows, 0, tensor.shape.columns}}) +
                            ": it is damaged");
     }
     return out;

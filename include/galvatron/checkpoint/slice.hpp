@@ -114,7 +114,7 @@ struct SliceName {
   friend bool operator==(const SliceName&, const SliceName&) = default;
 };
 
-inline std::string text_of(const SliceName& name) {
+inline std::string name_text(const SliceName& name) {
   const TensorSlice& s = name.slice;
   return std::to_string(name.layer) + "." + std::string(name_of(name.parameter)) + "." +
          std::string(state_kind_names[static_cast<std::size_t>(name.state)]) + "[" + std::to_string(s.row) + ":" +
@@ -122,7 +122,7 @@ inline std::string text_of(const SliceName& name) {
          "]";
 }
 
-/// Nothing unless the text is one that text_of() gives, of a slice that is not empty.
+/// Nothing unless the text is one that name_text() gives, of a slice that is not empty.
 inline std::optional<SliceName> parse_slice_name(const std::string& text) {
   SliceName out;
   std::array<char, 64> parameter{}, state{};
@@ -137,7 +137,7 @@ inline std::optional<SliceName> parse_slice_name(const std::string& text) {
   out.parameter = *named;
   out.state = static_cast<StateKind>(kind - state_kind_names.begin());
   out.slice = {row, row_end - row, column, column_end - column};
-  return text_of(out) == text ? std::optional(out) : std::nullopt;
+  return name_text(out) == text ? std::optional(out) : std::nullopt;
 }
 
 /// What a rank writes of a store: its own part, and of a tensor that all tensor ranks have whole only the first one's.
@@ -161,7 +161,7 @@ inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(cons
       for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment}) {
         const std::int64_t bytes = slice.count() * static_cast<std::int64_t>(sizeof(float));
         out.push_back(
-            {text_of({store.layer, tensor.name, state, slice}), "F32", {slice.rows, slice.columns}, end, end + bytes});
+            {name_text({store.layer, tensor.name, state, slice}), "F32", {slice.rows, slice.columns}, end, end + bytes});
         end += bytes;
       }
     });

@@ -7,7 +7,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/data/packed_batch.hpp>
+#include <galvatron/data/packing.hpp>
 
 namespace galvatron::train {
 
@@ -28,9 +28,9 @@ class BatchSource {
   BatchSource(const BatchSource&) = delete;
   BatchSource& operator=(const BatchSource&) = delete;
   virtual ~BatchSource() = default;
-  /// How the samples of a step are packed, which are documents of any length then; the same on all ranks. Null: all
-  /// samples have the plan's sequence length.
-  virtual std::shared_ptr<const PackedBatch> packed(std::int64_t /*step*/) { return nullptr; }
+  /// How the documents of a step are packed, the same on all ranks: samples are packed sequences then, by
+  /// Packing::number(). Null: all samples have the plan's sequence length.
+  virtual std::shared_ptr<const Packing> packing(std::int64_t /*step*/) { return nullptr; }
   /// Fills inputs (range.count * samples).
   virtual void inputs(std::int64_t, std::int64_t, std::int64_t, SequenceRange, View<std::int32_t>) {
     throw Failure(ErrorKind::internal, "this source has no tokens");

@@ -69,7 +69,7 @@ class PackedBatches final : public BatchSource {
     return out;
   }
   /// The packing of a step. Throws Failure (internal) if the packer's is not one: see check_packing.
-  [[nodiscard]] std::shared_ptr<const Packing> packing(std::int64_t step) {
+  std::shared_ptr<const Packing> packing(std::int64_t step) override {
     const std::scoped_lock lock(mutex_);
     Kept& kept = kept_[static_cast<std::size_t>(step) % kept_.size()];
     if (kept.packing == nullptr || kept.step != step) {
@@ -107,10 +107,10 @@ class PackedBatches final : public BatchSource {
                             first + sequences, " of ", packing->sequences.size()));
     std::ranges::fill(out, none);
     for (std::int64_t i = 0; i < sequences; ++i)
-      for (const PackedDocument& document : packing->sequences[static_cast<std::size_t>(first + i)].documents) {
+      for (const Document& document : packing->sequences[static_cast<std::size_t>(first + i)].documents) {
         const std::int64_t begin = std::max(document.first, range.first) - document.first;
         const std::int64_t end = std::min(document.first + document.rows, range.first + range.count) - document.first;
-        if (document.sample == PackedDocument::padding || begin >= end) continue;
+        if (document.sample == Document::padding || begin >= end) continue;
         std::int64_t place = (document.first + begin - range.first) * sequences + i;
         source_.read(source_.document(step * global_batch_ + document.sample), {begin + shift, end - begin},
                      [&](std::int32_t token) {

@@ -18,26 +18,17 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/document.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 
 namespace galvatron::train {
 
-/// A document in a packed sequence.
-struct PackedDocument {
-  static constexpr std::int64_t padding = -1;
-
-  std::int64_t sample = padding;  ///< number in the batch; or padding, which stands behind all documents
-  std::int64_t first = 0;         ///< row of the sequence
-  std::int64_t rows = 0;
-
-  friend bool operator==(const PackedDocument&, const PackedDocument&) = default;
-};
-
 /// What a rank group computes on in a micro-batch: nothing where it has no document.
 struct PackedSequence {
-  std::vector<PackedDocument> documents;  ///< they follow each other without gaps
+  std::vector<Document> documents;  ///< they follow each other without gaps
+  int ranks = 0;                    ///< that share it, neighbours; 0: the context ranks of the plan
 
   [[nodiscard]] std::int64_t rows() const {
     return documents.empty() ? 0 : documents.back().first + documents.back().rows;
@@ -46,12 +37,11 @@ struct PackedSequence {
   /// attention calls cu_seqlens.
   [[nodiscard]] std::vector<std::int32_t> cumulative_lengths() const {
     std::vector<std::int32_t> out{0};
-    for (const PackedDocument& document : documents)
-      out.push_back(static_cast<std::int32_t>(document.first + document.rows));
+    for (const Document& document : documents) out.push_back(static_cast<std::int32_t>(document.first + document.rows));
     return out;
   }
   /// A document behind the others.
-  void add(std::int64_t sample, std::int64_t rows) { documents.push_back({sample, this->rows(), rows}); }
+  void add(std::int64_t sample, std::int64_t rows) { documents.push_back({this->rows(), rows, sample}); }
 
   friend bool operator==(const PackedSequence&, const PackedSequence&) = default;
 };
@@ -88,8 +78,8 @@ struct Packing {
   [[nodiscard]] std::int64_t sum(bool padding) const {
     std::int64_t rows = 0;
     for (const PackedSequence& sequence : sequences)
-      for (const PackedDocument& document : sequence.documents)
-        if ((document.sample == PackedDocument::padding) == padding) rows += document.rows;
+      for (const Document& document : sequence.documents)
+        if ((document.sample == Document::padding) == padding) rows += document.rows;
     return rows;
   }
 };
@@ -202,8 +192,8 @@ inline Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOpt
 
   const detail::BinFiller filler(rows, order, options);
   std::vector<detail::Bin> bins;
-  for (std::int64_t microbatches = divide_up(all, options.groups * capacity);
-       microbatches > 0 && bins.empty(); ++microbatches) {
+  for (std::int64_t microbatches = divide_up(all, options.groups * capacity); microbatches > 0 && bins.empty();
+       ++microbatches) {
     bins = filler.least_work(microbatches * options.groups);
     if (bins.empty()) bins = filler.best_fit(microbatches * options.groups);
   }
@@ -221,7 +211,7 @@ inline Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOpt
       std::ranges::sort(bin->samples);
       for (const std::int64_t sample : bin->samples) sequences[g].add(sample, rows[static_cast<std::size_t>(sample)]);
       if (const std::int64_t rest = bin->rows % options.multiple; rest > 0)
-        sequences[g].add(PackedDocument::padding, options.multiple - rest);
+        sequences[g].add(Document::padding, options.multiple - rest);
       done[g] += static_cast<double>(bin->work);
       ++bin;
     }
@@ -242,11 +232,11 @@ inline Result<void> check_packing(const Packing& packing, std::span<const std::i
   std::vector<bool> seen(rows.size(), false);
   for (std::size_t s = 0; s < packing.sequences.size(); ++s) {
     std::int64_t end = 0;
-    for (const PackedDocument& document : packing.sequences[s].documents) {
+    for (const Document& document : packing.sequences[s].documents) {
       if (document.first != end || document.rows < 1)
         return wrong("sequence ", s, " has ", document.rows, " rows from ", document.first, " on behind row ", end);
       end += document.rows;
-      if (document.sample == PackedDocument::padding) {
+      if (document.sample == Document::padding) {
         if (&document != &packing.sequences[s].documents.back())
           return wrong("sequence ", s, " has padding before its end");
         continue;

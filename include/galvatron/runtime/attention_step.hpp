@@ -20,7 +20,7 @@ void for_each_document(const Context<D>& context, const device::AttentionShape& 
   if (context.batch.documents.empty()) return f(shape, std::int64_t{0});
   for (const Document& document : context.batch.documents) {
     device::AttentionShape own = shape;
-    own.queries = own.keys = document.tokens;
+    own.queries = own.keys = document.rows;
     f(own, document.first);
   }
 }

@@ -6,13 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
+#include <galvatron/core/document.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/sharding.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/data/packed_batch.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
@@ -133,10 +134,11 @@ class Layer {
   virtual View<std::int32_t> tokens(int slot) = 0;
   /// Where the patches of an embedding of images go, (this rank's patches, P).
   virtual View<T> patches(int /*slot*/) { return {}; }
-  /// The micro-batch in a slot has packed sequences from now on, of which the layer's rank has a part of one: all of
-  /// its passes until the next call compute on its documents. They outlive these passes. Not more tokens a rank than
-  /// the layer was made for.
-  virtual void pack(int /*slot*/, const train::PackedMicroBatch& /*microbatch*/) {}
+  /// The micro-batch in a slot is a packed sequence, of which this rank has a part. The passes until the next call
+  /// compute on its documents, which outlive them. It has no more rows of a rank than the layer was made for.
+  /// @param first, ranks  those of Context::data that share it
+  virtual void pack(int /*slot*/, int /*first*/, int /*ranks*/, std::int64_t /*rows*/,
+                    std::span<const Document> /*documents*/) {}
   /// Of a head: what a prediction weighs in the gradients of the next passes.
   virtual void weigh(double /*token_weight*/) {}
   /// From the input to y (rows_local, H). The head has no y: it adds to the device's sum of losses.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,13 +68,11 @@ class ProgramLayer final : public Layer<T> {
     at(slot).pass_through[static_cast<std::size_t>(part)] = rows;
   }
 
-  void pack(int slot, const train::PackedMicroBatch& microbatch) override {
+  void pack(int slot, int first, int ranks, std::int64_t rows, std::span<const Document> documents) override {
     packed_.resize(slots_.size());
-    const train::PackedSequence& sequence = train::sequence_of(microbatch, context_.data.rank());
-    packed_[static_cast<std::size_t>(slot)] = {
-        &context_.world.group(context_.data.ranks().subspan(static_cast<std::size_t>(sequence.first_rank),
-                                                            static_cast<std::size_t>(sequence.ranks))),
-        {.samples = 1, .sequence = sequence.tokens, .documents = sequence.documents}};
+    packed_[static_cast<std::size_t>(slot)] = {&context_.world.group(context_.data.ranks().subspan(
+                                                   static_cast<std::size_t>(first), static_cast<std::size_t>(ranks))),
+                                               {.samples = 1, .sequence = rows, .documents = documents}};
   }
   void weigh(double token_weight) override {
     executor_->weigh(static_cast<float>(token_weight * graph().layer.loss_weight));

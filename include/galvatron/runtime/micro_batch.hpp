@@ -23,7 +23,7 @@ struct MicroBatch {
     if (documents.empty()) return f(std::int64_t{0}, rows, begin);
     for (const Document& document : documents) {
       const std::int64_t from = std::max(document.first, begin);
-      const std::int64_t to = std::min(document.first + document.tokens, begin + rows);
+      const std::int64_t to = std::min(document.first + document.rows, begin + rows);
       if (from < to) f(from - begin, to - from, from - document.first);
     }
   }

@@ -193,7 +193,7 @@ class RingAttention {
     Rows out{2 * chunk, 0};
     for (int i = 0; i < 2; ++i) {
       const std::int64_t begin = std::max(document.first, begins[i]);
-      const std::int64_t end = std::min(document.first + document.tokens, begins[i] + chunk);
+      const std::int64_t end = std::min(document.first + document.rows, begins[i] + chunk);
       if (begin >= end) continue;
       out.begin = std::min(out.begin, begin - begins[i] + i * chunk);
       out.end = std::max(out.end, end - begins[i] + i * chunk);

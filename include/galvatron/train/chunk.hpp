@@ -85,18 +85,21 @@ class Chunk {
   void send_gradient() { send_gradient_.post(world_, parts(0, before, gradient_out_)); }
 
   /// The step's samples are packed like this, which outlives its passes; null: they have equally many tokens.
-  void pack(const PackedBatch* packed) {
-    packed_ = packed;
-    for (auto& layer : layers_)
-      layer->weigh(packed == nullptr ? stage_.token_weight : 1.0 / static_cast<double>(packed->targets));
+  void pack(const Packing* packing) {
+    packing_ = packing;
+    const double prediction = packing == nullptr ? stage_.token_weight : 1.0 / static_cast<double>(packing->tokens());
+    for (auto& layer : layers_) layer->weigh(prediction);
   }
   /// All layers forward. The device's sum of losses grows by this rank's samples, if the head is here.
   /// @param source  null on a device that only counts
   /// @param seed  of noise
   void forward(std::int64_t step, int microbatch, BatchSource* source, std::uint64_t seed) {
     const int slot = slot_of(microbatch);
-    if (packed_ != nullptr)
-      for (auto& layer : layers_) layer->pack(slot, packed_->microbatches[at(microbatch)]);
+    if (packing_ != nullptr) {
+      const OwnSequence own = own_sequence(microbatch);
+      const PackedSequence& sequence = packing_->sequences[at(own.number)];
+      for (auto& layer : layers_) layer->pack(slot, own.first, own.ranks, sequence.rows(), sequence.documents);
+    }
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const device::Scope scope(memory_.workspace);
       if constexpr (!D::counts_only) read_data(i, microbatch, step, *source, seed);
@@ -335,7 +338,7 @@ class Chunk {
     if (end.patch_width > 0)
       return device_.write(layers_[i]->patches(slot_of(microbatch)),
                            [&](View<T> out) { source.patches(step, first, samples, patches_of(i), out); });
-    if (packed_ != nullptr) return read_packed(i, microbatch, step, source);
+    if (packing_ != nullptr) return read_packed(i, microbatch, step, source);
     const std::int64_t tokens = end.tokens.of(stage_.batch.sequence);
     device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
       if (end.kind == LayerKind::head && end.head == HeadKind::classifier)
@@ -351,40 +354,46 @@ class Chunk {
              [&](auto... part_and_out) { source.decoder_inputs(step, part_and_out...); });
     });
   }
-  // The tokens or targets of this rank's part of a packed sequence, document by document.
+  // The packed sequence that this rank has a part of.
+  struct OwnSequence {
+    int number = 0;  ///< in the step
+    int first = 0;   ///< of the ranks that share parameters, and how many share the sequence
+    int ranks = 0;
+  };
+  [[nodiscard]] OwnSequence own_sequence(int microbatch) const {
+    const StrategySpec& spec = plan_.layers.front().spec;  // all layers have the same degrees
+    const int own = spec.shard(world_.rank() - stage_.first_rank);
+    OwnSequence out{.number = static_cast<int>(packing_->number(microbatch, 0))};
+    for (;; ++out.number, out.first += out.ranks) {
+      const int ranks = packing_->sequences[at(out.number)].ranks;
+      out.ranks = ranks > 0 ? ranks : spec.context;
+      if (own < out.first + out.ranks) return out;
+    }
+  }
+  // The tokens or targets of this rank's part of it.
   void read_packed(std::size_t i, int microbatch, std::int64_t step, BatchSource& source) {
-    const bool targets = layer(i).kind == LayerKind::head;
-    const StrategySpec& spec = plan_.layers[i].spec;
+    const OwnSequence own = own_sequence(microbatch);
     const int local = world_.rank() - stage_.first_rank;
-    const PackedSequence& sequence = sequence_of(packed_->microbatches[at(microbatch)], spec.shard(local));
-    StrategySpec own = spec;
-    own.context = sequence.ranks;
-    own.data = 1;
-    const ActivationLayout layout = region_layout(own, 0, 1, sequence.tokens);
-    const RankLayout ranks = own.rank_layout();
-    const int place = ranks.offset(RankMode::tp, spec.tensor_rank(local)) +
-                      ranks.offset(RankMode::cp, spec.shard(local) - sequence.first_rank);
+    StrategySpec spec = plan_.layers[i].spec;
+    const int tensor = spec.tensor_rank(local);
+    const int context = spec.shard(local) - own.first;
+    spec.context = own.ranks;
+    spec.data = 1;
+    spec.strided = false;
+    const ActivationLayout layout = region_layout(spec, 0, 1, packing_->sequences[at(own.number)].rows());
+    const RankLayout ranks = spec.rank_layout();
+    const int place = ranks.offset(RankMode::tp, tensor) + ranks.offset(RankMode::cp, context);
     device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
-      std::ranges::fill(out, 0);
       std::int64_t row = 0;
       for (int piece = 0; piece < layout.pieces(); ++piece) {
         const galvatron::Region part = layout.region(place, piece);
-        for (std::size_t d = 0; d < sequence.documents.size(); ++d) {
-          const Document& document = sequence.documents[d];
-          const std::int64_t begin = std::max(document.first, part.sequence_begin);
-          const std::int64_t end = std::min(document.first + document.tokens, part.sequence_end);
-          if (begin >= end) continue;
-          const View<std::int32_t> to = out.slice(row + begin - part.sequence_begin, end - begin);
-          const SequenceRange range{begin - document.first, end - begin};
-          if (const std::int64_t sample = sequence.samples[d]; sample < 0)
-            std::ranges::fill(to, targets ? -1 : 0);
-          else if (targets)
-            source.targets(step, sample, 1, range, to);
-          else
-            source.inputs(step, sample, 1, range, to);
-        }
-        row += part.sequence_end - part.sequence_begin;
+        const SequenceRange range{part.sequence_begin, part.sequence_end - part.sequence_begin};
+        const View<std::int32_t> to = out.slice(row, range.count);
+        layer(i).kind == LayerKind::head ? source.targets(step, own.number, 1, range, to)
+                                         : source.inputs(step, own.number, 1, range, to);
+        row += range.count;
       }
+      std::fill(out.begin() + row, out.end(), 0);
     });
   }
   // The tokens or targets of this rank in sequences of so many, piece by piece; whole sequences unless they are cut
@@ -428,7 +437,7 @@ class Chunk {
   std::vector<Exchange> down_;  ///< activations from layer i to i + 1
   std::vector<Exchange> up_;    ///< gradients from layer i + 1 to i
   Exchange receive_activation_, send_activation_, receive_gradient_, send_gradient_;
-  const PackedBatch* packed_ = nullptr;
+  const Packing* packing_ = nullptr;
   View<T> activation_out_;
   View<T> gradient_out_;
   View<T> gradient_;  ///< of the bundle behind the layer that is next in backward

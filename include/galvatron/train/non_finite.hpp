@@ -28,7 +28,7 @@ struct NonFinite {
 };
 
 /// `the output of layer 3 (the blocks are 1 to 12) on rank 2`.
-inline std::string text_of(const NonFinite& found) {
+inline std::string place_text(const NonFinite& found) {
   const std::string layer = found.layer == 0 ? "the embedding (layer 0)"
                             : found.layer + 1 == found.layers
                                 ? "the head (layer " + std::to_string(found.layer) + ")"

@@ -168,10 +168,10 @@ class Stage {
 
   // Forward and backward of all micro-batches, with the reduction of gradients.
   void passes() {
-    packed_ = source_ == nullptr ? nullptr : source_->packed(step_);
-    if (packed_ != nullptr) {
-      for (auto& chunk : chunks_) chunk->pack(packed_.get());
-      microbatches_ = static_cast<int>(packed_->microbatches.size());
+    packing_ = source_ == nullptr ? nullptr : source_->packing(step_);
+    if (packing_ != nullptr) {
+      for (auto& chunk : chunks_) chunk->pack(packing_.get());
+      microbatches_ = static_cast<int>(packing_->microbatches());
       program_ =
           value_or_throw(schedule::stage_program(schedule_, plan_.stages, plan_.index, microbatches_, virtual_stages_));
     }
@@ -239,11 +239,11 @@ class Stage {
     double loss = 0;
     for (std::size_t i = 0; i < plan_.loss_weights.size(); ++i)
       loss += values[device::sum_of_loss(static_cast<int>(i))] * plan_.loss_weights[i];
-    return {.loss = loss * (packed_ == nullptr ? plan_.token_weight : 1.0 / static_cast<double>(packed_->targets)),
+    return {.loss = loss * (packing_ == nullptr ? plan_.token_weight : 1.0 / static_cast<double>(packing_->tokens())),
             .gradient_norm = std::sqrt(values[device::gradient_squares]),
             .balance_loss = values[device::balance_loss],
             .z_loss = values[device::z_loss],
-            .tokens = packed_ == nullptr ? 0 : packed_->tokens,
+            .tokens = packing_ == nullptr ? 0 : packing_->tokens(),
             .dispatch = dispatch(),
             .loads = loads()};
   }
@@ -283,7 +283,7 @@ class Stage {
   std::vector<std::unique_ptr<Chunk<D, T>>> chunks_;
   std::function<void()> before_update_;
   BatchSource* source_ = nullptr;
-  std::shared_ptr<const PackedBatch> packed_;  ///< of the step; null: equal sequences
+  std::shared_ptr<const Packing> packing_;  ///< of the step; null: equal sequences
   RecordedStep* observer_ = nullptr;
   std::int64_t step_ = 0;
   std::uint64_t seed_ = 0;  ///< of noise

@@ -168,7 +168,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
     if (!result.is_finite()) {
       const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
       wrong = "step " + std::to_string(step + 1) + " gave a loss of " + text(result.loss) + " and a gradient norm of " +
-              text(result.gradient_norm) + ", first seen in " + text_of(stage.find_non_finite());
+              text(result.gradient_norm) + ", first seen in " + place_text(stage.find_non_finite());
       if (options.on_nan == OnNan::stop)
         throw Failure(
             ErrorKind::machine,
