@@ -46,8 +46,10 @@ constexpr double nodes_of_token(const LayerSpec& layer, std::int64_t nodes) {
              found(top * experts / groups, own * experts / groups);
     return static_cast<double>(nodes) * sum;
   }
-  if (top < groups && nodes % groups == 0)
-    return static_cast<double>(top * nodes / groups) * found(top * experts / groups, experts / nodes);
+  if (top < groups && nodes % groups == 0) {
+    const std::int64_t of_groups = nodes / groups * top;
+    return static_cast<double>(of_groups) * found(top * experts / groups, experts / nodes);
+  }
   return static_cast<double>(nodes) * found(experts, experts / nodes);
 }
 
