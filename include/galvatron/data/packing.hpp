@@ -210,7 +210,7 @@ class BinFiller {
       const std::size_t b = at->second;
       open.erase(at);
       add(out[b], sample);
-      open.emplace(out[b].work, b);
+      if (out[b].rows + rows_of(order.back()) <= options_.capacity()) open.emplace(out[b].work, b);
     }
     return out;
   }
