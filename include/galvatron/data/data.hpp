@@ -1,16 +1,21 @@
-// Training data from texts, token files and image files: opened in the way that the model of a run reads them.
+// Training data from texts, JSON lines, token files and image files: opened in the way that the model of a run reads
+// them.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/data/denoising_batches.hpp>
+#include <galvatron/data/document_source.hpp>
 #include <galvatron/data/image_source.hpp>
+#include <galvatron/data/packed_batches.hpp>
+#include <galvatron/data/packing.hpp>
 #include <galvatron/data/token_source.hpp>
 #include <galvatron/model/spec.hpp>
 
@@ -20,17 +25,26 @@ struct DataOptions {
   std::int64_t sequence = 0;     ///< S, of models of tokens
   std::uint64_t seed = 0;        ///< of the order, and of what is masked
   std::int64_t mask_token = -1;  ///< of masked language models; below 0: the last of the vocabulary
+  /// Documents as they are, to be packed; else the texts of all files are one, cut into samples. Vocabulary and seed in
+  /// it do not matter.
+  std::optional<DocumentOptions> documents{};
 };
 
 /// Open files. Immutable: ranks may share one.
 class Data {
  public:
   /// Texts or .bin token files for models of tokens, .images files for models of images. Errors (usage): as
-  /// TokenSource::open and ImageSource::open; a text for a model whose vocabulary is not bytes; a mask token outside
-  /// the vocabulary; a sequence or a vocabulary that is too small for spans.
+  /// TokenSource::open, DocumentSource::open and ImageSource::open; a text for a model whose vocabulary is not bytes; a
+  /// mask token outside the vocabulary; a sequence or a vocabulary that is too small for spans; documents for a model
+  /// that does not predict the next token.
   static Result<Data> open(std::span<const std::filesystem::path> paths, const ModelSpec& model,
                            const DataOptions& options) {
     Data data;
+    if (options.documents &&
+        (model.takes_images() || model.is_encoder_decoder() || model.head.head != HeadKind::language))
+      return usage_error(
+          "documents are packed for models that predict the next token, as GPT and Llama do, and the model " +
+          model.name + " does not; train it on samples of one length");
     if (model.takes_images()) {
       auto images = ImageSource::open(paths, model, options.seed);
       if (!images) return tl::unexpected<Error>(std::move(images.error()));
@@ -50,6 +64,15 @@ class Data {
     for (const std::filesystem::path& path : paths)
       if (is_text_name(path) && !is_vocabulary_of_bytes(model.vocabulary()))
         return not_a_vocabulary_of_bytes(path, "the model " + model.name, model.vocabulary());
+    if (options.documents) {
+      DocumentOptions chosen = *options.documents;
+      chosen.vocabulary = model.vocabulary();
+      chosen.seed = options.seed;
+      auto documents = DocumentSource::open(paths, chosen);
+      if (!documents) return tl::unexpected<Error>(std::move(documents.error()));
+      data.documents_ = std::make_unique<DocumentSource>(std::move(*documents));
+      return data;
+    }
     auto tokens = TokenSource::open(paths, text);
     if (!tokens) return tl::unexpected<Error>(std::move(tokens.error()));
     data.tokens_ = std::make_unique<TokenSource>(std::move(*tokens));
@@ -65,11 +88,20 @@ class Data {
   }
 
   /// Tokens or images of all files together.
-  [[nodiscard]] std::int64_t size() const { return images_ ? images_->images() : tokens_->tokens(); }
+  [[nodiscard]] std::int64_t size() const {
+    if (documents_) return documents_->tokens();
+    return images_ ? images_->images() : tokens_->tokens();
+  }
   /// Of samples of the data: other data of the same size hardly ever have the same. Cheap, however large the files.
-  [[nodiscard]] std::uint32_t checksum() const { return images_ ? images_->checksum() : tokens_->checksum(); }
-  /// The batches of a run. They read from this object, which outlives them.
+  [[nodiscard]] std::uint32_t checksum() const {
+    if (documents_) return documents_->checksum();
+    return images_ ? images_->checksum() : tokens_->checksum();
+  }
+  /// Null unless the data are documents.
+  [[nodiscard]] const DocumentSource* documents() const { return documents_.get(); }
+  /// The batches of a run on samples of one length. They read from this object, which outlives them.
   [[nodiscard]] std::unique_ptr<BatchSource> batches(std::int64_t global_batch) const {
+    if (documents_) throw Failure(ErrorKind::internal, "data: documents are packed");
     if (images_) return std::make_unique<ImageBatches>(*images_, global_batch);
     if (mask_.vocabulary > 0) return std::make_unique<MaskedBatches>(*tokens_, global_batch, mask_);
     if (spans_.vocabulary > 0) return std::make_unique<SpanBatches>(*tokens_, global_batch, spans_);
@@ -80,6 +112,7 @@ class Data {
   Data() = default;
 
   std::unique_ptr<const TokenSource> tokens_;
+  std::unique_ptr<const DocumentSource> documents_;
   std::unique_ptr<const ImageSource> images_;
   MaskOptions mask_;
   SpanOptions spans_;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <span>
@@ -124,55 +125,105 @@ struct Bin {
   std::int64_t work = 0;
 };
 
-// Puts the documents of a batch into so many bins, in a given order. No bins: not all documents have room.
+// Puts the documents of a batch into bins, the longest first. No bins: not all documents have room.
 class BinFiller {
  public:
-  BinFiller(std::span<const std::int64_t> rows, std::span<const std::int64_t> order, const PackingOptions& options)
-      : rows_(rows), order_(order), options_(options) {}
+  BinFiller(std::span<const std::int64_t> rows, const PackingOptions& options) : rows_(rows), options_(options) {
+    order_.resize(rows.size());
+    std::iota(order_.begin(), order_.end(), std::int64_t{0});
+    std::ranges::stable_sort(order_, std::greater{}, [this](std::int64_t sample) { return rows_of(sample); });
+  }
 
   /// Each into the bin with the least work of those with room ("longest processing time first", Graham, 1969).
-  [[nodiscard]] std::vector<Bin> least_work(std::int64_t bins) const {
-    return fill(bins, [](const Bin& bin) { return bin.work; }, [](std::int64_t) { return std::int64_t{0}; });
+  [[nodiscard]] std::vector<Bin> least_work(std::int64_t microbatches) const {
+    std::vector<std::int64_t> rest;
+    auto out = fill_by_work(microbatches * options_.groups, order_, std::numeric_limits<double>::infinity(), rest);
+    if (!rest.empty()) out.clear();
+    return out;
   }
   /// Each into the fullest bin with room ("best fit decreasing", Johnson, 1974).
-  [[nodiscard]] std::vector<Bin> best_fit(std::int64_t bins) const {
-    return fill(
-        bins, [this](const Bin& bin) { return options_.capacity() - bin.rows; },
-        [](std::int64_t rows) { return rows; });
-  }
-
- private:
-  // Each into the bin of least key(bin) with room; those with room have keys of at least from(rows).
-  template <class Key, class From>
-  std::vector<Bin> fill(std::int64_t bins, const Key& key, const From& from) const {
-    std::vector<Bin> out(static_cast<std::size_t>(bins));
-    std::set<std::pair<std::int64_t, std::size_t>> open;
-    for (std::size_t b = 0; b < out.size(); ++b) open.emplace(key(out[b]), b);
+  [[nodiscard]] std::vector<Bin> best_fit(std::int64_t microbatches) const {
+    std::vector<Bin> out(static_cast<std::size_t>(microbatches * options_.groups));
+    std::set<std::pair<std::int64_t, std::size_t>> open;  // rows that are free, bin
+    for (std::size_t b = 0; b < out.size(); ++b) open.emplace(options_.capacity(), b);
     for (const std::int64_t sample : order_) {
-      const std::int64_t rows = rows_[static_cast<std::size_t>(sample)];
-      auto at = open.lower_bound({from(rows), 0});
-      while (at != open.end() && out[at->second].rows + rows > options_.capacity()) ++at;
+      const auto at = open.lower_bound({rows_of(sample), 0});
       if (at == open.end()) return {};
       const std::size_t b = at->second;
       open.erase(at);
-      out[b].samples.push_back(sample);
-      out[b].rows += rows;
-      out[b].work += options_.work(rows);
-      open.emplace(key(out[b]), b);
+      add(out[b], sample);
+      open.emplace(options_.capacity() - out[b].rows, b);
+    }
+    return out;
+  }
+  /// One micro-batch after the other: with no more work for a group than the longest document takes, or than is to be
+  /// done in each micro-batch from there on, if that is more. Long documents are together then, and micro-batches
+  /// without them are short.
+  [[nodiscard]] std::vector<Bin> one_by_one(std::int64_t microbatches) const {
+    std::vector<Bin> out;
+    std::vector<std::int64_t> order = order_, rest;
+    for (; microbatches > 0; --microbatches, order.swap(rest)) {
+      double work = 0;
+      for (const std::int64_t sample : order) work += static_cast<double>(options_.work(rows_of(sample)));
+      double most = work / static_cast<double>(options_.groups * microbatches);
+      if (!order.empty()) most = std::max(most, static_cast<double>(options_.work(rows_of(order.front()))));
+      if (microbatches == 1) most = std::numeric_limits<double>::infinity();
+      std::ranges::move(fill_by_work(options_.groups, order, most, rest), std::back_inserter(out));
+    }
+    if (!order.empty()) out.clear();
+    return out;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t rows_of(std::int64_t sample) const { return rows_[static_cast<std::size_t>(sample)]; }
+  void add(Bin& bin, std::int64_t sample) const {
+    bin.samples.push_back(sample);
+    bin.rows += rows_of(sample);
+    bin.work += options_.work(rows_of(sample));
+  }
+
+  // Each document into the bin with the least work of those with room, unless it has more than `most` then.
+  // @param rest  of the documents, those that are in no bin
+  std::vector<Bin> fill_by_work(std::int64_t bins, std::span<const std::int64_t> order, double most,
+                                std::vector<std::int64_t>& rest) const {
+    std::vector<Bin> out(static_cast<std::size_t>(bins));
+    std::set<std::pair<std::int64_t, std::size_t>> open;  // work, bin
+    for (std::size_t b = 0; b < out.size(); ++b) open.emplace(0, b);
+    rest.clear();
+    for (const std::int64_t sample : order) {
+      const auto at = std::ranges::find_if(
+          open, [&](const auto& bin) { return out[bin.second].rows + rows_of(sample) <= options_.capacity(); });
+      if (at == open.end() || static_cast<double>(at->first + options_.work(rows_of(sample))) > most) {
+        rest.push_back(sample);
+        continue;
+      }
+      const std::size_t b = at->second;
+      open.erase(at);
+      add(out[b], sample);
+      if (out[b].rows + rows_of(order.back()) <= options_.capacity()) open.emplace(out[b].work, b);
     }
     return out;
   }
 
   std::span<const std::int64_t> rows_;
-  std::span<const std::int64_t> order_;
   const PackingOptions& options_;
+  std::vector<std::int64_t> order_;  // of samples, the longest first
 };
+
+// Sums of the largest works of micro-batches, whose bins follow each other.
+inline double time_of_bins(std::span<const Bin> bins, std::int64_t groups) {
+  double time = 0;
+  for (std::size_t b = 0; b < bins.size(); b += static_cast<std::size_t>(groups))
+    time += static_cast<double>(bins[b].work);
+  return time;
+}
 
 }  // namespace detail
 
-/// Packs the documents of a batch into the fewest micro-batches that best fit finds, with as equal work as longest
-/// first gives them. Sequences of a micro-batch have similar work, as its groups wait for each other; what is left is
-/// spread over the groups. Packing by work instead of tokens is WLB-LLM's (OSDI 2025). Deterministic.
+/// Packs the documents of a batch into the fewest micro-batches that one of three fillings finds (BinFiller), by the
+/// one with the least time of a step whose groups wait for each other in every micro-batch: the sum of the largest
+/// works. The work of a micro-batch is spread over groups so that their sums are similar too. Packing by work instead
+/// of tokens is WLB-LLM's (OSDI 2025). Deterministic.
 /// @param rows  of each document of the batch, at least 1
 /// Errors (usage): those of check(); a document that is longer than a sequence may be.
 inline Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOptions& options) {
@@ -186,20 +237,22 @@ inline Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOpt
                                  round_up(std::max(rows[i], std::int64_t{1}), options.multiple), " or more"));
     all += rows[i];
   }
-  std::vector<std::int64_t> order(rows.size());
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  std::ranges::stable_sort(order, std::greater{}, [&](std::int64_t i) { return rows[static_cast<std::size_t>(i)]; });
 
-  const detail::BinFiller filler(rows, order, options);
+  const detail::BinFiller filler(rows, options);
   std::vector<detail::Bin> bins;
-  for (std::int64_t microbatches = divide_up(all, options.groups * capacity); microbatches > 0 && bins.empty();
-       ++microbatches) {
-    bins = filler.least_work(microbatches * options.groups);
-    if (bins.empty()) bins = filler.best_fit(microbatches * options.groups);
+  const auto consider = [&](std::vector<detail::Bin> others) {
+    // Of all ways to put sequences into micro-batches, that in the order of their work has the least sum of maxima.
+    std::ranges::stable_sort(others, std::greater{}, &detail::Bin::work);
+    if (bins.empty() ||
+        (!others.empty() && detail::time_of_bins(others, options.groups) < detail::time_of_bins(bins, options.groups)))
+      bins = std::move(others);
+  };
+  for (std::int64_t m = divide_up(all, options.groups * capacity); m > 0 && bins.empty(); ++m) {
+    consider(filler.least_work(m));
+    consider(filler.one_by_one(m));
+    consider(filler.best_fit(m));
   }
 
-  // Of all ways to put sequences into micro-batches, that in the order of their work has the least sum of maxima.
-  std::ranges::stable_sort(bins, std::greater{}, &detail::Bin::work);
   Packing out;
   std::vector<double> done(static_cast<std::size_t>(options.groups), 0);
   for (auto bin = bins.begin(); bin != bins.end();) {
