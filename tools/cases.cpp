@@ -57,6 +57,20 @@ Case Case::object(std::string_view key) const {
   return {value_.at(std::string(key)), fields.name(key)};
 }
 
+const json& Case::value(std::string_view key) const {
+  if (!has(key)) refuse_case(text_of("the key \"", key, "\" is missing"));
+  return value_.at(std::string(key));
+}
+
+std::vector<std::int64_t> Case::integers(std::string_view key, std::int64_t least, std::int64_t most) const {
+  JsonObject fields(value_, where_);
+  auto out = checked(fields, fields.numbers<std::int64_t>(key, least, most));
+  if (out.empty()) refuse_key(key, "expected at least one number");
+  return out;
+}
+
+std::string Case::name(std::string_view key) const { return JsonObject(value_, where_).name(key); }
+
 Array Case::array(std::string_view key, const std::vector<std::int64_t>& shape) const {
   JsonObject fields(value_, where_);
   Array out{shape, {}};

@@ -47,6 +47,12 @@ class Case {
     return checked(fields, fields.optional<T>(key, otherwise, least, most));
   }
   [[nodiscard]] Case object(std::string_view key) const;
+  /// Whatever is under `key`, which must be there.
+  [[nodiscard]] const nlohmann::json& value(std::string_view key) const;
+  /// A list of integers in [least, most], at least one.
+  [[nodiscard]] std::vector<std::int64_t> integers(std::string_view key, std::int64_t least, std::int64_t most) const;
+  /// What opens the messages about a key.
+  [[nodiscard]] std::string name(std::string_view key) const;
   /// The numbers of nested arrays with these extents; -1: any, at least 1.
   [[nodiscard]] Array array(std::string_view key, const std::vector<std::int64_t>& shape) const;
 

@@ -31,6 +31,7 @@ constexpr Command commands[] = {
     {"explain", "tell in words why a plan is as it is", run_explain},
     {"export", "write a plan for another trainer, or as a C++ header", run_export},
     {"hetu", "price and search plans on the profiles of Hetu-Galvatron, under its cost model", run_hetu},
+    {"flexsp", "plan sequence-parallel groups for batches of documents of any length", run_flexsp},
     {"moe", "answer cases of mixtures of experts with the operations that train", run_moe},
     {"list", "show the models, clusters, strategies and schedules known by name", run_list},
 };

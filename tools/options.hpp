@@ -120,6 +120,7 @@ void run_train(const Arguments& arguments, Common& common);
 void run_explain(const Arguments& arguments, Common& common);
 void run_export(const Arguments& arguments, Common& common);
 void run_hetu(const Arguments& arguments, Common& common);
+void run_flexsp(const Arguments& arguments, Common& common);
 void run_moe(const Arguments& arguments, Common& common);
 void run_list(const Arguments& arguments, Common& common);
 

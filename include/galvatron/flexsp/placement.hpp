@@ -1,0 +1,70 @@
+// Which ranks a group has.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <galvatron/flexsp/problem.hpp>
+
+namespace galvatron::flexsp {
+
+/// Whether all degrees are powers of two: aligned ranges then hold them in descending order.
+inline bool has_powers_only(const Problem& problem) {
+  return std::ranges::all_of(problem.options, [](const GroupOption& option) {
+    return std::has_single_bit(static_cast<unsigned>(option.degree));
+  });
+}
+
+/// The problem with only those options whose degrees are powers of two.
+inline Problem powers_of(const Problem& problem) {
+  Problem out = problem;
+  std::erase_if(out.options,
+                [](const GroupOption& option) { return !std::has_single_bit(static_cast<unsigned>(option.degree)); });
+  return out;
+}
+
+/// The first rank of each group, whose ranks follow each other. A group of at most a node lies inside one, a larger one
+/// spans as few as it can. Powers of two lie at multiples of their degree if all degrees are such. Nothing where this
+/// finds no room.
+/// @param degrees  descending
+inline std::optional<std::vector<int>> place(const Problem& problem, std::span<const int> degrees) {
+  const int node = std::max(1, std::min(problem.node_devices, problem.devices));
+  std::vector<std::pair<int, int>> gaps;  // first rank and number of free ranks inside a node
+  std::vector<int> out;
+  int next = 0;
+  const auto close = [&](int until) {  // free ranks up to the next group of several nodes
+    while (next < until) {
+      const int end = std::min(until, (next / node + 1) * node);
+      gaps.emplace_back(next, end - next);
+      next = end;
+    }
+  };
+  for (const int degree : degrees) {
+    if (degree > node) {
+      const int fewest = (degree + node - 1) / node;
+      const int spans = (next + degree - 1) / node - next / node + 1;
+      if (spans > fewest) close((next + node - 1) / node * node);
+      if (next + degree > problem.devices) return std::nullopt;
+      out.push_back(next);
+      next += degree;
+      continue;
+    }
+    close(problem.devices);
+    auto best = gaps.end();  // the smallest that has room
+    for (auto gap = gaps.begin(); gap != gaps.end(); ++gap)
+      if (gap->second >= degree && (best == gaps.end() || gap->second < best->second)) best = gap;
+    if (best == gaps.end()) return std::nullopt;
+    out.push_back(best->first);
+    best->first += degree;
+    best->second -= degree;
+  }
+  return out;
+}
+
+}  // namespace galvatron::flexsp
