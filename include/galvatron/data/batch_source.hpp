@@ -31,6 +31,12 @@ class BatchSource {
   /// How the documents of a step are packed, the same on all ranks: samples are packed sequences then, by
   /// Packing::number(). Null: all samples have the plan's sequence length.
   virtual std::shared_ptr<const Packing> packing(std::int64_t /*step*/) { return nullptr; }
+  /// Packs a step without groups of its own instead: a process that calls this does so before it reads of the step.
+  virtual void pack_fixed(std::int64_t /*step*/) {}
+  /// Whether packing() returns at once.
+  virtual bool is_packed(std::int64_t /*step*/) { return true; }
+  /// Seconds that a rank of this process has waited for the packing of one of the last steps.
+  virtual double waited(std::int64_t /*step*/) { return 0; }
   /// Fills inputs (range.count * samples).
   virtual void inputs(std::int64_t, std::int64_t, std::int64_t, SequenceRange, View<std::int32_t>) {
     throw Failure(ErrorKind::internal, "this source has no tokens");

@@ -11,12 +11,15 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -57,8 +60,9 @@ class PackedBatches final : public BatchSource {
         [options](std::int64_t, std::span<const std::int64_t> rows) { return value_or_throw(pack(rows, options)); });
   }
 
-  PackedBatches(const DocumentSource& source, std::int64_t global_batch, Packer packer)
-      : source_(source), global_batch_(global_batch), packer_(std::move(packer)) {}
+  /// @param fixed  what pack_fixed() packs by; none: as `packer`
+  PackedBatches(const DocumentSource& source, std::int64_t global_batch, Packer packer, Packer fixed = {})
+      : source_(source), global_batch_(global_batch), packer_(std::move(packer)), fixed_(std::move(fixed)) {}
 
   /// Rows of the documents of a step, in the order of samples. Their sum is the number of targets of the step: what
   /// the mean loss of the step is over, whatever the packing.
@@ -68,17 +72,32 @@ class PackedBatches final : public BatchSource {
       out[i] = source_.length(source_.document(step * global_batch_ + static_cast<std::int64_t>(i))) - 1;
     return out;
   }
-  /// The packing of a step. Throws Failure (internal) if the packer's is not one: see check_packing.
+  /// The packing of a step; that of the next one is made meanwhile. Throws Failure (internal) if the packer's is not
+  /// one (check_packing), and what the packer throws.
   std::shared_ptr<const Packing> packing(std::int64_t step) override {
+    const Made made = begun(step);
+    if (is_ready(made)) return made.get();
+    const double began = steady_seconds();
+    auto out = made.get();
     const std::scoped_lock lock(mutex_);
-    Kept& kept = kept_[static_cast<std::size_t>(step) % kept_.size()];
-    if (kept.packing == nullptr || kept.step != step) {
-      const std::vector<std::int64_t> lengths = rows(step);
-      auto made = std::make_shared<const Packing>(packer_(step, lengths));
-      value_or_throw(check_packing(*made, lengths));
-      kept = {step, std::move(made)};
-    }
-    return kept.packing;
+    waited_[step] = std::max(waited_[step], steady_seconds() - began);
+    return out;
+  }
+  void pack_fixed(std::int64_t step) override {
+    if (!fixed_) return;
+    const std::scoped_lock lock(mutex_);
+    if (!packed_fixed_.insert(step).second) return;
+    if (const auto late = made_.find(step); late != made_.end()) late_.push_back(late->second);  // it ends some time
+    std::promise<std::shared_ptr<const Packing>> made;
+    made.set_value(make(step, fixed_));
+    made_[step] = made.get_future().share();
+    packed_fixed_.erase(packed_fixed_.begin(), packed_fixed_.lower_bound(step - 2));
+  }
+  bool is_packed(std::int64_t step) override { return is_ready(begun(step)); }
+  double waited(std::int64_t step) override {
+    const std::scoped_lock lock(mutex_);
+    const auto found = waited_.find(step);
+    return found == waited_.end() ? 0 : found->second;
   }
 
   void inputs(std::int64_t step, std::int64_t first, std::int64_t sequences, SequenceRange range,
@@ -91,10 +110,25 @@ class PackedBatches final : public BatchSource {
   }
 
  private:
-  struct Kept {
-    std::int64_t step = 0;
-    std::shared_ptr<const Packing> packing;
-  };
+  using Made = std::shared_future<std::shared_ptr<const Packing>>;
+
+  // The packings of a step and of the one behind it, on threads of their own. Ranks may be in different steps, by one.
+  Made begun(std::int64_t step) {
+    const std::scoped_lock lock(mutex_);
+    for (const std::int64_t t : {step, step + 1})
+      if (!made_.contains(t)) made_[t] = std::async(std::launch::async, [this, t] { return make(t, packer_); }).share();
+    const Made out = made_.at(step);
+    made_.erase(made_.begin(), made_.lower_bound(step - 2));
+    waited_.erase(waited_.begin(), waited_.lower_bound(step - 2));
+    return out;
+  }
+  static bool is_ready(const Made& made) { return made.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+  [[nodiscard]] std::shared_ptr<const Packing> make(std::int64_t step, const Packer& packer) const {
+    const std::vector<std::int64_t> lengths = rows(step);
+    auto out = std::make_shared<const Packing>(packer(step, lengths));
+    value_or_throw(check_packing(*out, lengths));
+    return out;
+  }
 
   // Token `shift` behind that of each row.
   void fill(std::int64_t step, std::int64_t first, std::int64_t sequences, SequenceRange range, std::int64_t shift,
@@ -123,8 +157,12 @@ class PackedBatches final : public BatchSource {
   const DocumentSource& source_;
   std::int64_t global_batch_;
   Packer packer_;
+  Packer fixed_;
   std::mutex mutex_;
-  std::array<Kept, 4> kept_;  ///< of the last steps: ranks are not in the same one
+  std::map<std::int64_t, double> waited_;  ///< the longest wait for a step's packing, in seconds
+  std::set<std::int64_t> packed_fixed_;
+  std::vector<Made> late_;
+  std::map<std::int64_t, Made> made_;  ///< the last member: what is not ready is waited for, and reads the others
 };
 
 }  // namespace galvatron::train

@@ -13,9 +13,11 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -84,6 +86,25 @@ struct Packing {
     return rows;
   }
 };
+
+/// The ranks of the sequences of each micro-batch, `<4 2x2> <8>`; those without a document are left out.
+/// @param context  ranks of a sequence that does not say
+inline std::string groups_text(const Packing& packing, int context) {
+  std::string out;
+  for (std::int64_t m = 0; m < packing.microbatches(); ++m) {
+    std::map<int, int, std::greater<>> counts;  // of sequences, by ranks
+    for (std::int64_t g = 0; g < packing.groups(m); ++g)
+      if (const PackedSequence& sequence = packing.sequence(m, g); sequence.rows() > 0)
+        ++counts[sequence.ranks > 0 ? sequence.ranks : context];
+    out += m > 0 ? " <" : "<";
+    for (bool first = true; const auto& [ranks, count] : counts) {
+      out += (first ? "" : " ") + std::to_string(ranks) + (count > 1 ? "x" + std::to_string(count) : "");
+      first = false;
+    }
+    out += ">";
+  }
+  return out;
+}
 
 struct PackingOptions {
   static constexpr std::int64_t most_groups = std::int64_t{1} << 24;

@@ -135,6 +135,9 @@ class Stage {
   /// observes it, so that everything in a step is the device's, and samples are no packed documents.
   void repeat(bool repeats) { repeats_ = repeats && world_.size() == 1 && !packs_; }
 
+  /// A step whose groups are not chosen yet takes those of the plan, instead of waiting.
+  void take_fixed_groups(bool takes) { takes_fixed_groups_ = takes; }
+
   /// Tells `observer` about every instruction from now on; null: nobody.
   void observe(RecordedStep* observer) { observer_ = observer; }
 
@@ -168,6 +171,11 @@ class Stage {
 
   // Forward and backward of all micro-batches, with the reduction of gradients.
   void passes() {
+    if (takes_fixed_groups_ && source_ != nullptr) {
+      double late = source_->is_packed(step_) ? 0 : 1;
+      world_.control().everybody().all_reduce(View<double>(&late, 1), comm::ReduceOp::max);
+      if (late > 0) source_->pack_fixed(step_);
+    }
     packing_ = source_ == nullptr ? nullptr : source_->packing(step_);
     if (packing_ != nullptr) {
       for (auto& chunk : chunks_) chunk->pack(packing_.get());
@@ -288,6 +296,7 @@ class Stage {
   std::int64_t step_ = 0;
   std::uint64_t seed_ = 0;  ///< of noise
   bool repeats_ = false;
+  bool takes_fixed_groups_ = false;
 };
 
 }  // namespace galvatron::train

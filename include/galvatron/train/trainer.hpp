@@ -42,7 +42,8 @@ struct StepReport {
   double z_loss = 0;        ///< the same
   DispatchSums dispatch{};  ///< of all layers with experts
   double learning_rate = 0;
-  double seconds = 0;  ///< of this step
+  double seconds = 0;       ///< of this step
+  std::int64_t tokens = 0;  ///< of the step's samples
   double tokens_per_second = 0;
   double mfu = 0;       ///< model FLOPs over what the plan's devices could do in that time; 0: the plan does not say
   Bytes peak_memory{};  ///< of rank 0's arena so far
@@ -51,6 +52,14 @@ struct StepReport {
   /// Of layers with experts, with TrainOptions::counts_loads; TrainReport keeps those of the last step alone.
   std::vector<ExpertLoads> loads{};
   std::vector<LayerDispatch> layer_dispatch{};  ///< the same, with and without counts_loads
+  /// Of packed documents, how.
+  struct Packed {
+    std::int64_t microbatches = 0;
+    std::int64_t padding = 0;  ///< rows
+    std::string groups{};      ///< as groups_text() has them
+    double waited = 0;         ///< seconds that rank 0's process waited for it
+  };
+  std::optional<Packed> packed{};
 };
 
 /// What to do when the loss or a gradient is infinite or not a number.
@@ -79,8 +88,9 @@ struct TrainOptions {
   /// Ends the run early when it is not 0, on any rank: after the step at hand (within about 0.1 s where steps are
   /// shorter), with a checkpoint, where there are any. A handler of signals may set it. Null: the run is never asked.
   const std::atomic<int>* stop = nullptr;
-  bool counts_loads = false;     ///< StepReport::loads; all else has the same bits with and without
-  Recorder* recorder = nullptr;  ///< of all ranks: keeps when they did what in the last step
+  bool late_groups_fixed = false;  ///< see Stage::take_fixed_groups
+  bool counts_loads = false;       ///< StepReport::loads; all else has the same bits with and without
+  Recorder* recorder = nullptr;    ///< of all ranks: keeps when they did what in the last step
 };
 
 struct TrainReport {
