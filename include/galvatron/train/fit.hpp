@@ -2,16 +2,19 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/json.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/data/data.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
+#include <galvatron/train/pack_plan.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
@@ -52,22 +55,34 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
 ///
 /// @tparam Strategies  what the program instantiates: a Strategy<> or a TypeList of some; fewer compile faster
 /// @param options  `seed` also orders the data. A learning rate whose `steps` are left at 1 falls over options.steps
+/// @param documents  of a packed plan: how files are cut into documents
 /// Errors (usage): a plan that does not suit the model or names a strategy that is not instantiated; data files that
 /// are missing, damaged, too short, hold tokens beyond the vocabulary or images of another size; a text for a model
 /// whose vocabulary is not bytes. Throws what a rank throws: see train().
 template <class Strategies = InstantiatedStrategies>
 Result<TrainReport> fit(const Plan& plan, const ModelSpec& model, const std::vector<std::filesystem::path>& files,
-                        TrainOptions options) {
+                        TrainOptions options, const DocumentOptions& documents = {}) {
   using List = decltype(detail::list_of(std::declval<Strategies>()));
   if (auto runnable = check_runnable<List>(plan, model); !runnable)
     return tl::unexpected<Error>(std::move(runnable.error()));
   if (options.steps < 1) return usage_error("cannot train " + std::to_string(options.steps) + " steps: give 1 or more");
-  const auto data = Data::open(files, model, {.sequence = plan.sequence_length, .seed = options.seed});
+  DataOptions reading{.sequence = plan.sequence_length, .seed = options.seed};
+  if (plan.packed) reading.documents = documents;
+  const auto data = Data::open(files, model, reading);
   if (!data) return tl::unexpected<Error>(data.error());
   options.data_tokens = data->size();
   options.data_crc32c = data->checksum();
   if (options.learning_rate.steps <= 1) options.learning_rate.steps = options.steps;
-  return train<List>(plan, model, *data->batches(plan.global_batch), options);
+  if (!plan.packed) return train<List>(plan, model, *data->batches(plan.global_batch), options);
+  std::optional<Cluster> cluster;
+  if (plan.embedding.groups == SequenceGroupKind::per_batch) {
+    auto loaded = load_cluster(plan.cluster);
+    if (!loaded) return tl::unexpected<Error>(std::move(loaded.error()));
+    cluster = std::move(*loaded);
+  }
+  const auto batches = packed_batches(*data->documents(), plan, model, cluster ? &*cluster : nullptr);
+  if (!batches) return tl::unexpected<Error>(batches.error());
+  return train<List>(plan, model, **batches, options);
 }
 
 }  // namespace galvatron::train

@@ -187,10 +187,11 @@ class TensorBoardFile {
 };
 
 /// The line of a step, with its newline. Steps count from 1 here: `{"step": 1, "loss": 5.54, ...}`. A number that is
-/// not finite or not known is null. Of models with experts `dispatch_bytes` is DispatchSums::bytes; with compressed
-/// dispatch there are rate, error and hashing seconds of the step, and arrays of them with a number for each layer with
-/// experts, null for one that is not compressed. With loads of experts, `loads` has an array for each layer with
-/// experts, the choices of each expert, and `load_imbalance` the largest of them over their mean.
+/// not finite or not known is null. Of packed documents there are `tokens`, rows of `padding`, `microbatches`, their
+/// `groups` and `waited_seconds` for these. Of models with experts `dispatch_bytes` is DispatchSums::bytes; with
+/// compressed dispatch there are rate, error and hashing seconds of the step, and arrays of them with a number for each
+/// layer with experts, null for one that is not compressed. With loads of experts, `loads` has an array for each layer
+/// with experts, the choices of each expert, and `load_imbalance` the largest of them over their mean.
 inline std::string metrics_line(const StepReport& report) {
   nlohmann::ordered_json line{{"step", report.step + 1},
                               {"loss", report.loss},
@@ -200,6 +201,13 @@ inline std::string metrics_line(const StepReport& report) {
                               {"tokens_per_second", report.tokens_per_second},
                               {"mfu", report.mfu > 0 ? nlohmann::json(report.mfu) : nlohmann::json()},
                               {"peak_bytes", report.peak_memory.count}};
+  if (report.packed) {
+    line["tokens"] = report.tokens;
+    line["padding"] = report.packed->padding;
+    line["microbatches"] = report.packed->microbatches;
+    line["groups"] = report.packed->groups;
+    line["waited_seconds"] = report.packed->waited;
+  }
   if (report.balance_loss != 0) line["balance_loss"] = report.balance_loss;
   if (report.z_loss != 0) line["z_loss"] = report.z_loss;
   if (!report.layer_dispatch.empty()) line["dispatch_bytes"] = static_cast<std::int64_t>(report.dispatch.bytes);
@@ -231,6 +239,12 @@ inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
                           {"speed/seconds", report.seconds},
                           {"speed/tokens_per_second", report.tokens_per_second},
                           {"memory/peak_bytes", static_cast<double>(report.peak_memory.count)}};
+  if (report.packed) {
+    out.push_back({"packing/tokens", static_cast<double>(report.tokens)});
+    out.push_back({"packing/padding", static_cast<double>(report.packed->padding)});
+    out.push_back({"packing/microbatches", static_cast<double>(report.packed->microbatches)});
+    out.push_back({"packing/waited_seconds", report.packed->waited});
+  }
   if (report.balance_loss != 0) out.push_back({"train/balance_loss", report.balance_loss});
   if (report.z_loss != 0) out.push_back({"train/z_loss", report.z_loss});
   if (!report.layer_dispatch.empty()) out.push_back({"dispatch/bytes", report.dispatch.bytes});

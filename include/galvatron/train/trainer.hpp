@@ -119,6 +119,14 @@ inline int threads_per_rank(const TrainOptions& options, int ranks) {
 
 namespace detail {
 
+inline StepReport::Packed packed_report(BatchSource& source, const Plan& plan, std::int64_t step) {
+  const auto packing = source.packing(step);
+  return {.microbatches = packing->microbatches(),
+          .padding = packing->padding(),
+          .groups = groups_text(*packing, plan.embedding.context),
+          .waited = source.waited(step)};
+}
+
 /// What every rank does, whatever a rank is.
 /// @param platform  HostPlatform or its like: what makes a rank's memory and device
 template <class Platform, class T, class List>
@@ -162,6 +170,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
     stage.before_update([&checkpointer] { checkpointer->before_update(); });
   }
   stage.repeat(options.repeats);
+  stage.take_fixed_groups(options.late_groups_fixed);
   if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
   StopVote vote(world.control().everybody(), options.stop);
   std::exception_ptr failed_report;  // what on_step threw
@@ -190,22 +199,23 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
     }
     if (world.rank() == 0) {
       const double seconds = steady_seconds() - last;
-      const StepReport out{
-          .step = step,
-          .loss = result.loss,
-          .gradient_norm = result.gradient_norm,
-          .balance_loss = result.balance_loss,
-          .z_loss = result.z_loss,
-          .dispatch = total(result.dispatch),
-          .learning_rate = options.learning_rate.at(step),
-          .seconds = seconds,
-          .tokens_per_second =
-              static_cast<double>(plan.packed ? result.tokens : plan.global_batch * plan.sequence_length) / seconds,
-          .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
-          .peak_memory = memory.measured().total(),
-          .skipped = std::move(wrong),
-          .loads = result.loads,
-          .layer_dispatch = result.dispatch};
+      const std::int64_t tokens = plan.packed ? result.tokens : plan.global_batch * plan.sequence_length;
+      const StepReport out{.step = step,
+                           .loss = result.loss,
+                           .gradient_norm = result.gradient_norm,
+                           .balance_loss = result.balance_loss,
+                           .z_loss = result.z_loss,
+                           .dispatch = total(result.dispatch),
+                           .learning_rate = options.learning_rate.at(step),
+                           .seconds = seconds,
+                           .tokens = tokens,
+                           .tokens_per_second = static_cast<double>(tokens) / seconds,
+                           .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
+                           .peak_memory = memory.measured().total(),
+                           .skipped = std::move(wrong),
+                           .loads = result.loads,
+                           .layer_dispatch = result.dispatch,
+                           .packed = plan.packed ? std::optional(packed_report(source, plan, step)) : std::nullopt};
       if (!report.steps.empty()) report.steps.back().loads.clear();
       if (!report.steps.empty()) report.steps.back().layer_dispatch.clear();
       report.steps.push_back(out);
