@@ -138,7 +138,7 @@ bool continues(const train::CheckpointManifest& resumed, const Plan& plan, const
              "; go on as it was begun");
   };
   differs("a global batch", plan.global_batch, from.global_batch);
-  differs("a sequence length", plan.sequence_length, from.sequence_length);
+  if (!plan.packed) differs("a sequence length", plan.sequence_length, from.sequence_length);
   if (from.data_tokens != 0 && data.size() != from.data_tokens)
     refuse("--resume: the data have ", data.size(), " tokens, and the checkpoint was trained on ", from.data_tokens,
            "; give the same --data");

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -16,10 +17,12 @@
 #include <galvatron/data/data.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/model/difference.hpp>
+#include <galvatron/plan/find_packed.hpp>
 #include <galvatron/profile/check.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/schedule/schedules.hpp>
 #include <galvatron/strategy/registry.hpp>
+#include <galvatron/train/pack_plan.hpp>
 
 #include "launcher.hpp"
 #include "options.hpp"
@@ -63,6 +66,10 @@ struct TrainArguments {
   std::string trace;
   std::string report;
   std::int64_t mask_token = -1;  // negative: the last of the vocabulary
+  bool pack = false;
+  std::int64_t max_tokens = 0;  // 0: not given
+  std::optional<SequenceGroupKind> groups;
+  train::DocumentOptions documents;
 };
 
 bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
@@ -116,6 +123,24 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.integer("--mask-token", a.mask_token, 0, (std::int64_t{1} << 31) - 1,
                   "what hides a token from a masked language model (default: the last of the vocabulary)");
   add_start_options(options, a.files);
+  options.section("Documents (docs/flexsp.md)");
+  options.flag("--pack", a.pack,
+               "with --auto: samples are documents of any length, a file each or as below, packed into sequences");
+  options.integer("--max-tokens", a.max_tokens, 2, 1 << 24,
+                  "with --pack: tokens of a packed sequence, at most (default: what holds the longest document and "
+                  "memory allows)");
+  options.choice_of("--sequence-groups", a.groups,
+                    {{"fixed", SequenceGroupKind::fixed}, {"per-batch", SequenceGroupKind::per_batch}},
+                    "with --pack: which ranks share a sequence: those of the plan, or groups that each batch chooses "
+                    "anew (default: fixed)");
+  options.choice_of("--late-plan", a.options.late_groups_fixed, {{"wait", false}, {"static", true}},
+                    "a step whose groups are not chosen yet waits, or takes those of the plan, so that such a run does "
+                    "not repeat to the bit (default: wait)");
+  options.text("--document-separator", a.documents.separator, "TEXT", "what lies between the documents of a text");
+  options.integer("--end-token", a.documents.end_token, 0, (std::int64_t{1} << 31) - 1,
+                  "the token that ends a document: in .bin files without an index it is there, to texts it is added");
+  options.choice_of("--empty-documents", a.documents.skip_empty, {{"refuse", false}, {"skip", true}},
+                    "documents of less than two tokens end the run, or are left out (default: refuse)");
   options.section("Machine");
   options.choice(
       "--device", a.device, {"host", "cuda"},
@@ -168,10 +193,22 @@ void check(const TrainArguments& a, const train::LearningRate& rate, const Launc
                                         {a.expert_imbalance != 0, "--expert-imbalance"},
                                         {a.dispatch.given(), "--expert-dispatch, like --lsh-...,"},
                                         {!a.space.empty(), "--space"},
+                                        {a.max_tokens != 0, "--max-tokens"},
+                                        {a.groups.has_value(), "--sequence-groups"},
                                         {a.accepts_busy.has_value(), "--on-busy"},
                                         {!a.save_plan.empty(), "--save-plan"},
                                         {!a.save_cluster.empty(), "--save-cluster"}})
       if (given) refuse(option, " belongs to --auto; leave it out, the plan says it");
+  if (a.automatic && !a.pack)
+    for (const auto& [given, option] : {std::pair(a.max_tokens != 0, "--max-tokens"),
+                                        {a.groups.has_value(), "--sequence-groups"},
+                                        {a.options.late_groups_fixed, "--late-plan"},
+                                        {!a.documents.separator.empty(), "--document-separator"},
+                                        {a.documents.end_token >= 0, "--end-token"},
+                                        {a.documents.skip_empty, "--empty-documents"}})
+      if (given) refuse(option, " is for documents; add --pack");
+  if (a.pack && a.sequence != 0)
+    refuse("--seq is for samples of one length, and documents have their own; give --max-tokens for packed sequences");
   if (rate.warmup_steps > a.options.steps)
     refuse("--warmup ", rate.warmup_steps, " is longer than --steps ", a.options.steps, "; shorten it");
   if (rate.floor > rate.peak)
@@ -205,6 +242,8 @@ void check_against(const Plan& plan, const ModelSpec& model, const TrainArgument
   check_processes(plan.ranks(), launcher);
   differs("--global-batch", a.global_batch, "a global batch of", plan.global_batch);
   differs("--seq", a.sequence, "a sequence length of", plan.sequence_length);
+  if (a.pack && !plan.packed)
+    refuse("--pack: the plan is for samples of one length; make one for documents with --auto --pack");
   if (const std::string why = why_unfit(plan, model); !why.empty())
     refuse("the plan does not suit the model ", model.name, ": ", why, "; make a plan for this model");
   if (model.name != plan.model) {
@@ -320,7 +359,26 @@ train::ProfileOptions profile_for(const TrainArguments& a, const Cluster& before
 }
 
 // Reads the data, so that nothing bad in them comes up after minutes of profiling.
-using CheckData = std::function<void(const ModelSpec& model, std::int64_t sequence)>;
+// @param packed  samples are documents
+using CheckData = std::function<const train::Data&(const ModelSpec& model, std::int64_t sequence, bool packed)>;
+
+// The plan for documents; throws as searched_plan does.
+Plan searched_packed_plan(const TrainArguments& a, const ModelSpec& model, const Cluster& cluster,
+                          const std::string& cluster_name, const search::SearchOptions& search,
+                          const train::DocumentSource& documents) {
+  constexpr int steps = 8;  // whose documents are planned for
+  const auto rows = train::rows_of_steps(documents, a.global_batch, steps);
+  const DocumentsToPlan wanted{.batch = a.global_batch,
+                               .steps = rows,
+                               .longest = documents.length(documents.longest_document()) - 1,
+                               .max_tokens = a.max_tokens};
+  FoundPlan found =
+      value_or_throw(a.groups == SequenceGroupKind::per_batch ? find_group_plan(model, cluster, search, wanted)
+                                                              : find_packed_plan(model, cluster, search, wanted));
+  if (!found.feasible) throw Infeasible(found.reason, found.smallest_memory);
+  found.plan.cluster = cluster_name;
+  return found.plan;
+}
 
 Prepared searched_here(const TrainArguments& a, const Common& common, const CheckData& check_data,
                        const Launcher& launcher) {
@@ -332,7 +390,9 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   if (search.sequence > out.model.positions())
     refuse("--seq ", search.sequence, " is longer than the ", out.model.positions(), " positions of ", out.model.name,
            "; shorten it, or choose another model");
-  check_data(out.model, search.sequence);
+  const train::Data& data = check_data(out.model, search.sequence, a.pack);
+  if (a.pack)
+    if (const auto why = why_unpacked(out.model); !why.empty()) refuse("--pack: ", why);
 
   // Of this machine before anything is measured: enough to know the precision and whether anything fits at all.
   const bool profiles = profiles_first(a);
@@ -348,6 +408,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   a.dispatch.apply(search, out.model);
   std::string name = a.cluster;
   const auto searched = [&](const std::string& cluster_name) {
+    if (a.pack) return searched_packed_plan(a, out.model, cluster, cluster_name, search, *data.documents());
     return searched_plan(out.model, cluster, cluster_name, search, {search.global_batch}, 0, common).best.plan;
   };
   if (profiles) {
@@ -372,7 +433,8 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
   Prepared out;
   if (launcher.shows()) {
     out = searched_here(a, common, check_data, launcher);
-    static_cast<void>(launcher.shared(to_json(out.plan).dump()));
+    static_cast<void>(launcher.shared(
+        nlohmann::ordered_json{{"plan", to_json(out.plan)}, {"cluster", cluster_to_json(*out.cluster)}}.dump()));
     return out;
   }
   out.model = value_or_throw(load_model(a.model));
@@ -380,9 +442,11 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
     const Cluster before = launcher.cluster(a.ranks);
     measured(launcher, profile_for(a, before, chosen_precision(a.precision, before), out.model), common);
   }
-  out.plan = value_or_throw(plan_from_json(nlohmann::json::parse(launcher.shared("")), "the plan of rank 0"));
+  const auto searched = nlohmann::json::parse(launcher.shared(""));
+  out.plan = value_or_throw(plan_from_json(searched.at("plan"), "the plan of rank 0"));
+  out.cluster = value_or_throw(cluster_from_json(searched.at("cluster"), "the cluster of rank 0"));
   out.model = with_dispatch(std::move(out.model), out.plan.lsh);
-  check_data(out.model, out.plan.sequence_length);
+  check_data(out.model, out.plan.sequence_length, a.pack);
   return out;
 }
 
@@ -395,6 +459,15 @@ int ranks_to_start(const TrainArguments& a, const Launcher& launcher) {
   return a.ranks != 0 ? a.ranks : cluster_named(a.cluster.empty() ? "host" : a.cluster).devices;
 }
 
+// The batches of the run, which read from the data.
+std::unique_ptr<train::BatchSource> batches_of(const train::Data& data, const Prepared& prepared) {
+  const Plan& plan = prepared.plan;
+  if (!plan.packed) return data.batches(plan.global_batch);
+  std::optional<Cluster> cluster = prepared.cluster;
+  if (!cluster && plan.embedding.groups == SequenceGroupKind::per_batch) cluster = cluster_named(plan.cluster);
+  return value_or_throw(train::packed_batches(*data.documents(), plan, prepared.model, cluster ? &*cluster : nullptr));
+}
+
 struct Outcome {
   Plan plan;
   train::TrainReport report;
@@ -403,7 +476,13 @@ struct Outcome {
   std::optional<double> others;  // share of the cores that other programs took
 
   [[nodiscard]] double tokens_per_second() const {
-    return static_cast<double>(plan.global_batch * plan.sequence_length) / report.iteration_seconds;
+    if (!plan.packed) return static_cast<double>(plan.global_batch * plan.sequence_length) / report.iteration_seconds;
+    double tokens = 0, seconds = 0;  // steps differ
+    for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i) {
+      tokens += static_cast<double>(report.steps[i].tokens);
+      seconds += report.steps[i].seconds;
+    }
+    return tokens / seconds;
   }
 };
 
@@ -573,17 +652,21 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   }
 
   std::optional<train::Data> data;
-  const auto open_data = [&](const ModelSpec& model, std::int64_t sequence) {
+  const auto open_data = [&](const ModelSpec& model, std::int64_t sequence, bool packed) -> const train::Data& {
     const std::vector<std::filesystem::path> paths(a.data.begin(), a.data.end());
-    data = value_or_throw(
-        train::Data::open(paths, model, {.sequence = sequence, .seed = options.seed, .mask_token = a.mask_token}));
+    train::DataOptions reading{.sequence = sequence, .seed = options.seed, .mask_token = a.mask_token};
+    if (packed) reading.documents = a.documents;
+    data = value_or_throw(train::Data::open(paths, model, reading));
+    if (packed && shows)
+      if (const std::string left_out = data->documents()->notice(); !left_out.empty()) note(common, left_out);
+    return *data;
   };
   Prepared prepared;
   if (a.automatic) {
     prepared = searched_for(a, common, open_data, launcher);
   } else {
     prepared = given_plan(a, launcher);
-    open_data(prepared.model, prepared.plan.sequence_length);
+    open_data(prepared.model, prepared.plan.sequence_length, prepared.plan.packed);
   }
   const Plan& plan = prepared.plan;
   check_runnable(plan, launcher);
@@ -634,7 +717,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
           text_of(step.step + 1, "/", a.options.steps),
           {galvatron::detail::formatted("loss %.3f", step.loss), format_count(step.tokens_per_second) + " tokens/s"});
     };
-    const auto batches = data->batches(plan.global_batch);
+    const auto batches = batches_of(*data, prepared);
     const CoreWatch watch;
     const double before = core_seconds_of_process();
     outcome.report = trained(launcher, plan, prepared.model, *batches, options, a.files);
