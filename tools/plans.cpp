@@ -12,7 +12,9 @@
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/plan/compiled.hpp>
+#include <galvatron/plan/find_packed.hpp>
 
+#include "lengths_file.hpp"
 #include "plans.hpp"
 #include "signals.hpp"
 
@@ -234,6 +236,47 @@ Sweep searched_plan(const ModelSpec& model, const Cluster& cluster, const std::s
   throw Exited{signal != 0 ? 128 + signal : static_cast<int>(ErrorKind::infeasible)};
 }
 
+void packing_options(Options& options, std::int64_t& max_tokens, std::optional<SequenceGroupKind>& groups,
+                     const std::string& with) {
+  options.integer("--max-tokens", max_tokens, 2, 1 << 24,
+                  "with " + with +
+                      ": tokens of a packed sequence, at most (default: what holds the longest document and memory "
+                      "allows)");
+  options.choice_of("--sequence-groups", groups,
+                    {{"fixed", SequenceGroupKind::fixed}, {"per-batch", SequenceGroupKind::per_batch}},
+                    "with " + with +
+                        ": which ranks share a sequence: those of the plan, or groups that each batch chooses anew "
+                        "(default: fixed)");
+}
+
+PackedDocuments documents_of_lengths(const std::vector<std::int64_t>& lengths, std::int64_t batch,
+                                     std::int64_t max_tokens) {
+  PackedDocuments out{.batch = batch, .steps = {}, .longest = 1, .max_tokens = max_tokens};
+  for (const std::int64_t length : lengths) out.longest = std::max(out.longest, length - 1);
+  const std::size_t steps =
+      std::clamp<std::size_t>(lengths.size() / static_cast<std::size_t>(batch), 1, PackedDocuments::most_steps);
+  for (std::size_t i = 0; i < steps * static_cast<std::size_t>(batch); ++i) {
+    if (i % static_cast<std::size_t>(batch) == 0) out.steps.emplace_back();
+    out.steps.back().push_back(std::max<std::int64_t>(lengths[i % lengths.size()] - 1, 1));
+  }
+  return out;
+}
+
+FoundPlan searched_packed_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
+                               const search::SearchOptions& search, const PackedDocuments& documents,
+                               std::optional<SequenceGroupKind> groups) {
+  const DocumentsToPlan wanted{.batch = documents.batch,
+                               .steps = documents.steps,
+                               .longest = documents.longest,
+                               .max_tokens = documents.max_tokens};
+  FoundPlan found =
+      value_or_throw(groups == SequenceGroupKind::per_batch ? find_group_plan(model, cluster, search, wanted)
+                                                            : find_packed_plan(model, cluster, search, wanted));
+  if (!found.feasible) throw Infeasible(found.reason, found.smallest_memory);
+  found.plan.cluster = cluster_name;
+  return found;
+}
+
 void run_plan(const Arguments& arguments, Common& common) {
   Options options("plan",
                   "Searches the fastest training plan for a model on a cluster within a memory budget: the strategy of "
@@ -248,6 +291,9 @@ void run_plan(const Arguments& arguments, Common& common) {
   std::string schedule;
   std::string batch;
   std::string out;
+  std::string lengths;
+  std::int64_t max_tokens = 0;
+  std::optional<SequenceGroupKind> groups;
   search::SearchOptions search;
   options.section("What to plan");
   options.require(
@@ -258,6 +304,10 @@ void run_plan(const Arguments& arguments, Common& common) {
       "--global-batch", batch, "N|N..N|auto",
       "samples of an iteration; or a range or auto, for the batch with the most samples a second among doublings"));
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
+  options.text("--lengths", lengths, "FILE",
+               "samples are documents of these lengths, in tokens, one number a line (gzip is read too), packed into "
+               "sequences: plans for what `galvatron train --pack` trains");
+  packing_options(options, max_tokens, groups, "--lengths");
   trainer_option(options, trainer, "galvatron");
   options.choice("--precision", precision, {Precision::bf16, Precision::fp32, Precision::fp8},
                  "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
@@ -292,7 +342,11 @@ void run_plan(const Arguments& arguments, Common& common) {
       "Examples:\n  galvatron plan --model llama3-8b --cluster 64xh100-80g --global-batch 512\n  galvatron plan "
       "--model gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json");
   if (!options.parse(arguments, common)) return;
-  require_files({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}});
+  require_files({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}, {"--lengths", lengths}});
+  if (lengths.empty() && (max_tokens != 0 || groups))
+    refuse(groups ? "--sequence-groups" : "--max-tokens", " is for documents; give their lengths with --lengths");
+  if (!lengths.empty() && search.sequence != 0)
+    refuse("--seq is for samples of one length, and documents have their own; give --max-tokens for packed sequences");
 
   ModelSpec model = value_or_throw(load_model(model_name));
   const Cluster cluster = cluster_named(cluster_name);
@@ -308,8 +362,16 @@ void run_plan(const Arguments& arguments, Common& common) {
   const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
   search.stop.signal = &note_signals(common.quiet ? "" : "Interrupted: the search ends with its best plan so far.",
                                      "interrupted twice, and ended at once");
+  if (!lengths.empty() && batches.size() != 1)
+    refuse("--lengths plans for one number of documents a step; give one --global-batch");
   const auto [ignored, found, tried] =
-      searched_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common);
+      lengths.empty()
+          ? searched_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common)
+          : Sweep{
+                batches.front(),
+                searched_packed_plan(model, cluster, cluster_name, search,
+                                     documents_of_lengths(read_lengths(lengths), batches.front(), max_tokens), groups),
+                {}};
   const bool swept = batches.size() > 1;
   const int interrupted_by = found.statistics.interrupted ? search.stop.signal->load() : 0;
   end_on_signals("interrupted");

@@ -55,6 +55,26 @@ Sweep searched_plan(const ModelSpec& model, const Cluster& cluster, const std::s
                     const search::SearchOptions& options, const std::vector<std::int64_t>& batches, double least_gain,
                     const Common& common);
 
+/// The documents that a packed plan is searched for.
+struct PackedDocuments {
+  static constexpr int most_steps = 8;  ///< whose documents are planned for
+
+  std::int64_t batch = 1;                        ///< documents of a step
+  std::vector<std::vector<std::int64_t>> steps;  ///< rows of the documents of some
+  std::int64_t longest = 1;                      ///< rows of the longest of all
+  std::int64_t max_tokens = 0;                   ///< see DocumentsToPlan
+};
+/// Batches in the order of a file of lengths, from its beginning again where it ends.
+PackedDocuments documents_of_lengths(const std::vector<std::int64_t>& lengths, std::int64_t batch,
+                                     std::int64_t max_tokens);
+/// The options of packed plans. @param with  the option that they belong to
+void packing_options(Options& options, std::int64_t& max_tokens, std::optional<SequenceGroupKind>& groups,
+                     const std::string& with);
+/// The plan for documents: find_packed_plan, or find_group_plan for groups of every batch. Throws as searched_plan.
+FoundPlan searched_packed_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
+                               const search::SearchOptions& search, const PackedDocuments& documents,
+                               std::optional<SequenceGroupKind> groups);
+
 /// A plan that a command is about, and what stands in place of its own model and cluster; empty: its own.
 struct PlanArguments {
   std::string path;

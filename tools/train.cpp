@@ -126,13 +126,7 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.section("Documents (docs/flexsp.md)");
   options.flag("--pack", a.pack,
                "with --auto: samples are documents of any length, a file each or as below, packed into sequences");
-  options.integer("--max-tokens", a.max_tokens, 2, 1 << 24,
-                  "with --pack: tokens of a packed sequence, at most (default: what holds the longest document and "
-                  "memory allows)");
-  options.choice_of("--sequence-groups", a.groups,
-                    {{"fixed", SequenceGroupKind::fixed}, {"per-batch", SequenceGroupKind::per_batch}},
-                    "with --pack: which ranks share a sequence: those of the plan, or groups that each batch chooses "
-                    "anew (default: fixed)");
+  packing_options(options, a.max_tokens, a.groups, "--pack");
   options.choice_of("--late-plan", a.options.late_groups_fixed, {{"wait", false}, {"static", true}},
                     "a step whose groups are not chosen yet waits, or takes those of the plan, so that such a run does "
                     "not repeat to the bit (default: wait)");
@@ -362,22 +356,11 @@ train::ProfileOptions profile_for(const TrainArguments& a, const Cluster& before
 // @param packed  samples are documents
 using CheckData = std::function<const train::Data&(const ModelSpec& model, std::int64_t sequence, bool packed)>;
 
-// The plan for documents; throws as searched_plan does.
-Plan searched_packed_plan(const TrainArguments& a, const ModelSpec& model, const Cluster& cluster,
-                          const std::string& cluster_name, const search::SearchOptions& search,
-                          const train::DocumentSource& documents) {
-  constexpr int steps = 8;  // whose documents are planned for
-  const auto rows = train::rows_of_steps(documents, a.global_batch, steps);
-  const DocumentsToPlan wanted{.batch = a.global_batch,
-                               .steps = rows,
-                               .longest = documents.length(documents.longest_document()) - 1,
-                               .max_tokens = a.max_tokens};
-  FoundPlan found =
-      value_or_throw(a.groups == SequenceGroupKind::per_batch ? find_group_plan(model, cluster, search, wanted)
-                                                              : find_packed_plan(model, cluster, search, wanted));
-  if (!found.feasible) throw Infeasible(found.reason, found.smallest_memory);
-  found.plan.cluster = cluster_name;
-  return found.plan;
+PackedDocuments documents_to_plan(const train::DocumentSource& documents, const TrainArguments& a) {
+  return {.batch = a.global_batch,
+          .steps = train::rows_of_steps(documents, a.global_batch, PackedDocuments::most_steps),
+          .longest = documents.length(documents.longest_document()) - 1,
+          .max_tokens = a.max_tokens};
 }
 
 Prepared searched_here(const TrainArguments& a, const Common& common, const CheckData& check_data,
@@ -408,7 +391,10 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   a.dispatch.apply(search, out.model);
   std::string name = a.cluster;
   const auto searched = [&](const std::string& cluster_name) {
-    if (a.pack) return searched_packed_plan(a, out.model, cluster, cluster_name, search, *data.documents());
+    if (a.pack)
+      return searched_packed_plan(out.model, cluster, cluster_name, search, documents_to_plan(*data.documents(), a),
+                                  a.groups)
+          .plan;
     return searched_plan(out.model, cluster, cluster_name, search, {search.global_batch}, 0, common).best.plan;
   };
   if (profiles) {

@@ -134,7 +134,9 @@ inline Result<flexsp::Problem> group_problem(const Plan& plan, const ModelSpec& 
     return usage_error("groups of every batch are chosen for plans of context ranks alone, not for \"" +
                        strategy_text(spec) + "\"");
   const std::int64_t rows = plan.sequence_length / spec.context;
-  auto problem = flexsp::problem_of(model, cluster, plan.precision,
+  Cluster ranks = cluster;
+  ranks.devices = plan.ranks();
+  auto problem = flexsp::problem_of(model, ranks, plan.precision,
                                     std::max(plan.predicted.budget, cluster.device.memory), plan.sequence_length,
                                     {.ulysses = spec.sequence == SequenceKind::ulysses,
                                      .ring = spec.sequence == SequenceKind::ring,

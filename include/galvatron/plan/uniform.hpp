@@ -20,6 +20,7 @@ struct UniformOptions {
   int virtual_stages = 0;         ///< of each stage; 0: 2 of them with the interleaved schedule, else 1
   Precision precision = Precision::fp32;
   Precision moments = Precision::fp32;  ///< of the optimizer: fp32 or bf16
+  bool packed = false;                  ///< samples are documents, packed into sequences of at most `sequence` tokens
 };
 
 /// The plan in which every layer has `strategy`, its stages have equally many blocks as near as possible (the last ones
@@ -40,6 +41,7 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
   plan.cluster = "host";
   plan.global_batch = options.global_batch;
   plan.sequence_length = options.sequence == 0 ? model.positions() : options.sequence;
+  plan.packed = options.packed;
   plan.precision = options.precision;
   plan.moments = options.moments;
   plan.microbatches = options.microbatches == 0 ? stages : options.microbatches;
