@@ -79,8 +79,8 @@ IndexCost cost_of_index(const std::string& bytes, int width, train::DocumentFile
   return out;
 }
 
-// Lengths of 100 to 400 bytes.
-std::int64_t length_of(std::int64_t document) { return 100 + document * 7919 % 301; }
+// Lengths of 30 to 230 bytes.
+std::int64_t length_of(std::int64_t document) { return 30 + document * 7919 % 201; }
 
 void check_lengths(const train::DocumentFile& file, std::int64_t more) {
   REQUIRE(file.count == many);

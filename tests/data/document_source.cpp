@@ -70,6 +70,9 @@ TEST_CASE("a text is one document, or what lies between separators") {
   CHECK(parts->place(1) == a.string() + ", byte 10");
   CHECK(parts->place(3) == b.string() + ", byte 0");
   CHECK(open_documents({a, b}, of_bytes)->place(1) == b.string());
+  // Of equally long ones the first, in a file and over files.
+  const auto equal = folder.write("equal.txt", "aa-bb");
+  CHECK(open_documents({equal, equal}, separated("-"))->longest_document() == 0);
   // Behind the last separator nothing has to follow, and separators may be lines or single bytes.
   CHECK(all_texts(*open_documents({folder.write("c.txt", "aa\n--\nbb\n--\n")}, separated("\n--\n"))) ==
         Texts{"aa", "bb"});

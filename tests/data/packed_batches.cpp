@@ -310,6 +310,9 @@ TEST_CASE("a document that no sequence holds is named before the run begins, wit
             "--max-tokens 100 or more, or split the document");
   CHECK(refused(PackedBatches::open(*source, 2, {.max_tokens = 99, .groups = 1, .multiple = 16}))
             .find("have at most 96; give --max-tokens 112 or more") != std::string::npos);
+  CHECK(refused(PackedBatches::open(*source, 2, {.max_tokens = 100, .groups = 1, .multiple = 16}))
+            .find("have at most 96; give --max-tokens 112 or more") != std::string::npos);
+  CHECK(PackedBatches::open(*source, 2, {.max_tokens = 112, .groups = 1, .multiple = 16}).has_value());
   CHECK(PackedBatches::open(*source, 2, {.max_tokens = 100}).has_value());
   CHECK(refused(PackedBatches::open(*source, 2, {.max_tokens = 0})).find("at most 0 tokens") != std::string::npos);
 }

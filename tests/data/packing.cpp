@@ -173,6 +173,16 @@ TEST_CASE("the groups of a micro-batch have similar work, and all of a batch sim
   CHECK(times <= 1.1 * bounds);
 }
 
+TEST_CASE("the heaviest sequence of a micro-batch goes to the group that has done least") {
+  const auto packing = pack(Rows{70, 100, 80, 90}, {.max_tokens = 100, .groups = 2});
+  REQUIRE(packing.has_value());
+  REQUIRE(packing->microbatches() == 2);
+  CHECK(packing->sequence(0, 0).rows() == 100);
+  CHECK(packing->sequence(0, 1).rows() == 90);
+  CHECK(packing->sequence(1, 0).rows() == 70);
+  CHECK(packing->sequence(1, 1).rows() == 80);
+}
+
 TEST_CASE("limits that hold nothing, and documents that do not fit, are refused with what would hold them") {
   const auto message = [](const Rows& rows, const PackingOptions& options) { return refused(pack(rows, options)); };
   CHECK(message({5, 11, 3}, {.max_tokens = 10}) ==

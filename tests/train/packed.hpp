@@ -79,8 +79,7 @@ inline train::PackedSequence sequence_with(int ranks, std::int64_t unit, const s
   train::PackedSequence out;
   out.ranks = ranks;
   for (const std::int64_t sample : samples) out.add(sample, rows[static_cast<std::size_t>(sample)]);
-  if (const std::int64_t padding = round_up(out.rows(), unit) - out.rows(); padding > 0)
-    out.add(Document::padding, padding);
+  out.pad_to(unit);
   return out;
 }
 

@@ -45,6 +45,10 @@ struct PackedSequence {
   }
   /// A document behind the others.
   void add(std::int64_t sample, std::int64_t rows) { documents.push_back({this->rows(), rows, sample}); }
+  /// Padding behind the documents, to a multiple of rows: that of the ranks that share the sequence, for instance.
+  void pad_to(std::int64_t multiple) {
+    if (const std::int64_t rest = rows() % multiple; rest > 0) add(Document::padding, multiple - rest);
+  }
 
   friend bool operator==(const PackedSequence&, const PackedSequence&) = default;
 };
@@ -70,7 +74,7 @@ struct Packing {
     std::ranges::move(groups, std::back_inserter(sequences));
     begins.push_back(std::ssize(sequences));
   }
-  /// Rows of documents.
+  /// Rows of documents. Each has a target: the loss of the step is the mean over so many.
   [[nodiscard]] std::int64_t tokens() const { return sum(false); }
   /// Rows of none.
   [[nodiscard]] std::int64_t padding() const { return sum(true); }
@@ -284,8 +288,7 @@ inline Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOpt
     for (const std::size_t g : groups) {
       std::ranges::sort(bin->samples);
       for (const std::int64_t sample : bin->samples) sequences[g].add(sample, rows[static_cast<std::size_t>(sample)]);
-      if (const std::int64_t rest = bin->rows % options.multiple; rest > 0)
-        sequences[g].add(Document::padding, options.multiple - rest);
+      sequences[g].pad_to(options.multiple);
       done[g] += static_cast<double>(bin->work);
       ++bin;
     }

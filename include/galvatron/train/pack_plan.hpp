@@ -67,9 +67,7 @@ inline Packing packing_of(const flexsp::BatchPlan& plan, const flexsp::Problem& 
         sequence.add(sample->second, length);
         samples.erase(sample);
       }
-      const std::int64_t multiple = rows_multiple(spec, sequence.ranks);
-      if (const std::int64_t rest = sequence.rows() % multiple; rest > 0)
-        sequence.add(Document::padding, multiple - rest);
+      sequence.pad_to(rows_multiple(spec, sequence.ranks));
     }
     std::vector<PackedSequence> sequences;
     int next = 0;
