@@ -69,11 +69,11 @@ std::string text_of_length(std::int64_t bytes) {
 }
 
 void index_files(const Arguments& a, const std::vector<std::int64_t>& lengths, const fs::path& folder) {
-  const auto report = [&](const char* kind, const fs::path& path, const DocumentOptions& options) {
+  const auto report = [&](const char* kind, const fs::path& path, const train::DocumentOptions& options) {
     const std::vector<fs::path> paths{path};
     const auto bytes = static_cast<double>(fs::file_size(path));
     const double time = best_of(a.rounds, [&] {
-      const auto source = value_or_throw(DocumentSource::open(paths, options));
+      const auto source = value_or_throw(train::DocumentSource::open(paths, options));
       if (source.documents() > std::ssize(lengths)) throw Failure(ErrorKind::internal, "more documents than lengths");
     });
     std::printf("  %-16s %8.1f MB  %6.0f MB/s  %10.0f documents/s\n", kind, bytes / 1e6, bytes / 1e6 / time,
@@ -98,7 +98,7 @@ void index_files(const Arguments& a, const std::vector<std::int64_t>& lengths, c
   text.close();
   lines.close();
   tokens.close();
-  const DocumentOptions bytes{.vocabulary = 256, .seed = 1, .separator = "<|endoftext|>", .skip_empty = true};
+  const train::DocumentOptions bytes{.vocabulary = 256, .seed = 1, .separator = "<|endoftext|>", .skip_empty = true};
   report("text, separated", folder / "a.txt", bytes);
   report("JSON lines", folder / "a.jsonl", bytes);
   report(".bin, 16-bit", folder / "a.bin",
