@@ -374,8 +374,10 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
     refuse("--seq ", search.sequence, " is longer than the ", out.model.positions(), " positions of ", out.model.name,
            "; shorten it, or choose another model");
   const train::Data& data = check_data(out.model, search.sequence, a.pack);
-  if (a.pack)
+  if (a.pack) {
     if (const auto why = why_unpacked(out.model); !why.empty()) refuse("--pack: ", why);
+    value_or_throw(train::check_documents(*data.documents(), out.model, a.max_tokens));
+  }
 
   // Of this machine before anything is measured: enough to know the precision and whether anything fits at all.
   const bool profiles = profiles_first(a);

@@ -85,23 +85,36 @@ inline Packing packing_of(const flexsp::BatchPlan& plan, const flexsp::Problem& 
   return out;
 }
 
+/// Why documents are too long to train a model with; no error when none is.
+/// @param max_tokens  of a packed sequence; 0: any number
+/// Errors (usage): the document, and what would hold it.
+inline Result<void> check_documents(const DocumentSource& documents, const ModelSpec& model, std::int64_t max_tokens) {
+  const std::int64_t longest = documents.longest_document();
+  const std::int64_t rows = documents.length(longest) - 1;
+  if (rows > model.positions())
+    return usage_error(text_of(documents.place(longest), ": the document takes ", rows, " positions, and ", model.name,
+                               " has ", model.positions(), "; split it, or train a model with more"));
+  if (max_tokens > 0 && rows > max_tokens)
+    return usage_error(text_of(documents.place(longest), ": the document has ", rows + 1, " tokens, which take ", rows,
+                               " rows, and packed sequences have at most ", max_tokens, "; give --max-tokens ", rows,
+                               " or more, or split the document"));
+  return {};
+}
+
 /// The batches of a run of a packed plan. They read from `documents`, which outlives them.
 /// @param cluster  by whose prices groups are chosen; unused where they stay
 /// Errors (usage): those of PackedBatches::open, of group_problem() for groups of every batch; a document with more
 /// tokens than the model has positions.
 inline Result<std::unique_ptr<PackedBatches>> packed_batches(const DocumentSource& documents, const Plan& plan,
                                                              const ModelSpec& model, const Cluster* cluster) {
-  const std::int64_t longest = documents.length(documents.longest_document()) - 1;
-  if (longest > model.positions())
-    return usage_error(text_of(documents.place(documents.longest_document()), ": the document takes ", longest,
-                               " positions, and ", model.name, " has ", model.positions(), "; split it"));
+  if (auto fit = check_documents(documents, model, 0); !fit) return tl::unexpected<Error>(std::move(fit.error()));
   const PackingOptions fixed = packing_options(plan, model);
   auto out = PackedBatches::open(documents, plan.global_batch, fixed);
   if (!out || plan.embedding.groups == SequenceGroupKind::fixed) return out;
   if (cluster == nullptr) return usage_error("groups of every batch are chosen by the prices of a cluster: give one");
   auto problem = group_problem(plan, model, *cluster);
   if (!problem) return tl::unexpected<Error>(std::move(problem.error()));
-  if (longest > problem->longest())
+  if (const std::int64_t longest = documents.length(documents.longest_document()) - 1; longest > problem->longest())
     return usage_error(text_of(documents.place(documents.longest_document()), ": the document takes ", longest,
                                " rows, and groups of this plan hold at most ", problem->longest(), "; split it"));
   return std::make_unique<PackedBatches>(
