@@ -35,12 +35,13 @@
 #include <galvatron/profile/host.hpp>
 #include <galvatron/train/compiled.hpp>
 
-#include "../tests/comm/slow.hpp"
 #include "guarded.hpp"
+#include "in_turn.hpp"
 
 namespace {
 
 using namespace galvatron;
+using namespace galvatron::in_turn;
 
 struct Arguments {
   std::vector<std::string> data;
@@ -69,70 +70,6 @@ void options(CLI::App& app, Arguments& a) {
 }
 
 constexpr int ranks = 4;
-
-/// Lets runs go on in turn, a step of each after the other, and measures the steps.
-class Turns {
- public:
-  explicit Turns(std::size_t runs) : arrived_(runs), seconds_(runs) {}
-
-  /// A rank of a run is about to begin a step: the one before is over when all ranks are. Returns when it is its turn.
-  void begin(std::size_t run, std::int64_t step) {
-    std::unique_lock lock(mutex_);
-    if (step > 0 && ++arrived_[run] == ranks) over(run);
-    const std::int64_t turn = step * std::ssize(seconds_) + static_cast<std::int64_t>(run);
-    changed_.wait(lock, [&] { return turn_ >= turn || failed_; });
-    if (failed_) throw Failure(ErrorKind::machine, "another run has failed");
-  }
-  /// The last step of a run is over.
-  void end(std::size_t run) {
-    const std::lock_guard lock(mutex_);
-    over(run);
-  }
-  void fail() {
-    const std::lock_guard lock(mutex_);
-    failed_ = true;
-    changed_.notify_all();
-  }
-  /// Of each step of a run.
-  [[nodiscard]] const std::vector<double>& seconds(std::size_t run) const { return seconds_[run]; }
-
- private:
-  void over(std::size_t run) {
-    arrived_[run] = 0;
-    seconds_[run].push_back(steady_seconds() - began_);
-    began_ = steady_seconds();
-    ++turn_;
-    changed_.notify_all();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<int> arrived_;
-  std::vector<std::vector<double>> seconds_;
-  double began_ = steady_seconds();
-  std::int64_t turn_ = 0;
-  bool failed_ = false;
-};
-
-/// The samples of a run, which its ranks get when it is its turn.
-class InTurn final : public train::BatchSource {
- public:
-  InTurn(train::BatchSource& samples, Turns& turns, std::size_t run) : samples_(samples), turns_(turns), run_(run) {}
-  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
-              View<std::int32_t> out) override {
-    turns_.begin(run_, step);
-    samples_.inputs(step, first, samples, range, out);
-  }
-  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
-               View<std::int32_t> out) override {
-    samples_.targets(step, first, samples, range, out);
-  }
-
- private:
-  train::BatchSource& samples_;
-  Turns& turns_;
-  std::size_t run_;
-};
 
 struct Run {
   std::string name;
@@ -180,68 +117,31 @@ std::vector<Run> runs_of(const Arguments& a) {
   return out;
 }
 
-void train_one(const Arguments& a, const train::Data& data, Run& run, Turns& turns, std::size_t number) {
-  train::TrainOptions training{.steps = a.steps, .counts_loads = true};
-  training.learning_rate.steps = a.steps;
-  training.on_step = [&run](const train::StepReport& step) { run.steps.push_back(step); };
-  training.world.timeout = std::chrono::hours(1);
-  const auto batches = data.batches(run.plan.global_batch);
-  InTurn samples(*batches, turns, number);
-  train::detail::train_ranks<InstantiatedStrategies>(
-      run.plan, run.model, samples, training, [&](const auto& train_rank) {
-        comm::thread::run(
-            ranks,
-            [&](comm::thread::World& inner) {
-              comm::slow::World world(inner, {a.latency, a.bandwidth});
-              const train::PinnedRank pin(inner.rank(), ranks, 1);
-              train_rank(static_cast<comm::World&>(world), train::HostPlatform{1, &pin});
-            },
-            training.world);
-      });
-  turns.end(number);
-}
-
 void train_in_turn(const Arguments& a, std::vector<Run>& runs, Turns& turns) {
-  std::mutex mutex;
-  std::exception_ptr failed;
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < runs.size(); ++i)
-      threads.emplace_back([&, i] {
-        try {
-          const train::Data data =
-              value_or_throw(train::Data::open(std::vector<std::filesystem::path>(a.data.begin(), a.data.end()),
-                                               runs[i].model, {.sequence = a.sequence, .seed = 1}));
-          train_one(a, data, runs[i], turns, i);
-        } catch (...) {
-          const std::lock_guard lock(mutex);
-          if (failed == nullptr) failed = std::current_exception();
-          turns.fail();
-        }
-      });
-  }
-  if (failed != nullptr) std::rethrow_exception(failed);
+  train_all(runs.size(), turns, [&](std::size_t i) {
+    Run& run = runs[i];
+    const train::Data data =
+        value_or_throw(train::Data::open(std::vector<std::filesystem::path>(a.data.begin(), a.data.end()), run.model,
+                                         {.sequence = a.sequence, .seed = 1}));
+    train::TrainOptions training{.steps = a.steps, .counts_loads = true};
+    training.learning_rate.steps = a.steps;
+    training.on_step = [&run](const train::StepReport& step) { run.steps.push_back(step); };
+    in_turn::train_one(run.plan, run.model, *data.batches(run.plan.global_batch), training, {a.latency, a.bandwidth},
+                       turns, i);
+  });
 }
 
 /// This machine, with the link in all messages between its ranks.
 Cluster cluster_of(const Arguments& a, const ModelSpec& model) {
-  Cluster out = a.cluster.empty() ? value_or_throw(train::profile_host({.ranks = ranks,
-                                                                        .threads_per_rank = 1,
-                                                                        .precisions = {Precision::fp32},
-                                                                        .time_budget = {a.profile_seconds},
-                                                                        .models = {model},
-                                                                        .accepts_busy = true}))
-                                  : value_or_throw(load_cluster(a.cluster));
   const Link link{{a.latency}, a.bandwidth, a.bandwidth, a.bandwidth};
-  for (MessageTable& table : out.messages) {
-    std::vector<double> seconds = table.seconds.seconds();
-    for (std::size_t i = 0; i < seconds.size(); ++i)
-      seconds[i] += cost::detail::ring_seconds(link, table.kind, table.group,
-                                               static_cast<double>(table.seconds.axes()[0][i]), a.bandwidth);
-    table.seconds = LogGrid<1>(table.seconds.axes(), seconds);
-  }
-  out.inside_node = out.across_nodes = link;
-  return out;
+  if (!a.cluster.empty()) return with_link(value_or_throw(load_cluster(a.cluster)), link);
+  return with_link(value_or_throw(train::profile_host({.ranks = ranks,
+                                                       .threads_per_rank = 1,
+                                                       .precisions = {Precision::fp32},
+                                                       .time_budget = {a.profile_seconds},
+                                                       .models = {model},
+                                                       .accepts_busy = true})),
+                   link);
 }
 
 /// Choices of the rank that has most for its experts, over the mean: of a step, the mean of its layers.
@@ -259,11 +159,6 @@ double imbalance_of_ranks(const train::StepReport& step) {
   return sum;
 }
 
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
-  return values[values.size() / 2];
-}
-
 PlanCost predicted(const Run& run, const Cluster& cluster, double rate, double imbalance) {
   Plan plan = run.plan;
   plan.expert_imbalance = imbalance;
@@ -274,7 +169,7 @@ PlanCost predicted(const Run& run, const Cluster& cluster, double rate, double i
 int report(const Arguments& a) {
   std::vector<Run> runs = runs_of(a);
   const Cluster cluster = cluster_of(a, runs.front().model);
-  Turns turns(runs.size());
+  Turns turns(runs.size(), ranks);
   train_in_turn(a, runs, turns);
 
   const std::size_t warm = runs.front().steps.size() / 10;  // steps before those that count
