@@ -62,7 +62,10 @@ class HuggingFaceWeights {
   /// it comes upon a weight that is infinite or not a number.
   [[nodiscard]] runtime::ParameterSource weights() const {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
-      if (tensor.name == ParameterName::residual_gain) return std::ranges::fill(values, 0.0F);
+      if (tensor.name == ParameterName::residual_gain) {
+        std::ranges::fill(values, 0.0F);
+        return;
+      }
       const std::vector<Part>& parts = parts_.at({layer, tensor.name});
       const std::int64_t columns = parts.front().tensor.shape.columns;
       for (std::int64_t done = 0, width = 0; done < values.count; done += width) {
