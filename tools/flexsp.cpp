@@ -262,14 +262,15 @@ flexsp::Problem problem_of(const PlanInput& in, const Cluster& cluster, std::int
 }
 
 // A longest document that no group holds.
-[[noreturn]] void refuse_longest(const flexsp::Problem& problem, std::int64_t longest) {
+[[noreturn]] void refuse_longest(const flexsp::Problem& problem, std::int64_t longest, bool keeps_all) {
   const flexsp::GroupOption& widest =
       *std::ranges::max_element(problem.options, std::ranges::less(), &flexsp::GroupOption::capacity);
   const std::int64_t of_device = std::max<std::int64_t>(1, widest.capacity / widest.degree);
   throw Failure(ErrorKind::infeasible,
                 text_of("a document of ", longest, " tokens fits no group: one of ", widest.degree, " devices holds ",
                         widest.capacity, " tokens; ", (longest + of_device - 1) / of_device,
-                        " devices of this memory would hold it, or leave it out with --max-seq ", widest.capacity));
+                        " devices of this memory would hold it", keeps_all ? ", --recompute full makes room, " : "",
+                        " or leave it out with --max-seq ", widest.capacity));
 }
 
 std::string groups_text(const flexsp::Problem& problem, const flexsp::MicroBatch& microbatch) {
@@ -302,7 +303,8 @@ std::vector<int> places(const flexsp::Problem& problem, const flexsp::MicroBatch
   return *out;
 }
 
-ordered_json microbatch_json(const flexsp::Problem& problem, const flexsp::MicroBatch& microbatch) {
+// @param says_kind  how each group shares its documents, where there is a choice
+ordered_json microbatch_json(const flexsp::Problem& problem, const flexsp::MicroBatch& microbatch, bool says_kind) {
   const std::vector<int> first = places(problem, microbatch);
   ordered_json out;
   out["groups"] = ordered_json::array();
@@ -313,8 +315,7 @@ ordered_json microbatch_json(const flexsp::Problem& problem, const flexsp::Micro
     one["degree"] = option.degree;
     for (int rank = 0; rank < option.degree; ++rank) one["ranks"].push_back(first[g] + rank);
     one["sequences"] = group.lengths;
-    if (option.degree > 1) one["sequence_parallelism"] = name_of(option.sequence);
-    one["seconds"] = group.seconds;
+    if (says_kind) one["sequence"] = name_of(option.sequence);
     out["groups"].push_back(std::move(one));
   }
   out["seconds"] = microbatch.seconds;
@@ -380,7 +381,8 @@ void run_flexsp_plan(const Arguments& arguments, Common& common) {
   const std::span<const std::int64_t> used(kept.data(), static_cast<std::size_t>(in.batch * in.batches));
   const std::int64_t longest = *std::ranges::max_element(used);
   const flexsp::Problem problem = problem_of(in, cluster, longest, common);
-  if (longest > problem.longest()) refuse_longest(problem, longest);
+  if (longest > problem.longest())
+    refuse_longest(problem, longest, in.coefficients.empty() && in.recompute != RecomputeKind::full);
 
   ordered_json report;
   report["batches"] = ordered_json::array();
@@ -396,7 +398,7 @@ void run_flexsp_plan(const Arguments& arguments, Common& common) {
     ordered_json one;
     one["microbatches"] = ordered_json::array();
     for (const flexsp::MicroBatch& microbatch : plan->microbatches)
-      one["microbatches"].push_back(microbatch_json(problem, microbatch));
+      one["microbatches"].push_back(microbatch_json(problem, microbatch, in.coefficients.empty()));
     one["seconds"] = plan->seconds;
     one["homogeneous_seconds"] = homogeneous ? ordered_json(homogeneous->seconds) : ordered_json();
     one["bound_seconds"] = plan->bound;
