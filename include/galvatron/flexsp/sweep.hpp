@@ -88,7 +88,7 @@ class Sweep {
   /// Seconds that these sizes take at least: documents that fit only groups of some degree on need the device-seconds
   /// and the tokens of these groups. By bisection, as everything falls with the seconds.
   [[nodiscard]] double bound(const Sizes& sizes, double known) {
-    double low = instance_.least_fixed();
+    double low = instance_.least_seconds();
     double high = known;
     if (!may_end_within(sizes, high)) return known;
     while (high - low > 1e-6 * high) {
@@ -178,8 +178,9 @@ class Sweep {
     Assignment assignment(instance_, packing.bins, documents_, std::span(&target, 1));
     const bool yes = assignment(std::min(nodes, work_.left())) == Answer::yes;
     work_.take((nodes - assignment.nodes_left()) * static_cast<std::int64_t>(packing.bins.size()));
+    const double before = seconds_;
     if (yes) offer(packing);
-    return yes;
+    return seconds_ < before;
   }
 
   void open(const Sizes& sizes, Packing& out) const {
