@@ -28,6 +28,7 @@
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>
