@@ -245,8 +245,9 @@ flexsp::Problem problem_of(const PlanInput& in, const Cluster& cluster, std::int
     space.ulysses = in.sequence != SequenceKind::ring;
     space.ring = in.sequence != SequenceKind::ulysses;
     space.recompute = in.recompute;
-    return value_or_throw(flexsp::problem_of(model, cluster, chosen_precision(in.precision, cluster),
-                                             memory_to_plan_with(in.memory, cluster, common), longest, space));
+    const Bytes memory = in.memory.count > 0 ? memory_to_plan_with(in.memory, cluster, common) : cluster.device.memory;
+    return value_or_throw(
+        flexsp::problem_of(model, cluster, chosen_precision(in.precision, cluster), memory, longest, space));
   }
   const json file = value_or_throw(read_json_file(in.coefficients));
   const flexsp::Coefficients coefficients = value_or_throw(flexsp::coefficients_from_json(file, in.coefficients));

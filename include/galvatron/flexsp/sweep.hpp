@@ -12,6 +12,8 @@
 #include <vector>
 
 #include <galvatron/flexsp/assignment.hpp>
+#include <galvatron/flexsp/blaster.hpp>
+#include <galvatron/flexsp/bound.hpp>
 #include <galvatron/flexsp/packing.hpp>
 
 namespace galvatron::flexsp {
@@ -227,5 +229,35 @@ class Sweep {
   std::vector<double> area_;
   std::vector<std::int64_t> tokens_;
 };
+
+/// Seconds of a batch by what FlexSP published, with list scheduling over all group sizes for its MILP: the blaster's
+/// cut into M_min to M_min + 4 parts, each part's fastest micro-batch, the best number of parts. Infinity where none
+/// holds the documents.
+inline double swept_seconds(const Problem& problem, std::span<const std::int64_t> lengths) {
+  constexpr int further = 4;
+  const Instance whole(problem, lengths);
+  std::mt19937_64 random(1);
+  double best = Sweep::most_seconds;
+  const int least = Bound(whole).least_parts();
+  int last = least + further;
+  for (int parts = least; parts <= std::min(last, whole.documents()); ++parts) {
+    double total = 0;
+    std::size_t begin = 0;
+    for (const std::size_t end : blast(whole.lengths(), parts).ends) {
+      const Instance part(problem, whole.lengths().subspan(begin, end - begin));
+      Work work(std::numeric_limits<std::int64_t>::max());
+      Sweep sweep(part, work);
+      sweep(random, 0, 0);
+      total += sweep.seconds();
+      begin = end;
+    }
+    if (total >= Sweep::most_seconds) {
+      if (best >= Sweep::most_seconds) ++last;
+      continue;
+    }
+    best = std::min(best, total);
+  }
+  return best >= Sweep::most_seconds ? std::numeric_limits<double>::infinity() : best;
+}
 
 }  // namespace galvatron::flexsp
