@@ -304,7 +304,7 @@ class BatchSolver {
   }
   // Solves micro-batch m of the best candidate anew over all its group sizes.
   void sweep_part(int m, int attempts) {
-    constexpr std::int64_t nodes = 5'000'000;
+    const std::int64_t nodes = limits_.work / 40;
     constexpr int few = 64;
     Candidate& one = pool_.front();
     std::vector<int> documents;
