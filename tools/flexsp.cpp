@@ -89,7 +89,8 @@ ordered_json answer_micro_batch(const Case& one) {
   const flexsp::Problem problem = problem_of_case(one);
   const Lengths lengths = one.integers("lengths", 1, flexsp::longest_document);
   flexsp::Limits limits = flexsp::Limits::thorough();
-  limits.work *= 2;
+  limits.work *= 4;  // few documents: most are done long before
+  limits.attempts *= 4;
   const auto plan = flexsp::solve(problem, lengths, limits, 1);
   if (!plan) return {{"infeasible", true}};
   return {{"groups", groups_json(problem, plan->microbatches.front())}};
@@ -245,8 +246,9 @@ flexsp::Problem problem_of(const PlanInput& in, const Cluster& cluster, std::int
     space.ulysses = in.sequence != SequenceKind::ring;
     space.ring = in.sequence != SequenceKind::ulysses;
     space.recompute = in.recompute;
-    return value_or_throw(flexsp::problem_of(model, cluster, chosen_precision(in.precision, cluster),
-                                             memory_to_plan_with(in.memory, cluster, common), longest, space));
+    const Bytes memory = in.memory.count > 0 ? memory_to_plan_with(in.memory, cluster, common) : cluster.device.memory;
+    return value_or_throw(
+        flexsp::problem_of(model, cluster, chosen_precision(in.precision, cluster), memory, longest, space));
   }
   const json file = value_or_throw(read_json_file(in.coefficients));
   const flexsp::Coefficients coefficients = value_or_throw(flexsp::coefficients_from_json(file, in.coefficients));
@@ -262,14 +264,15 @@ flexsp::Problem problem_of(const PlanInput& in, const Cluster& cluster, std::int
 }
 
 // A longest document that no group holds.
-[[noreturn]] void refuse_longest(const flexsp::Problem& problem, std::int64_t longest) {
+[[noreturn]] void refuse_longest(const flexsp::Problem& problem, std::int64_t longest, bool keeps_all) {
   const flexsp::GroupOption& widest =
       *std::ranges::max_element(problem.options, std::ranges::less(), &flexsp::GroupOption::capacity);
   const std::int64_t of_device = std::max<std::int64_t>(1, widest.capacity / widest.degree);
   throw Failure(ErrorKind::infeasible,
                 text_of("a document of ", longest, " tokens fits no group: one of ", widest.degree, " devices holds ",
                         widest.capacity, " tokens; ", (longest + of_device - 1) / of_device,
-                        " devices of this memory would hold it, or leave it out with --max-seq ", widest.capacity));
+                        " devices of this memory would hold it", keeps_all ? ", --recompute full makes room, " : "",
+                        " or leave it out with --max-seq ", widest.capacity));
 }
 
 std::string groups_text(const flexsp::Problem& problem, const flexsp::MicroBatch& microbatch) {
@@ -302,7 +305,8 @@ std::vector<int> places(const flexsp::Problem& problem, const flexsp::MicroBatch
   return *out;
 }
 
-ordered_json microbatch_json(const flexsp::Problem& problem, const flexsp::MicroBatch& microbatch) {
+// @param says_kind  how each group shares its documents, where there is a choice
+ordered_json microbatch_json(const flexsp::Problem& problem, const flexsp::MicroBatch& microbatch, bool says_kind) {
   const std::vector<int> first = places(problem, microbatch);
   ordered_json out;
   out["groups"] = ordered_json::array();
@@ -313,8 +317,7 @@ ordered_json microbatch_json(const flexsp::Problem& problem, const flexsp::Micro
     one["degree"] = option.degree;
     for (int rank = 0; rank < option.degree; ++rank) one["ranks"].push_back(first[g] + rank);
     one["sequences"] = group.lengths;
-    if (option.degree > 1) one["sequence_parallelism"] = name_of(option.sequence);
-    one["seconds"] = group.seconds;
+    if (says_kind) one["sequence"] = name_of(option.sequence);
     out["groups"].push_back(std::move(one));
   }
   out["seconds"] = microbatch.seconds;
@@ -380,7 +383,8 @@ void run_flexsp_plan(const Arguments& arguments, Common& common) {
   const std::span<const std::int64_t> used(kept.data(), static_cast<std::size_t>(in.batch * in.batches));
   const std::int64_t longest = *std::ranges::max_element(used);
   const flexsp::Problem problem = problem_of(in, cluster, longest, common);
-  if (longest > problem.longest()) refuse_longest(problem, longest);
+  if (longest > problem.longest())
+    refuse_longest(problem, longest, in.coefficients.empty() && in.recompute != RecomputeKind::full);
 
   ordered_json report;
   report["batches"] = ordered_json::array();
@@ -396,7 +400,7 @@ void run_flexsp_plan(const Arguments& arguments, Common& common) {
     ordered_json one;
     one["microbatches"] = ordered_json::array();
     for (const flexsp::MicroBatch& microbatch : plan->microbatches)
-      one["microbatches"].push_back(microbatch_json(problem, microbatch));
+      one["microbatches"].push_back(microbatch_json(problem, microbatch, in.coefficients.empty()));
     one["seconds"] = plan->seconds;
     one["homogeneous_seconds"] = homogeneous ? ordered_json(homogeneous->seconds) : ordered_json();
     one["bound_seconds"] = plan->bound;

@@ -1,7 +1,9 @@
 // The coefficients of FlexSP's released solver: what a group takes by three fitted numbers and a bandwidth a degree.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -58,6 +60,7 @@ inline Problem problem_of(const Coefficients& c, int node_devices = 8, bool any 
   for (int d = 1; d <= c.devices; ++d) {
     const auto listed = std::ranges::find_if(c.all_to_all, [&](const auto& one) { return one.first >= d; });
     const bool exact = d == 1 || (listed != c.all_to_all.end() && listed->first == d);
+    if (!any && !std::has_single_bit(static_cast<unsigned>(d))) continue;
     if (!exact && (!any || listed == c.all_to_all.end())) continue;
     if (!exact && d > node_devices && d % node_devices != 0) continue;
     out.options.push_back(option_of(c, d, d == 1 ? 1 : listed->second));

@@ -57,6 +57,7 @@ class Repair {
   // One move or exchange out of the group that is the most above its target and can be helped.
   bool descend() {
     order_.clear();
+    work_.take(static_cast<std::int64_t>(packing_.bins.size()) / 2);
     for (std::size_t p = 0; p < packing_.bins.size(); ++p) {
       const Bin& bin = packing_.bins[p];
       if (is_late(bin)) order_.emplace_back(-above(bin, bin.finish), p);
@@ -83,6 +84,7 @@ class Repair {
     };
     for (std::size_t q = 0; q < packing_.bins.size(); ++q) {
       const Bin& to = packing_.bins[q];
+      work_.take(1);
       if (q == p || to.finish >= target(to)) continue;
       work_.take(static_cast<std::int64_t>(from.documents.size() * (1 + to.documents.size()) / 4 + 1));
       const double degree_to = instance_.degree(to.option);
@@ -124,6 +126,7 @@ class Repair {
   // A late group and some others, mostly of its micro-batch.
   void choose() {
     const std::vector<Bin>& bins = packing_.bins;
+    work_.take(static_cast<std::int64_t>(bins.size()) * 2);
     order_.clear();
     for (std::size_t p = 0; p < bins.size(); ++p)
       if (is_late(bins[p])) order_.emplace_back(0, p);

@@ -29,19 +29,29 @@ namespace galvatron::flexsp {
 
 /// What a solver may do: counts, so that a plan depends on its input and the seed alone.
 struct Limits {
-  std::int64_t work = 0;     ///< steps of inner loops, some nanoseconds each
-  int starts = 0;            ///< first-fit packings with random targets
-  int kept = 1;              ///< of all starts, those that local search works on
-  int attempts = 0;          ///< of local search, in a row, without success
-  bool sweep = false;        ///< solve single micro-batches over all their group sizes
-  int bound_ranges = 0;      ///< that the lower bound may split
-  int bound_iterations = 0;  ///< of its multipliers
+  std::int64_t work = 0;       ///< steps of inner loops, some nanoseconds each, for up to 512 documents
+  std::int64_t most_work = 0;  ///< work grows with the square of the documents, up to this
+  int starts = 0;              ///< first-fit packings with random targets
+  int kept = 1;                ///< of all starts, those that local search works on
+  int attempts = 0;            ///< of local search, in a row, without success
+  bool sweep = false;          ///< solve single micro-batches over all their group sizes
+  int bound_ranges = 0;        ///< that the lower bound may split
+  int bound_steps = 0;         ///< of its multipliers in each
+  std::int64_t bound_work = 0;
   std::uint64_t seed = 1;
 
+  [[nodiscard]] constexpr std::int64_t work_of(std::int64_t documents) const {
+    const std::int64_t times = (documents + 511) / 512;
+    return std::min(work * times * times, std::max(work, most_work));
+  }
   /// About 10 ms for 512 documents on 64 devices.
-  static constexpr Limits quick(std::uint64_t seed = 1) { return {1'500'000, 16, 1, 20, false, 60, 60, seed}; }
+  static constexpr Limits quick(std::uint64_t seed = 1) {
+    return {2'000'000, 150'000'000, 48, 1, 10, false, 60, 50, 4'000'000, seed};
+  }
   /// About a second.
-  static constexpr Limits thorough(std::uint64_t seed = 1) { return {300'000'000, 1000, 4, 60, true, 1000, 300, seed}; }
+  static constexpr Limits thorough(std::uint64_t seed = 1) {
+    return {200'000'000, 400'000'000, 1000, 4, 60, true, 1000, 300, 300'000'000, seed};
+  }
 };
 
 namespace detail {
@@ -54,7 +64,7 @@ class BatchSolver {
         bound_(instance),
         limits_(limits),
         wanted_(parts),
-        work_(limits.work),
+        work_(limits.work_of(instance.documents())),
         random_(limits.seed),
         powers_(has_powers_only(instance.problem())) {}
 
@@ -180,6 +190,7 @@ class BatchSolver {
     std::vector<int> free(targets.size(), instance_.devices());
     std::vector<int> left;
     Packing out;
+    work_.take(instance_.documents() * 4);
     FirstFit(instance_, targets, free, rule, work_)(documents, out, left);
     if (!left.empty() && !force(instance_, left, targets, out, work_)) return false;
     out.sort();
@@ -205,13 +216,13 @@ class BatchSolver {
     for (int m = 0; m < parts; ++m) {
       const Instance& part = instances[static_cast<std::size_t>(m)];
       Limits limits = limits_;
-      limits.work = work_.left();
       limits.kept = 1;
       limits.starts = 16;
       BatchSolver solver(part, limits, 1);
+      solver.work_ = work_;
       solver.start(1);
       if (can_sweep() && solver.found()) solver.sweep_part(0, 0);
-      work_.take(limits.work - solver.work_.left());
+      work_ = solver.work_;
       if (!solver.found()) return;
       for (Bin bin : solver.best().bins) {
         bin.part = m;
@@ -272,6 +283,7 @@ class BatchSolver {
     if (k >= 0) targets[static_cast<std::size_t>(k)] += amount;
     if (lowered <= instance_.least_seconds()) return;
     Packing packing = one.packing;
+    work_.take(static_cast<std::int64_t>(packing.bins.size()) * 16 + instance_.documents());  // the copy
     if (Repair(instance_, packing, targets, random_, work_)(limits_.attempts)) replace(one, std::move(packing));
   }
   void replace(Candidate& one, Packing packing) const {
@@ -292,7 +304,7 @@ class BatchSolver {
   }
   // Solves micro-batch m of the best candidate anew over all its group sizes.
   void sweep_part(int m, int attempts) {
-    constexpr std::int64_t nodes = 5'000'000;
+    const std::int64_t nodes = limits_.work / 40;
     constexpr int few = 64;
     Candidate& one = pool_.front();
     std::vector<int> documents;
@@ -393,20 +405,25 @@ inline Packing packing_of(const Instance& instance, const Problem& of_plan, cons
 inline std::optional<BatchPlan> solve(const Problem& problem, std::span<const std::int64_t> lengths,
                                       const Limits& limits = Limits::quick(), int microbatches = 0) {
   if (lengths.empty() || *std::ranges::max_element(lengths) > problem.longest()) return std::nullopt;
-  // Any degrees are no worse than powers of two alone, which are easier to search.
-  std::optional<BatchPlan> powers;
-  const Problem simpler = powers_of(problem);
-  if (simpler.options.size() < problem.options.size() && *std::ranges::max_element(lengths) <= simpler.longest())
-    powers = solve(simpler, lengths, limits, microbatches);
   const Instance instance(problem, lengths);
   detail::BatchSolver solver(instance, limits, microbatches);
-  if (powers) solver.offer(packing_of(instance, simpler, *powers), static_cast<int>(powers->microbatches.size()));
+  // Any degrees are no worse than powers of two alone, which are easier to search.
+  if (const Problem simpler = powers_of(problem); simpler.options.size() < problem.options.size()) {
+    const Instance powers(simpler, lengths);
+    detail::BatchSolver first(powers, limits, microbatches);
+    if (*std::ranges::max_element(lengths) <= simpler.longest()) first();
+    if (first.found()) {
+      const BatchPlan plan = plan_of(powers, first.best(), first.parts());
+      solver.offer(packing_of(instance, simpler, plan), static_cast<int>(plan.microbatches.size()));
+    }
+  }
   solver();
   if (!solver.found()) return std::nullopt;
   BatchPlan out = plan_of(instance, solver.best(), solver.parts());
-  out.bound = microbatches > 0
-                  ? std::min(out.seconds, solver.bound().simple(microbatches))
-                  : std::min(out.seconds, solver.bound()(out.seconds, limits.bound_ranges, limits.bound_iterations));
+  const Bound& bound = solver.bound();
+  out.bound = std::min(
+      out.seconds, microbatches > 0 ? bound.simple(microbatches)
+                                    : bound(out.seconds, limits.bound_ranges, limits.bound_steps, limits.bound_work));
   return out;
 }
 

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include <galvatron/flexsp/assignment.hpp>
+#include <galvatron/flexsp/blaster.hpp>
+#include <galvatron/flexsp/bound.hpp>
 #include <galvatron/flexsp/packing.hpp>
 
 namespace galvatron::flexsp {
@@ -88,7 +90,7 @@ class Sweep {
   /// Seconds that these sizes take at least: documents that fit only groups of some degree on need the device-seconds
   /// and the tokens of these groups. By bisection, as everything falls with the seconds.
   [[nodiscard]] double bound(const Sizes& sizes, double known) {
-    double low = instance_.least_fixed();
+    double low = instance_.least_seconds();
     double high = known;
     if (!may_end_within(sizes, high)) return known;
     while (high - low > 1e-6 * high) {
@@ -178,8 +180,9 @@ class Sweep {
     Assignment assignment(instance_, packing.bins, documents_, std::span(&target, 1));
     const bool yes = assignment(std::min(nodes, work_.left())) == Answer::yes;
     work_.take((nodes - assignment.nodes_left()) * static_cast<std::int64_t>(packing.bins.size()));
+    const double before = seconds_;
     if (yes) offer(packing);
-    return yes;
+    return seconds_ < before;
   }
 
   void open(const Sizes& sizes, Packing& out) const {
@@ -226,5 +229,35 @@ class Sweep {
   std::vector<double> area_;
   std::vector<std::int64_t> tokens_;
 };
+
+/// Seconds of a batch by what FlexSP published, with list scheduling over all group sizes for its MILP: the blaster's
+/// cut into M_min to M_min + 4 parts, each part's fastest micro-batch, the best number of parts. Infinity where none
+/// holds the documents.
+inline double swept_seconds(const Problem& problem, std::span<const std::int64_t> lengths) {
+  constexpr int further = 4;
+  const Instance whole(problem, lengths);
+  std::mt19937_64 random(1);
+  double best = Sweep::most_seconds;
+  const int least = Bound(whole).least_parts();
+  int last = least + further;
+  for (int parts = least; parts <= std::min(last, whole.documents()); ++parts) {
+    double total = 0;
+    std::size_t begin = 0;
+    for (const std::size_t end : blast(whole.lengths(), parts).ends) {
+      const Instance part(problem, whole.lengths().subspan(begin, end - begin));
+      Work work(std::numeric_limits<std::int64_t>::max());
+      Sweep sweep(part, work);
+      sweep(random, 0, 0);
+      total += sweep.seconds();
+      begin = end;
+    }
+    if (total >= Sweep::most_seconds) {
+      if (best >= Sweep::most_seconds) ++last;
+      continue;
+    }
+    best = std::min(best, total);
+  }
+  return best >= Sweep::most_seconds ? std::numeric_limits<double>::infinity() : best;
+}
 
 }  // namespace galvatron::flexsp
