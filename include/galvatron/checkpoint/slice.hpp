@@ -160,8 +160,11 @@ inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(cons
     for_each_written_slice(store, [&](const ParameterTensor& tensor, std::int64_t, const TensorSlice& slice) {
       for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment}) {
         const std::int64_t bytes = slice.count() * static_cast<std::int64_t>(sizeof(float));
-        out.push_back(
-            {name_text({store.layer, tensor.name, state, slice}), "F32", {slice.rows, slice.columns}, end, end + bytes});
+        out.push_back({name_text({store.layer, tensor.name, state, slice}),
+                       "F32",
+                       {slice.rows, slice.columns},
+                       end,
+                       end + bytes});
         end += bytes;
       }
     });
