@@ -23,23 +23,24 @@ void write_documents(const Folder& folder) {
   folder.write("documents.txt", text);
 }
 
-std::vector<json> lines_of(const std::string& text) {
+std::vector<json> metrics_of(const std::string& text) {
   std::vector<json> out;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) out.push_back(json::parse(line));
   return out;
 }
 
-const std::string data = "--model llama-tiny --data documents.txt --document-separator '\n\n' --precision fp32 ";
-const std::string automatic = "train --auto --pack --global-batch 16 --profile-seconds 0.05 --on-busy accept " + data;
+const std::string documents_of_text =
+    "--model llama-tiny --data documents.txt --document-separator '\n\n' --precision fp32 ";
+const std::string packs =
+    "train --auto --pack --global-batch 16 --profile-seconds 0.05 --on-busy accept " + documents_of_text;
 
 }  // namespace
 
 TEST_CASE("documents are packed, and trained as the same documents one by one") {
   const Folder folder;
   write_documents(folder);
-  const Ran ran =
-      folder.run(automatic + "--ranks 2 --steps 6 --save-plan p.json --metrics m.jsonl --tensorboard t --json");
+  const Ran ran = folder.run(packs + "--ranks 2 --steps 6 --save-plan p.json --metrics m.jsonl --tensorboard t --json");
   CAPTURE(ran.err);
   REQUIRE(ran.code == 0);
   const json report = ran.json();
@@ -49,7 +50,7 @@ TEST_CASE("documents are packed, and trained as the same documents one by one") 
   const json plan = json::parse(folder.read("p.json"));
   CHECK(plan.at("packed") == true);
   CHECK(plan.at("global_batch") == 16);
-  const auto lines = lines_of(folder.read("m.jsonl"));
+  const auto lines = metrics_of(folder.read("m.jsonl"));
   REQUIRE(lines.size() == 6);
   for (const json& line : lines) {
     CHECK(line.at("tokens").get<std::int64_t>() > 16);
@@ -59,9 +60,9 @@ TEST_CASE("documents are packed, and trained as the same documents one by one") 
     CHECK(line.at("waited_seconds").get<double>() >= 0);
   }
   // Whatever the ranks and the limit are, steps have the same documents.
-  const Ran one = folder.run(automatic + "--ranks 1 --max-tokens 400 --steps 6 --metrics one.jsonl --json");
+  const Ran one = folder.run(packs + "--ranks 1 --max-tokens 400 --steps 6 --metrics one.jsonl --json");
   REQUIRE(one.code == 0);
-  const auto others = lines_of(folder.read("one.jsonl"));
+  const auto others = metrics_of(folder.read("one.jsonl"));
   for (std::size_t i = 0; i < lines.size(); ++i) {
     CHECK(others[i].at("tokens") == lines[i].at("tokens"));
     CHECK(others[i].at("loss").get<double>() == doctest::Approx(lines[i].at("loss").get<double>()).epsilon(1e-4));
@@ -72,13 +73,13 @@ TEST_CASE("documents are packed, and trained as the same documents one by one") 
   const Ran resumed = folder.run(given + "--steps 6 --resume ck --metrics r.jsonl --json");
   CAPTURE(resumed.err);
   REQUIRE(resumed.code == 0);
-  CHECK(lines_of(folder.read("r.jsonl")).back().at("tokens") == lines.back().at("tokens"));
+  CHECK(metrics_of(folder.read("r.jsonl")).back().at("tokens") == lines.back().at("tokens"));
 }
 
 TEST_CASE("groups of every batch change, and a run repeats to the bit") {
   const Folder folder;
   write_documents(folder);
-  const std::string run = automatic + "--ranks 4 --steps 4 --sequence-groups per-batch --memory 24MiB ";
+  const std::string run = packs + "--ranks 4 --steps 4 --sequence-groups per-batch --memory 24MiB ";
   const Ran first = folder.run(run + "--save-plan p.json --save-cluster c.json --metrics a.jsonl --json");
   CAPTURE(first.err);
   REQUIRE(first.code == 0);
@@ -88,9 +89,9 @@ TEST_CASE("groups of every batch change, and a run repeats to the bit") {
   const std::string again = "train --plan p.json --data documents.txt --document-separator '\n\n' --steps 4 ";
   REQUIRE(folder.run(again + "--metrics b.jsonl").code == 0);
   REQUIRE(folder.run(again + "--late-plan static --metrics s.jsonl").code == 0);
-  const auto a = lines_of(folder.read("a.jsonl"));
-  const auto b = lines_of(folder.read("b.jsonl"));
-  const auto s = lines_of(folder.read("s.jsonl"));
+  const auto a = metrics_of(folder.read("a.jsonl"));
+  const auto b = metrics_of(folder.read("b.jsonl"));
+  const auto s = metrics_of(folder.read("s.jsonl"));
   std::set<std::string> groups;
   for (std::size_t i = 0; i < a.size(); ++i) {
     CHECK(a[i].at("loss") == b[i].at("loss"));
@@ -132,7 +133,7 @@ TEST_CASE("plans for documents of given lengths") {
 TEST_CASE("documents that cannot be packed are refused, each with what would help") {
   const Folder folder;
   write_documents(folder);
-  const std::string run = automatic + "--ranks 1 --steps 1 ";
+  const std::string run = packs + "--ranks 1 --steps 1 ";
   check_failure(folder.run(run + "--seq 64"), 2, "--max-tokens");
   check_failure(folder.run(run + "--max-tokens 20"), 2, "documents.txt");
   check_failure(folder.run("train --auto --model llama-tiny --global-batch 4 --steps 1 --data documents.txt "
