@@ -139,12 +139,11 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
 }
 
 std::string plan_summary(const Plan& plan, const std::string& cluster, const PlanCost& cost) {
-  std::string out =
-      text_of(plan.model, " on ", cluster, ": ", counted(plan.ranks(), "rank"), ", batch of ", plan.global_batch, " x ",
-              plan.sequence_length, " tokens, ", name_of(plan.precision), "\n") +
-      row("strategy", plan_words(plan)) +
-      row("iteration", format_seconds(cost.iteration), ", ", format_count(cost.samples_per_second), " samples/s, ",
-          format_count(cost.tokens_per_second), " tokens/s", mfu_text(cost.mfu));
+  std::string out = text_of(plan.model, " on ", cluster, ": ", counted(plan.ranks(), "rank"), ", ", batch_text(plan),
+                            ", ", name_of(plan.precision), "\n") +
+                    row("strategy", plan_words(plan)) +
+                    row("iteration", format_seconds(cost.iteration), ", ", format_count(cost.samples_per_second),
+                        " samples/s, ", format_count(cost.tokens_per_second), " tokens/s", mfu_text(cost.mfu));
   for (std::size_t i = 0; i < cost.stages.size(); ++i) {
     const PlanStageCost& stage = cost.stages[i];
     const auto [first, last] = std::pair(stage.stage.first_layer, stage.stage.last_layer);

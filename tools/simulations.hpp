@@ -32,7 +32,7 @@ struct Simulated {
     return static_cast<double>(plan.global_batch) / simulation.iteration.value;
   }
   [[nodiscard]] double tokens_per_second() const {
-    return samples_per_second() * static_cast<double>(plan.sequence_length);
+    return static_cast<double>(plan.sequences() * plan.sequence_length) / simulation.iteration.value;
   }
   /// 0 when the device's peak is unknown.
   [[nodiscard]] double mfu() const {

@@ -69,8 +69,8 @@ inline std::string overview(const Simulated& s, const Measured* measured) {
               "</h1>\n<p class=\"lead\">", escaped(plan_words(plan)), " &middot; ", counted(plan.ranks(), "rank"),
               " in ", counted(std::ssize(plan.stages), "stage"),
               plan.virtual_stages > 1 ? text_of(" of ", plan.virtual_stages, " chunks") : "", " &middot; ",
-              name_of(plan.precision), " &middot; batch of ", plan.global_batch, " &times; ", plan.sequence_length,
-              " tokens in ", plan.microbatches, plan.microbatches == 1 ? " micro-batch" : " micro-batches",
+              name_of(plan.precision), " &middot; ", batch_text(plan), " in ", plan.microbatches,
+              plan.microbatches == 1 ? " micro-batch" : " micro-batches",
               plan.stages.size() > 1 ? text_of(" &middot; schedule ", name_of(plan.schedule)) : "", "</p>\n");
   if (!s.fits())
     out += "<div class=\"banner\"><span class=\"bad\">This plan does not fit.</span> Its fullest device needs " +

@@ -220,10 +220,10 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   out.iteration =
       cost::iteration_seconds(cluster, plan.schedule, seconds, plan.microbatches, plan.stage_ranks(), chunks);
   out.samples_per_second = static_cast<double>(plan.global_batch) / out.iteration.value;
-  out.tokens_per_second = out.samples_per_second * static_cast<double>(plan.sequence_length);
+  out.tokens_per_second = static_cast<double>(plan.sequences() * plan.sequence_length) / out.iteration.value;
   const double peak = cluster.peak_flops(plan.precision) * ranks;
   if (peak > 0)
-    out.mfu = model_flops(model, plan.global_batch, plan.sequence_length).count / (out.iteration.value * peak);
+    out.mfu = model_flops(model, plan.sequences(), plan.sequence_length).count / (out.iteration.value * peak);
 
   const auto slowest = std::max_element(out.stages.begin(), out.stages.end(), [](const auto& a, const auto& b) {
     return a.seconds.forward + a.seconds.backward < b.seconds.forward + b.seconds.backward;

@@ -270,9 +270,8 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
   std::string out = detail::wrapped(
       plan.model + " on " + plan.cluster + ": " + std::to_string(plan.ranks()) + " ranks in " + std::to_string(stages) +
           (stages == 1 ? " stage" : " pipeline stages") + ", " + name_of(plan.precision) +
-          (plan.moments == Precision::fp32 ? "" : std::string(" with moments in ") + name_of(plan.moments)) +
-          ", batch of " + std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) +
-          " tokens in " + std::to_string(plan.microbatches) +
+          (plan.moments == Precision::fp32 ? "" : std::string(" with moments in ") + name_of(plan.moments)) + ", " +
+          batch_text(plan) + " in " + std::to_string(plan.microbatches) +
           (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +
           (stages > 1 ? ", schedule " + std::string(name_of(plan.schedule)) : "") + ".",
       0);

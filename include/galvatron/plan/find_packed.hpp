@@ -50,6 +50,14 @@ struct DocumentMeans {
   }
 };
 
+/// What is predicted, as a cost of the plan says it.
+inline void say_predicted(const Prediction& predicted, PlanCost& cost) {
+  cost.iteration = predicted.iteration;
+  cost.samples_per_second = predicted.samples_per_second;
+  cost.tokens_per_second = predicted.tokens_per_second;
+  cost.mfu = predicted.mfu;
+}
+
 /// Micro-batches of a step whose sequences are full but for a thirtieth.
 inline int microbatches_for(double rows, const Plan& plan) {
   const double room = static_cast<double>(plan.embedding.data) * static_cast<double>(plan.sequence_length);
@@ -121,6 +129,7 @@ Result<FoundPlan> find_packed_plan(const ModelSpec& model, const Cluster& cluste
   auto cost = detail::predict(plan, model, cluster, means);
   if (!cost) return tl::unexpected<Error>(std::move(cost.error()));
   plan.predicted.budget = budget;
+  detail::say_predicted(plan.predicted, *cost);
   found->cost = std::move(*cost);
   return found;
 }
@@ -237,6 +246,7 @@ inline Result<FoundPlan> find_group_plan(const ModelSpec& model, const Cluster& 
                         .budget = memory,
                         .stages = {{cost->peak(), {}, {}}},
                         .alternatives = {}};
+      detail::say_predicted(plan.predicted, *cost);
       out.feasible = true;
       out.reason.clear();
       out.plan = std::move(plan);

@@ -105,7 +105,15 @@ struct Plan {
   }
   /// Samples of one micro-batch over all data ranks.
   [[nodiscard]] std::int64_t microbatch() const { return packed ? embedding.data : global_batch / microbatches; }
+  /// Sequences of a step: samples, or of packed documents as many as time is predicted for.
+  [[nodiscard]] std::int64_t sequences() const { return packed ? microbatch() * microbatches : global_batch; }
 };
+
+/// A step in words: "batch of 8 x 512 tokens", "batch of 64 documents in sequences of 512 tokens".
+inline std::string batch_text(const Plan& plan) {
+  return "batch of " + std::to_string(plan.global_batch) + (plan.packed ? " documents in sequences of " : " x ") +
+         std::to_string(plan.sequence_length) + " tokens";
+}
 
 /// First and last layer of virtual stage `index`, 0 to P v - 1. With v virtual stages (the interleaved schedule) the
 /// layers are cut into P v chunks in their order (see first_layer_of_virtual_stage), and chunk c of stage s is virtual
