@@ -67,7 +67,7 @@ inline int microbatches_for(double rows, const Plan& plan) {
 /// Sets what is predicted of a packed plan, as if all documents had the rows that attention has on average.
 inline Result<PlanCost> predict(Plan& plan, const ModelSpec& model, const Cluster& cluster,
                                 const DocumentMeans& means) {
-  const auto bytes = cost_of(plan, model, cluster);
+  auto bytes = cost_of(plan, model, cluster);
   if (!bytes) return bytes;
   Plan equal = plan;
   equal.packed = false;
@@ -88,9 +88,12 @@ inline Result<PlanCost> predict(Plan& plan, const ModelSpec& model, const Cluste
                     .budget = {},
                     .stages = {},
                     .alternatives = {}};
-  for (std::size_t i = 0; i < bytes->stages.size(); ++i)
-    plan.predicted.stages.push_back(
-        {bytes->stages[i].peak(), cost->stages[i].seconds.forward, cost->stages[i].seconds.backward});
+  for (std::size_t i = 0; i < bytes->stages.size(); ++i) {
+    PlanStageCost& stage = bytes->stages[i];
+    stage.seconds = cost->stages[i].seconds;
+    plan.predicted.stages.push_back({stage.peak(), stage.seconds.forward, stage.seconds.backward});
+  }
+  cost->stages = std::move(bytes->stages);
   return cost;
 }
 
