@@ -49,6 +49,7 @@ struct AttentionShape {
   std::int64_t dkv_stride = 0;  ///< the same of k and of v; usually kv_stride
   std::int64_t lse_stride = 0;  ///< elements between the statistics of two heads; usually `queries`
   float score_factor = 1;       ///< of scores, beside head_dim^-1/2
+  bool is_document = false;     ///< one of many lengths, for each of which no kernel is chosen or compiled
   friend constexpr auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
   /// What scores are multiplied by.

@@ -21,6 +21,7 @@ void for_each_document(const Context<D>& context, const device::AttentionShape& 
   for (const Document& document : context.batch.documents) {
     device::AttentionShape own = shape;
     own.queries = own.keys = document.rows;
+    own.is_document = true;
     f(own, document.first);
   }
 }

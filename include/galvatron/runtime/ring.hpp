@@ -176,6 +176,7 @@ class RingAttention {
       Part part = whole;
       part.first_query = queries.begin;
       part.first_key = keys.begin;
+      part.shape.is_document = true;
       part.shape.queries = queries.end - queries.begin;
       part.shape.keys = keys.end - keys.begin;
       f(part);

@@ -112,7 +112,9 @@ class Gpu {
   void attention_forward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, View<T> o, View<float> lse,
                          const AttentionBias& bias = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data)) return;
+    if (bias.values.empty() && !shape.is_document &&
+        m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data))
+      return;
     cuda::attention_forward(m_, shape, q.data, k.data, v.data, o.data, lse.data, bias);
   }
   template <class T>
@@ -120,8 +122,9 @@ class Gpu {
                           In<T> d_o, View<T> dq, View<T> dk, View<T> dv, View<float> delta,
                           const AttentionBias& bias = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data, d_o.data,
-                                            dq.data, dk.data, dv.data))
+    if (bias.values.empty() && !shape.is_document &&
+        m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
+                     dv.data))
       return;
     cuda::attention_backward(m_, scratch_, shape, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
                              dv.data, delta.data, bias);
