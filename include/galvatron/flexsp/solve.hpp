@@ -322,7 +322,8 @@ class BatchSolver {
     Work work(work_.left() / (one.parts - m));
     const std::int64_t before = work.left();
     Sweep sweep(part, work, one.packing.seconds(instance_, one.parts)[static_cast<std::size_t>(m)]);
-    sweep(random_, attempts, part.documents() <= few ? nodes : 0);
+    const bool small = part.documents() <= few;
+    sweep(random_, attempts, small ? nodes : 0, small && attempts > 0 ? limits_.attempts / 8 : 0);
     work_.take(before - work.left());
     if (!sweep.found()) return;
     for (Bin bin : sweep.best().bins) {

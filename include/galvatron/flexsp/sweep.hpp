@@ -58,7 +58,8 @@ class Sweep {
   }
 
   /// @param attempts  of local search, in a row, without success  @param nodes  of branch and bound of a multiset
-  void operator()(std::mt19937_64& random, int attempts, std::int64_t nodes) {
+  /// @param shakes  random exchanges of documents, after each of which local search starts anew, for each multiset
+  void operator()(std::mt19937_64& random, int attempts, std::int64_t nodes, int shakes = 0) {
     const std::vector<Sizes> all = all_sizes(instance_, most_sizes);
     Packing packing;
     for (const Sizes& sizes : all) {
@@ -73,9 +74,16 @@ class Sweep {
     for (std::size_t k = 0; k < all.size() && work_.is_left(); ++k)
       if (const double least = bound(all[k], seconds_); least < seconds_) order.emplace_back(least, k);
     std::ranges::sort(order);
-    for (const auto& [least, k] : order)
-      if (least < seconds_ * nearly_one && work_.is_left() && schedule(all[k], most_seconds, packing))
-        improve(packing, random, attempts);
+    for (const auto& [least, k] : order) {
+      if (least >= seconds_ * nearly_one || !schedule(all[k], most_seconds, packing)) continue;
+      improve(packing, random, attempts);
+      for (int turn = 0; turn < shakes && least < seconds_ * nearly_one && work_.is_left(); ++turn) {
+        Packing shaken = packing;
+        shake(shaken, random);
+        improve(shaken, random, attempts);
+        if (shaken.total(instance_, 1) < packing.total(instance_, 1)) packing = std::move(shaken);
+      }
+    }
     for (const auto& [least, k] : order)
       while (least < seconds_ * nearly_one && work_.is_left() && assign(all[k], nodes)) {
       }
@@ -170,6 +178,22 @@ class Sweep {
       failures = yes ? 0 : failures + 1;
       offer(packing);
     }
+  }
+
+  // Exchanges some documents at random where memory allows, so that local search goes on elsewhere.
+  void shake(Packing& packing, std::mt19937_64& random) const {
+    std::vector<Bin>& bins = packing.bins;
+    for (std::size_t turn = 2 + random() % 4; turn > 0; --turn) {
+      Bin& a = bins[random() % bins.size()];
+      Bin& b = bins[random() % bins.size()];
+      if (&a == &b || a.documents.empty() || b.documents.empty()) continue;
+      const int i = take(instance_, a, random() % a.documents.size());
+      const int j = take(instance_, b, random() % b.documents.size());
+      const bool exchanges = has_room(instance_, a, j) && has_room(instance_, b, i);
+      put(instance_, a, exchanges ? j : i);
+      put(instance_, b, exchanges ? i : j);
+    }
+    packing.sort();
   }
 
   // Whether branch and bound found a faster micro-batch of these sizes.
