@@ -188,7 +188,7 @@ class BatchSolver {
   bool fit(std::span<const double> targets, const FitRule& rule) {
     std::vector<int> documents(static_cast<std::size_t>(instance_.documents()));
     std::iota(documents.begin(), documents.end(), 0);
-    std::vector<int> free(targets.size(), instance_.devices());
+    std::vector<FreeDevices> free(targets.size(), FreeDevices(instance_.problem(), powers_));
     std::vector<int> left;
     Packing out;
     work_.take(instance_.documents() * 4);
