@@ -23,11 +23,11 @@
 #include <galvatron/core/text.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/flexsp/baselines.hpp>
-#include <galvatron/flexsp/blaster.hpp>
 #include <galvatron/flexsp/coefficients.hpp>
 #include <galvatron/flexsp/lengths.hpp>
 #include <galvatron/flexsp/prices.hpp>
 #include <galvatron/flexsp/solve.hpp>
+#include <galvatron/flexsp/sweep.hpp>
 
 #include "guarded.hpp"
 
@@ -233,28 +233,6 @@ void print_table(const Arguments& a) {
 
 // ---- freedoms
 
-// The published cut into micro-batches, each part solved by itself, the best number of them.
-double cut_seconds(const flexsp::Problem& problem, Lengths lengths, const flexsp::Limits& limits) {
-  std::ranges::sort(lengths, std::ranges::greater());
-  const flexsp::Instance instance(problem, lengths);
-  const int least = flexsp::Bound(instance).least_parts();
-  double best = 1e300;
-  for (int parts = least; parts <= least + 4 || best == 1e300; ++parts) {
-    if (flexsp::Bound(instance).simple(parts) >= best) break;
-    const flexsp::Blast cut = flexsp::blast(lengths, parts);
-    double total = 0;
-    std::size_t begin = 0;
-    for (const std::size_t end : cut.ends) {
-      const auto part = std::span(lengths).subspan(begin, end - begin);
-      const auto plan = flexsp::solve(problem, part, limits, 1);
-      total += plan ? plan->seconds : 1e300;
-      begin = end;
-    }
-    best = std::min(best, total);
-  }
-  return best;
-}
-
 flexsp::Problem without_single_devices(flexsp::Problem problem) {
   std::erase_if(problem.options, [](const flexsp::GroupOption& option) { return option.degree == 1; });
   return problem;
@@ -262,7 +240,7 @@ flexsp::Problem without_single_devices(flexsp::Problem problem) {
 
 void print_freedoms(const Arguments& a) {
   std::printf(
-      "| prices | lengths | as published, d >= 2 | and d = 1 | and micro-batches solved together | and any degrees "
+      "| prices | lengths | sweep, d >= 2 | and d = 1 | and micro-batches solved together | and any degrees "
       "| and ring attention |\n|---|---|---|---|---|---|---|\n");
   struct Row {
     std::string name;
@@ -291,8 +269,8 @@ void print_freedoms(const Arguments& a) {
     for (const Corpus& corpus : corpora(a)) {
       double sums[5] = {};
       for (const Lengths& batch : batches_of(corpus, 192'000, std::max(1, a.batches / 3))) {
-        sums[0] += cut_seconds(without_single_devices(row.powers), batch, limits);
-        sums[1] += cut_seconds(row.powers, batch, limits);
+        sums[0] += flexsp::swept_seconds(without_single_devices(row.powers), batch);
+        sums[1] += flexsp::swept_seconds(row.powers, batch);
         sums[2] += planned(row.powers, batch, limits).seconds;
         sums[3] += planned(*row.any, batch, limits).seconds;
         if (row.ring) sums[4] += planned(*row.ring, batch, limits).seconds;

@@ -88,10 +88,15 @@ class Batches {
 ordered_json answer_micro_batch(const Case& one) {
   const flexsp::Problem problem = problem_of_case(one);
   const Lengths lengths = one.integers("lengths", 1, flexsp::longest_document);
-  flexsp::Limits limits = flexsp::Limits::thorough();
-  limits.work *= 4;  // few documents: most are done long before
-  limits.attempts *= 4;
-  const auto plan = flexsp::solve(problem, lengths, limits, 1);
+  // Of few documents the best of some seeds: where all sizes are proven, each takes milliseconds.
+  std::optional<flexsp::BatchPlan> plan;
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    flexsp::Limits limits = flexsp::Limits::thorough(seed);
+    limits.work *= 3;
+    if (seed > 1) limits.nodes = 0;  // branch and bound would be the same
+    auto one = flexsp::solve(problem, lengths, limits, 1);
+    if (one && (!plan || one->seconds < plan->seconds)) plan = std::move(one);
+  }
   if (!plan) return {{"infeasible", true}};
   return {{"groups", groups_json(problem, plan->microbatches.front())}};
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <galvatron/flexsp/instance.hpp>
+#include <galvatron/flexsp/placement.hpp>
 
 namespace galvatron::flexsp {
 
@@ -80,9 +81,9 @@ struct FitRule {
 /// can take the next one; O(n log n) but for new groups.
 class FirstFit {
  public:
-  /// @param targets  seconds of each micro-batch  @param free  devices of each micro-batch; is changed
-  FirstFit(const Instance& instance, std::span<const double> targets, std::vector<int>& free, const FitRule& rule,
-           Work& work)
+  /// @param targets  seconds of each micro-batch  @param free  of each micro-batch; is changed
+  FirstFit(const Instance& instance, std::span<const double> targets, std::vector<FreeDevices>& free,
+           const FitRule& rule, Work& work)
       : instance_(instance), targets_(targets), free_(free), rule_(rule), work_(work) {}
 
   /// @param documents  ascending numbers, so in descending order of tokens
@@ -100,7 +101,7 @@ class FirstFit {
       if (!able_.empty()) {
         to = able_.front();
       } else if (const auto [part, option] = choice(i); part >= 0) {
-        free_[static_cast<std::size_t>(part)] -= instance_.degree(option);
+        free_[static_cast<std::size_t>(part)].take(instance_.degree(option));
         to = out.bins.size();
         out.open(instance_, option, part);
         push(to);
@@ -150,8 +151,8 @@ class FirstFit {
     std::pair<int, int> best{-1, -1};
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t part = 0; part < targets_.size(); ++part)
-      for (int o = 0; o < static_cast<int>(instance_.options()) && instance_.degree(o) <= free_[part]; ++o) {
-        if (!instance_.fits(o, i, targets_[part])) continue;
+      for (int o = 0; o < static_cast<int>(instance_.options()); ++o) {
+        if (!free_[part].holds(instance_.degree(o)) || !instance_.fits(o, i, targets_[part])) continue;
         work_.take(1);
         // Where too little would be left for others, only if no larger group is free.
         const bool crowds = instance_.cost(o, i) > (targets_[part] - instance_.fixed(o)) * rule_.headroom;
@@ -167,7 +168,7 @@ class FirstFit {
 
   const Instance& instance_;
   std::span<const double> targets_;
-  std::vector<int>& free_;
+  std::vector<FreeDevices>& free_;
   FitRule rule_;
   Work& work_;
   std::span<const int> documents_;

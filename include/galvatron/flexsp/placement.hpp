@@ -67,4 +67,45 @@ inline std::optional<std::vector<int>> place(const Problem& problem, std::span<c
   return out;
 }
 
+/// Free devices of a micro-batch while groups are opened. Powers of two fit as long as there are enough; others need a
+/// node that has room, or whole nodes and the rest in another one.
+class FreeDevices {
+ public:
+  /// @param powers  all degrees are powers of two
+  FreeDevices(const Problem& problem, bool powers) : total_(problem.devices) {
+    if (powers) return;
+    node_ = std::max(1, std::min(problem.node_devices, problem.devices));
+    for (int first = 0; first < problem.devices; first += node_)
+      nodes_.push_back(std::min(node_, problem.devices - first));
+  }
+
+  [[nodiscard]] bool holds(int degree) const {
+    if (degree > total_) return false;
+    if (nodes_.empty()) return true;
+    const auto rest = degree % node_;
+    const auto whole = std::ranges::count(nodes_, node_);
+    if (degree / node_ > whole) return false;
+    // The rest may take a whole node that is left over.
+    return rest == 0 || degree / node_ < whole ||
+           std::ranges::any_of(nodes_, [&](int free) { return free >= rest && free < node_; });
+  }
+  /// Takes the devices of a group that it holds.
+  void take(int degree) {
+    total_ -= degree;
+    if (nodes_.empty()) return;
+    for (int whole = degree / node_; whole > 0; --whole) *std::ranges::find(nodes_, node_) = 0;
+    const int rest = degree % node_;
+    if (rest == 0) return;
+    auto best = nodes_.end();  // the fullest that has room
+    for (auto at = nodes_.begin(); at != nodes_.end(); ++at)
+      if (*at >= rest && (best == nodes_.end() || *at < *best)) best = at;
+    *best -= rest;
+  }
+
+ private:
+  int total_;
+  int node_ = 1;
+  std::vector<int> nodes_;  // free devices of each; empty: they do not matter
+};
+
 }  // namespace galvatron::flexsp

@@ -25,7 +25,12 @@ class Repair {
   /// @param targets  seconds of each micro-batch
   Repair(const Instance& instance, Packing& packing, std::span<const double> targets, std::mt19937_64& random,
          Work& work)
-      : instance_(instance), packing_(packing), targets_(targets), random_(random), work_(work) {}
+      : instance_(instance),
+        packing_(packing),
+        targets_(targets),
+        random_(random),
+        work_(work),
+        powers_(has_powers_only(instance.problem())) {}
 
   /// Whether no group ends after its target. @param attempts  to dissolve groups, in a row, without success
   bool operator()(int attempts) {
@@ -167,12 +172,19 @@ class Repair {
 
   bool pack_anew(double before) {
     std::vector<Bin>& bins = packing_.bins;
-    std::vector<int> free(targets_.size(), instance_.devices());
-    for (const Bin& bin : bins) free[static_cast<std::size_t>(bin.part)] -= instance_.degree(bin.option);
+    std::vector<FreeDevices> free(targets_.size(), FreeDevices(instance_.problem(), powers_));
     double dissolved = 0;
-    for (const std::size_t p : chosen_) {
-      free[static_cast<std::size_t>(bins[p].part)] += instance_.degree(bins[p].option);
-      if (is_late(bins[p])) dissolved += above(bins[p], bins[p].finish);
+    std::vector<std::pair<int, std::size_t>> stay;  // degree and group
+    for (std::size_t p = 0; p < bins.size(); ++p)
+      if (std::ranges::find(chosen_, p) == chosen_.end())
+        stay.emplace_back(instance_.degree(bins[p].option), p);
+      else if (is_late(bins[p]))
+        dissolved += above(bins[p], bins[p].finish);
+    if (!powers_) std::ranges::sort(stay, std::ranges::greater());  // as they are placed
+    for (const auto& [degree, p] : stay) {
+      FreeDevices& own = free[static_cast<std::size_t>(bins[p].part)];
+      if (!own.holds(degree)) return false;
+      own.take(degree);
     }
     Packing packed;
     std::vector<int> left;
@@ -197,6 +209,7 @@ class Repair {
   std::span<const double> targets_;
   std::mt19937_64& random_;
   Work& work_;
+  bool powers_;
   std::vector<std::pair<double, std::size_t>> order_;
   std::vector<std::size_t> chosen_;  // groups to dissolve
   std::vector<int> documents_;       // theirs

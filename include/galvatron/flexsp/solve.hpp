@@ -39,6 +39,7 @@ struct Limits {
   int bound_steps = 0;         ///< of its multipliers in each
   std::int64_t bound_work = 0;
   std::uint64_t seed = 1;
+  std::int64_t nodes = 0;  ///< of branch and bound over a micro-batch of few documents and given sizes
 
   [[nodiscard]] constexpr std::int64_t work_of(std::int64_t documents) const {
     const std::int64_t times = (documents + 511) / 512;
@@ -46,11 +47,11 @@ struct Limits {
   }
   /// About 10 ms for 512 documents on 64 devices.
   static constexpr Limits quick(std::uint64_t seed = 1) {
-    return {2'000'000, 150'000'000, 48, 1, 10, false, 60, 50, 4'000'000, seed};
+    return {2'000'000, 150'000'000, 48, 1, 10, false, 60, 50, 4'000'000, seed, 0};
   }
   /// About a second.
   static constexpr Limits thorough(std::uint64_t seed = 1) {
-    return {200'000'000, 400'000'000, 1000, 4, 60, true, 1000, 300, 300'000'000, seed};
+    return {200'000'000, 400'000'000, 1000, 4, 60, true, 1000, 300, 300'000'000, seed, 5'000'000};
   }
 };
 
@@ -187,7 +188,7 @@ class BatchSolver {
   bool fit(std::span<const double> targets, const FitRule& rule) {
     std::vector<int> documents(static_cast<std::size_t>(instance_.documents()));
     std::iota(documents.begin(), documents.end(), 0);
-    std::vector<int> free(targets.size(), instance_.devices());
+    std::vector<FreeDevices> free(targets.size(), FreeDevices(instance_.problem(), powers_));
     std::vector<int> left;
     Packing out;
     work_.take(instance_.documents() * 4);
@@ -304,7 +305,6 @@ class BatchSolver {
   }
   // Solves micro-batch m of the best candidate anew over all its group sizes.
   void sweep_part(int m, int attempts) {
-    const std::int64_t nodes = limits_.work / 40;
     constexpr int few = 64;
     Candidate& one = pool_.front();
     std::vector<int> documents;
@@ -322,7 +322,8 @@ class BatchSolver {
     Work work(work_.left() / (one.parts - m));
     const std::int64_t before = work.left();
     Sweep sweep(part, work, one.packing.seconds(instance_, one.parts)[static_cast<std::size_t>(m)]);
-    sweep(random_, attempts, part.documents() <= few ? nodes : 0);
+    const bool small = part.documents() <= few;
+    sweep(random_, attempts, small ? limits_.nodes : 0, small && attempts > 0 ? limits_.attempts / 8 : 0);
     work_.take(before - work.left());
     if (!sweep.found()) return;
     for (Bin bin : sweep.best().bins) {

@@ -48,6 +48,7 @@ inline std::vector<Sizes> all_sizes(const Instance& instance, std::size_t most) 
 ///     every multiset of sizes       list scheduling, stopped at the best so far
 ///     of these, bound < best        by ascending bound: local search, some groups at a time by branch and bound
 ///     of these, bound < best        branch and bound of the whole
+///     of these, not proven          local search anew after random exchanges
 class Sweep {
  public:
   /// @param known  seconds of a micro-batch that is known: only faster ones are looked for
@@ -58,7 +59,8 @@ class Sweep {
   }
 
   /// @param attempts  of local search, in a row, without success  @param nodes  of branch and bound of a multiset
-  void operator()(std::mt19937_64& random, int attempts, std::int64_t nodes) {
+  /// @param shakes  random exchanges of documents, after each of which local search starts anew, for each multiset
+  void operator()(std::mt19937_64& random, int attempts, std::int64_t nodes, int shakes = 0) {
     const std::vector<Sizes> all = all_sizes(instance_, most_sizes);
     Packing packing;
     for (const Sizes& sizes : all) {
@@ -73,11 +75,23 @@ class Sweep {
     for (std::size_t k = 0; k < all.size() && work_.is_left(); ++k)
       if (const double least = bound(all[k], seconds_); least < seconds_) order.emplace_back(least, k);
     std::ranges::sort(order);
-    for (const auto& [least, k] : order)
-      if (least < seconds_ * nearly_one && work_.is_left() && schedule(all[k], most_seconds, packing))
-        improve(packing, random, attempts);
-    for (const auto& [least, k] : order)
-      while (least < seconds_ * nearly_one && work_.is_left() && assign(all[k], nodes)) {
+    const auto is_open = [&](double least) { return least < seconds_ * nearly_one && work_.is_left(); };
+    std::vector<Packing> packings(order.size());
+    for (std::size_t at = 0; at < order.size(); ++at)
+      if (is_open(order[at].first) && schedule(all[order[at].second], most_seconds, packings[at]))
+        improve(packings[at], random, attempts);
+    for (auto& [least, k] : order) {
+      Answer answer = Answer::yes;
+      while (nodes > 0 && is_open(least) && answer == Answer::yes) answer = assign(all[k], nodes);
+      if (answer == Answer::no) least = most_seconds;
+    }
+    for (std::size_t at = 0; at < order.size(); ++at)
+      for (int turn = 0; turn < shakes && is_open(order[at].first); ++turn) {
+        Packing shaken = packings[at];
+        if (shaken.bins.size() < 2) break;
+        shake(shaken, random);
+        improve(shaken, random, attempts);
+        if (shaken.total(instance_, 1) < packings[at].total(instance_, 1)) packings[at] = std::move(shaken);
       }
   }
 
@@ -172,17 +186,33 @@ class Sweep {
     }
   }
 
-  // Whether branch and bound found a faster micro-batch of these sizes.
-  bool assign(const Sizes& sizes, std::int64_t nodes) {
+  // Exchanges some documents at random where memory allows, so that local search goes on elsewhere.
+  void shake(Packing& packing, std::mt19937_64& random) const {
+    std::vector<Bin>& bins = packing.bins;
+    for (std::size_t turn = 2 + random() % 4; turn > 0; --turn) {
+      Bin& a = bins[random() % bins.size()];
+      Bin& b = bins[random() % bins.size()];
+      if (&a == &b || a.documents.empty() || b.documents.empty()) continue;
+      const int i = take(instance_, a, random() % a.documents.size());
+      const int j = take(instance_, b, random() % b.documents.size());
+      const bool exchanges = has_room(instance_, a, j) && has_room(instance_, b, i);
+      put(instance_, a, exchanges ? j : i);
+      put(instance_, b, exchanges ? i : j);
+    }
+    packing.sort();
+  }
+
+  // yes: branch and bound found a faster micro-batch of these sizes; no: there is none.
+  Answer assign(const Sizes& sizes, std::int64_t nodes) {
     Packing packing;
     open(sizes, packing);
     const double target = seconds_ * nearly_one;
     Assignment assignment(instance_, packing.bins, documents_, std::span(&target, 1));
-    const bool yes = assignment(std::min(nodes, work_.left())) == Answer::yes;
+    const Answer answer = assignment(std::min(nodes, work_.left()));
     work_.take((nodes - assignment.nodes_left()) * static_cast<std::int64_t>(packing.bins.size()));
     const double before = seconds_;
-    if (yes) offer(packing);
-    return seconds_ < before;
+    if (answer == Answer::yes) offer(packing);
+    return answer == Answer::yes && seconds_ >= before ? Answer::no : answer;
   }
 
   void open(const Sizes& sizes, Packing& out) const {
