@@ -372,7 +372,9 @@ TEST_CASE("by nodes, tokens cross between nodes once, rows of experts stay in a 
   for (const int etp : {1, 2}) {
     const cost::Batch batch{.microbatch = 128, .sequence = tokens, .precision = Precision::bf16};
     StrategySpec spec{.data = 128, .expert = 64 / etp, .expert_tensor = etp == 1 ? 0 : etp, .expert_nodes = 8};
-    const auto sent = static_cast<std::int64_t>(program::nodes_of_token(layer, 8) * tokens);
+    // Of the rank that has most, at the stated imbalance.
+    const auto sent = static_cast<std::int64_t>(program::nodes_of_token(layer, 8) * tokens * batch.expert_imbalance);
+    const auto rows = static_cast<std::int64_t>(static_cast<double>(tokens * k * etp) * batch.expert_imbalance);
     const std::int64_t row = layer.hidden * 2;
     std::int64_t between = 0, within = 0;
     const op::WorkList messages = cost::expert_messages(layer, spec, batch);
@@ -383,8 +385,8 @@ TEST_CASE("by nodes, tokens cross between nodes once, rows of experts stay in a 
       (work.stride == 8 ? between : within) += work.m * work.times;
     }
     // Tokens with choices and weights, and back their sums; in backward also the gradients of weights.
-    CHECK(std::abs(between - sent * (4 * row + (2 + 2 + 1) * k * 4)) < 4 * 8);
-    CHECK(within == tokens * k * etp * (4 * row + 2 * 4));
+    CHECK(std::abs(between - (sent + 1) * (4 * row + (2 + 2 + 1) * k * 4)) < 4 * 8);
+    CHECK(std::abs(within - (rows + 1) * (4 * row + 2 * 4)) < 6 * 8 * row);
     StrategySpec direct = spec;
     direct.expert_nodes = 1;
     CHECK(cost::time_of(messages, Precision::bf16, cluster) <

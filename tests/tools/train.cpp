@@ -77,17 +77,17 @@ TEST_CASE("compressed dispatch is planned, trained and told by --auto, and its g
   const Folder folder;
   folder.write_text();
   const std::string base =
-      "train --auto --model moe-tiny --data text.txt --steps 3 --global-batch 4 --seq 16 --ranks 2 --precision fp32 "
+      "train --auto --model moe-tiny --data text.txt --global-batch 4 --seq 16 --ranks 2 --precision fp32 "
       "--cluster c.json --space dp,ep=2 ";
   REQUIRE(folder.run("profile --ranks 2 --seconds 0.02 --on-busy accept --precision fp32 --out c.json").code == 0);
-  const Ran plain = folder.run(base + "--json");
+  const Ran plain = folder.run(base + "--steps 3 --json");
   CAPTURE(plain.err);
   REQUIRE(plain.code == 0);
   CHECK(plain.json().at("dispatch_bytes").get<double>() > 0);
   CHECK(!plain.json().contains("lsh_rate"));
   const std::string lsh = base + "--expert-dispatch lsh --lsh-hashes 2 --lsh-width 2 --lsh-most-rate 1 ";
   const Ran ran = folder.run(
-      lsh + "--lsh-residual scaled --metrics m.jsonl --report r.html --tensorboard t --checkpoint ck --json");
+      lsh + "--lsh-residual scaled --steps 3 --metrics m.jsonl --report r.html --tensorboard t --checkpoint ck --json");
   CAPTURE(ran.err);
   REQUIRE(ran.code == 0);
   const json report = ran.json();
@@ -119,21 +119,21 @@ TEST_CASE("compressed dispatch is planned, trained and told by --auto, and its g
   const Ran exported = folder.run("export ck --to huggingface --out hf --json");
   CAPTURE(exported.err);
   REQUIRE(exported.code == 0);
-  CHECK(folder.run(base + "--init-from hf").code == 0);
-  CHECK(folder.run(lsh + "--lsh-residual scaled --init-from hf").code == 0);
-  const std::string resume = " --steps 4 --resume ck";
+  CHECK(folder.run(base + "--steps 3 --init-from hf").code == 0);
+  CHECK(folder.run(lsh + "--lsh-residual scaled --steps 3 --init-from hf").code == 0);
+  const std::string resume = "--steps 4 --resume ck";
   check_failure(folder.run(base + resume), 2, "residual_gain");
-  CHECK(folder.run(lsh + "--lsh-residual scaled" + resume).code == 0);
+  CHECK(folder.run(lsh + "--lsh-residual scaled " + resume).code == 0);
 
   for (const std::string& bad : {"--lsh-hashes 0", "--lsh-hashes 65", "--lsh-hashes x", "--lsh-width 0",
                                  "--lsh-width 4097", "--lsh-residual maybe", "--lsh-rate 0", "--lsh-rate 1.5",
                                  "--lsh-rate nan", "--lsh-most-rate 0", "--lsh-most-rate -1", "--lsh-most-rate 2"}) {
     CAPTURE(bad);
-    check_failure(folder.run(base + "--expert-dispatch lsh " + bad), 2, bad.substr(0, bad.find(' ')));
+    check_failure(folder.run(base + "--steps 3 --expert-dispatch lsh " + bad), 2, bad.substr(0, bad.find(' ')));
   }
-  check_failure(folder.run(base + "--expert-dispatch mean"), 2, "plain|lsh");
-  check_failure(folder.run(base + "--lsh-rate 0.5"), 2, "--expert-dispatch lsh");
-  check_failure(folder.run(base + "--expert-dispatch plain --lsh-width 2"), 2, "choose lsh");
+  check_failure(folder.run(base + "--steps 3 --expert-dispatch mean"), 2, "plain|lsh");
+  check_failure(folder.run(base + "--steps 3 --lsh-rate 0.5"), 2, "--expert-dispatch lsh");
+  check_failure(folder.run(base + "--steps 3 --expert-dispatch plain --lsh-width 2"), 2, "choose lsh");
 }
 
 TEST_CASE("profile, plan and train go together, and --auto does all three") {

@@ -100,11 +100,11 @@ inline int check_expert_degrees(const ModelSpec& model) {
   for (const int stages : {1, 2})
     for (const int tensor : {1, 2, 4})
       for (const int context : {1, 2})
-        for (const SequenceKind sequence : sequence_kinds)
+        for (const SequenceKind split : sequence_kinds)
           for (int expert = 1; expert <= 8; expert *= 2)
             for (int etp = 1; etp <= 4; etp *= 2) {
               StrategySpec spec{.tensor = tensor,
-                                .sequence = sequence,
+                                .sequence = split,
                                 .context = context,
                                 .data = 8 / stages / tensor / context,
                                 .zero = plans % 4,

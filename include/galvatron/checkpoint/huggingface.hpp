@@ -30,6 +30,7 @@
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/plan/plan.hpp>
 #include <galvatron/runtime/layer.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
@@ -41,8 +42,10 @@ class HuggingFaceWeights {
   /// Opens model.safetensors, or the files that model.safetensors.index.json lists, of a folder; or one such file. The
   /// config.json beside it, if any, has to describe `model`: shapes alone do not tell heads, rotary positions, epsilon
   /// or activation. Errors (usage): a missing or damaged file; a config.json of another model, or one that load_model()
-  /// refuses; a tensor that is missing, that does not fit, or that has no place in the model.
-  static Result<HuggingFaceWeights> open(const std::filesystem::path& path, const ModelSpec& model) {
+  /// refuses; a tensor that is missing, that does not fit, or that has no place in the model. Gains of the experts'
+  /// residuals, which no file has, begin with 0.
+  static Result<HuggingFaceWeights> open(const std::filesystem::path& path, const ModelSpec& with_gains) {
+    const ModelSpec model = with_dispatch(with_gains, {});
     const auto family = huggingface_family(model);
     if (!family) return tl::unexpected<Error>(family.error());
     if (auto same = check_config(path, model); !same) return tl::unexpected<Error>(std::move(same.error()));
@@ -59,6 +62,10 @@ class HuggingFaceWeights {
   /// it comes upon a weight that is infinite or not a number.
   [[nodiscard]] runtime::ParameterSource weights() const {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+      if (tensor.name == ParameterName::residual_gain) {
+        std::ranges::fill(values, 0.0F);
+        return;
+      }
       const std::vector<Part>& parts = parts_.at({layer, tensor.name});
       const std::int64_t columns = parts.front().tensor.shape.columns;
       for (std::int64_t done = 0, width = 0; done < values.count; done += width) {

@@ -98,7 +98,8 @@ struct CosineAndSine {
 /// test has all angles).
 inline CosineAndSine normal_direction(std::uint32_t word) {
   const double angle = 6.28318530717958648F * uniform_of(word);
-  const auto quarter = static_cast<std::int32_t>(angle * 0x1.45F306DC9C883p-1 + 0.5);  // the nearest, 0 .. 4
+  const double above = angle * 0x1.45F306DC9C883p-1 + 0.5;
+  const auto quarter = static_cast<std::int32_t>(above);  // the nearest, 0 .. 4
   const double x = angle - quarter * 0x1.921FB54442D18p0;
   const double x2 = x * x;
   const double x4 = x2 * x2;

@@ -289,9 +289,9 @@ class ExpertCounts {
   // By nodes: tokens go to relays with their choices and weights, and sums of them come back.
 
   [[nodiscard]] constexpr bool relays() const { return nodes_.count > 1; }
-  [[nodiscard]] constexpr std::int64_t token_bytes() const { return nodes_.sent * s_.h * s_.e; }
+  [[nodiscard]] constexpr std::int64_t token_bytes() const { return nodes_.tokens * s_.h * s_.e; }
   /// Of numbers or weights of the choices of tokens that a rank sends.
-  [[nodiscard]] constexpr std::int64_t choice_bytes() const { return nodes_.sent * s_.layer.active_experts * 4; }
+  [[nodiscard]] constexpr std::int64_t choice_bytes() const { return nodes_.tokens * s_.layer.active_experts * 4; }
   constexpr void to_relays(op::WorkList& out) const {
     out.push(compute(op::Kind::copy, token_bytes()));
     push_times(out, compute(op::Kind::copy, choice_bytes()), 2);

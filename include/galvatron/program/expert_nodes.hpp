@@ -46,8 +46,10 @@ constexpr double nodes_of_token(const LayerSpec& layer, std::int64_t nodes) {
              found(top * experts / groups, own * experts / groups);
     return static_cast<double>(nodes) * sum;
   }
-  if (top < groups && nodes % groups == 0)
-    return static_cast<double>(top * nodes / groups) * found(top * experts / groups, experts / nodes);
+  if (top < groups && nodes % groups == 0) {
+    const std::int64_t of_groups = nodes / groups * top;
+    return static_cast<double>(of_groups) * found(top * experts / groups, experts / nodes);
+  }
   return static_cast<double>(nodes) * found(experts, experts / nodes);
 }
 
@@ -56,7 +58,6 @@ struct ExchangeNodes {
   std::int64_t count = 1;   ///< 1: tokens go to the ranks of their experts directly
   std::int64_t tokens = 0;  ///< that a rank can send to all nodes, and that its memory as a relay is for
   std::int64_t rows = 0;    ///< of experts, that its memory as a relay is for
-  std::int64_t sent = 0;    ///< tokens that a rank sends to all nodes in the mean
 };
 
 /// @param tokens     of a rank
@@ -74,8 +75,7 @@ constexpr ExchangeNodes exchange_nodes(const LayerSpec& layer, const StrategySpe
   const double sent = static_cast<double>(tokens) * nodes_of_token(layer, nodes);
   return {.count = nodes,
           .tokens = stated(sent, tokens * nodes),
-          .rows = stated(static_cast<double>(tokens * k), tokens * nodes * (k < here ? k : here)),
-          .sent = static_cast<std::int64_t>(sent)};
+          .rows = stated(static_cast<double>(tokens * k), tokens * nodes * (k < here ? k : here))};
 }
 
 }  // namespace galvatron::program

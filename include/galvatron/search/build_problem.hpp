@@ -291,7 +291,7 @@ struct Cases {
 /// all, and hardly any plan has them), and if there are still too many, some of the numbers of micro-batches.
 template <class Executor>
 Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options, Executor& executor) {
-  Cases out;
+  Cases result;
   const auto allowed = [&](ScheduleKind kind) {
     return std::find(options.schedules.begin(), options.schedules.end(), kind) != options.schedules.end();
   };
@@ -347,7 +347,7 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
     executor.each(degrees.size(), [&](std::size_t i) { keep_fit(i, false); });
     const std::size_t each = choices() / counts.size();
     const std::size_t wanted = std::max(tuning::few, most / std::max<std::size_t>(1, each));
-    out.narrowed = counts.size() > wanted;
+    result.narrowed = counts.size() > wanted;
     counts = some_of(counts, wanted);
   }
   // Moves are priced for pairs of layouts: where degrees are very many, those that are powers of two stay.
@@ -365,9 +365,9 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
     const auto is_power = [](int degree) { return (degree & (degree - 1)) == 0; };
     for (std::vector<StrategySpec>& of_stage : specs)
       std::erase_if(of_stage, [&](const StrategySpec& s) { return !is_power(s.tensor) || !is_power(s.context); });
-    out.narrowed = true;
+    result.narrowed = true;
   }
-  std::vector<detail::StageSetting>& settings = out.settings;
+  std::vector<detail::StageSetting>& settings = result.settings;
   settings.resize(degrees.size());
   executor.each(degrees.size(), [&](std::size_t i) {
     settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs[i]));
@@ -417,10 +417,10 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
       const auto [kind, chunks] = schedules[k];
       Case& one = made[splits_backward(kind) ? each + i : i];
       const bool again = !splits_backward(kind) && k + 1 < schedules.size();
-      out.cases.push_back(detail::with_schedule(again ? one : std::move(one), kind, chunks, even));
+      result.cases.push_back(detail::with_schedule(again ? one : std::move(one), kind, chunks, even));
     }
   }
-  return out;
+  return result;
 }
 
 }  // namespace galvatron::search

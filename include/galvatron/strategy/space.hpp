@@ -66,6 +66,7 @@ struct Space {
   std::vector<SequenceKind> sequence{sequence_kinds.begin(), sequence_kinds.end()};
   std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
   std::vector<DispatchKind> dispatch{DispatchKind::plain};  ///< of tokens that go to experts on other ranks
+  bool by_nodes = true;        ///< besides, tokens cross once to each node that has experts of theirs
   bool strided = true;         ///< besides, tensor ranks across nodes, with all data and context ranks inside them
   bool powers_of_two = false;  ///< of degrees; otherwise any divisor
   OneForAll one_for_all = OneForAll::no;  ///< all layers, embedding and head too, have the same strategy
@@ -130,10 +131,11 @@ constexpr std::vector<std::pair<int, int>> expert_degrees(const Space& space, in
 
 /// Ways of tokens to experts, as nodes that they go by: 1, and the nodes that the ranks of experts lie in. These are
 /// neighbours, of which the fewest behind the border of a node count.
-constexpr std::vector<int> expert_nodes(int tensor, int ranks, int expert, int expert_tensor, int node) {
+constexpr std::vector<int> expert_nodes(const Space& space, int tensor, int ranks, int expert, int expert_tensor,
+                                        int node) {
   std::vector<int> out{1};
   StrategySpec spec{.tensor = tensor, .data = ranks / tensor, .expert = expert, .expert_tensor = expert_tensor};
-  if (node == 0 || !spec.exchanges_tokens()) return out;
+  if (!space.by_nodes || node == 0 || !spec.exchanges_tokens()) return out;
   spec.expert_nodes = spec.exchange_ranks() / std::gcd(spec.exchange_ranks(), node);
   if (spec.relays_tokens() && is_legal(spec)) out.push_back(spec.expert_nodes);
   return out;
@@ -154,7 +156,7 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
     if (strided) std::erase_if(experts, [](const auto& degrees) { return degrees != std::pair(1, 0); });
     for (const SequenceKind sequence : detail::kinds_for(space, tensor, context))
       for (const auto& [expert, expert_tensor] : experts)
-        for (const int nodes : detail::expert_nodes(tensor, ranks, expert, expert_tensor, node))
+        for (const int nodes : detail::expert_nodes(space, tensor, ranks, expert, expert_tensor, node))
           for (int zero = 0; zero <= 3; ++zero) {
             if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
             for (const RecomputeKind recompute : space.recompute) {
@@ -192,7 +194,7 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
 
 /// The names that parse_space knows, for messages and help texts.
 inline constexpr std::string_view space_names =
-    "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, ep, etp, "
+    "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, ep, etp, nodes, "
     "recompute, selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, hetu, dp=N, tp=N, cp=N, pp=N, ep=N, "
     "etp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, max-ep=N, max-etp=N, sp=none|megatron|ulysses|ring, "
     "recompute=none|cheap|selective|full";
@@ -206,6 +208,7 @@ inline constexpr std::string_view space_names =
 ///     strided                tensor ranks also in different nodes, with the other ranks of the layer in one
 ///     ulysses, ring, cp      context parallelism by Ulysses, by ring attention, by either
 ///     ep, etp                experts spread over ranks; each whole on its ranks beside tensor parallelism
+///     nodes                  besides, tokens cross once to each node that has experts of theirs; together with ep
 ///     recompute, selective   recomputation of the layer, of the attention core
 ///     keep                   no recomputation at all, not even of what norms and activations give
 ///     tp=4, max-tp=8         the degree is 4; at most 8 (dp, cp, pp, ep, etp likewise); each allows its axis
@@ -222,9 +225,9 @@ inline Result<Space> parse_space(std::string_view text) {
   const auto refuse = [text](const std::string& why) {
     return usage_error("bad --space \"" + std::string(text.substr(0, 80)) + "\": " + why);
   };
-  constexpr std::string_view uses[] = {"all", "runnable", "dp",        "zero1",     "zero2", "zero3", "sdp",
-                                       "tp",  "strided",  "sp",        "ulysses",   "ring",  "cp",    "pp",
-                                       "ep",  "etp",      "recompute", "selective", "keep"};
+  constexpr std::string_view uses[] = {"all", "runnable", "dp",    "zero1",     "zero2",     "zero3", "sdp",
+                                       "tp",  "strided",  "sp",    "ulysses",   "ring",      "cp",    "pp",
+                                       "ep",  "etp",      "nodes", "recompute", "selective", "keep"};
   const auto is_use = [&uses](std::string_view name) { return std::ranges::find(uses, name) != std::end(uses); };
   const auto add_kind = [](const auto& kinds, std::string_view name, auto& into) {
     const auto kind = std::ranges::find_if(kinds, [name](auto each) { return name == name_of(each); });
@@ -292,6 +295,7 @@ inline Result<Space> parse_space(std::string_view text) {
   if (has("all") || has("runnable") || (uniform && std::ranges::none_of(given, is_use))) {
     if (uniform) {
       space.strided = false;
+      space.by_nodes = false;
       space.recompute = {RecomputeKind::none, RecomputeKind::full};
     }
     if (!only_sequence.empty()) space.sequence = only_sequence;
@@ -303,6 +307,8 @@ inline Result<Space> parse_space(std::string_view text) {
   space.tensor.open = has("tp") || space.tensor.is_limited();
   if (megatron && !space.tensor.open) return refuse("sp splits sequences over tensor-parallel ranks; add tp");
   if (has("strided") && !space.tensor.open) return refuse("strided says where tensor-parallel ranks lie; add tp");
+  if (has("nodes") && !has("ep") && !space.expert.is_limited())
+    return refuse("nodes says how tokens go to experts on other ranks; add ep");
   // `cp` alone is either kind of context parallelism.
   bool ulysses = has("ulysses") || forces(SequenceKind::ulysses);
   bool ring = has("ring") || forces(SequenceKind::ring);
@@ -311,6 +317,7 @@ inline Result<Space> parse_space(std::string_view text) {
   const bool any_zero = std::ranges::find(zero, true) != zero.end();
   space.data.open = any_zero || space.data.is_limited();
   space.strided = has("strided");
+  space.by_nodes = has("nodes");
   space.context.open = ulysses || ring;
   space.pipeline.open = has("pp") || space.pipeline.is_limited();
   space.expert.open = has("ep") || space.expert.is_limited();
