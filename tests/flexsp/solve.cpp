@@ -37,7 +37,7 @@ class EveryPlan {
     int free;
     double seconds;
   };
-  void choose(std::size_t g, std::vector<Part> parts) {
+  void choose(std::size_t g, const std::vector<Part>& parts) {
     double total = 0;
     for (const Part& part : parts) total += part.seconds;
     if (total >= best_) return;
@@ -56,7 +56,7 @@ class EveryPlan {
         if (next[m].free < option.degree) continue;
         next[m].free -= option.degree;
         next[m].seconds = std::max(next[m].seconds, seconds);
-        choose(g + 1, std::move(next));
+        choose(g + 1, next);
       }
     }
   }

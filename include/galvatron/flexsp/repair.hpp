@@ -124,7 +124,7 @@ class Repair {
 
   void insert(Bin& bin, int document) const {
     put(instance_, bin, document);
-    for (std::size_t k = bin.documents.size(); --k > 0 && bin.documents[k - 1] < bin.documents[k];)
+    for (std::size_t k = bin.documents.size() - 1; k > 0 && bin.documents[k - 1] < bin.documents[k]; --k)
       std::swap(bin.documents[k - 1], bin.documents[k]);
   }
 
