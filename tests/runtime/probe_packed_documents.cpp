@@ -8,7 +8,6 @@
 #include "probe_rank.hpp"
 
 using namespace galvatron;
-using runtime::Document;
 using test::HostExecutor;
 using test::HostGroups;
 using test::probe_width;
@@ -53,9 +52,9 @@ Rows alone(const std::vector<Document>& documents, std::vector<float>& gradients
     groups.rest().zero_gradients();
     const auto program = program::lower(forward_of(block), {});
     for (const Document& document : documents) {
-      auto own = context.with_tokens(document.tokens);
-      HostExecutor executor(own, program, groups, document.tokens);
-      const Rows rows = run(rank, executor, document.first, document.tokens);
+      auto own = context.with_tokens(document.rows);
+      HostExecutor executor(own, program, groups, document.rows);
+      const Rows rows = run(rank, executor, document.first, document.rows);
       out.y.insert(out.y.end(), rows.y.begin(), rows.y.end());
       out.dx.insert(out.dx.end(), rows.dx.begin(), rows.dx.end());
     }

@@ -31,7 +31,7 @@ struct ProbeRank {
             workspace,
             world,
             world.group(self),
-            world.group(context_ranks),
+            &world.group(context_ranks),
             world.group(shard_ranks),
             world.group(self),
             world.group(shard_ranks),
