@@ -9,7 +9,9 @@ using namespace galvatron;
 using Groups = Strategy<SequenceParallel<ulysses>, ContextParallel<4>, ZeRO<3>, SequenceGroups<per_batch>>;
 
 int main(int argc, char** argv) try {
-  const ModelSpec model = value_or_throw(find_model("llama-tiny"));
+  const ModelSpec model =
+      llama("llama",
+            {.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 4, .ffn = 128, .vocabulary = 256, .positions = 1024});
   const UniformOptions documents{.global_batch = 24, .sequence = 1024, .packed = true};  // 256 tokens a rank
   const Plan plan = value_or_throw(uniform_plan(Groups({.data = 1}), model, documents));
   train::TrainOptions options{.steps = 20, .learning_rate = {.peak = 1e-3, .floor = 1e-4}};

@@ -12,11 +12,11 @@ namespace {
 
 using nlohmann::json;
 
-/// Paragraphs of 4 to some 300 bytes.
+/// Paragraphs of 6 to 210 bytes.
 void write_documents(const Folder& folder) {
   std::string text;
   for (int i = 0; i < 400; ++i) {
-    const int words = 1 + i * 37 % 11 * (i % 7 == 0 ? 5 : 1);
+    const int words = 1 + i * 37 % 11 * (i % 7 == 0 ? 3 : 1);
     for (int w = 0; w < words; ++w) text += "word" + std::to_string((i + w) % 13) + " ";
     text += "\n\n";
   }
@@ -108,12 +108,12 @@ TEST_CASE("plans for documents of given lengths") {
   for (int i = 0; i < 600; ++i) lengths += std::to_string(i % 50 == 0 ? 30000 : 100 + i * 7 % 900) + "\n";
   folder.write("lengths.txt", lengths);
   const std::string base =
-      "plan --model llama2-7b --cluster 16xa100-80g --global-batch 128 --lengths lengths.txt --json --out p.json ";
-  const Ran fixed = folder.run(base);
+      "plan --model llama2-7b --cluster 16xa100-80g --global-batch 128 --lengths lengths.txt --out p.json ";
+  const Ran fixed = folder.run(base + "--json");
   CAPTURE(fixed.err);
   REQUIRE(fixed.code == 0);
   CHECK(json::parse(folder.read("p.json")).at("packed") == true);
-  const Ran groups = folder.run(base + "--sequence-groups per-batch");
+  const Ran groups = folder.run(base + "--sequence-groups per-batch --json");
   CAPTURE(groups.err);
   REQUIRE(groups.code == 0);
   CHECK(json::parse(folder.read("p.json")).at("layers").at(0).at("groups") == "per_batch");

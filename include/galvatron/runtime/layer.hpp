@@ -134,9 +134,9 @@ class Layer {
   virtual View<std::int32_t> tokens(int slot) = 0;
   /// Where the patches of an embedding of images go, (this rank's patches, P).
   virtual View<T> patches(int /*slot*/) { return {}; }
-  /// The micro-batch in a slot is a packed sequence, of which this rank has a part. The passes until the next call
-  /// compute on its documents, which outlive them. It has no more rows of a rank than the layer was made for.
-  /// @param first, ranks  those of Context::data that share it
+  /// The micro-batch in a slot is a packed sequence of so many rows, of which this rank has a part, shared by a run of
+  /// the ranks of Context::data: the first of them, and how many. The passes until the next call compute on its
+  /// documents, which outlive them. It has no more rows of a rank than the layer was made for.
   virtual void pack(int /*slot*/, int /*first*/, int /*ranks*/, std::int64_t /*rows*/,
                     std::span<const Document> /*documents*/) {}
   /// Of a head: what a prediction weighs in the gradients of the next passes.
