@@ -199,7 +199,7 @@ void run_flexsp_case(const Arguments& arguments, Common& common) {
   options.text("--lengths", lengths_path, "FILE",
                "tokens of documents, one number a line, gzip or not; cases of batches need it");
   options.flag("--json", common.json, "accepted as everywhere; the answer is JSON anyway");
-  options.examples("Example:\n  galvatron flexsp case batches.json --lengths wikipedia_lengths_100k.txt.gz --json");
+  options.examples("Example:\n  galvatron flexsp case batches.json --lengths lengths.txt.gz --json");
   if (!options.parse(arguments, common)) return;
   std::optional<Lengths> lengths;
   if (!lengths_path.empty()) lengths = read_lengths(lengths_path);
@@ -441,7 +441,7 @@ void run_flexsp(const Arguments& arguments, Common& common) {
         "Sequence-parallel groups that adapt to every batch of documents (FlexSP).\n\n"
         "  plan      plan batches: micro-batches, groups, and the documents of each\n"
         "  case      answer the cases of a file\n\n"
-        "`galvatron flexsp plan --help` and `galvatron flexsp case --help` show the options.\n");
+        "`galvatron flexsp plan --help` and `... case --help` show the options.\n");
     return;
   }
   refuse("flexsp: ", verb.empty() ? "nothing to do" : text_of("\"", detail::one_line(verb, 40), "\" is unknown"),
