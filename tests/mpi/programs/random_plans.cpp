@@ -146,7 +146,7 @@ TEST_CASE("random plans train packed documents as one rank does one by one") {
 }
 
 int main(int count, char** values) {
-  const toy::RandomPlanBudget own(20);
+  const toy::RandomPlanBudget own(10);
   return programs::run_tests(
       count, values,
       [&](comm::mpi::Runtime& mine, unsigned seed) {
