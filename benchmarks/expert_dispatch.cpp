@@ -192,7 +192,7 @@ int report(const Arguments& a) {
     const Run& run = runs[i];
     const std::size_t last = std::max<std::size_t>(run.steps.size() / 10, 1);
     const double rate = run.mean(timed, [](const auto& step) { return step.dispatch.rate(); });
-    const double expected = predicted(run, cluster, rate, imbalance).iteration.value;
+    const double expected = predicted(run, cluster, rate, run.mean(timed, imbalance_of_ranks)).iteration.value;
     const std::vector<double> seconds = timed_seconds(i);
     std::printf("| %s | %.2f | %.0f | %.0f |", run.name.c_str(),
                 1e-6 * run.mean(timed, [](const auto& step) { return step.dispatch.bytes; }) / ranks,
