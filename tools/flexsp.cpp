@@ -273,11 +273,12 @@ flexsp::Problem problem_of(const PlanInput& in, const Cluster& cluster, std::int
   const flexsp::GroupOption& widest =
       *std::ranges::max_element(problem.options, std::ranges::less(), &flexsp::GroupOption::capacity);
   const std::int64_t of_device = std::max<std::int64_t>(1, widest.capacity / widest.degree);
-  throw Failure(ErrorKind::infeasible,
-                text_of("a document of ", longest, " tokens fits no group: one of ", widest.degree, " devices holds ",
-                        widest.capacity, " tokens; ", (longest + of_device - 1) / of_device,
-                        " devices of this memory would hold it", keeps_all ? ", --recompute full makes room, " : "",
-                        " or leave it out with --max-seq ", widest.capacity));
+  throw Failure(
+      ErrorKind::infeasible,
+      text_of("a document of ", longest, " tokens fits no group: one of ", widest.degree, " devices holds ",
+              widest.capacity, " tokens; ", (longest + of_device - 1) / of_device,
+              " devices of this memory would hold it", keeps_all ? ", --recompute full takes less memory, " : "",
+              " or leave it out with --max-seq ", widest.capacity));
 }
 
 std::string groups_text(const flexsp::Problem& problem, const flexsp::MicroBatch& microbatch) {

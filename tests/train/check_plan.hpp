@@ -26,6 +26,15 @@ inline void check_norms(const Outcome& outcome, const Outcome& reference) {
   CHECK(difference(outcome.norms, reference.norms) < 1e-3);
 }
 
+/// What every run is held to: the losses, norms and gradients of the reference, and the memory that was predicted.
+inline void check_outcome(const Outcome& outcome, const Outcome& reference, double gradients = 1e-5) {
+  CHECK(difference(outcome.losses, reference.losses) < 1e-5);
+  check_norms(outcome, reference);
+  CHECK(difference(outcome.gradients, reference.gradients) < gradients);
+  CHECK(outcome.copies_agree);
+  CHECK(outcome.memory_as_planned);
+}
+
 /// Trains as many steps as the reference, a run on one rank, and compares; with every runtime, whose bits are equal.
 /// @param train  (plan, model, options) -> Outcome
 template <class Train>
@@ -35,11 +44,7 @@ void check_plan(const Plan& plan, const ModelSpec& model, const Outcome& referen
   for (const Runtime runtime : runtimes) {
     const Outcome outcome =
         train(plan, model, RunOptions{.steps = static_cast<int>(reference.losses.size()), .runtime = runtime});
-    CHECK(difference(outcome.losses, reference.losses) < 1e-5);
-    check_norms(outcome, reference);
-    CHECK(difference(outcome.gradients, reference.gradients) < gradient_tolerance(model));
-    CHECK(outcome.copies_agree);
-    CHECK(outcome.memory_as_planned);
+    check_outcome(outcome, reference, gradient_tolerance(model));
     if (runtime == runtimes.front())
       first = outcome;
     else

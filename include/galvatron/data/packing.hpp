@@ -120,7 +120,7 @@ struct PackingOptions {
   /// take 24 H^2 flops a row forward, causal attention 2 s H. Below 2^31.
   std::int64_t linear = 0;
 
-  /// Rows of documents that a sequence has room for.
+  /// Rows of documents that a sequence holds.
   [[nodiscard]] constexpr std::int64_t capacity() const { return max_tokens / multiple * multiple; }
   [[nodiscard]] constexpr std::int64_t work(std::int64_t rows) const { return rows * (rows + linear); }
 
@@ -150,7 +150,7 @@ struct Bin {
   std::int64_t work = 0;
 };
 
-// Puts the documents of a batch into bins, the longest first. No bins: not all documents have room.
+// Puts the documents of a batch into bins, the longest first. No bins: not all documents fit.
 class BinFiller {
  public:
   BinFiller(std::span<const std::int64_t> rows, const PackingOptions& options) : rows_(rows), options_(options) {
@@ -159,14 +159,14 @@ class BinFiller {
     std::ranges::stable_sort(order_, std::greater{}, [this](std::int64_t sample) { return rows_of(sample); });
   }
 
-  /// Each into the bin with the least work of those with room ("longest processing time first", Graham, 1969).
+  /// Each into the bin with the least work of those that it fits ("longest processing time first", Graham, 1969).
   [[nodiscard]] std::vector<Bin> least_work(std::int64_t microbatches) const {
     std::vector<std::int64_t> rest;
     auto out = fill_by_work(microbatches * options_.groups, order_, std::numeric_limits<double>::infinity(), rest);
     if (!rest.empty()) out.clear();
     return out;
   }
-  /// Each into the fullest bin with room ("best fit decreasing", Johnson, 1974).
+  /// Each into the fullest bin that it fits ("best fit decreasing", Johnson, 1974).
   [[nodiscard]] std::vector<Bin> best_fit(std::int64_t microbatches) const {
     std::vector<Bin> out(static_cast<std::size_t>(microbatches * options_.groups));
     std::set<std::pair<std::int64_t, std::size_t>> open;  // rows that are free, bin
@@ -207,7 +207,7 @@ class BinFiller {
     bin.work += options_.work(rows_of(sample));
   }
 
-  // Each document into the bin with the least work of those with room, unless it has more than `most` then.
+  // Each document into the bin with the least work of those that it fits, unless it has more than `most` then.
   // @param rest  of the documents, those that are in no bin
   std::vector<Bin> fill_by_work(std::int64_t bins, std::span<const std::int64_t> order, double most,
                                 std::vector<std::int64_t>& rest) const {

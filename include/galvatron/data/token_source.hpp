@@ -133,7 +133,7 @@ constexpr bool is_vocabulary_of_bytes(std::int64_t vocabulary) {
   return vocabulary >= 256 && vocabulary <= 256 + most_special_tokens;
 }
 
-/// The error that a text is none of a model with this vocabulary, of tokens that are no bytes.
+/// The error of a text for a model whose vocabulary is not bytes.
 /// @param model  what it is called, for messages
 inline tl::unexpected<Error> not_a_vocabulary_of_bytes(const std::filesystem::path& path, const std::string& model,
                                                        std::int64_t vocabulary) {

@@ -40,7 +40,7 @@ class HomogeneousPacking {
   [[nodiscard]] std::int64_t largest() const { return *std::ranges::max_element(tokens_); }
 
  private:
-  // Best-fit decreasing: each document to the fullest group with room, the first of equally full ones.
+  // Best-fit decreasing: each document to the fullest group that it fits, the first of equally full ones.
   void fit_best() {
     std::vector<std::size_t> order(lengths_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -48,7 +48,7 @@ class HomogeneousPacking {
     for (const std::size_t k : order) {
       std::size_t best = bins_.size();
       for (std::size_t i = 0; i < bins_.size(); ++i)
-        if (has_room(i, k) && (best == bins_.size() || tokens_[i] > tokens_[best])) best = i;
+        if (fits(i, k) && (best == bins_.size() || tokens_[i] > tokens_[best])) best = i;
       if (best == bins_.size()) {
         bins_.emplace_back();
         tokens_.push_back(0);
@@ -83,12 +83,12 @@ class HomogeneousPacking {
         const std::vector<std::size_t> candidates = bins_[j];
         for (const std::size_t k : candidates) {
           if (tokens_[i] >= mean || tokens_[j] <= mean || bins_[j].size() <= 1) break;
-          if (has_room(i, k)) move(k, j, i);
+          if (fits(i, k)) move(k, j, i);
         }
       }
     }
   }
-  [[nodiscard]] bool has_room(std::size_t bin, std::size_t k) const {
+  [[nodiscard]] bool fits(std::size_t bin, std::size_t k) const {
     return static_cast<double>(tokens_[bin] + lengths_[k]) <= limit_;
   }
   void move(std::size_t k, std::size_t from, std::size_t to) {

@@ -50,7 +50,7 @@ struct Packing {
   }
 };
 
-inline bool has_room(const Instance& instance, const Bin& bin, int document) {
+inline bool fits(const Instance& instance, const Bin& bin, int document) {
   return bin.tokens + instance.tokens(document) <= instance.capacity(bin.option);
 }
 inline void put(const Instance& instance, Bin& bin, int document) {
@@ -73,7 +73,7 @@ struct FitRule {
   double headroom = 1;  ///< the first document may take up to this share of what the target leaves, if it can
 };
 
-/// First-fit decreasing for given targets: documents in descending order, each into the first group that has room and
+/// First-fit decreasing for given targets: documents in descending order, each into the first group that it fits and
 /// ends within its micro-batch's target with it, else into a new group of the option in which it takes the fewest
 /// device-seconds. The dual of list scheduling: targets are given, devices are what is short.
 ///
@@ -129,7 +129,7 @@ class FirstFit {
     able_.pop_back();
   }
 
-  // The first document from `from` on that has room in a group.
+  // The first document from `from` on that fits a group.
   [[nodiscard]] std::size_t first_that_fits(const Bin& bin, std::size_t from) const {
     const double seconds = targets_[static_cast<std::size_t>(bin.part)] - bin.finish;
     const std::int64_t tokens = instance_.capacity(bin.option) - bin.tokens;
@@ -176,7 +176,7 @@ class FirstFit {
   std::vector<std::size_t> able_;                  // a heap
 };
 
-/// Puts documents that found no place where they exceed the target least. Returns false when no group has room for one.
+/// Puts the documents that are left where they exceed the target least. Returns false when one fits no group.
 inline bool force(const Instance& instance, std::span<const int> documents, std::span<const double> targets,
                   Packing& out, Work& work) {
   for (const int i : documents) {
@@ -184,7 +184,7 @@ inline bool force(const Instance& instance, std::span<const int> documents, std:
     double least = std::numeric_limits<double>::infinity();
     work.take(static_cast<std::int64_t>(out.bins.size()));
     for (Bin& bin : out.bins) {
-      if (!has_room(instance, bin, i)) continue;
+      if (!fits(instance, bin, i)) continue;
       const double above = bin.finish + instance.cost(bin.option, i) - targets[static_cast<std::size_t>(bin.part)];
       if (above < least) {
         least = above;

@@ -31,7 +31,7 @@ inline Problem powers_of(const Problem& problem) {
 
 /// The first rank of each group, whose ranks follow each other. A group of at most a node lies inside one, a larger one
 /// spans as few as it can. Powers of two lie at multiples of their degree if all degrees are such. Nothing where this
-/// finds no room.
+/// finds no ranks.
 /// @param degrees  descending
 inline std::optional<std::vector<int>> place(const Problem& problem, std::span<const int> degrees) {
   const int node = std::max(1, std::min(problem.node_devices, problem.devices));
@@ -56,7 +56,7 @@ inline std::optional<std::vector<int>> place(const Problem& problem, std::span<c
       continue;
     }
     close(problem.devices);
-    auto best = gaps.end();  // the smallest that has room
+    auto best = gaps.end();  // the smallest that is large enough
     for (auto gap = gaps.begin(); gap != gaps.end(); ++gap)
       if (gap->second >= degree && (best == gaps.end() || gap->second < best->second)) best = gap;
     if (best == gaps.end()) return std::nullopt;
@@ -68,7 +68,7 @@ inline std::optional<std::vector<int>> place(const Problem& problem, std::span<c
 }
 
 /// Free devices of a micro-batch while groups are opened. Powers of two fit as long as there are enough; others need a
-/// node that has room, or whole nodes and the rest in another one.
+/// node that has enough ranks, or whole nodes and the rest in another one.
 class FreeDevices {
  public:
   /// @param powers  all degrees are powers of two
@@ -96,7 +96,7 @@ class FreeDevices {
     for (int whole = degree / node_; whole > 0; --whole) *std::ranges::find(nodes_, node_) = 0;
     const int rest = degree % node_;
     if (rest == 0) return;
-    auto best = nodes_.end();  // the fullest that has room
+    auto best = nodes_.end();  // the fullest that has enough
     for (auto at = nodes_.begin(); at != nodes_.end(); ++at)
       if (*at >= rest && (best == nodes_.end() || *at < *best)) best = at;
     *best -= rest;

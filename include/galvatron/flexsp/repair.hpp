@@ -99,7 +99,7 @@ class Repair {
         if (a > 0 && tokens == instance_.tokens(from.documents[a - 1])) continue;
         const double leaves = instance_.cost(from.option, i);
         const double arrives = instance_.cost(to.option, i);
-        if (has_room(instance_, to, i))
+        if (fits(instance_, to, i))
           offer(above(from, from.finish - leaves) - before + above(to, to.finish + arrives),
                 degree_to * arrives - degree_from * leaves, a, q, none);
         for (std::size_t b = 0; b < to.documents.size(); ++b) {

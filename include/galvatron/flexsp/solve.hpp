@@ -235,7 +235,7 @@ class BatchSolver {
     offer(all, parts);
   }
 
-  // All documents in one micro-batch, where first-fit finds no room for them.
+  // All documents in one micro-batch, where first-fit packs no others.
   void start_by_sizes() {
     Work work(work_.left() / 2);
     const std::int64_t before = work.left();

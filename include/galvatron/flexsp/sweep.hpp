@@ -69,7 +69,7 @@ class Sweep {
         offer(packing);
     }
     for (std::size_t k = 0; k < all.size() && seconds_ >= most_seconds && work_.is_left(); ++k)
-      assign(all[k], nodes);  // there may be room all the same
+      assign(all[k], nodes);  // it may fit all the same
     if (attempts == 0 || seconds_ >= most_seconds) return;
     std::vector<std::pair<double, std::size_t>> order;
     for (std::size_t k = 0; k < all.size() && work_.is_left(); ++k)
@@ -124,7 +124,7 @@ class Sweep {
       work_.take(static_cast<std::int64_t>(out.bins.size()));
       for (Bin& bin : out.bins) {
         const double finish = bin.finish + instance_.cost(bin.option, i);
-        if (finish < soonest && has_room(instance_, bin, i)) {
+        if (finish < soonest && fits(instance_, bin, i)) {
           soonest = finish;
           best = &bin;
         }
@@ -195,7 +195,7 @@ class Sweep {
       if (&a == &b || a.documents.empty() || b.documents.empty()) continue;
       const int i = take(instance_, a, random() % a.documents.size());
       const int j = take(instance_, b, random() % b.documents.size());
-      const bool exchanges = has_room(instance_, a, j) && has_room(instance_, b, i);
+      const bool exchanges = fits(instance_, a, j) && fits(instance_, b, i);
       put(instance_, a, exchanges ? j : i);
       put(instance_, b, exchanges ? i : j);
     }

@@ -60,8 +60,9 @@ inline void say_predicted(const Prediction& predicted, PlanCost& cost) {
 
 /// Micro-batches of a step whose sequences are full but for a thirtieth.
 inline int microbatches_for(double rows, const Plan& plan) {
-  const double room = static_cast<double>(plan.embedding.data) * static_cast<double>(plan.sequence_length);
-  return static_cast<int>(std::max(1.0, std::ceil(rows / (0.97 * room))));
+  const double rows_of_microbatch =
+      static_cast<double>(plan.embedding.data) * static_cast<double>(plan.sequence_length);
+  return static_cast<int>(std::max(1.0, std::ceil(rows / (0.97 * rows_of_microbatch))));
 }
 
 /// Sets what is predicted of a packed plan, as if all documents had the rows that attention has on average.

@@ -37,6 +37,7 @@ struct FrozenPlan {
   const char* cluster = "";
   std::int64_t global_batch = 1;
   std::int64_t sequence_length = 1;
+  bool packed = false;
   Precision precision = Precision::fp32;
   int microbatches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
@@ -79,6 +80,7 @@ struct FrozenPlan {
     out.cluster = cluster;
     out.global_batch = global_batch;
     out.sequence_length = sequence_length;
+    out.packed = packed;
     out.precision = precision;
     out.microbatches = microbatches;
     out.schedule = schedule;

@@ -1,5 +1,5 @@
-// Nodes between which tokens travel on their way to experts: how many of them a token goes to, and what ranks make room
-// for when a token goes to each of them once (runtime/expert_exchange.hpp).
+// Nodes between which tokens travel on their way to experts: how many of them a token goes to, and how much memory
+// ranks have for it when a token goes to each of them once (runtime/expert_exchange.hpp).
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct ExchangeNodes {
 };
 
 /// @param tokens     of a rank
-/// @param imbalance  the stated one of experts: of what relays have room for, over the mean
+/// @param imbalance  the stated one of experts: of what relays have memory for, over the mean
 constexpr ExchangeNodes exchange_nodes(const LayerSpec& layer, const StrategySpec& spec, std::int64_t tokens,
                                        double imbalance) {
   if (!spec.relays_tokens() || layer.experts == 0) return {};
@@ -69,8 +69,8 @@ constexpr ExchangeNodes exchange_nodes(const LayerSpec& layer, const StrategySpe
   const std::int64_t k = layer.active_experts;
   const std::int64_t here = layer.experts / nodes;
   const auto stated = [imbalance](double mean, std::int64_t most) {
-    const auto room = static_cast<std::int64_t>(mean * imbalance) + 1;
-    return room < most ? room : most;
+    const auto wanted = static_cast<std::int64_t>(mean * imbalance) + 1;
+    return wanted < most ? wanted : most;
   };
   const double sent = static_cast<double>(tokens) * nodes_of_token(layer, nodes);
   return {.count = nodes,

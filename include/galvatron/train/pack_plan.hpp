@@ -57,7 +57,7 @@ inline Packing packing_of(const flexsp::BatchPlan& plan, const flexsp::Problem& 
     for (const flexsp::Group& group : microbatch.groups)
       degrees.push_back(problem.options[static_cast<std::size_t>(group.option)].degree);
     const auto places = flexsp::place(problem, degrees);
-    if (!places) throw Failure(ErrorKind::internal, "the groups of a micro-batch have no room on the ranks");
+    if (!places) throw Failure(ErrorKind::internal, "the groups of a micro-batch do not fit the ranks");
     std::map<int, PackedSequence> by_rank;
     for (std::size_t g = 0; g < degrees.size(); ++g) {
       PackedSequence& sequence = by_rank[(*places)[g]];

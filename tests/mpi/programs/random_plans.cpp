@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <random>
 #include <span>
@@ -62,6 +61,33 @@ toy::Outcome run(comm::mpi::World& world, const Plan& plan, const ModelSpec& mod
   return out;
 }
 
+/// Draws plans while the budget lasts, and holds each to one rank's training and the predicted memory. Returns how
+/// many.
+/// @param draw  (model) -> a plan, or none where the numbers drawn do not go together
+/// @param one   (plan, model) -> Outcome
+template <class Draw, class One>
+int try_plans(comm::mpi::World& world, std::mt19937& random, const std::vector<ModelSpec>& models,
+              const std::vector<toy::Outcome>& references, const Draw& draw, const One& one) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  int done = 0;
+  for (; agreed(world, budget->goes_on(done, elapsed())); ++done) {
+    std::optional<Plan> plan;
+    std::size_t chosen = 0;
+    while (!plan || plan->ranks() > world.size()) {
+      chosen = random() % models.size();
+      plan = draw(models[chosen]);
+    }
+    INFO("GALVATRON_RANDOM_SEED=" << budget->seed << " on rank " << world.rank() << ", plan " << done << " of "
+                                  << plan->model << ": " << toy::text(*plan));
+    const toy::Outcome outcome = one(*plan, models[chosen]);
+    CHECK(toy::difference(outcome.losses, references[chosen].losses) < 1e-5);
+    toy::check_norms(outcome, references[chosen]);
+    CHECK(outcome.memory_as_planned);
+  }
+  return done;
+}
+
 }  // namespace
 
 TEST_CASE("random plans train as one rank does, and use the memory that was predicted") {
@@ -74,27 +100,12 @@ TEST_CASE("random plans train as one rank does, and use the memory that was pred
   comm::mpi::run(*runtime, [&](comm::mpi::World& world) {
     std::vector<toy::Outcome> references;
     for (const ModelSpec& model : models) references.push_back(run(world, toy::single_rank(model), model, steps));
-    const auto begin = std::chrono::steady_clock::now();
-    const auto elapsed = [&] {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    };
-    while (agreed(world, budget->goes_on(done, elapsed()))) {
-      std::optional<Plan> plan;
-      std::size_t chosen = 0;
-      while (!plan || plan->ranks() > world.size()) {
-        chosen = random() % models.size();
-        plan = toy::random_plan(random, models[chosen]);
-      }
-      INFO("GALVATRON_RANDOM_SEED=" << budget->seed << " on rank " << world.rank() << ", plan " << done << " of "
-                                    << plan->model << ": " << toy::text(*plan));
-      const toy::Outcome outcome = run(world, *plan, models[chosen], steps);
-      CHECK(toy::difference(outcome.losses, references[chosen].losses) < 1e-5);
-      toy::check_norms(outcome, references[chosen]);
-      CHECK(outcome.memory_as_planned);
-      tally.add(*plan);
-      widest = std::max(widest, plan->ranks());
-      ++done;
-    }
+    const auto draw = [&](const ModelSpec& model) { return toy::random_plan(random, model); };
+    done = try_plans(world, random, models, references, draw, [&](const Plan& plan, const ModelSpec& model) {
+      tally.add(plan);
+      widest = std::max(widest, plan.ranks());
+      return run(world, plan, model, steps);
+    });
   });
   if (runtime->rank() == 0)
     MESSAGE("seed " << budget->seed << ", " << done << " plans on up to " << widest << " ranks; " << tally.text());
@@ -103,7 +114,7 @@ TEST_CASE("random plans train as one rank does, and use the memory that was pred
 TEST_CASE("random plans train packed documents as one rank does one by one") {
   constexpr int steps = 2;
   std::mt19937 random(budget->seed);
-  const ModelSpec models[] = {toy::model(false, 3), toy::model(true, 3)};
+  const std::vector<ModelSpec> models{toy::model(false, 3), toy::model(true, 3)};
   const auto lengths = toy::random_lengths(random, steps, toy::packed_documents, toy::longest_document);
   int done = 0;
   int changing = 0;
@@ -113,33 +124,18 @@ TEST_CASE("random plans train packed documents as one rank does one by one") {
       toy::PackedTokens source(lengths, [](std::int64_t, const auto& all) { return toy::one_by_one(all); });
       references.push_back(run(world, toy::packed_plan(model, 1, {}, toy::longest_document), model, steps, &source));
     }
-    const auto begin = std::chrono::steady_clock::now();
-    const auto elapsed = [&] {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    };
-    while (agreed(world, budget->goes_on(done, elapsed()))) {
-      std::optional<Plan> plan;
-      std::size_t chosen = 0;
-      while (!plan || plan->ranks() > world.size()) {
-        chosen = random() % std::size(models);
-        plan = toy::random_packed_plan(random, models[chosen]);
-      }
+    const auto draw = [&](const ModelSpec& model) { return toy::random_packed_plan(random, model); };
+    done = try_plans(world, random, models, references, draw, [&](const Plan& plan, const ModelSpec& model) {
       const auto seed = static_cast<unsigned>(random());
-      const StrategySpec& spec = plan->embedding;
-      INFO("GALVATRON_RANDOM_SEED=" << budget->seed << " on rank " << world.rank() << ", packed plan " << done << " of "
-                                    << plan->model << ": " << toy::text(*plan));
+      const StrategySpec& spec = plan.embedding;
+      changing += spec.groups == SequenceGroupKind::per_batch ? 1 : 0;
       toy::PackedTokens source(lengths, [&](std::int64_t step, const auto& all) {
         std::mt19937 own(seed + static_cast<unsigned>(step));
-        return toy::random_packing(own, all, spec, toy::context_degrees(models[chosen], spec),
-                                   plan->sequence_length / spec.context);
+        return toy::random_packing(own, all, spec, toy::context_degrees(model, spec),
+                                   plan.sequence_length / spec.context);
       });
-      const toy::Outcome outcome = run(world, *plan, models[chosen], steps, &source);
-      CHECK(toy::difference(outcome.losses, references[chosen].losses) < 1e-5);
-      toy::check_norms(outcome, references[chosen]);
-      CHECK(outcome.memory_as_planned);
-      changing += spec.groups == SequenceGroupKind::per_batch ? 1 : 0;
-      ++done;
-    }
+      return run(world, plan, model, steps, &source);
+    });
   });
   if (runtime->rank() == 0)
     MESSAGE("seed " << budget->seed << ", " << done << " packed plans, " << changing << " with groups of every batch");

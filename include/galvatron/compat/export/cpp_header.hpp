@@ -59,6 +59,7 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
            : spec.expert_tensor != 0 ? text_of(", ", spec.expert_tensor)
                                      : "");
   if (spec.dispatch != DispatchKind::plain) policy("ExpertDispatch", "galvatron::", name_of(spec.dispatch));
+  if (spec.groups != SequenceGroupKind::fixed) policy("SequenceGroups", "galvatron::", name_of(spec.groups));
   if (spec.recompute != RecomputeKind::cheap) policy("Recompute", "galvatron::", name_of(spec.recompute));
   return out + ">";
 }
@@ -166,6 +167,7 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   field("cluster", detail::cpp_text(plan.cluster));
   field("global_batch", plan.global_batch);
   field("sequence_length", plan.sequence_length);
+  if (plan.packed) field("packed", "true");
   field("precision", "galvatron::Precision::", name_of(plan.precision));
   field("microbatches", plan.microbatches);
   field("schedule", "galvatron::ScheduleKind::", detail::cpp_name(plan.schedule));

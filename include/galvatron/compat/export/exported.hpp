@@ -112,8 +112,12 @@ inline std::vector<int> layers_without_outputs(const Plan& plan) {
   });
 }
 
-/// Told by all targets: they keep what norms and activations give, and send all tokens to experts, to each directly.
+/// Told by all targets: their samples have one length, they keep what norms and activations give, and send all tokens
+/// to experts, to each directly.
 inline void tell_outputs(const Plan& plan, const std::string& target, Exported& out, const std::string& but = "") {
+  if (plan.packed)
+    out.lacks("documents are packed into sequences of at most ", plan.sequence_length, " tokens: ", target,
+              " gets samples of that length");
   if (const auto lsh = layers_where(plan, [](const StrategySpec& s) { return s.compresses_tokens(); }); !lsh.empty())
     out.lacks("means of tokens go to experts in ", layers_text(lsh), ": ", target, " sends the tokens");
   if (const auto by_nodes = layers_where(plan, [](const StrategySpec& s) { return s.relays_tokens(); });
