@@ -94,8 +94,8 @@ ordered_json answer_micro_batch(const Case& one) {
     flexsp::Limits limits = flexsp::Limits::thorough(seed);
     limits.work *= 3;
     if (seed > 1) limits.nodes = 0;  // branch and bound would be the same
-    auto one = flexsp::solve(problem, lengths, limits, 1);
-    if (one && (!plan || one->seconds < plan->seconds)) plan = std::move(one);
+    auto found = flexsp::solve(problem, lengths, limits, 1);
+    if (found && (!plan || found->seconds < plan->seconds)) plan = std::move(found);
   }
   if (!plan) return {{"infeasible", true}};
   return {{"groups", groups_json(problem, plan->microbatches.front())}};

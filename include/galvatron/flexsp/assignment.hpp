@@ -69,10 +69,10 @@ class Assignment {
   static constexpr double infinite = std::numeric_limits<double>::infinity();
   struct Candidate {
     double waste;
-    double slack;
+    double left;
     std::size_t bin;
     friend bool operator<(const Candidate& a, const Candidate& b) {
-      return std::tie(a.waste, a.slack, a.bin) < std::tie(b.waste, b.slack, b.bin);
+      return std::tie(a.waste, a.left, a.bin) < std::tie(b.waste, b.left, b.bin);
     }
   };
 
@@ -89,18 +89,18 @@ class Assignment {
     for (std::size_t g = repeats ? chosen_[at - 1] : 0; g < bins_.size(); ++g) {
       const Bin& bin = bins_[g];
       const double cost = instance_.cost(bin.option, i);
-      const double slack = target(bin) - bin.finish - cost;
-      if (slack < 0 || !fits(instance_, bin, i)) continue;
+      const double left = target(bin) - bin.finish - cost;
+      if (left < 0 || !fits(instance_, bin, i)) continue;
       bool alike = false;
       for (std::size_t other = repeats ? chosen_[at - 1] : 0; other < g && !alike; ++other)
         alike = bins_[other].option == bin.option && target(bins_[other]) == target(bin) &&
                 bins_[other].tokens == bin.tokens && bins_[other].finish == bin.finish;
       if (alike) continue;
       double waste = instance_.area(bin.option, i) - own;
-      if (at + 1 < documents_.size() && slack < instance_.cost(bin.option, last))
-        waste += slack * instance_.degree(bin.option);
+      if (at + 1 < documents_.size() && left < instance_.cost(bin.option, last))
+        waste += left * instance_.degree(bin.option);
       if (waste > slack + tolerance_) continue;
-      candidates.push_back({waste, slack, g});
+      candidates.push_back({waste, left, g});
     }
     std::sort(candidates.begin(), candidates.end());
     for (const Candidate& candidate : candidates) {
