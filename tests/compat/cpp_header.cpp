@@ -94,3 +94,20 @@ TEST_CASE("names of headers are identifiers") {
     CHECK(refused.error().message.find("identifier") != std::string::npos);
   }
 }
+
+TEST_CASE("a header of a plan for documents keeps them packed, in groups of every batch") {
+  Plan plan = value_or_throw(read_plan(folder + "/../examples/05_frozen_plan.json"));
+  plan.packed = true;
+  plan.stages = {{0, static_cast<int>(plan.layers.size()) - 1, 0, 4}};
+  plan.predicted = {};
+  for (StrategySpec& layer : plan.layers)
+    layer = {.sequence = SequenceKind::ulysses, .context = 4, .zero = 3, .groups = SequenceGroupKind::per_batch};
+  plan.embedding = plan.head = plan.layers.front();
+  REQUIRE(why_inconsistent(plan) == "");
+  const std::string text = value_or_throw(export_header(plan, "packed")).text;
+  CHECK(text.find(".packed = true") != std::string::npos);
+  CHECK(text.find("galvatron::SequenceGroups<galvatron::per_batch>") != std::string::npos);
+  FrozenPlan<1, 1, 0> frozen;
+  frozen.packed = true;
+  CHECK(frozen.plan().packed);
+}
