@@ -41,7 +41,7 @@ namespace galvatron::train {
 class PackedBatches final : public BatchSource {
  public:
   /// How a step is packed: (step, rows of its documents) -> packing. Called once a step, or again if an old step is
-  /// asked for; the same step gives the same packing on every rank.
+  /// asked for, from several threads at once; the same step gives the same packing on every rank.
   using Packer = std::function<Packing(std::int64_t step, std::span<const std::int64_t> rows)>;
 
   /// By pack(). Errors (usage): those of PackingOptions::check; a document that is longer than a sequence may be, with
