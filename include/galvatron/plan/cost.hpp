@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -138,6 +139,95 @@ inline Seconds recompute_seconds(const LayerSpec& layer, const PlanLayerCost& pr
   return min(max(more, Seconds{}), computation - priced.seconds.weights);
 }
 
+/// A chunk of layers on one rank.
+struct RankChunkCost {
+  std::vector<PlanLayerCost> layers;
+  PlanChunkCost chunk;
+  cost::StageSeconds seconds;
+  Seconds communication;
+  cost::StageMemory memory;
+  [[nodiscard]] Seconds seconds_of_passes() const { return seconds.forward + seconds.backward; }
+};
+
+/// The ranks of a stage of which no two do the same in all layers of a chunk: they have other numbers of samples, or
+/// shards of states.
+inline std::vector<int> unlike_ranks(const PlanStage& stage, const train::ChunkPlan& chunk) {
+  if (!stage.has_ratios()) return {stage.first_rank};
+  std::vector<Sharding> samples;
+  for (const ActivationLayout& layout : chunk.layouts) samples.push_back(layout.samples());
+  std::set<std::vector<std::int64_t>> seen;
+  std::vector<int> out;
+  for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank) {
+    std::vector<std::int64_t> counts;
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      counts.push_back(samples[i].count(chunk.layouts[i].place(rank).data));
+    if (!stage.state_ratios.empty()) counts.push_back(rank);
+    if (seen.insert(counts).second) out.push_back(rank);
+  }
+  return out;
+}
+
+/// @param stage  of the chunk  @param rank  of the stage
+inline RankChunkCost chunk_cost(const Plan& plan, const PlanStage& stage, const train::ChunkPlan& own, int rank,
+                                const Cluster& cluster) {
+  const int ranks = plan.ranks();
+  const cost::Batch whole = batch_of(plan);
+  const auto price = [&](const cost::Batch& batch, std::int64_t elements) {
+    return cost::MovePricer(batch, elements, cluster, ranks);
+  };
+  RankChunkCost out;
+  std::vector<cost::LayerCounts> counts;
+  for (std::size_t k = 0; k < own.layers.size(); ++k) {
+    const LayerSpec& layer = own.layers[k].layer;
+    const StrategySpec& spec = own.layers[k].spec;
+    const cost::Batch batch = train::batch_of_rank(whole, stage.state_ratios, own.layouts[k], rank);
+    // Equal neighbours are common; counting and pricing are not free.
+    const bool again = k > 0 && own.layers[k - 1].spec == spec && layer.kind == LayerKind::block &&
+                       own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
+    PlanLayerCost cost;
+    cost.spec = spec;
+    counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
+    const cost::LayerCounts& c = counts.back();
+    cost.seconds = again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, cluster, ranks);
+    cost.recompute = again ? out.layers.back().recompute : recompute_seconds(layer, cost, batch, cluster, ranks);
+    cost.states = c.states;
+    cost.stash = c.stash;
+    cost.workspace = max(max(c.forward_workspace, c.activation + c.backward_workspace), c.weights_workspace);
+    if (k > 0) {
+      const cost::MovePricer border = price(whole, layer.input_elements(whole.sequence));
+      cost.relayout_forward = border.relayout(cost::relayout_of(own.layouts[k - 1], own.layouts[k]));
+      cost.relayout_backward = border.relayout(cost::relayout_of(own.layouts[k], own.layouts[k - 1]));
+    }
+    out.layers.push_back(cost);
+  }
+  out.memory = train::memory_of(own, counts, cluster.device.library_workspace);
+  out.chunk.memory = cost::pass_memory(counts, own.layouts);
+  for (const PlanLayerCost& layer : out.layers) {
+    out.seconds.forward += layer.forward();
+    out.seconds.backward += layer.backward();
+    out.seconds.synchronise += layer.seconds.synchronise;
+    out.seconds.update += layer.seconds.update;
+    out.seconds.weights += layer.seconds.weights;
+    out.communication += layer.communication();
+  }
+  const auto receive = [&](std::size_t k, std::int64_t elements) {
+    return price(train::batch_of_rank(whole, stage.state_ratios, own.layouts[k], rank), elements)
+        .receive(out.layers[k].spec);
+  };
+  if (own.has_previous) {
+    out.chunk.receive_activation = receive(0, own.layers.front().layer.input_elements(whole.sequence));
+    out.seconds.forward += out.chunk.receive_activation;
+    out.communication += out.chunk.receive_activation;
+  }
+  if (own.has_next) {
+    out.chunk.receive_gradient =
+        receive(out.layers.size() - 1, own.layers.back().layer.output_elements(whole.sequence));
+    out.seconds.backward += out.chunk.receive_gradient;
+    out.communication += out.chunk.receive_gradient;
+  }
+  return out;
+}
+
 }  // namespace detail
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more
@@ -154,8 +244,6 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   PlanCost out;
   const int count = static_cast<int>(plan.stages.size());
   const int ranks = plan.ranks();
-  const cost::Batch batch = batch_of(plan);
-  const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, cluster, ranks); };
   const int chunks = plan.virtual_stages;
   out.stages.resize(plan.stages.size());
   for (int i = 0; i < count * chunks; ++i) {
@@ -163,56 +251,24 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
     PlanStageCost& total = out.stages[static_cast<std::size_t>(i % count)];
     total.stage = plan.stages[static_cast<std::size_t>(i % count)];
     if (i < count) total.slots = own.slots;
-    std::vector<cost::LayerCounts> counts;
-    const std::size_t first = out.layers.size();
-    for (std::size_t k = 0; k < own.layers.size(); ++k) {
-      const LayerSpec& layer = own.layers[k].layer;
-      const StrategySpec& spec = own.layers[k].spec;
-      // Equal neighbours are common; counting and pricing are not free.
-      const bool again = k > 0 && own.layers[k - 1].spec == spec && layer.kind == LayerKind::block &&
-                         own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
-      PlanLayerCost cost;
-      cost.spec = spec;
-      counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
-      const cost::LayerCounts& c = counts.back();
-      cost.seconds = again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, cluster, ranks);
-      cost.recompute =
-          again ? out.layers.back().recompute : detail::recompute_seconds(layer, cost, batch, cluster, ranks);
-      cost.states = c.states;
-      cost.stash = c.stash;
-      cost.workspace = max(max(c.forward_workspace, c.activation + c.backward_workspace), c.weights_workspace);
-      if (k > 0) {
-        const cost::MovePricer border = price(layer.input_elements(batch.sequence));
-        cost.relayout_forward = border.relayout(cost::relayout_of(own.layouts[k - 1], own.layouts[k]));
-        cost.relayout_backward = border.relayout(cost::relayout_of(own.layouts[k], own.layouts[k - 1]));
-      }
-      out.layers.push_back(cost);
+    detail::RankChunkCost slowest;
+    cost::StageMemory memory;
+    for (const int rank : detail::unlike_ranks(total.stage, own)) {
+      detail::RankChunkCost here = detail::chunk_cost(plan, total.stage, own, rank, cluster);
+      if (memory.total() < here.memory.total()) memory = here.memory;
+      if (slowest.layers.empty() || slowest.seconds_of_passes() < here.seconds_of_passes()) slowest = std::move(here);
     }
-    total.memory.add_chunk(train::memory_of(own, counts, cluster.device.library_workspace));
-    PlanChunkCost chunk{
-        static_cast<int>(first), static_cast<int>(out.layers.size()), {}, {}, cost::pass_memory(counts, own.layouts)};
-    for (std::size_t k = first; k < out.layers.size(); ++k) {
-      const PlanLayerCost& layer = out.layers[k];
-      total.seconds.forward += layer.forward();
-      total.seconds.backward += layer.backward();
-      total.seconds.synchronise += layer.seconds.synchronise;
-      total.seconds.update += layer.seconds.update;
-      total.seconds.weights += layer.seconds.weights;
-      total.communication += layer.communication();
-    }
-    if (own.has_previous) {
-      const LayerSpec& layer = own.layers.front().layer;
-      chunk.receive_activation = price(layer.input_elements(batch.sequence)).receive(out.layers[first].spec);
-      total.seconds.forward += chunk.receive_activation;
-      total.communication += chunk.receive_activation;
-    }
-    if (own.has_next) {
-      const LayerSpec& layer = own.layers.back().layer;
-      chunk.receive_gradient = price(layer.output_elements(batch.sequence)).receive(out.layers.back().spec);
-      total.seconds.backward += chunk.receive_gradient;
-      total.communication += chunk.receive_gradient;
-    }
-    total.chunks.push_back(chunk);
+    total.memory.add_chunk(memory);
+    slowest.chunk.first = static_cast<int>(out.layers.size());
+    out.layers.insert(out.layers.end(), slowest.layers.begin(), slowest.layers.end());
+    slowest.chunk.end = static_cast<int>(out.layers.size());
+    total.seconds.forward += slowest.seconds.forward;
+    total.seconds.backward += slowest.seconds.backward;
+    total.seconds.synchronise += slowest.seconds.synchronise;
+    total.seconds.update += slowest.seconds.update;
+    total.seconds.weights += slowest.seconds.weights;
+    total.communication += slowest.communication;
+    total.chunks.push_back(slowest.chunk);
   }
 
   std::vector<cost::StageSeconds> seconds;

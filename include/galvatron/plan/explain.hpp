@@ -48,6 +48,7 @@ inline std::string short_strategy(const StrategySpec& spec) {
   if (spec.expert_tensor > 0) add("etp" + std::to_string(spec.expert_tensor));
   if (spec.expert_nodes > 1) add("n" + std::to_string(spec.expert_nodes));
   if (spec.dispatch != DispatchKind::plain) add(name_of(spec.dispatch));
+  if (spec.shard_kind != ShardKind::even) add(name_of(spec.shard_kind));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "one rank" : out;
 }

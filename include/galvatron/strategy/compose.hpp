@@ -90,6 +90,7 @@ struct Policy {
   using Experts = typename PolicyOf<Axis::expert, ExpertParallel<1>, Policies...>::type;
   using Dispatch = typename PolicyOf<Axis::dispatch, ExpertDispatch<plain>, Policies...>::type;
   using Groups = typename PolicyOf<Axis::groups, SequenceGroups<fixed>, Policies...>::type;
+  using Sharded = typename PolicyOf<Axis::shards, Shards<even>, Policies...>::type;
   using Stages = typename PolicyOf<Axis::pipeline, Pipeline<1>, Policies...>::type;
   using Again = typename PolicyOf<Axis::recompute, Recompute<cheap>, Policies...>::type;
 
@@ -113,6 +114,7 @@ struct Policy {
        .expert_nodes = Experts::nodes == dynamic ? 1 : Experts::nodes,
        .dispatch = Dispatch::kind,
        .groups = Groups::kind,
+       .shard_kind = Sharded::kind,
        .recompute = Again::kind,
        .strided = Tensor::is_strided}};
 };
@@ -163,7 +165,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static_assert(
       (StrategyPolicy<Policies> && ...),
       "galvatron: the arguments of Strategy<> are policies: DataParallel, ZeRO, TensorParallel, "
-      "SequenceParallel, ContextParallel, ExpertParallel, ExpertDispatch, SequenceGroups, Pipeline or Recompute.");
+      "SequenceParallel, ContextParallel, ExpertParallel, ExpertDispatch, SequenceGroups, Shards, Pipeline or "
+      "Recompute.");
   template <Axis A>
   static constexpr bool names_once = (0 + ... + (Policies::axis == A ? 1 : 0)) <= 1;
   static_assert(names_once<Axis::data>, "galvatron: Strategy<> names DataParallel more than once.");
@@ -174,6 +177,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static_assert(names_once<Axis::expert>, "galvatron: Strategy<> names ExpertParallel more than once.");
   static_assert(names_once<Axis::dispatch>, "galvatron: Strategy<> names ExpertDispatch more than once.");
   static_assert(names_once<Axis::groups>, "galvatron: Strategy<> names SequenceGroups more than once.");
+  static_assert(names_once<Axis::shards>, "galvatron: Strategy<> names Shards more than once.");
   static_assert(names_once<Axis::pipeline>, "galvatron: Strategy<> names Pipeline more than once.");
   static_assert(names_once<Axis::recompute>, "galvatron: Strategy<> names Recompute more than once.");
 
@@ -189,6 +193,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static constexpr SequenceKind sequence = Policy::Sequence::kind;
   static constexpr DispatchKind dispatch = Policy::Dispatch::kind;
   static constexpr SequenceGroupKind groups = Policy::Groups::kind;
+  static constexpr ShardKind shards = Policy::Sharded::kind;
   static constexpr RecomputeKind recompute = Policy::Again::kind;
   static constexpr ScheduleKind schedule = Policy::Stages::schedule;
   /// True when every degree is part of the type; `spec` is then a static constant (and still answers to `spec()`).
@@ -215,10 +220,10 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static constexpr bool accepts(const StrategySpec& spec) {
     const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };
     return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute && spec.dispatch == dispatch &&
-           spec.groups == groups && same(spec.tensor, Policy::Tensor::degree) &&
-           same(spec.context, Policy::Context::degree) && same(spec.data, Policy::Data::degree) &&
-           same(spec.expert, Policy::Experts::degree) && same(spec.expert_tensor, Policy::Experts::tensor) &&
-           same(spec.expert_nodes, Policy::Experts::nodes) &&
+           spec.groups == groups && (shards == by_ratio || spec.shard_kind == even) &&
+           same(spec.tensor, Policy::Tensor::degree) && same(spec.context, Policy::Context::degree) &&
+           same(spec.data, Policy::Data::degree) && same(spec.expert, Policy::Experts::degree) &&
+           same(spec.expert_tensor, Policy::Experts::tensor) && same(spec.expert_nodes, Policy::Experts::nodes) &&
            (spec.strided == Policy::Tensor::is_strided ||
             (Policy::Tensor::degree == dynamic && !Policy::Tensor::is_strided)) &&
            is_legal(spec);
@@ -309,9 +314,10 @@ concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
 ///     constexpr auto found = search::constexpr_search<12>(block, cluster, options);
 ///     using Chosen = StrategyOf<found.strategies[0]>;
 template <StrategySpec spec>
-using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
-                            SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
-                            ExpertParallel<spec.expert, spec.expert_tensor, spec.expert_nodes>,
-                            ExpertDispatch<spec.dispatch>, SequenceGroups<spec.groups>, Recompute<spec.recompute>>;
+using StrategyOf =
+    Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
+             SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
+             ExpertParallel<spec.expert, spec.expert_tensor, spec.expert_nodes>, ExpertDispatch<spec.dispatch>,
+             SequenceGroups<spec.groups>, Shards<spec.shard_kind>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron
