@@ -19,11 +19,11 @@ using galvatron::test::model_named;
 
 namespace {
 
-/// gpt2-small on 4 data ranks, in micro-batches of 8 samples.
+/// gpt2-124m on 4 data ranks, in micro-batches of 8 samples.
 Plan by_ratio(int zero = 0) {
   const StrategySpec spec{.data = 4, .zero = zero, .shard_kind = ShardKind::by_ratio};
   Plan plan;
-  plan.model = "gpt2-small";
+  plan.model = "gpt2-124m";
   plan.cluster = "4xa100-80g";
   plan.global_batch = 16;
   plan.sequence_length = 1024;
@@ -46,7 +46,7 @@ TEST_CASE("ratios are written and read") {
   REQUIRE(read.has_value());
   CHECK(*read == plan);
   CHECK_FALSE(
-      says(plan_text(test::found(model_named("gpt2-small"), cluster_named("4xa100-80g"), {.global_batch = 8}).plan),
+      says(plan_text(test::found(model_named("gpt2-124m"), cluster_named("4xa100-80g"), {.global_batch = 8}).plan),
            "ratios"));
 }
 
@@ -66,13 +66,13 @@ TEST_CASE("ratios that are none are refused with the stage and the number") {
   plan.layers[3].shard_kind = ShardKind::even;
   CHECK(why(plan).empty());  // 4 divides 8
   plan.global_batch = 6;
-  CHECK(says(why(plan), "layer 3 (dp4): its data degree 4 does not divide a micro-batch of 3 samples"));
+  CHECK(says(why(plan), "layer 3: its data degree 4 does not divide a micro-batch of 3 samples"));
   plan.layers[3].shard_kind = ShardKind::by_ratio;
   CHECK(why(plan).empty());
 }
 
 TEST_CASE("a rank has memory for its samples and its shard, and a stage the seconds of its slowest rank") {
-  const ModelSpec model = model_named("gpt2-small");
+  const ModelSpec model = model_named("gpt2-124m");
   const Cluster cluster = cluster_named("4xa100-80g");
   const auto cost = [&](const Plan& plan) { return value_or_throw(cost_of(plan, model, cluster)); };
   const auto memory = [&](const Plan& plan, int rank) {
