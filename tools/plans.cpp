@@ -15,6 +15,7 @@
 #include <galvatron/plan/find_packed.hpp>
 
 #include "lengths_file.hpp"
+#include "packed_step.hpp"
 #include "plans.hpp"
 #include "signals.hpp"
 
@@ -451,7 +452,9 @@ void run_explain(const Arguments& arguments, Common& common) {
       "explain",
       "Tells in words and a table what a plan does, where time and memory go, why it won and by what the others lost.");
   PlanArguments a;
+  std::string lengths;
   add_plan_options(options, "plan", a);
+  step_lengths_option(options, lengths);
   if (!options.parse(arguments, common)) return;
 
   Plan plan = value_or_throw(read_plan(a.path));
@@ -461,7 +464,10 @@ void run_explain(const Arguments& arguments, Common& common) {
     plan.predicted.alternatives.clear();  // what lost on another cluster
   }
   const Cluster cluster = cluster_named(plan.cluster, plan.ranks());
-  print(value_or_throw(galvatron::explain(plan, model, cluster)));
+  std::string text = value_or_throw(galvatron::explain(plan, model, cluster));
+  if (!lengths.empty())
+    text += "\n" + train::explain(step_of_lengths(plan, model, cluster, lengths), step_text(plan, lengths));
+  print(text);
 }
 
 }  // namespace galvatron::tools

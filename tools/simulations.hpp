@@ -1,6 +1,7 @@
 // Simulated plans and measured runs, written down for people.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include <galvatron/simulate/simulation.hpp>
 #include <galvatron/train/expert_dispatch.hpp>
 #include <galvatron/train/expert_loads.hpp>
+#include <galvatron/train/packed_step.hpp>
 
 #include "output.hpp"
 
@@ -24,6 +26,8 @@ struct Simulated {
   ModelSpec model;
   Cluster cluster;
   Simulation simulation;
+  std::optional<train::PackedStep> step{};  ///< of a plan for documents: some of them
+  std::string step_words{};                 ///< which
 
   [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster); }
   [[nodiscard]] Bytes peak() const { return simulation.cost.peak(); }
@@ -49,6 +53,7 @@ struct Measured {
   double others = 0;                             ///< share of the cores that other programs took meanwhile
   std::vector<train::ExpertLoads> loads{};       ///< of the run's last step; empty: no layer has experts
   std::vector<train::LayerDispatch> dispatch{};  ///< the same
+  std::vector<std::int64_t> rows{};              ///< of the documents of `step`; empty: samples of one length
 };
 
 }  // namespace galvatron::simulate

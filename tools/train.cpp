@@ -456,6 +456,16 @@ std::unique_ptr<train::BatchSource> batches_of(const train::Data& data, const Pr
   return value_or_throw(train::packed_batches(*data.documents(), plan, prepared.model, cluster ? &*cluster : nullptr));
 }
 
+// Of the documents of a step; none where samples have one length.
+std::vector<std::int64_t> rows_of_step(const train::Data& data, const Plan& plan, std::int64_t step) {
+  std::vector<std::int64_t> out;
+  if (!plan.packed) return out;
+  const train::DocumentSource& documents = *data.documents();
+  for (std::int64_t i = step * plan.global_batch; i < (step + 1) * plan.global_batch; ++i)
+    out.push_back(documents.length(documents.document(i)) - 1);
+  return out;
+}
+
 struct Outcome {
   Plan plan;
   train::TrainReport report;
@@ -724,11 +734,11 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     return signal;
   }
   if (recorder)
-    write_run(
-        plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr,
-        {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured, outcome.others.value_or(0),
-         outcome.report.steps.back().loads, outcome.report.steps.back().layer_dispatch},
-        a.trace, a.report, common);
+    write_run(plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr,
+              {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured,
+               outcome.others.value_or(0), outcome.report.steps.back().loads,
+               outcome.report.steps.back().layer_dispatch, rows_of_step(*data, plan, recorder->last_step().step)},
+              a.trace, a.report, common);
   try {
     if (common.json)
       print_outcome_json(outcome, a);

@@ -276,9 +276,19 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
           (stages > 1 ? ", schedule " + std::string(name_of(plan.schedule)) : "") + ".",
       0);
   const auto share = [&](Seconds part) { return detail::percent(part / cost.iteration); };
+  if (plan.packed)
+    out += detail::wrapped(
+        "Documents of any length are packed into these sequences" +
+            (plan.predicted.iteration.value > 0
+                 ? "; for those that it was searched for a step takes " + format_seconds(plan.predicted.iteration) +
+                       ", " + format_count(plan.predicted.tokens_per_second) + " tokens/s"
+                 : std::string()) +
+            ". What follows is for sequences of one document each, which take longest: `galvatron explain --lengths` "
+            "shows a step with other documents.",
+        0);
   out += detail::wrapped(
-      "An iteration takes " + format_seconds(cost.iteration) + ": " + format_count(cost.samples_per_second) +
-          " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s" +
+      (plan.packed ? "With those a step takes " : "An iteration takes ") + format_seconds(cost.iteration) + ": " +
+          format_count(cost.samples_per_second) + " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s" +
           (cost.mfu > 0 ? ", " + detail::percent(cost.mfu) + " of the peak arithmetic" : "") +
           (cost.mfu > 1 ? " (" + why_impossible_mfu(cost.mfu) + ")" : "") + ". On the slowest stage: compute " +
           share(cost.compute) + ", communication " + share(cost.communication) + ", gradients and optimizer " +
