@@ -78,9 +78,10 @@ inline std::string step_section(const Simulated& s) {
                  " tokens in ", step.microbatches.size(),
                  step.microbatches.size() == 1 ? " micro-batch" : " micro-batches", ", padding ",
                  percent(static_cast<double>(step.padding()) / rows), " of the rows, idle ", percent(step.idle()),
-                 " of the ranks&#39; time. Each box is a group, as high as its ranks and as wide as its time; grey is "
-                 "idle",
-                 step.stages > 1 ? "; every stage has these groups" : "", ".</p>\n", step_picture(step),
+                 " of the ranks&#39; time. Each box is a group, as high as its ranks and as wide as its time",
+                 step.stages > 1 ? "; every stage has these groups" : "", ".</p>\n",
+                 legend({{"groups of several ranks", "forward"}, {"of one rank", "backward"}, {"idle", "waiting"}}) +
+                     step_picture(step),
                  "<p>Groups of as many ranks share a row: the fullest of them as a share of what its ranks hold, and "
                  "the time of the slowest.</p>\n",
                  table.html());
