@@ -42,13 +42,15 @@ const std::string packs =
 TEST_CASE("documents are packed, and trained as the same documents one by one") {
   const Folder folder;
   write_documents(folder);
-  const Ran ran = folder.run(packs + "--ranks 2 --steps 6 --save-plan p.json --metrics m.jsonl --tensorboard t --json");
+  const Ran ran = folder.run(
+      packs + "--ranks 2 --steps 6 --save-plan p.json --metrics m.jsonl --tensorboard t --report r.html --json");
   CAPTURE(ran.err);
   REQUIRE(ran.code == 0);
   const json report = ran.json();
   CHECK(report.at("last_loss").get<double>() < report.at("first_loss").get<double>());
   CHECK(report.at("predicted_peak_bytes") == report.at("measured_peak_bytes"));
   CHECK(report.at("predicted_iteration_seconds").get<double>() > 0);
+  CHECK(says(folder.read("r.html"), "16 documents, those of step 6"));
   const json plan = json::parse(folder.read("p.json"));
   CHECK(plan.at("packed") == true);
   CHECK(plan.at("global_batch") == 16);
