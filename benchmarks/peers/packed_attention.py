@@ -1,7 +1,7 @@
 """Milliseconds of attention of packed documents in PyTorch on the CPU, on the shapes of benchmark_packed_attention.
 
 usage: packed_attention.py LENGTHS [--documents 64] [--longest 8192] [--heads 8] [--head-dim 64]
-                           [--precision fp32|bf16] [--threads 2] [--rounds 7]
+                           [--precision fp32|bf16] [--threads 2] [--rounds 7] [--ways one_by_one padded ..]
 
 Ways, each once in every round; of one that PyTorch does not have on a CPU it prints why:
   one by one   scaled_dot_product_attention, causal, a call for each document
@@ -11,6 +11,7 @@ Ways, each once in every round; of one that PyTorch does not have on a CPU it pr
   padded       scaled_dot_product_attention, causal, documents padded to the longest
 """
 import argparse
+import functools
 import statistics
 import time
 
@@ -29,15 +30,21 @@ class Packed:
         shape = (sum(lengths), a.heads, a.head_dim)
         self.leaves = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
         self.d = torch.randn(shape, dtype=dtype)
-        document = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-        self.mask = create_block_mask(lambda b, h, i, j: (document[i] == document[j]) & (i >= j), None, None,
-                                      shape[0], shape[0], device="cpu")
-        self.flex_attention = torch.compile(flex_attention)
 
     def one_by_one(self):
         documents = zip(*(x.split(self.lengths) for x in self.leaves))
         return torch.cat([F.scaled_dot_product_attention(*(x[None].transpose(1, 2) for x in document), is_causal=True)[0]
                           .transpose(0, 1) for document in documents])
+
+    @functools.cached_property
+    def mask(self):
+        document = torch.repeat_interleave(torch.arange(len(self.lengths)), torch.tensor(self.lengths))
+        return create_block_mask(lambda b, h, i, j: (document[i] == document[j]) & (i >= j), None, None,
+                                 len(document), len(document), device="cpu")
+
+    @functools.cached_property
+    def flex_attention(self):
+        return torch.compile(flex_attention)
 
     def flex(self):
         return self.flex_attention(*(x[None].transpose(1, 2) for x in self.leaves), block_mask=self.mask)[0] \
@@ -113,15 +120,17 @@ def main():
                         ("rounds", 7)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--ways", nargs="+", default=["one_by_one", "flex", "nested", "varlen", "padded"])
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
     lengths = [n for n in map(int, open(a.lengths)) if 1 <= n <= a.longest][:a.documents]
     dtype = torch.float32 if a.precision == "fp32" else torch.bfloat16
     packed, padded = Packed(a, lengths, dtype), Padded(a, lengths, dtype)
-    ways = [Way(name.replace("_", " "), packed, getattr(packed, name)) for name in ("one_by_one", "flex", "nested",
-                                                                                   "varlen")]
-    ways.append(Way("padded", padded, padded.padded))
+    ways = []
+    for name in a.ways:
+        tensors = padded if name == "padded" else packed
+        ways.append(Way(name.replace("_", " "), tensors, getattr(tensors, name)))
     for _ in range(a.rounds):
         for way in ways:
             way.run()
