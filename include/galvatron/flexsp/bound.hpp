@@ -209,7 +209,6 @@ class Bound {
         const double* const unfit = shares + columns;
         const double share_of_tokens = static_cast<double>(instance_.tokens(one.document)) / held;
         double* const values = values_.data();
-#pragma GCC ivdep
         for (std::size_t j = 0; j < columns; ++j)
           values[j] = of_area_[j] * areas[j] + of_share_[j] * shares[j] + of_tokens_[j] * share_of_tokens + unfit[j];
         const auto at = static_cast<std::size_t>(std::min_element(values, values + columns) - values);
