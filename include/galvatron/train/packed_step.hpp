@@ -30,7 +30,7 @@
 
 namespace galvatron::train {
 
-/// Ranks that share a sequence, in a micro-batch.
+/// Ranks that share a sequence, in a micro-batch. Strided tensor ranks are numbered as if they were neighbours.
 struct PackedGroup {
   int first_rank = 0, ranks = 1;  ///< of each stage, counted from its first rank
   std::int64_t documents = 0;
