@@ -1,0 +1,134 @@
+// The best program at given ratios, the best program and ratios together, and HAP's alternation of the two.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <galvatron/hap/dynamic_program.hpp>
+#include <galvatron/hap/instance.hpp>
+#include <galvatron/hap/prices.hpp>
+#include <galvatron/hap/program.hpp>
+#include <galvatron/hap/ratios.hpp>
+
+namespace galvatron::hap {
+
+/// A program with its ratios.
+struct Answer {
+  Ratios ratios;
+  Program program;
+  double seconds = 0;
+  double bound = 0;  ///< no program of the search takes less
+};
+
+namespace detail {
+
+/// Searches at ratios that are given, by what every operation takes.
+class FixedRatios {
+ public:
+  FixedRatios(const Instance& instance, const Ratios& ratios)
+      : instance_(instance), ratios_(ratios), point_(point_of(instance.prices().devices(), ratios)) {
+    rest_ = instance.rest_seconds(point_);
+  }
+
+  /// The best program that takes less than `below`; what is known of all others goes to `bound`.
+  [[nodiscard]] std::optional<Answer> below(double below, SearchLimits limits, double& bound) const {
+    using Search = DynamicProgram<1>;
+    Search search(
+        instance_, [&](const Terms& terms) { return Search::Price{point_.seconds(terms)}; },
+        [&](const Search::Price& price, std::size_t i) { return price[0] + rest_[i + 1]; });
+    double most = below;
+    std::optional<Answer> out;
+    const auto keep_best = [&] {
+      for (const Search::Label& label : search.finals())
+        if (label.price[0] < most) {
+          most = label.price[0];
+          out = Answer{ratios_, program_of(instance_, search.decisions(label)), label.price[0], 0};
+        }
+    };
+    const auto hopeless = [&](const Search::Price& price, std::size_t i) {
+      return price[0] + rest_[i + 1] >= most * (1 + slack);
+    };
+    search.run({.states = quick_states}, hopeless);
+    keep_best();
+    bound = search.least_dropped();
+    if (bound < most) {  // the first run was not complete
+      search.run(limits, hopeless);
+      bound = search.least_dropped();
+      keep_best();
+    }
+    bound = std::min(bound, most);
+    if (out) out->bound = bound;
+    return out;
+  }
+
+ private:
+  static constexpr std::size_t quick_states = 64;
+  static constexpr double slack = 1e-12;  // sums in another order
+
+  const Instance& instance_;
+  const Ratios& ratios_;
+  RatioPoint point_;
+  std::vector<double> rest_;
+};
+
+}  // namespace detail
+
+/// The best program at these ratios, CostModel::operations. Nothing where the loss is never a partial sum.
+inline std::optional<Answer> best_program(const Instance& instance, const Ratios& ratios, SearchLimits limits = {}) {
+  double bound = 0;
+  return detail::FixedRatios(instance, ratios).below(std::numeric_limits<double>::infinity(), limits, bound);
+}
+
+/// The best ratios of a program, CostModel::operations: one of the corners.
+inline Answer with_best_ratios(const Prices& prices, Program program) {
+  const Terms terms = value_or_throw(terms_of(prices, program));
+  Answer out;
+  out.program = std::move(program);
+  out.seconds = std::numeric_limits<double>::infinity();
+  for (Ratios& ratios : corner_ratios(prices.devices().flops)) {
+    const double seconds = point_of(prices.devices(), ratios).seconds(terms);
+    if (seconds >= out.seconds) continue;
+    out.seconds = seconds;
+    out.ratios = std::move(ratios);
+  }
+  return out;
+}
+
+/// The best program and ratios together, CostModel::operations. For every program some corner has its best ratios
+/// (ratios.hpp), so the best pair is the best of the best programs at each corner. Nothing where the loss is never a
+/// partial sum.
+inline std::optional<Answer> best_program_and_ratios(const Instance& instance, SearchLimits limits = {}) {
+  std::optional<Answer> best;
+  double bound = std::numeric_limits<double>::infinity();
+  for (const Ratios& ratios : corner_ratios(instance.prices().devices().flops)) {
+    double own = 0;
+    const double most = best ? best->seconds : std::numeric_limits<double>::infinity();
+    auto found = detail::FixedRatios(instance, ratios).below(most, limits, own);
+    bound = std::min(bound, own);
+    if (found) best = std::move(found);
+  }
+  if (best) best->bound = bound;
+  return best;
+}
+
+/// HAP's alternation: the best program at proportional ratios, the best ratios of that program, and so on until nothing
+/// improves. A local search.
+inline std::optional<Answer> alternate(const Instance& instance, SearchLimits limits = {}) {
+  auto best = best_program(instance, proportional_ratios(instance.prices().devices().flops), limits);
+  while (best) {
+    Answer next = with_best_ratios(instance.prices(), best->program);
+    if (const auto found = best_program(instance, next.ratios, limits); found && found->seconds < next.seconds)
+      next = *found;
+    if (!(next.seconds < best->seconds * (1 - 1e-12))) break;
+    next.bound = 0;
+    best = std::move(next);
+  }
+  return best;
+}
+
+}  // namespace galvatron::hap
