@@ -150,7 +150,10 @@ inline std::string problem_of(const Graph& graph) {
       return text_of(name, " is ", detail::shape_text(out.shape), ", and its operands make ",
                      detail::shape_text(result));
   }
-  if (graph.loss < 0 || made[static_cast<std::size_t>(graph.loss)] == 0) return "no operation makes the loss";
+  if (graph.loss < 0 ||
+      std::ranges::none_of(
+          graph.nodes, [&](const Node& node) { return node.output == graph.loss && !is_source(node.operation); }))
+    return "no operation computes the loss";
   return {};
 }
 

@@ -215,10 +215,9 @@ class StageRatios {
 
 }  // namespace detail
 
-/// The best ratios of each segment, 0 to the largest that a stage names. They need not be unique.
-inline std::vector<Ratios> optimal_ratios(const std::vector<double>& flops, const std::vector<Stage>& stages) {
-  int segments = 1;
-  for (const Stage& stage : stages) segments = std::max(segments, stage.segment + 1);
+/// The best ratios of each segment. They need not be unique.
+inline std::vector<Ratios> optimal_ratios(const std::vector<double>& flops, const std::vector<Stage>& stages,
+                                          int segments = 1) {
   std::vector<Ratios> out;
   for (int segment = 0; segment < segments; ++segment) {
     std::vector<Stage> own;
