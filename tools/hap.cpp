@@ -1,8 +1,10 @@
 // galvatron hap: programs with uneven shards for devices of different speed, and HAP's cases.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,9 +15,12 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
 #include <galvatron/files.hpp>
+#include <galvatron/hap/cluster_devices.hpp>
 #include <galvatron/hap/factors.hpp>
 #include <galvatron/hap/joint.hpp>
 #include <galvatron/hap/json.hpp>
+#include <galvatron/hap/memory.hpp>
+#include <galvatron/hap/model_graph.hpp>
 #include <galvatron/hap/ratios.hpp>
 #include <galvatron/hap/sizes.hpp>
 
@@ -156,22 +161,121 @@ void run_hap_case(const Arguments& arguments, Common& common) {
   print_json(out);
 }
 
+// ---- plan
+
+// How a step moves tensors, and how parameters lie: counts of each.
+std::string moves_text(const hap::Graph& graph, const hap::Program& program) {
+  std::map<std::string, int> moves;
+  std::map<std::string, int> parameters;
+  for (const hap::Step& step : program) {
+    if (step.kind == hap::Step::Kind::communicate)
+      ++moves[std::string(hap::name_of(*hap::collective_between(step.from, step.layout)))];
+    const bool is_parameter = std::ranges::any_of(graph.nodes, [&](const hap::Node& node) {
+      return node.output == step.tensor && node.operation == hap::Operation::parameter;
+    });
+    if (step.kind == hap::Step::Kind::load && is_parameter)
+      ++parameters[step.layout == hap::replicate ? "whole" : "sharded"];
+  }
+  const auto counts = [](const std::map<std::string, int>& of) {
+    return of.empty() ? std::string("none")
+                      : joined(of, ", ", [](const auto& one) { return text_of(one.second, " ", one.first); });
+  };
+  return row("parameters", counts(parameters)) + row("moves", counts(moves));
+}
+
+std::string ratios_text(const hap::Devices& devices, const hap::Ratios& ratios) {
+  std::map<std::pair<double, double>, int> kinds;  // of a ratio and a speed
+  for (std::size_t j = 0; j < ratios.size(); ++j) ++kinds[{ratios[j], devices.flops[j]}];
+  return joined(kinds, ", ", [](const auto& kind) {
+    return text_of(kind.second, " x ", percent(kind.first.first), " (",
+                   galvatron::detail::three_digits(kind.first.second / 1e12), " TFLOP/s)");
+  });
+}
+
+void run_hap_plan(const Arguments& arguments, Common& common) {
+  Options options(
+      "hap plan",
+      "Synthesises the program that trains a model fastest with uneven shards: how every tensor lies on the "
+      "devices, what is communicated, and the share of each device. Program and shares are the best of all "
+      "together, within the devices' memory, in fp32.");
+  std::string model_name;
+  std::string cluster_name;
+  std::int64_t batch = 0;
+  std::int64_t sequence = 0;
+  Bytes memory;
+  options.require(options.text("--model", model_name, "MODEL", "a preset or a config.json"));
+  options.require(options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file"));
+  options.require(options.integer("--global-batch", batch, 1, std::int64_t{1} << 40, "samples of a step"));
+  options.integer("--seq", sequence, 1, std::int64_t{1} << 31, "tokens of a sample (default: the model's longest)");
+  options.size("--memory", memory, "budget of each device (default: all that it has)");
+  options.section("Output");
+  options.flag("--json", common.json, "print one JSON object instead of text");
+  options.flag("--quiet", common.quiet, "print no remarks");
+  if (!options.parse(arguments, common)) return;
+  const ModelSpec model = value_or_throw(load_model(model_name));
+  const Cluster cluster = cluster_named(cluster_name);
+  if (sequence == 0) sequence = model.positions();
+  if (sequence > model.positions())
+    refuse("--seq ", sequence, ": ", model.name, " has positions for ", model.positions(), " tokens");
+  hap::Devices devices = hap::devices_of(cluster);
+  if (memory.count > 0) {
+    const auto budget = static_cast<double>(memory_to_plan_with(memory, cluster, common).count);
+    devices.memory.assign(devices.count(), budget);
+  }
+
+  const hap::Graph graph = hap::graph_of(model, batch, sequence);
+  const auto begin = std::chrono::steady_clock::now();
+  const hap::Prices prices(graph, devices, hap::Dialect::paper);
+  const hap::Instance instance(prices);
+  const auto found = hap::best_in_memory(instance);
+  const std::chrono::duration<double> searched = std::chrono::steady_clock::now() - begin;
+  if (!found)
+    throw Failure(ErrorKind::infeasible,
+                  text_of("no program of ", model.name, " was found that fits into ",
+                          format_bytes(Bytes{static_cast<std::int64_t>(devices.memory.front())}), " of each of ",
+                          devices.count(), " devices; take a smaller batch, more devices or more memory"));
+  const auto alternated = hap::alternate(instance);
+  if (common.json) {
+    ordered_json out;
+    out["seconds"] = found->seconds;
+    out["ratios"] = {found->ratios};
+    out["program"] = hap::program_json(graph, found->program);
+    out["alternation_seconds"] = alternated->seconds;
+    out["bound_seconds"] = found->bound;
+    out["search_seconds"] = searched.count();
+    return print_json(out);
+  }
+  const hap::Terms terms = value_or_throw(hap::terms_of(prices, found->program));
+  const double largest = *std::ranges::max_element(found->ratios);
+  print(text_of(
+      model.name, ", ", batch, " samples of ", sequence, " tokens on ", devices.count(), " devices\n",
+      row("a step", format_seconds(Seconds{found->seconds}), ", no program is more than ",
+          percent(1 - found->bound / found->seconds), " faster, found in ", format_seconds(Seconds{searched.count()})),
+      row("alternation", format_seconds(Seconds{alternated->seconds}), ", as HAP has it, in any memory"),
+      row("shares", ratios_text(devices, found->ratios)),
+      row("memory", format_bytes(Bytes{static_cast<std::int64_t>(terms.whole_bytes + largest * terms.sharded_bytes)}),
+          " of the device with the largest share"),
+      moves_text(graph, found->program)));
+}
+
 }  // namespace
 
 void run_hap(const Arguments& arguments, Common& common) {
   const std::string verb = arguments.empty() ? "" : arguments.front();
   const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
+  if (verb == "plan") return run_hap_plan(rest, common);
   if (verb == "case") return run_hap_case(rest, common);
   if (verb == "--help" || verb == "-h") {
     print(
-        "Usage: galvatron hap case [options]\n\n"
+        "Usage: galvatron hap plan|case [options]\n\n"
         "Programs with uneven shards for devices of different speed (HAP).\n\n"
+        "  plan      synthesise the program of a model\n"
         "  case      answer the cases of a file\n\n"
-        "`galvatron hap case --help` shows the options.\n");
+        "`galvatron hap plan --help` and `... case --help` show the options.\n");
     return;
   }
   refuse("hap: ", verb.empty() ? "nothing to do" : text_of("\"", detail::one_line(verb, 40), "\" is unknown"),
-         "; say `galvatron hap case` (--help shows the options)");
+         "; say `galvatron hap plan` or `galvatron hap case` (--help shows the options)");
 }
 
 }  // namespace galvatron::tools

@@ -98,7 +98,7 @@ inline Shape result_shape(const Graph& graph, const Node& node, std::string& wro
       out.push_back(shape(1)[1]);
       return out;
     }
-    case Operation::add_positions:
+    case Operation::add_rows:
       require(x.size() == 3 && shape(1).size() == 2 && shape(1)[1] == x[2], "the table is [.., h] for [b, s, h]");
       return x;
     case Operation::prepend:

@@ -31,7 +31,7 @@ enum class Operation : std::uint8_t {
   mha_fused,       ///< self-attention with its projections: x [L, N, E], two weights and two biases
   transpose01,     ///< dimensions 0 and 1 change places
   embedding,       ///< rows of a table: ids [b, s], table [V, H] -> [b, s, H]
-  add_positions,   ///< x [b, s, h] + table [.., h], by position
+  add_rows,        ///< x [b, s, h] + table [.., h], by position
   prepend,         ///< a learned token before the others: x [b, s, h], token [1, h] -> [b, s + 1, h]
   first_token,     ///< [b, s, h] -> [b, h]
   mean_token,      ///< the same, of all

@@ -31,9 +31,10 @@ namespace detail {
 class FixedRatios {
  public:
   FixedRatios(const Instance& instance, const Ratios& ratios)
-      : instance_(instance), ratios_(ratios), point_(point_of(instance.prices().devices(), ratios)) {
-    rest_ = instance.rest_seconds(point_);
-  }
+      : FixedRatios(instance, ratios, point_of(instance.prices().devices(), ratios)) {}
+  /// With prices of a point of its own.
+  FixedRatios(const Instance& instance, const Ratios& ratios, const RatioPoint& point)
+      : instance_(instance), ratios_(ratios), point_(point), rest_(instance.rest_seconds(point)) {}
 
   /// The best program that takes less than `below`; what is known of all others goes to `bound`.
   [[nodiscard]] std::optional<Answer> below(double below, SearchLimits limits, double& bound) const {
