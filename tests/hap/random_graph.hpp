@@ -30,7 +30,8 @@ inline hap::Devices random_devices(Random& random, int most = 5) {
   const int count = draw(random, 1, most);
   const int kinds = draw(random, 1, count);
   std::vector<double> speeds;
-  for (int k = 0; k < kinds; ++k) speeds.push_back(draw_between(random, 1e12, 1e14));
+  const double middle = draw_between(random, 1e11, 1e14);
+  for (int k = 0; k < kinds; ++k) speeds.push_back(middle * draw_between(random, 0.3, 3));
   for (int j = 0; j < count; ++j) out.flops.push_back(speeds[static_cast<std::size_t>(j % kinds)]);
   for (double& rate : out.bandwidth) rate = draw_between(random, 1e9, 1e11);
   if (draw(random, 0, 1) == 1)
@@ -51,7 +52,9 @@ inline hap::Ratios random_ratios(Random& random, std::size_t count) {
 inline hap::Graph random_graph(Random& random, int operations) {
   using enum hap::Operation;
   hap::Graph graph;
-  const auto extent = [&] { return std::int64_t{1} << draw(random, 0, 11); };
+  const auto extent = [&] {
+    return std::int64_t{1} << (draw(random, 0, 4) == 0 ? draw(random, 0, 4) : draw(random, 5, 11));
+  };
   const std::int64_t width = extent();
   std::vector<std::int64_t> shape{extent(), width};
   if (draw(random, 0, 3) == 0) shape.insert(shape.begin(), extent());

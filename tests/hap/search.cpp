@@ -35,7 +35,7 @@ TEST_CASE("A* and the dynamic program equal the enumeration of all programs, in 
   int differ = 0;  // graphs whose best programs of the two models differ in price
   for (int turn = 0; turn < 1000; ++turn) {
     CAPTURE(turn);
-    const hap::Graph graph = test::random_graph(random, test::draw(random, 1, turn % 4 == 0 ? 4 : 3));
+    const hap::Graph graph = test::random_graph(random, test::draw(random, 1, turn % 8 == 0 ? 5 : 4));
     REQUIRE(hap::problem_of(graph).empty());
     const hap::Devices devices = test::random_devices(random);
     const hap::Prices prices(graph, devices, hap::Dialect::paper);

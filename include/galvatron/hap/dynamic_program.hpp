@@ -24,7 +24,7 @@ namespace galvatron::hap {
 
 /// What a search may do.
 struct SearchLimits {
-  std::size_t states = 400'000;    ///< of one operation; beyond it the best ones are kept and nothing is proven
+  std::size_t states = 100'000;    ///< of one operation; beyond it the best ones are kept and nothing is proven
   std::size_t labels = 2'000'000;  ///< of one operation, all its states together
 };
 
@@ -206,6 +206,8 @@ class DynamicProgram {
               return key[place] == need.second || key[place + 1] == need.second;
             }))
           continue;
+        if (std::ranges::all_of(labels, [&](const Label& label) { return hopeless(sum(label.price, way.price), i); }))
+          continue;
         keys_after(key, transition, w, keys);
         for (const std::string& kept : keys)
           for (const Option& option : way.options) {
@@ -213,7 +215,7 @@ class DynamicProgram {
             std::vector<Label>* own = nullptr;
             for (const Label& label : labels) {
               Label made{.parent = label.own, .rule = way.rule, .moved = option.moved};
-              for (std::size_t n = 0; n < N; ++n) made.price[n] = label.price[n] + way.price[n] + option.price[n];
+              made.price = sum(sum(label.price, way.price), option.price);
               if (hopeless(made.price, i)) continue;
               if (own == nullptr) {
                 const auto [at, is_new] = index.emplace(next, out.size());
@@ -257,6 +259,10 @@ class DynamicProgram {
         for (std::string& one : out) one += letters(has_a ? a : b, has_b ? b : a);
       }
     }
+  }
+  static Price sum(Price a, const Price& b) {
+    for (std::size_t n = 0; n < N; ++n) a[n] += b[n];
+    return a;
   }
   static bool covers(const Price& a, const Price& b) {
     for (std::size_t n = 0; n < N; ++n)

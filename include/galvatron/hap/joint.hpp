@@ -54,13 +54,13 @@ class FixedRatios {
     const auto hopeless = [&](const Search::Price& price, std::size_t i) {
       return price[0] + rest_[i + 1] >= most * (1 + slack);
     };
-    search.run({.states = quick_states}, hopeless);
-    keep_best();
-    bound = search.least_dropped();
-    if (bound < most) {  // the first run was not complete
-      search.run(limits, hopeless);
-      bound = search.least_dropped();
+    // Narrow searches first: the better the best program that is known, the fewer states are worth keeping.
+    for (std::size_t states = narrowest;; states *= widening) {
+      const bool last = states >= limits.states;
+      search.run(last ? limits : SearchLimits{states, limits.labels}, hopeless);
       keep_best();
+      bound = search.least_dropped();
+      if (last || bound >= most) break;
     }
     bound = std::min(bound, most);
     if (out) out->bound = bound;
@@ -68,7 +68,8 @@ class FixedRatios {
   }
 
  private:
-  static constexpr std::size_t quick_states = 64;
+  static constexpr std::size_t narrowest = 64;
+  static constexpr std::size_t widening = 16;
   static constexpr double slack = 1e-12;  // sums in another order
 
   const Instance& instance_;

@@ -163,8 +163,8 @@ class MemorySearch {
     bool enough = true;
     for (const Ratios& corner : corners_) {
       double own = 0;
-      const auto found = FixedRatios(instance_, corner, point(corner, price))
-                             .below(std::numeric_limits<double>::infinity(), limits_, own);
+      const auto found =
+          FixedRatios(instance_, corner, point(corner, price)).below(std::numeric_limits<double>::infinity(), {}, own);
       if (!found) return true;
       const Terms terms = value_or_throw(terms_of(instance_.prices(), found->program));
       offer(found->program, terms);
@@ -261,7 +261,7 @@ class MemorySearch {
 /// The best program and ratios, CostModel::operations, that fit into the devices' memory. Nothing where none do, or, if
 /// the search was not complete, where none was found.
 inline std::optional<Answer> best_in_memory(const Instance& instance,
-                                            SearchLimits limits = {.states = 20'000, .labels = 100'000}) {
+                                            SearchLimits limits = {.states = 500, .labels = 5'000}) {
   auto best = best_program_and_ratios(instance);
   const Devices& devices = instance.prices().devices();
   if (!best || devices.memory.empty()) return best;
