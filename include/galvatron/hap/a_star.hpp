@@ -33,12 +33,22 @@
 
 namespace galvatron::hap {
 
+/// When a program of the same properties is dropped.
+enum class Pruning : std::uint8_t {
+  pending,  ///< with the work behind the last collective, as above
+  paper,    ///< by the cost up to the last collective alone, for comparison: with stages the answer may not be the best
+};
+
 namespace detail {
 
 class AStar {
  public:
-  AStar(const Instance& instance, const Ratios& ratios, CostModel model)
-      : instance_(instance), ratios_(ratios), model_(model), point_(point_of(instance.prices().devices(), ratios)) {
+  AStar(const Instance& instance, const Ratios& ratios, CostModel model, Pruning pruning)
+      : instance_(instance),
+        ratios_(ratios),
+        model_(model),
+        pruning_(pruning),
+        point_(point_of(instance.prices().devices(), ratios)) {
     const std::vector<double>& flops = instance.prices().devices().flops;
     for (std::size_t j = 0; j < flops.size(); ++j) devices_.emplace_back(1 / flops[j], ratios[j] / flops[j]);
     std::ranges::sort(devices_);
@@ -123,6 +133,7 @@ class AStar {
     return sum.seconds + pending_seconds(sum.replicated, sum.sharded);
   }
   [[nodiscard]] bool covers(const Node& a, const Node& b) const {
+    if (pruning_ == Pruning::paper) return a.cost <= b.cost;
     return a.cost + pending_seconds(a.replicated - b.replicated, a.sharded - b.sharded) <= b.cost;
   }
   [[nodiscard]] bool is_stale(std::size_t number) const {
@@ -267,6 +278,7 @@ class AStar {
   const Instance& instance_;
   const Ratios& ratios_;
   CostModel model_;
+  Pruning pruning_;
   RatioPoint point_;
   std::vector<std::pair<double, double>> devices_;  // (1 / F_j, B_j / F_j), each kind once
   std::vector<Least> least_;                        // by item
@@ -281,8 +293,8 @@ class AStar {
 /// The best program at these ratios. Nothing where the loss is never a partial sum, or where more than `most` nodes
 /// would be opened.
 inline std::optional<Answer> a_star(const Instance& instance, const Ratios& ratios, CostModel model,
-                                    std::size_t most = 2'000'000) {
-  return detail::AStar(instance, ratios, model)(most);
+                                    std::size_t most = 2'000'000, Pruning pruning = Pruning::pending) {
+  return detail::AStar(instance, ratios, model, pruning)(most);
 }
 
 /// HAP's alternation with its cost by stages: A* and the exact ratios of the program's stages in turn.
