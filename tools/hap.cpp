@@ -245,12 +245,15 @@ void run_hap_plan(const Arguments& arguments, Common& common) {
     out["search_seconds"] = searched.count();
     return print_json(out);
   }
+  const bool proven = found->bound >= found->seconds * (1 - 1e-9);
   const hap::Terms terms = value_or_throw(hap::terms_of(prices, found->program));
   const double largest = *std::ranges::max_element(found->ratios);
   print(text_of(
       model.name, ", ", batch, " samples of ", sequence, " tokens on ", devices.count(), " devices\n",
-      row("a step", format_seconds(Seconds{found->seconds}), ", no program is more than ",
-          percent(1 - found->bound / found->seconds), " faster, found in ", format_seconds(Seconds{searched.count()})),
+      row("a step", format_seconds(Seconds{found->seconds}),
+          proven ? std::string(", proven to be the best")
+                 : text_of(", no program is more than ", percent(1 - found->bound / found->seconds), " faster"),
+          ", found in ", format_seconds(Seconds{searched.count()})),
       row("alternation", format_seconds(Seconds{alternated->seconds}), ", as HAP has it, in any memory"),
       row("shares", ratios_text(devices, found->ratios)),
       row("memory", format_bytes(Bytes{static_cast<std::int64_t>(terms.whole_bytes + largest * terms.sharded_bytes)}),

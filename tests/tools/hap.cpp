@@ -371,6 +371,44 @@ TEST_CASE("hap case: graphs of the released dialect with fused attention, and ra
   }
 }
 
+TEST_CASE("hap plan gives a program with its ratios, a bound, and never more seconds than the alternation") {
+  const Folder folder;
+  for (const std::string model : {"gpt2-tiny", "llama-tiny", "bert-tiny", "vit-huge-32"}) {
+    CAPTURE(model);
+    const std::string arguments = "hap plan --model " + model + " --cluster 16xv100-32g --global-batch 32";
+    const Ran ran = folder.run(arguments + " --json");
+    CAPTURE(ran.err);
+    REQUIRE(ran.code == 0);
+    const json report = ran.json();
+    CHECK(report.size() == 6);
+    const double seconds = report.at("seconds").get<double>();
+    CHECK(seconds > 0);
+    CHECK(seconds <= report.at("alternation_seconds").get<double>() * (1 + 1e-12));
+    CHECK(report.at("bound_seconds").get<double>() == doctest::Approx(seconds).epsilon(1e-9));
+    CHECK(report.at("search_seconds").get<double>() > 0);
+    REQUIRE(report.at("ratios").size() == 1);
+    double sum = 0;
+    for (const json& ratio : report.at("ratios")[0]) sum += ratio.get<double>();
+    CHECK(report.at("ratios")[0].size() == 16);
+    CHECK(sum == doctest::Approx(1).epsilon(1e-12));
+    std::set<std::string> made;
+    for (const json& step : report.at("program"))
+      CHECK(made.insert(step.at(1).get<std::string>()).second == (step.at(0) != "comm"));
+    CHECK(report.at("program").back() == json({"op", "loss", "R"}));
+    const Ran table = folder.run(arguments);
+    CHECK(table.code == 0);
+    CHECK(table.out.find("alternation") != std::string::npos);
+    CHECK(table.out.find("16 x 6.2 %") != std::string::npos);
+  }
+  // Less memory takes longer, until nothing fits.
+  const std::string arguments = "hap plan --model bert-tiny --cluster 64xv100-32g --global-batch 64 --quiet";
+  const double free = folder.run(arguments + " --json").json().at("seconds").get<double>();
+  const Ran tight = folder.run(arguments + " --json --memory 32MB");
+  REQUIRE(tight.code == 0);
+  CHECK(tight.json().at("seconds").get<double>() > free);
+  check_failure(folder.run(arguments + " --memory 1MiB"), 3, "fits into 1.00 MiB");
+}
+
 TEST_CASE("hap says in one line what is wrong") {
   const Folder folder;
   const auto bad = [&](const json& cases, const std::string& words) {
@@ -429,6 +467,12 @@ TEST_CASE("hap says in one line what is wrong") {
   folder.write("cases.json", R"([{"length": 4, "ratios": [NaN]}])");
   check_failure(folder.run("hap case cases.json"), 2, "cases.json");
   check_failure(folder.run("hap case none.json"), 2, "none.json");
+  const std::string plan = "hap plan --cluster 8xv100-32g --global-batch 8 --model ";
+  check_failure(folder.run(plan + "t5-large-32"), 2, "no operation");
+  check_failure(folder.run(plan + "mixtral-8x7b"), 2, "no operation");
+  check_failure(folder.run(plan + "nothing"), 2, "unknown model");
+  check_failure(folder.run(plan + "gpt2-tiny --seq 1000000"), 2, "positions for");
+  check_failure(folder.run("hap plan --model gpt2-tiny --cluster 8xv100-32g"), 2, "--global-batch");
   check_failure(folder.run("hap"), 2, "galvatron hap");
   check_failure(folder.run("hap nothing"), 2, "galvatron hap");
 }
