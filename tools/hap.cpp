@@ -226,7 +226,7 @@ void run_hap_plan(const Arguments& arguments, Common& common) {
   const hap::Graph graph = hap::graph_of(model, batch, sequence);
   const auto begin = std::chrono::steady_clock::now();
   const hap::Prices prices(graph, devices, hap::Dialect::paper);
-  const hap::Instance instance(prices);
+  const hap::Instance instance(prices, static_cast<std::int64_t>(devices.count()));
   const auto found = hap::best_in_memory(instance);
   const std::chrono::duration<double> searched = std::chrono::steady_clock::now() - begin;
   if (!found)

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -78,6 +79,35 @@ TEST_CASE("of a model both searches find programs of the same seconds, never abo
       CHECK(joint->bound >= joint->seconds * (1 - 1e-12));
       CHECK(joint->seconds <= hap::alternate(instance)->seconds * (1 + 1e-12));
     }
+}
+
+TEST_CASE("with fewer samples than devices, shards are of dimensions that have a piece for each device") {
+  const ModelSpec model = value_or_throw(find_model("gpt2-124m"));
+  const hap::Graph graph = hap::graph_of(model, 4, 256);
+  hap::Devices devices = two_kinds();
+  devices.flops.resize(12);
+  const hap::Prices prices(graph, devices, hap::Dialect::paper);
+  const auto sharded = [&](const hap::Answer& answer, std::int64_t least) {
+    int few = 0;
+    int heads = 0;
+    for (const hap::Step& step : answer.program) {
+      if (!step.layout.is_shard()) continue;
+      const hap::Tensor& tensor = graph.tensor(step.tensor);
+      few += tensor.pieces(step.layout.code) < least ? 1 : 0;
+      heads += tensor.heads > 0 && step.layout.code == 2 ? 1 : 0;
+    }
+    return std::pair(few, heads);
+  };
+  const auto any = hap::best_program_and_ratios(hap::Instance(prices));
+  CHECK(sharded(*any, 12).first > 0);
+  const auto whole_rows = hap::best_program_and_ratios(hap::Instance(prices, 12));
+  REQUIRE(whole_rows);
+  CHECK(sharded(*whole_rows, 12).first == 0);
+  CHECK(sharded(*whole_rows, 12).second > 0);  // there are 12 heads
+  CHECK(whole_rows->seconds >= any->seconds);
+  const auto star = hap::a_star(hap::Instance(prices, 12), whole_rows->ratios, hap::CostModel::operations);
+  REQUIRE(star);
+  CHECK(star->seconds == doctest::Approx(whole_rows->seconds).epsilon(1e-11));
 }
 
 TEST_CASE("less memory shards what was whole, until nothing fits") {

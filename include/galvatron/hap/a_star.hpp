@@ -112,6 +112,7 @@ class AStar {
       shards = shards || item.rules[r].sharded;
     }
     if (model_ == CostModel::operations) return {computing, 0, 0};
+    if (item.rules.empty()) return out;
     const double flops = item.terms.front().sharded_flops + item.terms.front().replicated_flops;
     out.replicated = shards ? 0 : flops;
     out.sharded = shards ? flops : 0;
@@ -212,7 +213,7 @@ class AStar {
     const std::string key = nodes_[number].key;
     const char from = key[place(tensor)];
     if (from < first - 2 || key[place(tensor) + 1] != nothing || !instance_.can_communicate(tensor)) return;
-    for (const Layout to : layouts_of(instance_.graph().tensor(tensor))) {
+    for (const Layout to : instance_.targets(tensor)) {
       const auto kind = collective_between(layout_of(from), to);
       if (!kind) continue;
       Node next{key,

@@ -183,7 +183,7 @@ class DynamicProgram {
     const bool one_use = instance_.uses_after(tensor, i) == 1;
     if (useful.has(rule.result)) out.push_back({letters(rule.result, rule.result), rule.result, project(Terms{})});
     if (!instance_.can_communicate(tensor)) return out;
-    for (const Layout to : layouts_of(instance_.graph().tensor(tensor))) {
+    for (const Layout to : instance_.targets(tensor)) {
       if (!useful.has(to) || !collective_between(rule.result, to)) continue;
       const bool both = !one_use && useful.has(rule.result);
       out.push_back({letters(both ? rule.result : to, to), to,

@@ -41,7 +41,12 @@ enum class Operation : std::uint8_t {
 struct Tensor {
   std::string name;
   std::vector<std::int64_t> shape;
+  std::int64_t heads = 0;  ///< into which the last dimension is cut; 0: into its elements
 
+  /// The shards that a dimension may have at most.
+  [[nodiscard]] std::int64_t pieces(int dimension) const {
+    return heads > 0 && dimension + 1 == rank() ? heads : shape[static_cast<std::size_t>(dimension)];
+  }
   [[nodiscard]] int rank() const { return static_cast<int>(shape.size()); }
   [[nodiscard]] double elements() const {
     double out = 1;
@@ -65,7 +70,7 @@ struct Graph {
   [[nodiscard]] const Tensor& tensor(int id) const { return tensors[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Node& node(int i) const { return nodes[static_cast<std::size_t>(i)]; }
   int add(std::string name, std::vector<std::int64_t> shape) {
-    tensors.push_back({std::move(name), std::move(shape)});
+    tensors.push_back({std::move(name), std::move(shape), 0});
     return static_cast<int>(tensors.size()) - 1;
   }
   /// The tensor that the operation makes.

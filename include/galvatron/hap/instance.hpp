@@ -28,13 +28,6 @@ class LayoutSet {
   std::uint64_t bits_ = 0;
 };
 
-/// Layouts of a tensor, all of them: whole, partial, and of every dimension.
-inline std::vector<Layout> layouts_of(const Tensor& tensor) {
-  std::vector<Layout> out{replicate, partial_sums};
-  for (int d = 0; d < tensor.rank(); ++d) out.push_back(shard(d));
-  return out;
-}
-
 class Instance {
  public:
   /// An operation and what it may be computed by.
@@ -49,7 +42,11 @@ class Instance {
     std::size_t operand = 0;
   };
 
-  explicit Instance(const Prices& prices) : prices_(prices) {
+  /// @param least_pieces  shards are of dimensions with so many pieces at least. Prices are of fractions of a
+  /// dimension;
+  ///                      with as many as there are devices each of them can have a share.
+  explicit Instance(const Prices& prices, std::int64_t least_pieces = 0)
+      : prices_(prices), least_pieces_(least_pieces) {
     const Graph& graph = prices.graph();
     makers_.assign(graph.tensors.size(), nullptr);
     for (const Node& node : graph.nodes) makers_[at(node.output)] = &node;
@@ -68,6 +65,13 @@ class Instance {
   [[nodiscard]] const std::vector<Use>& uses(int tensor) const { return uses_[at(tensor)]; }
   [[nodiscard]] bool can_communicate(int tensor) const {
     return hap::can_communicate(maker(tensor).operation, prices_.dialect());
+  }
+  /// Layouts that a tensor may be communicated to.
+  [[nodiscard]] std::vector<Layout> targets(int tensor) const {
+    std::vector<Layout> out{replicate};
+    for (int d = 0; d < graph().tensor(tensor).rank(); ++d)
+      if (is_allowed(tensor, shard(d))) out.push_back(shard(d));
+    return out;
   }
   /// Layouts that some operation behind `item` takes.
   [[nodiscard]] LayoutSet useful_after(int tensor, std::size_t item) const {
@@ -116,6 +120,9 @@ class Instance {
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
+  [[nodiscard]] bool is_allowed(int tensor, Layout layout) const {
+    return !layout.is_shard() || graph().tensor(tensor).pieces(layout.code) >= least_pieces_;
+  }
   [[nodiscard]] std::vector<char> needed() const {
     std::vector<char> out(graph().tensors.size(), 0);
     out[at(graph().loss)] = 1;
@@ -168,12 +175,19 @@ class Instance {
       Item item;
       item.node = &node;
       item.rules = rules_of(graph(), node, prices_.dialect());
+      std::erase_if(item.rules, [&](const Rule& rule) {
+        bool allowed = is_allowed(node.output, rule.result);
+        for (std::size_t p = 0; p < rule.operands.size(); ++p)
+          allowed = allowed && is_allowed(node.inputs[p], rule.operands[p]);
+        return !allowed;
+      });
       for (const Rule& rule : item.rules) item.terms.push_back(prices_.computing(node, rule));
       items_.push_back(std::move(item));
     }
   }
 
   const Prices& prices_;
+  std::int64_t least_pieces_;
   std::vector<const Node*> makers_;  // by tensor
   std::vector<Item> items_;
   std::vector<std::vector<Use>> uses_;  // by tensor

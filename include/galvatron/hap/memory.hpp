@@ -141,7 +141,8 @@ class MemorySearch {
   using Search = DynamicProgram<5>;
   static constexpr int doublings = 80;
   static constexpr int halvings = 30;
-  static constexpr double rounding = 1e-12;  // of a difference of large numbers
+  static constexpr std::size_t most_labels = 300'000;  // of all operations: some seconds
+  static constexpr double rounding = 1e-12;            // of a difference of large numbers
 
   [[nodiscard]] double count() const { return static_cast<double>(devices_.count()); }
   [[nodiscard]] double total_of(const Terms& terms) const { return count() * terms.whole_bytes + terms.sharded_bytes; }
@@ -219,7 +220,9 @@ class MemorySearch {
     bytes.sharded_byte = 1;
     const std::vector<double> rest_bytes = instance_.rest_seconds(bytes);
     const double least_memory = *std::ranges::min_element(devices_.memory);
-    search.run(limits_, [&](const Search::Price& price, std::size_t i) {
+    SearchLimits limits = limits_;
+    limits.labels = std::min(limits.labels, std::max(most_labels / instance_.items().size(), std::size_t{1}));
+    search.run(limits, [&](const Search::Price& price, std::size_t i) {
       const Terms terms = terms_of_label(price);
       if (terms.whole_bytes > least_memory || total_of(terms) + rest_bytes[i + 1] > total_) return true;
       return best_ && least_seconds(terms, i) >= best_->seconds * (1 - 1e-12);

@@ -111,6 +111,7 @@ class ModelGraph {
       }
       case forward::Kind::linear:
         out = add(Operation::linear, {x, weight(0)}, shape);
+        mark_heads(graph, node, out);
         if (node.weights[1] >= 0) out = add(Operation::add_bias, {out, weight(1)}, shape);
         break;
       case forward::Kind::activation: {
@@ -158,6 +159,13 @@ class ModelGraph {
       default:
         fail("an operation of another family");
     }
+    mark_heads(graph, node, out);
+  }
+  // Fused projections, and what attention makes of them, are cut by heads.
+  void mark_heads(const forward::Graph& graph, const forward::Node& node, int tensor) {
+    const bool fused = graph.width(node.output).sections[2] > 0;
+    if (fused || node.operation == forward::Kind::attend)
+      out_.tensors[static_cast<std::size_t>(tensor)].heads = graph.layer.kv_heads;
   }
   // Logits over the table, and the sum of the rows' losses.
   void add_loss(const forward::Graph& graph, const forward::Node& node, int x) {
