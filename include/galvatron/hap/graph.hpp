@@ -10,14 +10,14 @@ namespace galvatron::hap {
 
 /// Operations of a forward pass. Their operands, flops and rules: rules.hpp.
 enum class Operation : std::uint8_t {
-  placeholder,     ///< data of the batch
-  parameter,       ///< what is trained
-  linear,          ///< y = x W^T: x [.., i], W [o, i]
-  linear_bias,     ///< y = x W^T + b: b [o]
-  relu,            ///< element by element, as the next ones
-  gelu,            ///
-  sigmoid,         ///
-  dropout,         ///
+  placeholder,  ///< data of the batch
+  parameter,    ///< what is trained
+  linear,       ///< y = x W^T: x [.., i], W [o, i]
+  linear_bias,  ///< y = x W^T + b: b [o]
+  relu,         ///< element by element, as the next three
+  gelu,
+  sigmoid,
+  dropout,
   scale,           ///< y = a x
   rotate,          ///< pairs of elements turned by their position: x [batch, tokens, heads]
   add,             ///< y = a + b
@@ -31,7 +31,7 @@ enum class Operation : std::uint8_t {
   mha_fused,       ///< self-attention with its projections: x [L, N, E], two weights and two biases
   transpose01,     ///< dimensions 0 and 1 change places
   embedding,       ///< rows of a table: ids [b, s], table [V, H] -> [b, s, H]
-  add_rows,        ///< x [b, s, h] + table [.., h], by position
+  add_rows,        ///< x [b, s, h] + a row of a table [.., h] for each token: positions, segments
   prepend,         ///< a learned token before the others: x [b, s, h], token [1, h] -> [b, s + 1, h]
   first_token,     ///< [b, s, h] -> [b, h]
   mean_token,      ///< the same, of all

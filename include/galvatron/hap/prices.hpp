@@ -78,11 +78,11 @@ struct Terms {
 
 /// Ratios, as prices see them.
 struct RatioPoint {
-  double work = 0;          ///< u, seconds per flop of sharded operations
-  double replicated = 0;    ///< 1 / min F
-  double largest = 0;       ///< v
-  double whole_byte = 0;    ///< a price of memory in seconds (memory.hpp)
-  double sharded_byte = 0;  ///
+  double work = 0;        ///< u, seconds per flop of sharded operations
+  double replicated = 0;  ///< 1 / min F
+  double largest = 0;     ///< v
+  double whole_byte = 0;  ///< a price of memory in seconds (memory.hpp)
+  double sharded_byte = 0;
 
   [[nodiscard]] double seconds(const Terms& t) const {
     return t.sharded_flops * work + t.replicated_flops * replicated + t.ratio_seconds * largest + t.seconds +

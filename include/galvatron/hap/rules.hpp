@@ -88,12 +88,12 @@ inline std::optional<Operation> operation_named(std::string_view name) {
 
 /// A layout in a row of the table of rules.
 enum class Place : std::int8_t {
-  none,           ///< no such operand; or as the operand before it
-  whole,          ///
-  partial,        ///
-  dim0,           ///< sharded on dimension 0 of the tensor
-  dim1,           ///
-  dim2,           ///
+  none,  ///< no such operand; or as the operand before it
+  whole,
+  partial,
+  dim0,  ///< sharded on dimension 0 of the tensor
+  dim1,
+  dim2,
   last,           ///< on its last dimension
   each,           ///< on dimension d, for all d of the first operand
   each_but_last,  ///< the same without its last
