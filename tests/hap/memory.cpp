@@ -67,8 +67,8 @@ TEST_CASE("in limited memory no program at any ratios in steps is faster than th
           return Search::Price{t.sharded_flops, t.replicated_flops, t.ratio_seconds,
                                t.seconds,       t.whole_bytes,      t.sharded_bytes};
         },
-        [](const Search::Price& price, std::size_t) { return price[0]; });
-    search.run({}, [](const Search::Price&, std::size_t) { return false; });
+        [](const Search::Price& price, std::size_t, double) { return price[0]; });
+    search.run({}, [](const Search::Price&, std::size_t, double) { return false; });
     double stepped = std::numeric_limits<double>::infinity();
     for (const Search::Label& label : search.finals()) {
       const auto& p = label.price;

@@ -99,8 +99,8 @@ TEST_CASE("program and ratios together are the best of all labels, and of all co
         [](const hap::Terms& t) {
           return Search::Price{t.sharded_flops, t.replicated_flops, t.ratio_seconds, t.seconds};
         },
-        [](const Search::Price& price, std::size_t) { return price[0]; });
-    search.run({}, [](const Search::Price&, std::size_t) { return false; });
+        [](const Search::Price& price, std::size_t, double) { return price[0]; });
+    search.run({}, [](const Search::Price&, std::size_t, double) { return false; });
     double least = std::numeric_limits<double>::infinity();
     for (const Search::Label& label : search.finals()) {
       hap::Stage stage;

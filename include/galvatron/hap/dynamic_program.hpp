@@ -34,17 +34,20 @@ class DynamicProgram {
  public:
   using Price = std::array<double, N>;
 
-  using Rank = std::function<double(const Price&, std::size_t)>;
+  /// At least what completing a program costs, of one live tensor: its layouts a and b, behind an item.
+  using Completing = std::function<double(int tensor, std::size_t item, Layout a, Layout b)>;
+  /// Of a price after an item, and of what completes it.
+  using Rank = std::function<double(const Price&, std::size_t item, double completing)>;
 
   /// @param project  Price project(const Terms&), linear
   /// @param rank     of a price after an item: by it states are kept where there are too many, the least first
   template <class Project>
-  DynamicProgram(const Instance& instance, const Project& project, Rank rank)
-      : instance_(instance), rank_(std::move(rank)) {
+  DynamicProgram(const Instance& instance, const Project& project, Rank rank, Completing completing = {})
+      : instance_(instance), rank_(std::move(rank)), completing_(std::move(completing)) {
     for (std::size_t i = 0; i < instance.items().size(); ++i) transitions_.push_back(transition_of(i, project));
   }
 
-  /// Labels whose `hopeless(price, item)` holds after an item are dropped: no program with them is wanted.
+  /// Labels whose `hopeless(price, item, completing)` holds after an item are dropped: no program with them is wanted.
   template <class Hopeless>
   void run(SearchLimits limits, const Hopeless& hopeless) {
     limits_ = limits;
@@ -52,13 +55,12 @@ class DynamicProgram {
     finals_.clear();
     dropped_ = std::numeric_limits<double>::infinity();
     Front front;
-    front.emplace_back(std::string(), std::vector<Label>{Label{}});
+    front.push_back({{}, {Label{}}, 0});
     for (std::size_t i = 0; i < transitions_.size(); ++i) {
       front = advanced(front, i, hopeless);
       if (front.empty()) return;
     }
-    for (auto& [key, labels] : front)
-      for (const Label& label : labels) finals_.push_back(label);
+    for (const State& state : front) finals_.insert(finals_.end(), state.labels.begin(), state.labels.end());
   }
 
   struct Label {
@@ -89,7 +91,12 @@ class DynamicProgram {
   }
 
  private:
-  using Front = std::vector<std::pair<std::string, std::vector<Label>>>;
+  struct State {
+    std::string key;
+    std::vector<Label> labels;
+    double completing = 0;
+  };
+  using Front = std::vector<State>;
 
   // The layouts in which a live tensor is there, as two letters of a key; the second is 0 if there is one only.
   static char letter(Layout layout) { return static_cast<char>(layout.code + 3); }
@@ -121,6 +128,7 @@ class DynamicProgram {
   struct Transition {
     std::vector<Way> ways;
     std::vector<Slot> slots;                       // without the result, which comes last
+    std::vector<int> live;                         // tensors, with it
     std::vector<std::vector<std::string>> loaded;  // by way: letters of sources that stay, in the order of the slots
   };
 
@@ -140,6 +148,7 @@ class DynamicProgram {
     }
     for (const Slot& s : out.slots) live_.push_back(s.tensor);
     if (!instance_.uses(item.node->output).empty()) live_.push_back(item.node->output);
+    out.live = live_;
     for (std::size_t r = 0; r < item.rules.size(); ++r) {
       const Rule& rule = item.rules[r];
       const auto [fits, loads] = instance_.loads(i, rule);
@@ -198,7 +207,7 @@ class DynamicProgram {
     std::unordered_map<std::string, std::size_t> index;
     Front out;
     std::vector<std::string> keys;
-    for (const auto& [key, labels] : front)
+    for (const auto& [key, labels, before] : front)
       for (std::size_t w = 0; w < transition.ways.size(); ++w) {
         const Way& way = transition.ways[w];
         if (!std::ranges::all_of(way.needs, [&, &key = key](const auto& need) {
@@ -206,30 +215,27 @@ class DynamicProgram {
               return key[place] == need.second || key[place + 1] == need.second;
             }))
           continue;
-        if (std::ranges::all_of(labels, [&](const Label& label) { return hopeless(sum(label.price, way.price), i); }))
+        if (std::ranges::all_of(labels,
+                                [&](const Label& label) { return hopeless(sum(label.price, way.price), i, 0.0); }))
           continue;
         keys_after(key, transition, w, keys);
         for (const std::string& kept : keys)
           for (const Option& option : way.options) {
             const std::string next = kept + option.letters;
-            std::vector<Label>* own = nullptr;
+            const auto [at, is_new] = index.emplace(next, out.size());
+            if (is_new) out.push_back({next, {}, completing(next, i)});
+            State& state = out[at->second];
             for (const Label& label : labels) {
               Label made{.parent = label.own, .rule = way.rule, .moved = option.moved};
               made.price = sum(sum(label.price, way.price), option.price);
-              if (hopeless(made.price, i)) continue;
-              if (own == nullptr) {
-                const auto [at, is_new] = index.emplace(next, out.size());
-                if (is_new) out.emplace_back(next, std::vector<Label>());
-                own = &out[at->second].second;
-              }
-              insert(*own, made);
+              if (!hopeless(made.price, i, state.completing)) insert(state.labels, made);
             }
           }
       }
-    std::erase_if(out, [](const auto& state) { return state.second.empty(); });
+    std::erase_if(out, [](const auto& state) { return state.labels.empty(); });
     cut(out, i);
-    for (auto& [key, labels] : out)
-      for (Label& label : labels) {
+    for (State& state : out)
+      for (Label& label : state.labels) {
         label.own = static_cast<std::int32_t>(history_[i].size());
         history_[i].push_back(label);
       }
@@ -260,6 +266,16 @@ class DynamicProgram {
       }
     }
   }
+  [[nodiscard]] double completing(const std::string& key, std::size_t i) const {
+    if (!completing_) return 0;
+    double out = 0;
+    const std::vector<int>& live = transitions_[i].live;
+    for (std::size_t k = 0; k < live.size(); ++k) {
+      const Layout a = layout_of(key[2 * k]);
+      out += completing_(live[k], i, a, key[2 * k + 1] == 0 ? a : layout_of(key[2 * k + 1]));
+    }
+    return out;
+  }
   static Price sum(Price a, const Price& b) {
     for (std::size_t n = 0; n < N; ++n) a[n] += b[n];
     return a;
@@ -278,26 +294,36 @@ class DynamicProgram {
   // Keeps to the limits.
   void cut(Front& front, std::size_t i) {
     std::size_t labels = 0;
-    for (const auto& state : front) labels += state.second.size();
+    for (const State& state : front) labels += state.labels.size();
     if (front.size() <= limits_.states && labels <= limits_.labels) return;
-    const auto least = [&](const std::vector<Label>& of) {
+    const auto least = [&](const State& state) {
       double out = std::numeric_limits<double>::infinity();
-      for (const Label& label : of) out = std::min(out, rank_(label.price, i));
+      for (const Label& label : state.labels) out = std::min(out, rank_(label.price, i, state.completing));
       return out;
     };
-    std::ranges::stable_sort(front, [&](const auto& a, const auto& b) { return least(a.second) < least(b.second); });
+    std::ranges::stable_sort(front, [&](const State& a, const State& b) { return least(a) < least(b); });
     std::size_t states = 0;
     for (std::size_t kept = 0; states < front.size() && states < limits_.states; ++states) {
-      kept += front[states].second.size();
+      kept += front[states].labels.size();
       if (kept > limits_.labels && states > 0) break;
     }
-    for (std::size_t s = states; s < front.size(); ++s) dropped_ = std::min(dropped_, least(front[s].second));
+    // Everything whole leads to a program whatever the graph, so this state stays.
+    const auto is_whole = [](const State& state) {
+      for (std::size_t k = 0; k < state.key.size(); k += 2)
+        if (state.key[k] != letter(replicate) || state.key[k + 1] != 0) return false;
+      return true;
+    };
+    const auto whole = std::ranges::find_if(front, is_whole);
+    if (whole != front.end() && whole >= front.begin() + static_cast<std::ptrdiff_t>(states))
+      std::iter_swap(whole, front.begin() + static_cast<std::ptrdiff_t>(states - 1));
+    for (std::size_t s = states; s < front.size(); ++s) dropped_ = std::min(dropped_, least(front[s]));
     front.resize(states);
   }
 
   const Instance& instance_;
   SearchLimits limits_;
   Rank rank_;
+  Completing completing_;
   std::vector<int> live_;
   std::vector<Transition> transitions_;
   std::vector<std::vector<Label>> history_;  // by item

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/hap/completion.hpp>
 #include <galvatron/hap/dynamic_program.hpp>
 #include <galvatron/hap/instance.hpp>
 #include <galvatron/hap/prices.hpp>
@@ -34,14 +35,17 @@ class FixedRatios {
       : FixedRatios(instance, ratios, point_of(instance.prices().devices(), ratios)) {}
   /// With prices of a point of its own.
   FixedRatios(const Instance& instance, const Ratios& ratios, const RatioPoint& point)
-      : instance_(instance), ratios_(ratios), point_(point), rest_(instance.rest_seconds(point)) {}
+      : instance_(instance), ratios_(ratios), point_(point), completion_(instance, point) {}
 
   /// The best program that takes less than `below`; what is known of all others goes to `bound`.
   [[nodiscard]] std::optional<Answer> below(double below, SearchLimits limits, double& bound) const {
     using Search = DynamicProgram<1>;
     Search search(
         instance_, [&](const Terms& terms) { return Search::Price{point_.seconds(terms)}; },
-        [&](const Search::Price& price, std::size_t i) { return price[0] + rest_[i + 1]; });
+        [&](const Search::Price& price, std::size_t i, double completing) {
+          return price[0] + completing + completion_.seconds_of_sources(i + 1);
+        },
+        [&](int tensor, std::size_t i, Layout a, Layout b) { return completion_.seconds(tensor, i, a, b); });
     double most = below;
     std::optional<Answer> out;
     const auto keep_best = [&] {
@@ -51,8 +55,8 @@ class FixedRatios {
           out = Answer{ratios_, program_of(instance_, search.decisions(label)), label.price[0], 0};
         }
     };
-    const auto hopeless = [&](const Search::Price& price, std::size_t i) {
-      return price[0] + rest_[i + 1] >= most * (1 + slack);
+    const auto hopeless = [&](const Search::Price& price, std::size_t i, double completing) {
+      return price[0] + completing + completion_.seconds_of_sources(i + 1) >= most * (1 + slack);
     };
     // Narrow searches first: the better the best program that is known, the fewer states are worth keeping.
     for (std::size_t states = narrowest;; states *= widening) {
@@ -75,7 +79,7 @@ class FixedRatios {
   const Instance& instance_;
   const Ratios& ratios_;
   RatioPoint point_;
-  std::vector<double> rest_;
+  Completion completion_;
 };
 
 }  // namespace detail

@@ -210,7 +210,7 @@ class MemorySearch {
           return Search::Price{t.sharded_flops, t.ratio_seconds, t.seconds + t.replicated_flops / slowest,
                                t.whole_bytes, t.sharded_bytes};
         },
-        [&](const Search::Price& price, std::size_t i) { return least_seconds(terms_of_label(price), i); });
+        [&](const Search::Price& price, std::size_t i, double) { return least_seconds(terms_of_label(price), i); });
     for (const Ratios& corner : corners_) {
       points_.push_back(point(corner, price_));
       rests_.push_back(instance_.rest_seconds(points_.back()));
@@ -222,7 +222,7 @@ class MemorySearch {
     const double least_memory = *std::ranges::min_element(devices_.memory);
     SearchLimits limits = limits_;
     limits.labels = std::min(limits.labels, std::max(most_labels / instance_.items().size(), std::size_t{1}));
-    search.run(limits, [&](const Search::Price& price, std::size_t i) {
+    search.run(limits, [&](const Search::Price& price, std::size_t i, double) {
       const Terms terms = terms_of_label(price);
       if (terms.whole_bytes > least_memory || total_of(terms) + rest_bytes[i + 1] > total_) return true;
       return best_ && least_seconds(terms, i) >= best_->seconds * (1 - 1e-12);
