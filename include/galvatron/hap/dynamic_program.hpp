@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -24,7 +25,7 @@ namespace galvatron::hap {
 
 /// What a search may do.
 struct SearchLimits {
-  std::size_t states = 100'000;    ///< of one operation; beyond it the best ones are kept and nothing is proven
+  std::size_t states = 50'000;    ///< of one operation; beyond it the best ones are kept and nothing is proven
   std::size_t labels = 2'000'000;  ///< of one operation, all its states together
 };
 
@@ -50,7 +51,13 @@ class DynamicProgram {
   /// Labels whose `hopeless(price, item, completing)` holds after an item are dropped: no program with them is wanted.
   template <class Hopeless>
   void run(SearchLimits limits, const Hopeless& hopeless) {
+    run(limits, hopeless, std::vector<std::optional<Decision>>(transitions_.size()));
+  }
+  /// The same among the programs with the decisions that are held.
+  template <class Hopeless>
+  void run(SearchLimits limits, const Hopeless& hopeless, std::vector<std::optional<Decision>> held) {
     limits_ = limits;
+    held_ = std::move(held);
     history_.assign(transitions_.size(), {});
     finals_.clear();
     dropped_ = std::numeric_limits<double>::infinity();
@@ -210,6 +217,8 @@ class DynamicProgram {
     for (const auto& [key, labels, before] : front)
       for (std::size_t w = 0; w < transition.ways.size(); ++w) {
         const Way& way = transition.ways[w];
+        const auto& held = held_[i];
+        if (held && held->rule != static_cast<std::size_t>(way.rule)) continue;
         if (!std::ranges::all_of(way.needs, [&, &key = key](const auto& need) {
               const auto place = static_cast<std::size_t>(2 * need.first);
               return key[place] == need.second || key[place + 1] == need.second;
@@ -221,6 +230,7 @@ class DynamicProgram {
         keys_after(key, transition, w, keys);
         for (const std::string& kept : keys)
           for (const Option& option : way.options) {
+            if (held && held->moved != option.moved) continue;
             const std::string next = kept + option.letters;
             const auto [at, is_new] = index.emplace(next, out.size());
             if (is_new) out.push_back({next, {}, completing(next, i)});
@@ -322,6 +332,7 @@ class DynamicProgram {
 
   const Instance& instance_;
   SearchLimits limits_;
+  std::vector<std::optional<Decision>> held_;  // by item
   Rank rank_;
   Completing completing_;
   std::vector<int> live_;

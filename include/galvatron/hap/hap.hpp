@@ -4,6 +4,7 @@
 #include <galvatron/hap/a_star.hpp>
 #include <galvatron/hap/check.hpp>
 #include <galvatron/hap/cluster_devices.hpp>
+#include <galvatron/hap/completion.hpp>
 #include <galvatron/hap/factors.hpp>
 #include <galvatron/hap/graph.hpp>
 #include <galvatron/hap/joint.hpp>

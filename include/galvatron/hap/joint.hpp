@@ -47,13 +47,16 @@ class FixedRatios {
         },
         [&](int tensor, std::size_t i, Layout a, Layout b) { return completion_.seconds(tensor, i, a, b); });
     double most = below;
-    std::optional<Answer> out;
+    std::vector<Decision> best;
     const auto keep_best = [&] {
+      bool better = false;
       for (const Search::Label& label : search.finals())
         if (label.price[0] < most) {
           most = label.price[0];
-          out = Answer{ratios_, program_of(instance_, search.decisions(label)), label.price[0], 0};
+          best = search.decisions(label);
+          better = true;
         }
+      return better;
     };
     const auto hopeless = [&](const Search::Price& price, std::size_t i, double completing) {
       return price[0] + completing + completion_.seconds_of_sources(i + 1) >= most * (1 + slack);
@@ -64,14 +67,49 @@ class FixedRatios {
       search.run(last ? limits : SearchLimits{states, limits.labels}, hopeless);
       keep_best();
       bound = search.least_dropped();
-      if (last || bound >= most) break;
+      if (bound >= most) break;
+      improve(best, [&](std::vector<std::optional<Decision>> held) {
+        search.run({.states = narrowest * widening}, hopeless, std::move(held));
+        return keep_best();
+      });
+      if (last) break;
     }
+    std::optional<Answer> out;
+    if (!best.empty()) out = Answer{ratios_, program_of(instance_, best), most, 0};
     bound = std::min(bound, most);
     if (out) out->bound = bound;
     return out;
   }
 
  private:
+  // Searches anew around one operation after the other, with all other decisions held, as long as that helps.
+  template <class SearchAround>
+  void improve(const std::vector<Decision>& best, const SearchAround& search_around) const {
+    for (bool better = !best.empty(); better;) {
+      better = false;
+      for (std::size_t centre = 0; centre < best.size(); ++centre) {
+        std::vector<std::optional<Decision>> held(best.begin(), best.end());
+        release(held, centre, nearby);
+        better = search_around(std::move(held)) || better;
+      }
+    }
+  }
+  // The operations that share a tensor with this one, and those that do with them, and so on.
+  void release(std::vector<std::optional<Decision>>& held, std::size_t item, int steps) const {
+    held[item].reset();
+    if (steps == 0) return;
+    const Node& node = *instance_.items()[item].node;
+    std::vector<int> tensors = node.inputs;
+    tensors.push_back(node.output);
+    for (const int tensor : tensors) {
+      for (const Instance::Use& use : instance_.uses(tensor)) release(held, use.item, steps - 1);
+      if (!instance_.is_source(tensor) && tensor != node.output)
+        for (std::size_t i = 0; i < item; ++i)
+          if (instance_.items()[i].node->output == tensor) release(held, i, steps - 1);
+    }
+  }
+
+  static constexpr int nearby = 2;
   static constexpr std::size_t narrowest = 64;
   static constexpr std::size_t widening = 16;
   static constexpr double slack = 1e-12;  // sums in another order
