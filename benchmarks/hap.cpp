@@ -57,29 +57,32 @@ hap::Devices devices_64(bool all_differ) {
   return out;
 }
 
+void print_times_of(const ModelSpec& model, std::int64_t batch, bool all_differ) {
+  const hap::Graph graph = hap::graph_of(model, batch, model.positions());
+  const hap::Devices devices = devices_64(all_differ);
+  const hap::Prices prices(graph, devices, hap::Dialect::paper);
+  const hap::Instance instance(prices);
+  const hap::Ratios ratios = hap::proportional_ratios(devices.flops);
+  const double one = seconds_of_call([&] { return hap::best_program(hap::Instance(prices), ratios); });
+  const double joint = seconds_of_call([&] { return hap::best_program_and_ratios(hap::Instance(prices)); });
+  const double turns = seconds_of_call([&] { return hap::alternate(hap::Instance(prices)); });
+  const double star = seconds_of_call([&] { return hap::a_star(instance, ratios, hap::CostModel::operations); });
+  const double stages = seconds_of_call([&] { return hap::a_star(instance, ratios, hap::CostModel::stages); });
+  std::printf("| %s | %zu | %d | %d | %.1f ms | %.1f ms | %.1f ms | %.1f ms | %.1f ms |\n", model.name.c_str(),
+              instance.items().size(), static_cast<int>(batch), all_differ ? 64 : 2, one * 1e3, joint * 1e3,
+              turns * 1e3, star * 1e3, stages * 1e3);
+}
+
 void print_times() {
-  std::printf("| model | operations | devices | program | program and ratios | alternation | A* | A*, stages |\n");
-  std::printf("|---|---|---|---|---|---|---|---|\n");
-  const std::vector<ModelSpec> models{
-      bert("BERT-Base", {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522, .positions = 128}),
-      value_or_throw(find_model("gpt2-1.5b")), value_or_throw(find_model("vit-huge-32")),
-      value_or_throw(find_model("llama3-8b"))};
-  for (const ModelSpec& model : models)
-    for (const bool all_differ : {false, true}) {
-      const hap::Graph graph = hap::graph_of(model, 64 * 64, model.positions());
-      const hap::Devices devices = devices_64(all_differ);
-      const hap::Prices prices(graph, devices, hap::Dialect::paper);
-      const hap::Instance instance(prices);
-      const hap::Ratios ratios = hap::proportional_ratios(devices.flops);
-      const double one = seconds_of_call([&] { return hap::best_program(hap::Instance(prices), ratios); });
-      const double joint = seconds_of_call([&] { return hap::best_program_and_ratios(hap::Instance(prices)); });
-      const double turns = seconds_of_call([&] { return hap::alternate(hap::Instance(prices)); });
-      const double star = seconds_of_call([&] { return hap::a_star(instance, ratios, hap::CostModel::operations); });
-      const double stages = seconds_of_call([&] { return hap::a_star(instance, ratios, hap::CostModel::stages); });
-      std::printf("| %s | %zu | 64 of %d speeds | %.1f ms | %.1f ms | %.1f ms | %.1f ms | %.1f ms |\n",
-                  model.name.c_str(), instance.items().size(), all_differ ? 64 : 2, one * 1e3, joint * 1e3, turns * 1e3,
-                  star * 1e3, stages * 1e3);
-    }
+  std::printf(
+      "| model | operations | batch | speeds of 64 devices | program | program and ratios | alternation | A* | A*, "
+      "stages |\n|---|---|---|---|---|---|---|---|---|\n");
+  const ModelSpec base =
+      bert("BERT-Base", {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522, .positions = 128});
+  for (const std::int64_t batch : {8, 4096})
+    for (const bool all_differ : {false, true}) print_times_of(base, batch, all_differ);
+  for (const char* name : {"gpt2-1.5b", "vit-huge-32", "llama3-8b"})
+    print_times_of(value_or_throw(find_model(name)), 64, false);
 }
 
 // ---- random graphs
