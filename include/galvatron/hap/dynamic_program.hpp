@@ -25,7 +25,7 @@ namespace galvatron::hap {
 
 /// What a search may do.
 struct SearchLimits {
-  std::size_t states = 50'000;    ///< of one operation; beyond it the best ones are kept and nothing is proven
+  std::size_t states = 50'000;     ///< of one operation; beyond it the best ones are kept and nothing is proven
   std::size_t labels = 2'000'000;  ///< of one operation, all its states together
 };
 
