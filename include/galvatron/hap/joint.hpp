@@ -68,10 +68,11 @@ class FixedRatios {
       keep_best();
       bound = search.least_dropped();
       if (bound >= most) break;
-      improve(best, [&](std::vector<std::optional<Decision>> held) {
-        search.run({.states = narrowest * widening}, hopeless, std::move(held));
-        return keep_best();
-      });
+      if (last || states > narrowest)
+        improve(best, [&](std::vector<std::optional<Decision>> held) {
+          search.run({.states = narrowest * widening}, hopeless, std::move(held));
+          return keep_best();
+        });
       if (last) break;
     }
     std::optional<Answer> out;
