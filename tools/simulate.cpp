@@ -26,7 +26,7 @@ using simulate::CriticalPath;
 using simulate::Simulated;
 using simulate::Simulation;
 
-Simulated simulated(const std::string& name, Plan plan, ModelSpec model, Cluster cluster) {
+Simulated simulated(const std::string& name, Plan plan, ModelSpec model, MixedCluster cluster) {
   Simulation simulation = value_or_throw(simulate::simulate_plan(plan, model, cluster));
   return {name, std::move(plan), std::move(model), std::move(cluster), std::move(simulation)};
 }
@@ -37,11 +37,11 @@ Simulated simulated_file(const std::string& path, const PlanArguments& a) {
   if (!a.cluster.empty()) plan.cluster = a.cluster;
   if (!a.model.empty()) plan.model = a.model;
   ModelSpec model = with_dispatch(value_or_throw(load_model(plan.model)), plan.lsh);
-  Cluster cluster = cluster_named(plan.cluster, plan.ranks());
+  MixedCluster cluster = mixed_cluster_named(plan.cluster, plan.ranks());
   return simulated(path, std::move(plan), std::move(model), std::move(cluster));
 }
 
-std::string why_too_large(const Simulated& s) { return galvatron::why_too_large(s.peak(), s.budget()); }
+std::string why_too_large(const Simulated& s) { return galvatron::why_too_large(s.plan, s.simulation.cost, s.cluster); }
 
 ordered_json seconds_json(const simulate::StageSeconds& seconds) {
   ordered_json out;
@@ -135,16 +135,18 @@ void write_run(const Plan& plan, const ModelSpec& model, const Cluster* made_for
                const std::string& trace, const std::string& report, const Common& common) {
   if (trace.empty() && report.empty()) return;
   const int ranks = plan.ranks();
-  const auto on = [&](const Cluster& cluster) { return simulated("a run of galvatron train", plan, model, cluster); };
+  const auto on = [&](MixedCluster cluster) {
+    return simulated("a run of galvatron train", plan, model, std::move(cluster));
+  };
   const Simulated s = [&] {
     std::string why;
     try {
-      return on(made_for != nullptr ? *made_for : cluster_named(plan.cluster, ranks));
+      return on(made_for != nullptr ? alone(*made_for) : mixed_cluster_named(plan.cluster, ranks));
     } catch (const Failure& failure) {
       why = failure.what();
     }
     note(common, "What is predicted beside the run is that of this machine without a profile, because ", why);
-    return on(cluster_named("host", ranks));
+    return on(mixed_cluster_named("host", ranks));
   }();
   if (!trace.empty()) {
     simulate::TraceWriter out;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
@@ -22,11 +23,18 @@ struct Simulated {
   std::string name;  ///< of its file, say
   Plan plan;
   ModelSpec model;
-  Cluster cluster;
+  MixedCluster cluster;
   Simulation simulation;
 
-  [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster); }
-  [[nodiscard]] Bytes peak() const { return simulation.cost.peak(); }
+  /// The stage that has the least of its budget left, or lacks most, and what is said of it.
+  [[nodiscard]] const PlanStageCost& fullest() const {
+    return simulation.cost.stages[fullest_stage(plan, simulation.cost, cluster)];
+  }
+  [[nodiscard]] const Cluster& group() const {
+    return cluster.groups[static_cast<std::size_t>(fullest().stage.group)];
+  }
+  [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster, fullest().stage); }
+  [[nodiscard]] Bytes peak() const { return fullest().peak(); }
   [[nodiscard]] bool fits() const { return peak() <= budget(); }
   [[nodiscard]] double samples_per_second() const {
     return static_cast<double>(plan.global_batch) / simulation.iteration.value;

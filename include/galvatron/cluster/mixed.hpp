@@ -42,6 +42,12 @@ struct MixedCluster {
   friend bool operator==(const MixedCluster&, const MixedCluster&) = default;
 };
 
+/// The cluster of one group.
+inline MixedCluster alone(Cluster group) {
+  std::string name = group.name;
+  return {std::move(name), {std::move(group)}, {}};
+}
+
 /// A cluster of one kind of device, or a mixed one, that lives elsewhere.
 class ClusterView {
  public:

@@ -136,9 +136,7 @@ inline void read_links(JsonObject& fields, MixedCluster& cluster) {
 inline Result<MixedCluster> mixed_cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
   JsonObject fields(value, source_name);
   if (!fields.contains("groups"))
-    return cluster_from_json(value, source_name).map([](Cluster cluster) {
-      return MixedCluster{cluster.name, {cluster}, {}};
-    });
+    return cluster_from_json(value, source_name).map(alone);
   detail::read_format(fields);
   MixedCluster cluster;
   fields.field("name", cluster.name);
@@ -165,7 +163,7 @@ inline Result<MixedCluster> load_mixed_cluster(const std::string& name_or_path) 
   std::error_code ignored;
   const auto preset = preset_cluster(name_or_path);
   if (!preset || preset->has_value() || !std::filesystem::exists(name_or_path, ignored))
-    return load_cluster(name_or_path).map([](Cluster cluster) { return MixedCluster{cluster.name, {cluster}, {}}; });
+    return load_cluster(name_or_path).map(alone);
   return read_json_file(name_or_path).and_then([&](const auto& value) {
     return mixed_cluster_from_json(value, name_or_path);
   });

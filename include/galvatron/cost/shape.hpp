@@ -128,6 +128,7 @@ class StoreCounts {
   constexpr void tie(op::WorkList& out) const {
     if (!s_.layer.tied || s_.batch.stages == 1) return;
     op::Work work = compute(op::Kind::all_reduce, n_ * 4 / (zero_ >= 1 ? shards_ : 1), 2);
+    work.between_ends = true;
     work.stride = s_.batch.last_first_rank > 0 ? s_.batch.last_first_rank : (s_.batch.stages - 1) * s_.spec.ranks();
     out.push(work);
   }

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
@@ -125,6 +127,61 @@ inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std:
 
 namespace detail {
 
+/// The devices of a plan's stages.
+class PlanDevices {
+ public:
+  PlanDevices(const Plan& plan, const ClusterView& cluster) : plan_(plan), cluster_(cluster) {}
+
+  [[nodiscard]] int group(int stage) const { return plan_.stages[static_cast<std::size_t>(stage)].group; }
+  [[nodiscard]] const Cluster& of(int stage) const { return cluster_.group(group(stage)); }
+  /// Ranks at work on the group of a stage.
+  [[nodiscard]] int ranks_beside(int stage) const { return plan_.ranks_on(group(stage)); }
+  /// Between stages on two groups; null where they are on one.
+  [[nodiscard]] const Link* link(int a, int b) const {
+    return group(a) == group(b) ? nullptr : &cluster_.link(group(a), group(b));
+  }
+  /// Between the first and the last stage.
+  [[nodiscard]] const Link* ends() const { return link(0, static_cast<int>(plan_.stages.size()) - 1); }
+  /// What a stage takes to receive the tensor at a border with a stage beside it.
+  [[nodiscard]] Seconds receive(const cost::MovePricer& border, const StrategySpec& spec, int stage, int peer) const {
+    const Link* between = link(stage, peer);
+    return between == nullptr
+               ? border.receive(spec)
+               : border.receive_over(*between, spec, plan_.stages[static_cast<std::size_t>(peer)].rank_count);
+  }
+
+ private:
+  const Plan& plan_;
+  ClusterView cluster_;
+};
+
+/// Why a plan's stages cannot be on the groups of a cluster; empty when they can.
+inline std::string why_no_devices(const Plan& plan, const ClusterView& cluster) {
+  for (const PlanStage& stage : plan.stages) {
+    const int group = stage.group;
+    if (group >= cluster.count())
+      return "the plan has a stage on group " + std::to_string(group) + " of devices, and " + cluster.name() + " has " +
+             (cluster.count() == 1 ? "one group" : std::to_string(cluster.count()) + " groups, from 0") +
+             ": name the --cluster that it was made for or make a new plan";
+    const int ranks = plan.ranks_on(group);
+    if (ranks > cluster.group(group).devices)
+      return "the plan needs " + std::to_string(ranks) + " devices and " +
+             (cluster.is_mixed() ? cluster.group_name(group) + " of " : "") + cluster.name() + " has " +
+             std::to_string(cluster.group(group).devices) + ": give a larger --cluster or make a new plan";
+  }
+  return {};
+}
+
+/// Seconds of an iteration of stages on these devices. Where they are on several groups each keeps its devices and
+/// cores to itself.
+inline Seconds iteration_seconds(const Plan& plan, const ClusterView& cluster,
+                                 std::span<const cost::StageSeconds> seconds) {
+  if (plan.mixes_groups())
+    return cost::pipeline_seconds(plan.schedule, seconds, plan.microbatches, plan.virtual_stages);
+  return cost::iteration_seconds(cluster.group(plan.stages.front().group), plan.schedule, seconds, plan.microbatches,
+                                 plan.stage_ranks(), plan.virtual_stages);
+}
+
 /// What a layer saves without recomputing.
 inline Seconds recompute_seconds(const LayerSpec& layer, const PlanLayerCost& priced, const cost::Batch& batch,
                                  const Cluster& cluster, int ranks) {
@@ -141,27 +198,29 @@ inline Seconds recompute_seconds(const LayerSpec& layer, const PlanLayerCost& pr
 }  // namespace detail
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more
-/// devices. Errors (infeasible): the devices lack the plan's precision.
-inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
+/// devices or other groups of them. Errors (infeasible): the devices lack the plan's precision.
+inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
   if (const std::string why = why_inconsistent(plan); !why.empty()) return usage_error("not a plan: " + why);
   if (const std::string why = why_unfit(plan, model); !why.empty())
     return usage_error("the plan does not suit the model " + model.name + ": " + why);
-  if (plan.ranks() > cluster.devices)
-    return usage_error("the plan needs " + std::to_string(plan.ranks()) + " devices and " + cluster.name + " has " +
-                       std::to_string(cluster.devices) + ": give a larger --cluster or make a new plan");
-  if (std::string lack = cluster.lack_of(plan.precision); !lack.empty())
-    return tl::unexpected<Error>(Error{ErrorKind::infeasible, std::move(lack)});
+  if (const std::string why = detail::why_no_devices(plan, cluster); !why.empty()) return usage_error(why);
+  for (const PlanStage& stage : plan.stages)
+    if (std::string lack = cluster.group(stage.group).lack_of(plan.precision); !lack.empty())
+      return tl::unexpected<Error>(Error{ErrorKind::infeasible, std::move(lack)});
+  const detail::PlanDevices devices(plan, cluster);
   PlanCost out;
   const int count = static_cast<int>(plan.stages.size());
-  const int ranks = plan.ranks();
   const cost::Batch batch = batch_of(plan);
-  const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, cluster, ranks); };
   const int chunks = plan.virtual_stages;
   out.stages.resize(plan.stages.size());
   for (int i = 0; i < count * chunks; ++i) {
     const train::ChunkPlan own = train::chunk_plan(plan, model, i);
-    PlanStageCost& total = out.stages[static_cast<std::size_t>(i % count)];
-    total.stage = plan.stages[static_cast<std::size_t>(i % count)];
+    const int stage = i % count;
+    const Cluster& on = devices.of(stage);
+    const int ranks = devices.ranks_beside(stage);
+    const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, on, ranks); };
+    PlanStageCost& total = out.stages[static_cast<std::size_t>(stage)];
+    total.stage = plan.stages[static_cast<std::size_t>(stage)];
     if (i < count) total.slots = own.slots;
     std::vector<cost::LayerCounts> counts;
     const std::size_t first = out.layers.size();
@@ -175,9 +234,9 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       cost.spec = spec;
       counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
       const cost::LayerCounts& c = counts.back();
-      cost.seconds = again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, cluster, ranks);
-      cost.recompute =
-          again ? out.layers.back().recompute : detail::recompute_seconds(layer, cost, batch, cluster, ranks);
+      cost.seconds =
+          again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, on, ranks, devices.ends());
+      cost.recompute = again ? out.layers.back().recompute : detail::recompute_seconds(layer, cost, batch, on, ranks);
       cost.states = c.states;
       cost.stash = c.stash;
       cost.workspace = max(max(c.forward_workspace, c.activation + c.backward_workspace), c.weights_workspace);
@@ -188,7 +247,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       }
       out.layers.push_back(cost);
     }
-    total.memory.add_chunk(train::memory_of(own, counts, cluster.device.library_workspace));
+    total.memory.add_chunk(train::memory_of(own, counts, on.device.library_workspace));
     PlanChunkCost chunk{
         static_cast<int>(first), static_cast<int>(out.layers.size()), {}, {}, cost::pass_memory(counts, own.layouts)};
     for (std::size_t k = first; k < out.layers.size(); ++k) {
@@ -202,13 +261,15 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
     }
     if (own.has_previous) {
       const LayerSpec& layer = own.layers.front().layer;
-      chunk.receive_activation = price(layer.input_elements(batch.sequence)).receive(out.layers[first].spec);
+      chunk.receive_activation = devices.receive(price(layer.input_elements(batch.sequence)), out.layers[first].spec,
+                                                 stage, (stage + count - 1) % count);
       total.seconds.forward += chunk.receive_activation;
       total.communication += chunk.receive_activation;
     }
     if (own.has_next) {
       const LayerSpec& layer = own.layers.back().layer;
-      chunk.receive_gradient = price(layer.output_elements(batch.sequence)).receive(out.layers.back().spec);
+      chunk.receive_gradient = devices.receive(price(layer.output_elements(batch.sequence)), out.layers.back().spec,
+                                               stage, (stage + 1) % count);
       total.seconds.backward += chunk.receive_gradient;
       total.communication += chunk.receive_gradient;
     }
@@ -217,11 +278,12 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
 
   std::vector<cost::StageSeconds> seconds;
   for (const PlanStageCost& stage : out.stages) seconds.push_back(stage.seconds);
-  out.iteration =
-      cost::iteration_seconds(cluster, plan.schedule, seconds, plan.microbatches, plan.stage_ranks(), chunks);
+  out.iteration = detail::iteration_seconds(plan, cluster, seconds);
   out.samples_per_second = static_cast<double>(plan.global_batch) / out.iteration.value;
   out.tokens_per_second = static_cast<double>(plan.sequences() * plan.sequence_length) / out.iteration.value;
-  const double peak = cluster.peak_flops(plan.precision) * ranks;
+  double peak = 0;
+  for (const PlanStage& stage : plan.stages)
+    peak += cluster.group(stage.group).peak_flops(plan.precision) * stage.rank_count;
   if (peak > 0)
     out.mfu = model_flops(model, plan.sequences(), plan.sequence_length).count / (out.iteration.value * peak);
 
@@ -236,10 +298,19 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   return out;
 }
 
-/// What a device may take of its memory: the planner's budget if the plan says it, at most all that the device has.
-inline Bytes budget_of(const Plan& plan, const Cluster& cluster) {
-  const Bytes all = cluster.device.memory;
+/// What a stage's devices may take of their memory: the planner's budget if the plan says it, at most all that they
+/// have.
+inline Bytes budget_of(const Plan& plan, const ClusterView& cluster, const PlanStage& stage) {
+  const Bytes all = cluster.group(stage.group).device.memory;
   return plan.predicted.budget.count > 0 ? min(plan.predicted.budget, all) : all;
+}
+/// The stage that has the least left of its budget, or lacks most.
+inline std::size_t fullest_stage(const Plan& plan, const PlanCost& cost, const ClusterView& cluster) {
+  const auto left = [&](const PlanStageCost& stage) {
+    return budget_of(plan, cluster, stage.stage).count - stage.peak().count;
+  };
+  const auto least = std::ranges::min_element(cost.stages, {}, left);
+  return static_cast<std::size_t>(least - cost.stages.begin());
 }
 
 /// Why a plan with this peak does not fit, as a part of a sentence; empty when it fits.
@@ -247,6 +318,14 @@ inline std::string why_too_large(Bytes peak, Bytes budget) {
   if (peak <= budget) return {};
   return "the plan takes " + std::to_string(peak.count) + " bytes (" + format_bytes(peak) +
          ") on its fullest device, and the budget is " + format_bytes(budget) + " on each";
+}
+
+/// The same of a plan that is priced.
+inline std::string why_too_large(const Plan& plan, const PlanCost& cost, const ClusterView& cluster) {
+  const PlanStageCost& stage = cost.stages[fullest_stage(plan, cost, cluster)];
+  std::string why = why_too_large(stage.peak(), budget_of(plan, cluster, stage.stage));
+  if (!why.empty() && cluster.is_mixed()) why += " of " + cluster.group_name(stage.stage.group);
+  return why;
 }
 
 /// Why an MFU above 1 is shown, as a clause to stand beside it; empty for one that can be. The peak is the cluster's

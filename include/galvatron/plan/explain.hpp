@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
@@ -80,7 +81,7 @@ inline std::string lost_by(const PredictedAlternative& other, const PlanCost& be
   return joined(parts, ", ", &std::pair<double, std::string>::second);
 }
 
-inline std::string table(const Plan& plan, const PlanCost& cost) {
+inline std::string table(const Plan& plan, const PlanCost& cost, const ClusterView& cluster) {
   std::string out = row({"layers", "strategy", "forward", "backward", "comm", "states", "stash"});
   out += std::string(explain_columns, '-') + "\n";
   std::size_t at = 0;  // in cost.layers
@@ -104,7 +105,8 @@ inline std::string table(const Plan& plan, const PlanCost& cost) {
     const int first = stage.stage.first_rank;
     const int end = first + stage.stage.rank_count - 1;
     out += wrapped("stage " + std::to_string(i) + ", rank" + (end > first ? "s " : " ") + std::to_string(first) +
-                       (end > first ? "-" + std::to_string(end) : "") + ": forward " +
+                       (end > first ? "-" + std::to_string(end) : "") +
+                       (cluster.is_mixed() ? " on " + cluster.group_name(stage.stage.group) : "") + ": forward " +
                        format_seconds(stage.seconds.forward) + ", backward " + format_seconds(stage.seconds.backward) +
                        " a micro-batch, update " + format_seconds(stage.seconds.synchronise + stage.seconds.update) +
                        "; peak " + format_bytes(stage.peak()) + " = states " + format_bytes(stage.memory.states) +
@@ -118,6 +120,24 @@ inline std::string table(const Plan& plan, const PlanCost& cost) {
   out += wrapped("Times and stash of a layer are those of one micro-batch of " + std::to_string(plan.microbatch()) +
                      " samples on one rank; comm is the part of forward and backward spent in communication.",
                  0);
+  return out;
+}
+
+/// The groups of a mixed cluster that the plan leaves idle, and why, as far as the plan says.
+inline std::string idle_groups(const Plan& plan, const ClusterView& cluster) {
+  std::string out;
+  for (int group = 0; group < cluster.count(); ++group) {
+    if (plan.ranks_on(group) > 0) continue;
+    const auto& all = plan.predicted.alternatives;
+    const auto with = std::ranges::find(all, search::best_with(cluster, group), &PredictedAlternative::name);
+    const std::string why = with == all.end() ? "."
+                            : !with->exists   ? ": no strategy spreads the model over it."
+                            : !with->fits     ? ": it has too little memory for any stage of this model."
+                                              : ": with it no plan is faster.";
+    std::string name = cluster.group_name(group);
+    name.front() = 'G';
+    out += wrapped(name + " is left idle" + why, 0);
+  }
   return out;
 }
 
@@ -168,7 +188,7 @@ inline std::string experts_text(const ExpertRun& run) {
 }
 
 /// What experts cost: where they lie, the messages of their tokens, and what the stated imbalance adds.
-inline std::string experts(const Plan& plan, const ModelSpec& model, const PlanCost& cost, const Cluster& cluster) {
+inline std::string experts(const Plan& plan, const ModelSpec& model, const PlanCost& cost, const ClusterView& cluster) {
   const std::vector<ExpertRun> runs = expert_runs(plan, model);
   if (runs.empty()) return {};
   std::string out = "\nExperts\n";
@@ -184,8 +204,9 @@ inline std::string experts(const Plan& plan, const ModelSpec& model, const PlanC
       const bool again = i > stage.first_layer && plan.layers[at] == plan.layers[at - 1] &&
                          model.blocks[at].costs_like(model.blocks[at - 1]);
       if (!again)
-        once = cost::time_of(cost::expert_messages(model.blocks[at], plan.layers[at], batch), plan.precision, cluster,
-                             cost::busy_ranks(cluster, plan.ranks()));
+        once = cost::time_of(cost::expert_messages(model.blocks[at], plan.layers[at], batch), plan.precision,
+                             cluster.group(stage.group),
+                             cost::busy_ranks(cluster.group(stage.group), plan.ranks_on(stage.group)));
       messages += once;
     }
     most = max(most, messages * static_cast<double>(plan.microbatches));
@@ -262,7 +283,7 @@ inline std::string reasons(const Plan& plan, const PlanCost& cost) {
 
 /// A plan in words and a table of at most 80 columns: what it does, where time and memory go, and why it won. The
 /// figures are computed anew; the alternatives are those that the file keeps. Errors (usage): those of cost_of.
-inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
+inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
   auto priced = cost_of(plan, model, cluster);
   if (!priced) return tl::unexpected<Error>(std::move(priced.error()));
   const PlanCost& cost = *priced;
@@ -284,11 +305,15 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
           share(cost.compute) + ", communication " + share(cost.communication) + ", gradients and optimizer " +
           share(cost.update) + ", waiting for other stages " + share(cost.idle) + ".",
       0);
-  const Bytes budget = budget_of(plan, cluster);
-  out += detail::wrapped("The fullest rank needs " + format_bytes(cost.peak()) + " of " + format_bytes(budget) + "." +
-                             (cost.peak() <= budget ? "" : " It does not fit."),
+  const PlanStageCost& fullest = cost.stages[fullest_stage(plan, cost, cluster)];
+  const Bytes budget = budget_of(plan, cluster, fullest.stage);
+  out += detail::wrapped("The fullest rank needs " + format_bytes(fullest.peak()) + " of " + format_bytes(budget) +
+                             (cluster.is_mixed() ? " on " + cluster.group_name(fullest.stage.group) : "") + "." +
+                             (fullest.peak() <= budget ? "" : " It does not fit."),
                          0);
-  out += "\n" + detail::table(plan, cost) + detail::experts(plan, model, cost, cluster) + detail::reasons(plan, cost);
+  out += detail::idle_groups(plan, cluster);
+  out += "\n" + detail::table(plan, cost, cluster) + detail::experts(plan, model, cost, cluster) +
+         detail::reasons(plan, cost);
   return out;
 }
 

@@ -11,11 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/search/mixed.hpp>
 #include <galvatron/search/search.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -34,11 +36,11 @@ struct FoundPlan {
 };
 
 /// A search's candidate as a plan; the model and the cluster are named by their own names.
-inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, const Cluster& cluster,
+inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, const ClusterView& cluster,
                     const SearchOptions& options) {
   Plan plan;
   plan.model = model.name;
-  plan.cluster = cluster.name;
+  plan.cluster = cluster.name();
   plan.global_batch = options.global_batch;
   plan.sequence_length = options.sequence;
   plan.precision = options.precision;
@@ -46,16 +48,18 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
   plan.moments = options.moments;
   plan.expert_imbalance = options.expert_imbalance;
   plan.lsh = options.lsh;
-  plan.overlap = cost::can_overlap(cluster);
   plan.microbatches = candidate.microbatches;
   plan.schedule = candidate.schedule;
   plan.virtual_stages = candidate.virtual_stages;
-  const int ranks = cluster.devices / candidate.stages;
   for (std::size_t i = 0; i < candidate.first_block.size(); ++i) {
     const bool last = i + 1 == candidate.first_block.size();
     const int end = last ? static_cast<int>(candidate.blocks.size()) : candidate.first_block[i + 1];
-    plan.stages.push_back({candidate.first_block[i], end - 1, static_cast<int>(i) * ranks, ranks});
+    const search::StageDevices on =
+        candidate.on.empty() ? search::StageDevices{0, cluster.devices() / candidate.stages} : candidate.on[i];
+    plan.stages.push_back({candidate.first_block[i], end - 1, plan.ranks(), on.ranks, on.group});
   }
+  plan.overlap = plan.mixes_groups() ? std::ranges::all_of(cluster.groups(), cost::can_overlap)
+                                     : cost::can_overlap(cluster.group(plan.stages.front().group));
   plan.layers = candidate.blocks;
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (model.blocks[i].experts == 0) plan.layers[i] = plan.layers[i].without_experts();
@@ -66,19 +70,25 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
 
 /// The rate of compressed dispatch (buckets over choices) at which a micro-batch takes as long as with plain dispatch,
 /// by the plan's prices, over all layers that compress: above it compression does not pay. 0: it never does, 1: always.
-inline double break_even_rate(Plan plan, const ModelSpec& model, const Cluster& cluster) {
+inline double break_even_rate(Plan plan, const ModelSpec& model, const ClusterView& cluster) {
   const auto seconds = [&] {
     const cost::Batch batch = batch_of(plan);
     Seconds sum;
     const LayerSpec* previous = nullptr;
     cost::LayerSeconds priced;
+    std::size_t stage = 0;
     for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+      if (static_cast<int>(i) > plan.stages[stage].last_layer) {
+        ++stage;
+        previous = nullptr;  // devices may differ
+      }
+      const int group = plan.stages[stage].group;
       const LayerSpec& layer = model.blocks[i];
       if (layer.experts == 0 || !plan.layers[i].exchanges_tokens()) continue;
       const bool again = previous != nullptr && previous->costs_like(layer) && plan.layers[i] == plan.layers[i - 1];
       if (!again)
         priced = cost::layer_seconds(cost::layer_counts(layer, plan.layers[i], batch), plan.layers[i], plan.precision,
-                                     cluster, plan.ranks());
+                                     cluster.group(group), plan.ranks_on(group));
       previous = &layer;
       sum += priced.forward + priced.backward;
     }
@@ -114,13 +124,13 @@ inline std::string plan_words(const Plan& plan) {
 
 namespace detail {
 
-inline PredictedAlternative predicted(const search::Alternative& from, const ModelSpec& model, const Cluster& cluster,
-                                      const SearchOptions& options) {
+inline PredictedAlternative predicted(const search::Alternative& from, const ModelSpec& model,
+                                      const ClusterView& cluster, const SearchOptions& options) {
   PredictedAlternative out;
   out.name = from.name;
   out.exists = from.exists;
   out.fits = from.fits;
-  if (!from.exists) return out;
+  if (!from.exists || from.candidate.blocks.empty()) return out;
   const Plan plan = plan_of(from.candidate, model, cluster, options);
   out.strategy = plan_words(plan);
   const auto cost = cost_of(plan, model, cluster);
@@ -140,7 +150,7 @@ inline PredictedAlternative predicted(const search::Alternative& from, const Mod
 /// options.
 /// @tparam Executor  as of search::search
 template <class Executor = Team>
-Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
+Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& cluster, const SearchOptions& wanted) {
   auto options = search::completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   if (std::string lack = cluster.lack_of(options->precision); !lack.empty()) {
@@ -148,7 +158,8 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
     none.reason = std::move(lack);
     return none;
   }
-  auto found = search::search<Executor>(model, cluster, *options);
+  auto found = cluster.is_mixed() ? search::search_mixed<Executor>(model, cluster, *options)
+                                  : search::search<Executor>(model, cluster.group(0), *options);
   if (!found) return tl::unexpected<Error>(std::move(found.error()));
   FoundPlan out;
   out.feasible = found->feasible;
@@ -211,7 +222,7 @@ struct Sweep {
 /// options.
 /// @tparam Executor  as of search::search
 template <class Executor = Team>
-Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, SearchOptions options,
+Result<Sweep> sweep_batches(const ModelSpec& model, const ClusterView& cluster, SearchOptions options,
                             const std::vector<std::int64_t>& batches, double least_gain = 0) try {
   if (batches.empty()) return usage_error("no global batch is to be tried: name one");
   Sweep out;

@@ -11,6 +11,7 @@
 // out where it is false, everything is kept. In version 2 these are "cheap" and "none" as elsewhere, without that key.
 // "trainer", beside virtual_stages, names whose code the plan is for where it is not this library's (cost/trainer.hpp).
 // "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
+// A stage on another group of devices of a mixed cluster than the first one says "group", its number.
 // Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
 // `explain`; plans written by hand leave it out or empty. "model" and "cluster" are presets' names or paths; a relative
 // path begins at the folder of the plan file, or, in files of before, at the current folder (core/file.hpp).
@@ -28,6 +29,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
@@ -181,6 +183,7 @@ void plan_fields(Fields& fields, Plan& plan) {
     item.field("first_layer", stage.first_layer, 0, std::numeric_limits<int>::max() - 1);
     item.field("last_layer", stage.last_layer, 0, std::numeric_limits<int>::max() - 1);
     ranks_field(item, "ranks", stage.first_rank, stage.rank_count);
+    if (item.has("group", stage.group != 0)) item.field("group", stage.group, 0, most_groups - 1);
   });
   const auto strategy = [&plan](auto& item, StrategySpec& spec) { strategy_fields(item, spec, plan.version); };
   fields.list("layers", plan.layers, strategy);
@@ -242,6 +245,7 @@ namespace detail {
 template <class Convert>
 Plan with_paths(Plan plan, const Convert& convert) {
   if (!find_model(plan.model)) plan.model = convert(plan.model);
+  if (is_mixed_name(plan.cluster)) return plan;
   if (const auto preset = galvatron::preset_cluster(plan.cluster); preset && !preset->has_value())
     plan.cluster = convert(plan.cluster);
   return plan;

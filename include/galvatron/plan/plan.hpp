@@ -28,6 +28,7 @@ struct PlanStage {
   int last_layer = 0;   ///< inclusive
   int first_rank = 0;
   int rank_count = 1;
+  int group = 0;  ///< of devices of a mixed cluster that its ranks are on; stages of one group follow each other there
   friend bool operator==(const PlanStage&, const PlanStage&) = default;
 };
 
@@ -102,6 +103,18 @@ struct Plan {
     std::vector<int> out;
     for (const PlanStage& stage : stages) out.push_back(stage.rank_count);
     return out;
+  }
+  /// Ranks on a group of devices.
+  [[nodiscard]] int ranks_on(int group) const {
+    int sum = 0;
+    for (const PlanStage& stage : stages) sum += stage.group == group ? stage.rank_count : 0;
+    return sum;
+  }
+  /// Some stage is on another group of devices than the first.
+  [[nodiscard]] bool mixes_groups() const {
+    for (const PlanStage& stage : stages)
+      if (stage.group != stages.front().group) return true;
+    return false;
   }
   /// Samples of one micro-batch over all data ranks.
   [[nodiscard]] std::int64_t microbatch() const { return packed ? embedding.data : global_batch / microbatches; }
@@ -184,6 +197,7 @@ inline std::string why_inconsistent(const Plan& plan) {
       return name + " ends with layer " + text(stage.last_layer) + ", but the plan has layers 0 to " +
              text(static_cast<std::int64_t>(plan.layers.size()) - 1);
     if (stage.rank_count < 1) return name + " has no ranks";
+    if (stage.group < 0) return name + " is on group " + text(stage.group) + ": groups are numbered from 0";
     if (stage.first_rank != rank)
       return name + " begins with rank " + text(stage.first_rank) +
              (stage.first_rank > rank ? ", a gap" : ", an overlap") + ": rank " + text(rank) + " is next";

@@ -60,12 +60,12 @@ struct TiedEnds {
 /// The strategies of tied ends that no other dominates at both ends, in the order of `types`; one "any" without a tie.
 constexpr std::vector<TiedEnds> tied_ends(const Problem& p, bool memory_only = false) {
   if (!p.tied || p.count() < 2) return {TiedEnds{}};
-  const LayerType& last = p.type_of(p.count() - 1);
+  const LayerType& last = p.on(p.stages() - 1).type_of(p.count() - 1);
   const Slots first_slots = p.slots_of(0, 0);
   const Slots last_slots = p.slots_of(p.stages() - 1, p.chunks - 1);
   std::vector<TiedEnds> kept;
   std::size_t at = 0;  // both types have their tags in ascending order
-  for (const Choice& first : p.type_of(0)) {
+  for (const Choice& first : p.on(0).type_of(0)) {
     while (at < last.size() && last[at].tag < first.tag) ++at;
     if (at == last.size() || last[at].tag != first.tag) continue;
     const TiedEnds ends{first.tag, first, last[at]};
@@ -80,19 +80,8 @@ constexpr std::vector<TiedEnds> tied_ends(const Problem& p, bool memory_only = f
   return kept;
 }
 
-/// Drops the choices that others dominate on every stage, and those of tied ends that no assignment needs.
-constexpr void drop_dominated(Problem& p) {
-  if (p.tied && p.count() > 1) {
-    LayerType& first = nth(p.types, p.layers.front());
-    LayerType& last = nth(p.types, p.layers.back());
-    const std::vector<TiedEnds> kept = tied_ends(p);
-    first.clear();
-    last.clear();
-    for (const TiedEnds& ends : kept) {
-      first.push_back(ends.first);
-      last.push_back(ends.last);
-    }
-  }
+/// Drops the choices that others dominate on every stage, but for those of tied ends.
+constexpr void drop_dominated_choices(Problem& p) {
   // What a layer keeps is linear in the slots between the least and the most: more is deferred only where all stages
   // have equally many micro-batches in flight.
   Slots least = p.slots.front();
@@ -111,6 +100,26 @@ constexpr void drop_dominated(Problem& p) {
       kept.push_back(nth(p.types[i], j));
     p.types[i] = std::move(kept);
   }
+}
+
+/// Drops the choices that others dominate on every stage, and those of tied ends that no assignment needs.
+constexpr void drop_dominated(Problem& p) {
+  if (p.tied && p.count() > 1) {
+    const std::vector<TiedEnds> kept = tied_ends(p);
+    const auto ends = [&p](int stage) -> Problem& {
+      return p.on_devices.empty() ? p : nth(p.on_devices, p.device_kind(stage));
+    };
+    LayerType& first = nth(ends(0).types, p.layers.front());
+    LayerType& last = nth(ends(p.stages() - 1).types, p.layers.back());
+    first.clear();
+    last.clear();
+    for (const TiedEnds& one : kept) {
+      first.push_back(one.first);
+      last.push_back(one.last);
+    }
+  }
+  for (Problem& own : p.on_devices) drop_dominated_choices(own);
+  if (p.on_devices.empty()) drop_dominated_choices(p);
 }
 
 /// Choices of which the layers before and after them see the same.

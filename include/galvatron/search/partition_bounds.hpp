@@ -82,7 +82,7 @@ class PartitionBounds {
   /// The same where the only stage has a workspace of a class of the range bounds.
   [[nodiscard]] constexpr double least_in_class(std::size_t i) const {
     const Part part = part_of(0, 0, 0, p_.count());
-    const double seconds = r_.ranges(0).seconds_in_class(i, 0, part.begin, part.end, part.besides);
+    const double seconds = r_.ranges(0, 0).seconds_in_class(i, 0, part.begin, part.end, part.besides);
     return seconds < infinite ? r_.seconds(0, seconds, seconds) : infinite;
   }
 
@@ -148,7 +148,7 @@ class PartitionBounds {
   // Least seconds of a stage in a surrogate.
   [[nodiscard]] constexpr double stage_seconds(std::size_t k, int stage, int begin, int end) const {
     const Part part = part_of(k, stage, begin, end);
-    return r_.ranges(k).seconds(stage, part.begin, part.end, part.besides);
+    return r_.ranges(k, stage).seconds(stage, part.begin, part.end, part.besides);
   }
 
   // What the slowest stage takes at least.
@@ -208,7 +208,7 @@ class PartitionBounds {
     }
     const bool deferred = p_.objective.weights.deferred > 0;
     for (std::size_t k = 0; k < r_.size(); ++k) {
-      const double fill = deferred ? r_.fills(k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
+      const double fill = deferred ? r_.fills_on(stage, k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
       rest.fills[k] = std::min(rest.fills[k], fill + next.fills[k]);
       rest.slowest[k] = std::min(rest.slowest[k], std::max(seconds[k], next.slowest[k]));
     }

@@ -64,8 +64,11 @@ class BestOf {
 template <class Executor>
 class Search {
  public:
-  Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Executor& executor)
+  /// @param known  a plan of other cases, if there is one, that the best must beat
+  Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Executor& executor,
+         const Candidate* known = nullptr)
       : cluster_(cluster), options_(options), cases_(std::move(cases)), executor_(executor), best_(options.memory) {
+    if (known != nullptr) best_.offer(*known);
     for (const Case& c : cases_) by_stages_.try_emplace(c.stages(), options.memory);
     scheme_best_.assign(std::size(schemes), BestOf(options.memory));
   }
@@ -74,11 +77,11 @@ class Search {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
     for (const Case& c : cases_)
-      if (!options_.interrupted() || !best_.fits()) try_uniform(c);
+      if (c.source == nullptr && (!options_.interrupted() || !best_.fits())) try_uniform(c);
     bounds_.resize(cases_.size());
     executor_.each(cases_.size(), [&](std::size_t i) {
       if (options_.interrupted()) return;  // a bound of 0
-      if (options_.algorithm == Algorithm::exact) drop_dominated(cases_[i].problem);
+      if (options_.algorithm == Algorithm::exact && cases_[i].source == nullptr) drop_dominated(cases_[i].problem);
       bounds_[i] = bound_of(cases_[i]);
     });
     std::vector<std::size_t> open(cases_.size());
@@ -130,9 +133,10 @@ class Search {
 
   // No plan of this case is faster; where that excludes it, the first bound that does.
   [[nodiscard]] double bound_of(const Case& c) const {
-    const double first = LayerSums(c.problem).seconds(c.problem);
+    const double first = c.source != nullptr ? c.source->bound(c.number) : LayerSums(c.problem).seconds(c.problem);
     if (first >= upper_for(c)) return first;
-    return Solver<Executor>(c.problem, {}, &executor_).bound(upper_for(c));
+    const OpenCase opened(c);
+    return Solver<Executor>((*opened).problem, {}, &executor_).bound(upper_for(c));
   }
 
   void sort_by_bound(std::vector<std::size_t>& cases) const {
@@ -151,8 +155,9 @@ class Search {
         const Case& c = cases_[open[first + i]];
         double& bound = bounds_[open[first + i]];
         if (c.stages() == 1 || bound >= upper_for(c)) return;
+        const OpenCase opened(c);
         const double nearer =
-            Solver<Executor>(c.problem, {}, &executor_, static_cast<int>(tuning::few)).bound(upper_for(c));
+            Solver<Executor>((*opened).problem, {}, &executor_, static_cast<int>(tuning::few)).bound(upper_for(c));
         rose[i] = nearer > bound * (1 + 1e-6);
         if (rose[i]) bound = nearer;
       });
@@ -169,10 +174,11 @@ class Search {
     std::int64_t work = 0;
   };
   [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels, std::int64_t work) {
-    const Case& c = cases_[index];
-    const double upper = upper_for(c);
+    const double upper = upper_for(cases_[index]);
     Attempt out;
     if (bounds_[index] >= upper) return out;
+    const OpenCase opened(cases_[index]);
+    const Case& c = *opened;
     out.searched = true;
     out.proven = false;
     if (options_.algorithm == Algorithm::bmw) {
@@ -218,7 +224,8 @@ class Search {
         work_ += own.work;
         solved_ += own.searched ? 1 : 0;
         if (own.found) {
-          const Case& c = cases_[index];
+          const OpenCase opened(cases_[index]);
+          const Case& c = *opened;
           Candidate candidate = candidate_of(c, *own.found, cluster_);
           if (best_.wants(candidate.iteration, candidate.peak)) {
             const Candidate merged = candidate_of(c, with_fewest_runs(c, *own.found), cluster_);
@@ -268,11 +275,15 @@ class Search {
     if (smallest) least = smallest->peak.count;
     // The most promising first, until no other can be smaller.
     std::vector<std::pair<std::int64_t, std::size_t>> order(cases_.size());
-    executor_.each(cases_.size(), [&](std::size_t i) { order[i] = {MemoryBounds(cases_[i].problem).least_peak(), i}; });
+    executor_.each(cases_.size(), [&](std::size_t i) {
+      const OpenCase opened(cases_[i]);
+      order[i] = {MemoryBounds((*opened).problem).least_peak(), i};
+    });
     std::sort(order.begin(), order.end());
     for (const auto& [bound, index] : order) {
       if (bound >= least || options_.interrupted()) break;
-      const Case& c = cases_[index];
+      const OpenCase opened(cases_[index]);
+      const Case& c = *opened;
       // Memory alone has few labels: never beam-truncated, so the answer is exact.
       Solver solver(c.problem, {.labels = 1 << 16, .stop = options_.stop}, &executor_);
       const auto found = solver.smallest(least);

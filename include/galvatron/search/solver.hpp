@@ -205,8 +205,8 @@ class Solver {
       PartitionBounds own(bounds_);
       if (!own.narrow(upper, ends)) continue;
       const std::size_t before = out.size();
-      for (std::size_t i = 0; i < relaxation_.ranges(0).classes(); ++i) {
-        const auto [least, most] = relaxation_.ranges(0).workspaces(i);
+      for (std::size_t i = 0; i < relaxation_.ranges(0, 0).classes(); ++i) {
+        const auto [least, most] = relaxation_.ranges(0, 0).workspaces(i);
         const double in_class = std::max(bound, own.least_in_class(i));
         if (in_class >= upper) continue;
         // Workspaces that are no great part of the memory are not worth searches of their own.

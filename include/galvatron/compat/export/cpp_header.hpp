@@ -137,7 +137,8 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   const detail::StrategyTypes types(plan);
   const std::string stages = joined(plan.stages, "", [](const PlanStage& s) {
     return text_of("        {.first_layer = ", s.first_layer, ", .last_layer = ", s.last_layer,
-                   ", .first_rank = ", s.first_rank, ", .rank_count = ", s.rank_count, "},\n");
+                   ", .first_rank = ", s.first_rank, ", .rank_count = ", s.rank_count,
+                   s.group == 0 ? std::string() : text_of(", .group = ", s.group), "},\n");
   });
   std::string runs;
   std::size_t run_count = 0;

@@ -98,6 +98,9 @@ inline std::string why_not_run(const Exported& exported, const ModelSpec& model,
 /// @param model  what the plan is for: arguments of experts and latent attention, and which layers have experts; null
 ///               where it is not known
 inline Result<Exported> export_plan(const Plan& plan, ExportTarget target, const ModelSpec* model = nullptr) {
+  if (plan.mixes_groups())
+    return usage_error("stages on several groups of devices: plans of mixed clusters are not exported to other trainers "
+                       "yet; export it as a header");
   for (const PlanStage& stage : plan.stages)
     if (stage.rank_count != plan.stages.front().rank_count)
       return usage_error(text_of(
@@ -123,7 +126,7 @@ inline Result<JobCost> job_cost(const Exported& exported, const Plan& plan, cons
                                 const Cluster& cluster) {
   const auto cost = cost_of(exported.job.value_or(plan), model, cluster);
   if (!cost) return tl::unexpected<Error>(cost.error());
-  return JobCost{cost->peak(), cost->iteration, budget_of(plan, cluster)};
+  return JobCost{cost->peak(), cost->iteration, budget_of(plan, cluster, plan.stages.front())};
 }
 
 /// The command that searches a plan like `plan`, for the same job, which `target` can be told, and writes it to `out`.
