@@ -74,20 +74,22 @@ ordered_json simulated_stage_json(const Simulated& s, std::size_t i) {
   const simulate::StageSeconds& seconds = s.simulation.stages[i];
   const cost::StageMemory& memory = s.simulation.cost.stages[i].memory;
   const PlanStage& stage = s.plan.stages[i];
-  return {{"first_layer", stage.first_layer},
-          {"last_layer", stage.last_layer},
-          {"devices", stage.rank_count},
-          {"busy_seconds", seconds.busy().value},
-          {"bubble_seconds", seconds[Activity::waiting].value},
-          {"communication_seconds", (seconds[Activity::communication] + seconds[Activity::transfer]).value},
-          {"time", seconds_json(seconds)},
-          {"peak_bytes", memory.total().count},
-          {"memory",
-           {{"states_bytes", memory.states.count},
-            {"stash_bytes", memory.stash.count},
-            {"boundary_bytes", memory.boundary.count},
-            {"workspace_bytes", memory.workspace.count},
-            {"library_bytes", memory.library.count}}}};
+  ordered_json out = {{"first_layer", stage.first_layer},
+                      {"last_layer", stage.last_layer},
+                      {"devices", stage.rank_count},
+                      {"busy_seconds", seconds.busy().value},
+                      {"bubble_seconds", seconds[Activity::waiting].value},
+                      {"communication_seconds", (seconds[Activity::communication] + seconds[Activity::transfer]).value},
+                      {"time", seconds_json(seconds)},
+                      {"peak_bytes", memory.total().count},
+                      {"memory",
+                       {{"states_bytes", memory.states.count},
+                        {"stash_bytes", memory.stash.count},
+                        {"boundary_bytes", memory.boundary.count},
+                        {"workspace_bytes", memory.workspace.count},
+                        {"library_bytes", memory.library.count}}}};
+  if (ClusterView(s.cluster).is_mixed()) add_group(out, s.cluster, stage.group);
+  return out;
 }
 
 ordered_json critical_json(const CriticalPath& path) {
@@ -113,11 +115,15 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
     const simulate::StageSeconds& seconds = sim.stages[i];
     const auto share = [&](Seconds part) { return percent(part / sim.iteration); };
-    out +=
-        row(text_of("stage ", i), "compute ", share(seconds[Activity::compute] + seconds[Activity::recompute]),
-            ", communication ", share(seconds[Activity::communication] + seconds[Activity::transfer]),
-            ", gradients and optimizer ", share(seconds[Activity::gradients] + seconds[Activity::update]), ", waiting ",
-            share(seconds[Activity::waiting]), ", peak ", format_bytes(sim.cost.stages[i].memory.total()));
+    const auto on_group = [&](int group) {
+      const ClusterView cluster(s.cluster);
+      return cluster.is_mixed() ? "on " + cluster.group_name(group) + ": " : std::string();
+    };
+    out += row(text_of("stage ", i), on_group(s.plan.stages[i].group), "compute ",
+               share(seconds[Activity::compute] + seconds[Activity::recompute]), ", communication ",
+               share(seconds[Activity::communication] + seconds[Activity::transfer]), ", gradients and optimizer ",
+               share(seconds[Activity::gradients] + seconds[Activity::update]), ", waiting ",
+               share(seconds[Activity::waiting]), ", peak ", format_bytes(sim.cost.stages[i].memory.total()));
   }
   if (!s.fits()) out += "  It does not fit: " + why_too_large(s) + ".\n";
   for (const Simulated& other : compared) {

@@ -30,9 +30,7 @@ struct Simulated {
   [[nodiscard]] const PlanStageCost& fullest() const {
     return simulation.cost.stages[fullest_stage(plan, simulation.cost, cluster)];
   }
-  [[nodiscard]] const Cluster& group() const {
-    return cluster.groups[static_cast<std::size_t>(fullest().stage.group)];
-  }
+  [[nodiscard]] const Cluster& group() const { return cluster.groups[static_cast<std::size_t>(fullest().stage.group)]; }
   [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster, fullest().stage); }
   [[nodiscard]] Bytes peak() const { return fullest().peak(); }
   [[nodiscard]] bool fits() const { return peak() <= budget(); }

@@ -236,6 +236,7 @@ inline std::string reasons(const Plan& plan, const PlanCost& cost) {
   std::vector<const PredictedAlternative*> larger;
   std::vector<std::string> impossible;
   for (const PredictedAlternative& a : p.alternatives) {
+    if (a.strategy.empty() && a.exists) continue;  // a group that nothing fits: see idle_groups
     if (!a.exists) {
       impossible.push_back(a.name);
     } else if (!a.fits) {

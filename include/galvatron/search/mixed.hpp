@@ -140,6 +140,35 @@ Alternative with_idle_group(const ClusterView& cluster, int group, const SearchR
   return out;
 }
 
+/// Adds what is known of each group: of one that is idle the fastest plan with it, of one that the best plan shares
+/// with others the fastest on it alone.
+template <class Executor>
+void add_groups(SearchResult& out, const ClusterView& cluster, const GroupSearches& groups,
+                const std::vector<Case>& cases, const SearchOptions& options, Executor& executor) {
+  const std::vector<Alternative> found = out.alternatives;
+  for (int group = 0; group < cluster.count(); ++group) {
+    const std::optional<SearchResult>& alone = nth(groups.results(), group);
+    if (!alone) continue;
+    if (out.feasible && !uses_group(out.best.on, group))
+      out.alternatives.push_back(with_idle_group(cluster, group, *alone, found, cases, options, executor));
+    else if (alone->feasible && out.best.on != alone->best.on)
+      out.alternatives.push_back({alone_on(cluster, group), alone->best, true, true});
+    else if (alone->smallest)
+      out.alternatives.push_back({alone_on(cluster, group), *alone->smallest, true, false});
+  }
+}
+
+inline std::string why_no_mixed_plan(const SearchResult& found, const ModelSpec& model, const ClusterView& cluster,
+                                     const SearchOptions& options) {
+  if (found.statistics.interrupted) return "the search was interrupted before it found a plan";
+  const std::string none = text_of("no plan for ", model.name, " on ", cluster.name(), " fits");
+  if (!found.smallest)
+    return text_of(none, ": no strategy of the space spreads it over one group or several", and_hint(options.space));
+  const Bytes more = found.smallest->peak - options.memory;
+  return text_of(none, " ", format_bytes(options.memory), " a device, or what a device has: each would need ",
+                 more.count, " bytes (", format_bytes(more), ") more", and_hint(options.space));
+}
+
 }  // namespace detail
 
 /// The fastest plan on a mixed cluster: on one group, or with a run of pipeline stages on each of several. Errors
@@ -177,33 +206,11 @@ Result<SearchResult> search_mixed(const ModelSpec& model, const ClusterView& clu
   }
   out.statistics.proven = out.statistics.proven && !out.statistics.narrowed;
   out.statistics.interrupted = options->interrupted();
-  const auto& results = groups.results();
-  const std::vector<Alternative> found = out.alternatives;
-  for (int group = 0; group < cluster.count(); ++group) {
-    const std::optional<SearchResult>& alone = nth(results, group);
-    if (!alone) continue;
-    const bool is_best = out.feasible && out.best.on == alone->best.on && alone->feasible && known != nullptr &&
-                         out.best.iteration == alone->best.iteration;
-    if (alone->feasible && !is_best)
-      out.alternatives.push_back({alone_on(cluster, group), alone->best, true, true});
-    else if (alone->smallest)
-      out.alternatives.push_back({alone_on(cluster, group), *alone->smallest, true, false});
-    if (out.feasible && !detail::uses_group(out.best.on, group))
-      out.alternatives.push_back(detail::with_idle_group(cluster, group, *alone, found, cases, *options, executor));
-  }
+  detail::add_groups(out, cluster, groups, cases, *options, executor);
   if (!out.feasible) {
     if (groups.smallest() && (!out.smallest || groups.smallest()->peak < out.smallest->peak))
       out.smallest = groups.smallest();
-    out.reason = text_of("no plan for ", model.name, " on ", cluster.name(), " fits");
-    if (out.smallest)
-      out.reason +=
-          text_of(" ", format_bytes(options->memory), " a device, or what a device has: each would need ",
-                  (out.smallest->peak - options->memory).count, " bytes (",
-                  format_bytes(out.smallest->peak - options->memory), ") more", detail::and_hint(options->space));
-    else
-      out.reason +=
-          text_of(": no strategy of the space spreads it over one group or several", detail::and_hint(options->space));
-    if (out.statistics.interrupted) out.reason = "the search was interrupted before it found a plan";
+    out.reason = detail::why_no_mixed_plan(out, model, cluster, *options);
   }
   out.statistics.seconds = {steady_seconds() - begin};
   return out;
