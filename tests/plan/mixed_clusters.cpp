@@ -188,3 +188,167 @@ TEST_CASE("the search finds the fastest of all plans of small mixed clusters") {
   CHECK(over_groups > clusters / 10);
   CHECK(tight > clusters / 10);
 }
+
+TEST_CASE("a plan on a mixed cluster is never slower than the best one on any of its groups") {
+  const std::vector<std::string> names{"4xa100-80g+4xh100-80g", "8xv100-32g+4xa100-40g", "2xt4-16g+2xl4-24g+2xh100-80g",
+                                       "4xa100-80g+4xa100-80g"};
+  for (const char* const model_name : {"gpt2-774m", "llama2-7b"}) {
+    const ModelSpec model = model_named(model_name);
+    for (const std::string& name : names) {
+      const MixedCluster cluster = mixed_named(name);
+      SearchOptions options{.global_batch = 32,
+                            .space = value_or_throw(parse_space("pow2,dp,zero1,zero3,tp,pp,recompute"))};
+      const FoundPlan best = found(model, cluster, options);
+      CAPTURE(name);
+      CAPTURE(model_name);
+      for (const Cluster& group : cluster.groups) {
+        const FoundPlan alone = found(model, group, options);
+        if (!alone.feasible) continue;
+        REQUIRE(best.feasible);
+        CHECK(best.cost.iteration.value <= alone.cost.iteration.value * (1 + 1e-9));
+      }
+      if (best.feasible) CHECK(why_too_large(best.plan, best.cost, cluster).empty());
+    }
+  }
+}
+
+namespace {
+
+/// Two stages of llama-tiny or gpt2-tiny, the first on `first` ranks of group 0, the second on `second` of group 1.
+Plan two_stages(const ModelSpec& model, int first, int second) {
+  Plan plan;
+  plan.model = model.name;
+  plan.global_batch = 16;
+  plan.sequence_length = 64;
+  plan.precision = Precision::bf16;
+  plan.microbatches = 2;
+  const auto blocks = static_cast<int>(model.blocks.size());
+  plan.stages = {{0, 0, 0, first, 0}, {1, blocks - 1, first, second, 1}};
+  plan.layers.assign(model.blocks.size(), {.data = second});
+  plan.layers.front() = plan.embedding = {.data = first};
+  plan.head = {.data = second};
+  return plan;
+}
+
+}  // namespace
+
+TEST_CASE("stages are priced by their own devices, and borders by the link of their groups") {
+  const ModelSpec model = model_named("llama-tiny");
+  MixedCluster mixed = mixed_named("4xa100-80g+8xp100-16g");
+  mixed.links.front() = {{3e-5}, 2e9, 2e9, 1e9};
+  const Plan plan = two_stages(model, 2, 8);
+  const PlanCost cost = value_or_throw(cost_of(plan, model, mixed));
+  // The first layer as it is on two A100, the last as on eight P100, of any pipeline.
+  for (const auto& [layer, group] : {std::pair{1, 0}, {2, 1}}) {
+    const Cluster& on = mixed.groups[static_cast<std::size_t>(group)];
+    const cost::Batch batch = batch_of(plan);
+    const StrategySpec& spec = plan.layers[static_cast<std::size_t>(layer - 1)];
+    const cost::LayerSeconds seconds =
+        cost::layer_seconds(cost::layer_counts(model.blocks[static_cast<std::size_t>(layer - 1)], spec, batch), spec,
+                            plan.precision, on, plan.ranks_on(group));
+    CHECK(cost.layers[static_cast<std::size_t>(layer)].seconds == seconds);
+    CHECK(cost.stages[static_cast<std::size_t>(group)].memory.library == on.device.library_workspace);
+  }
+  // 8 samples x 64 tokens of 2 bytes: a rank of the first stage sends or receives half of them, one of the second an
+  // eighth, and both wait for the half.
+  const double bytes = 8.0 * 64 * static_cast<double>(model.hidden()) * 2 / 2;
+  CHECK(cost.stages[1].chunks[0].receive_activation.value == doctest::Approx(3e-5 + bytes / 1e9));
+  CHECK(cost.stages[0].chunks[0].receive_gradient.value == doctest::Approx(3e-5 + bytes / 1e9));
+  CHECK(cost.stages[0].chunks[0].receive_activation.value == 0);
+
+  mixed.links.front().send_bandwidth /= 10;
+  const PlanCost slower = value_or_throw(cost_of(plan, model, mixed));
+  CHECK(slower.stages[1].chunks[0].receive_activation.value == doctest::Approx(3e-5 + 10 * bytes / 1e9));
+  CHECK(slower.iteration > cost.iteration);
+  const simulate::Simulation simulated = value_or_throw(simulate::simulate_plan(plan, model, mixed));
+  CHECK(simulated.iteration.value == doctest::Approx(slower.iteration.value).epsilon(0.2));
+  CHECK(simulated.stages.size() == 2);
+}
+
+TEST_CASE("copies of a tied table are kept alike over the link between their groups") {
+  const ModelSpec model = model_named("gpt2-tiny");
+  REQUIRE(model.head.tied);
+  MixedCluster mixed = mixed_named("4xa100-80g+4xh100-80g");
+  const Plan plan = two_stages(model, 4, 4);
+  const auto synchronise = [&](double bandwidth) {
+    mixed.links.front() = {{1e-5}, bandwidth, bandwidth, 1e9};
+    return value_or_throw(cost_of(plan, model, mixed)).layers.front().seconds.synchronise.value;
+  };
+  // An all-reduce of two ranks: each sends the table's gradient of 4 bytes once in all.
+  const double bytes = 4.0 * static_cast<double>(model.head.vocabulary * model.hidden());
+  CHECK(synchronise(1e9) - synchronise(2e9) == doctest::Approx(bytes / 2e9).epsilon(0.01));
+  Plan unequal = two_stages(model, 4, 2);
+  CHECK(says(cost_of(unequal, model, mixed).error().message, "both have one strategy"));
+}
+
+TEST_CASE("a mixed cluster of one group is that group, and a plan may be on any one group") {
+  const ModelSpec model = model_named("llama-tiny");
+  const Cluster a100 = value_or_throw(find_cluster("4xa100-80g"));
+  const SearchOptions options{.global_batch = 16};
+  const FoundPlan plain = found(model, a100, options);
+  const FoundPlan same = found(model, alone(a100), options);
+  CHECK(same.plan == plain.plan);
+  CHECK(same.cost.iteration == plain.cost.iteration);
+  Plan second = plain.plan;
+  for (PlanStage& stage : second.stages) stage.group = 1;
+  const MixedCluster mixed = mixed_named("8xt4-16g+4xa100-80g");
+  CHECK(value_or_throw(cost_of(second, model, mixed)).iteration == plain.cost.iteration);
+  CHECK(says(cost_of(second, model, a100).error().message, "has one group"));
+  second.stages.front().group = 0;
+  second.stages.front().rank_count = 9;
+  CHECK_FALSE(cost_of(second, model, mixed).has_value());
+}
+
+TEST_CASE("plans on groups that a cluster does not have are refused with the numbers") {
+  const ModelSpec model = model_named("llama-tiny");
+  Plan plan = two_stages(model, 2, 8);
+  const MixedCluster small = mixed_named("4xa100-80g+4xp100-16g");
+  const std::string few = cost_of(plan, model, small).error().message;
+  CHECK(says(few, "needs 8 devices and group 1 (4xp100-16g) of 4xa100-80g+4xp100-16g has 4"));
+  plan.stages.back().group = 2;
+  CHECK(
+      says(cost_of(plan, model, small).error().message, "group 2 of devices, and 4xa100-80g+4xp100-16g has 2 groups"));
+  plan.stages.back().group = -1;
+  CHECK(says(cost_of(plan, model, small).error().message, "groups are numbered from 0"));
+}
+
+TEST_CASE("groups that do not pay, or have too little memory, are left idle, and explain says so") {
+  const ModelSpec model = model_named("llama2-7b");
+  SearchOptions options{.global_batch = 16, .space = value_or_throw(parse_space("pow2,dp,zero1,zero3,tp,pp"))};
+  MixedCluster slow = mixed_named("8xh100-80g+2xt4-16g");
+  const FoundPlan without = found(model, slow, options);
+  REQUIRE(without.feasible);
+  REQUIRE(without.plan.ranks_on(1) == 0);
+  const std::string text = value_or_throw(explain(without.plan, model, slow));
+  CHECK_MESSAGE(says(text, "Group 1 (2xt4-16g) is left idle: with it no plan is faster."), text);
+
+  slow.groups[1].device.memory = slow.groups[1].device.library_workspace + Bytes{std::int64_t{64} << 20};
+  const FoundPlan full = found(model, slow, options);
+  REQUIRE(full.feasible);
+  const std::string why = value_or_throw(explain(full.plan, model, slow));
+  CHECK_MESSAGE(says(why, "Group 1 (2xt4-16g) is left idle: it has too little memory for any stage of this"), why);
+
+  for (Cluster& group : slow.groups) group.device.memory = {std::int64_t{2} << 30};
+  const FoundPlan none = found(model, slow, options);
+  CHECK_FALSE(none.feasible);
+  CHECK_MESSAGE(says(none.reason, "or what a device has: each would need"), none.reason);
+  REQUIRE(none.smallest_memory);
+  for (Cluster& group : slow.groups) group.device.memory = *none.smallest_memory;
+  CHECK(found(model, slow, options).feasible);
+  for (Cluster& group : slow.groups) group.device.memory.count -= 1;
+  CHECK_FALSE(found(model, slow, options).feasible);
+}
+
+TEST_CASE("a search on groups ends when its time is over, and its answer does not depend on threads") {
+  const ModelSpec model = model_named("gpt2-774m");
+  const MixedCluster cluster = mixed_named("8xv100-32g+8xa100-40g+4xt4-16g");
+  SearchOptions options{.global_batch = 32, .space = value_or_throw(parse_space("pow2,dp,zero1,tp,pp,recompute"))};
+  const FoundPlan one = found(model, cluster, options);
+  options.threads = 3;
+  const FoundPlan three = found(model, cluster, options);
+  CHECK(one.plan == three.plan);
+  options.time = 1e-3;
+  const FoundPlan soon = found(model, cluster, options);
+  CHECK(soon.statistics.interrupted);
+  if (soon.feasible) CHECK(soon.cost.iteration.value >= one.cost.iteration.value * (1 - 1e-9));
+}

@@ -246,7 +246,7 @@ inline std::string reasons(const Plan& plan, const PlanCost& cost) {
     }
   }
   // A plain scheme may also be the best of its pipeline degree: once is enough.
-  const auto is_scheme = [](const PredictedAlternative& a) { return !a.name.starts_with("best with"); };
+  const auto is_scheme = [](const PredictedAlternative& a) { return !a.name.starts_with("best with pipeline"); };
   const std::vector<const PredictedAlternative*> all = slower;
   std::erase_if(slower, [&](const PredictedAlternative* a) {
     const auto same = [&](const PredictedAlternative* b) {
