@@ -215,7 +215,7 @@ TEST_CASE("a plan on a mixed cluster is never slower than the best one on any of
 namespace {
 
 /// Two stages of llama-tiny or gpt2-tiny, the first on `first` ranks of group 0, the second on `second` of group 1.
-Plan two_stages(const ModelSpec& model, int first, int second) {
+Plan over_two_groups(const ModelSpec& model, int first, int second) {
   Plan plan;
   plan.model = model.name;
   plan.global_batch = 16;
@@ -236,7 +236,7 @@ TEST_CASE("stages are priced by their own devices, and borders by the link of th
   const ModelSpec model = model_named("llama-tiny");
   MixedCluster mixed = mixed_named("4xa100-80g+8xp100-16g");
   mixed.links.front() = {{3e-5}, 2e9, 2e9, 1e9};
-  const Plan plan = two_stages(model, 2, 8);
+  const Plan plan = over_two_groups(model, 2, 8);
   const PlanCost cost = value_or_throw(cost_of(plan, model, mixed));
   // The first layer as it is on two A100, the last as on eight P100, of any pipeline.
   for (const auto& [layer, group] : {std::pair{1, 0}, {2, 1}}) {
@@ -269,7 +269,7 @@ TEST_CASE("copies of a tied table are kept alike over the link between their gro
   const ModelSpec model = model_named("gpt2-tiny");
   REQUIRE(model.head.tied);
   MixedCluster mixed = mixed_named("4xa100-80g+4xh100-80g");
-  const Plan plan = two_stages(model, 4, 4);
+  const Plan plan = over_two_groups(model, 4, 4);
   const auto synchronise = [&](double bandwidth) {
     mixed.links.front() = {{1e-5}, bandwidth, bandwidth, 1e9};
     return value_or_throw(cost_of(plan, model, mixed)).layers.front().seconds.synchronise.value;
@@ -277,7 +277,7 @@ TEST_CASE("copies of a tied table are kept alike over the link between their gro
   // An all-reduce of two ranks: each sends the table's gradient of 4 bytes once in all.
   const double bytes = 4.0 * static_cast<double>(model.head.vocabulary * model.hidden());
   CHECK(synchronise(1e9) - synchronise(2e9) == doctest::Approx(bytes / 2e9).epsilon(0.01));
-  Plan unequal = two_stages(model, 4, 2);
+  Plan unequal = over_two_groups(model, 4, 2);
   CHECK(says(cost_of(unequal, model, mixed).error().message, "both have one strategy"));
 }
 
@@ -301,7 +301,7 @@ TEST_CASE("a mixed cluster of one group is that group, and a plan may be on any 
 
 TEST_CASE("plans on groups that a cluster does not have are refused with the numbers") {
   const ModelSpec model = model_named("llama-tiny");
-  Plan plan = two_stages(model, 2, 8);
+  Plan plan = over_two_groups(model, 2, 8);
   const MixedCluster small = mixed_named("4xa100-80g+4xp100-16g");
   const std::string few = cost_of(plan, model, small).error().message;
   CHECK(says(few, "needs 8 devices and group 1 (4xp100-16g) of 4xa100-80g+4xp100-16g has 4"));

@@ -59,6 +59,8 @@ class ClusterView {
   [[nodiscard]] int count() const { return static_cast<int>(groups_.size()); }
   [[nodiscard]] bool is_mixed() const { return groups_.size() > 1; }
   [[nodiscard]] const Cluster& group(int number) const { return groups_[static_cast<std::size_t>(number)]; }
+  /// Of every pair of groups, at pair_index; none where there is one group.
+  [[nodiscard]] std::span<const Link> links() const { return links_; }
   /// Between devices of two groups.
   [[nodiscard]] const Link& link(int a, int b) const { return links_[pair_index(a, b)]; }
 

@@ -135,8 +135,7 @@ inline void read_links(JsonObject& fields, MixedCluster& cluster) {
 /// group, no group, groups of links that do not exist, a pair that has two links or none.
 inline Result<MixedCluster> mixed_cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
   JsonObject fields(value, source_name);
-  if (!fields.contains("groups"))
-    return cluster_from_json(value, source_name).map(alone);
+  if (!fields.contains("groups")) return cluster_from_json(value, source_name).map(alone);
   detail::read_format(fields);
   MixedCluster cluster;
   fields.field("name", cluster.name);

@@ -7,10 +7,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <span>
 #include <tuple>
@@ -26,6 +24,7 @@
 #include <galvatron/search/build_problem.hpp>
 #include <galvatron/search/case.hpp>
 #include <galvatron/search/choices.hpp>
+#include <galvatron/search/group_pipelines.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/tuning.hpp>
@@ -34,14 +33,6 @@
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::search {
-
-/// The stages of a pipeline on one group of devices.
-struct GroupRun {
-  int group = 0;
-  int stages = 1;
-  int ranks = 1;  ///< of each stage
-  friend constexpr bool operator==(const GroupRun&, const GroupRun&) = default;
-};
 
 namespace detail {
 
@@ -63,21 +54,26 @@ class MixedCases : public CaseSource {
   /// @param options  completed; their memory may be more than some groups have
   template <class Executor>
   MixedCases(const ModelSpec& model, const ClusterView& cluster, const SearchOptions& options, Executor& executor)
-      : model_(model), cluster_(cluster), options_(options), kinds_(model) {
-    find_degrees();
-    find_cases();
+      : model_(model),
+        cluster_(cluster),
+        options_(options),
+        kinds_(model),
+        pipelines_(group_pipelines(model, cluster, options)) {
+    for (std::size_t pair = 0; pair < cluster.links().size(); ++pair)
+      equal_link_.push_back(
+          static_cast<int>(std::ranges::find(cluster.links(), cluster.links()[pair]) - cluster.links().begin()));
     price(executor);
   }
 
   /// All of them, without their problems.
   [[nodiscard]] std::vector<Case> cases() const {
     std::vector<Case> out;
-    for (std::size_t i = 0; i < all_.size(); ++i) {
+    for (std::size_t i = 0; i < pipelines_.all.size(); ++i) {
       if (bound(i) == infinite) continue;
       Case one;
-      one.problem.objective = objective_of(all_[i]);
-      one.schedule = all_[i].schedule;
-      one.on = devices_of(all_[i]);
+      one.problem.objective = objective_of(pipelines_.all[i]);
+      one.schedule = pipelines_.all[i].schedule;
+      one.on = pipelines_.all[i].devices();
       one.source = this;
       one.number = i;
       out.push_back(std::move(one));
@@ -85,10 +81,10 @@ class MixedCases : public CaseSource {
     return out;
   }
   /// Micro-batches, numbers of stages or groups at once were left out.
-  [[nodiscard]] bool narrowed() const { return narrowed_; }
+  [[nodiscard]] bool narrowed() const { return pipelines_.narrowed; }
 
   [[nodiscard]] Case open(std::size_t number) const override {
-    const Layout& one = all_[number];
+    const GroupPipeline& one = pipelines_.all[number];
     Case out;
     Problem& p = out.problem;
     p = frame_of(one);
@@ -114,14 +110,14 @@ class MixedCases : public CaseSource {
     drop_dominated(p);
     out.schedule = one.schedule;
     out.specs = specs_;
-    out.on = devices_of(one);
+    out.on = one.devices();
     return out;
   }
 
   /// With multipliers l_i of the runs, sum over runs of stages_i l_i = 1, the slowest stage takes at least the sum over
   /// layers of the least l_i t_i of any run; memory does not count.
   [[nodiscard]] double bound(std::size_t number) const override {
-    const Layout& one = all_[number];
+    const GroupPipeline& one = pipelines_.all[number];
     const Objective objective = objective_of(one);
     std::vector<const std::vector<Terms>*> least;
     for (std::size_t i = 0; i < one.runs.size(); ++i) {
@@ -157,48 +153,31 @@ class MixedCases : public CaseSource {
   }
 
  private:
-  // A case: which groups, in which order, with how many stages each.
-  struct Layout {
-    std::vector<GroupRun> runs;
-    std::size_t microbatches = 0;  // number in counts_
-    ScheduleKind schedule = ScheduleKind::one_f_one_b;
-
-    [[nodiscard]] int stages() const {
-      int sum = 0;
-      for (const GroupRun& run : runs) sum += run.stages;
-      return sum;
-    }
-  };
-  // Group, stages on it, micro-batches (number in counts_), split backward, and the group at the other end of the
-  // pipeline where a table of this run is tied to one there; -1: none.
-  using Key = std::tuple<int, int, std::size_t, bool, int>;
+  // Group, stages on it, micro-batches, split backward, and the link to the group at the other end
+  // of the pipeline (the first pair of groups that has an equal one) where a table of this run is tied to one there;
+  // -1: none.
+  using Key = std::tuple<int, int, int, bool, int>;
 
   [[nodiscard]] bool ties() const { return model_.head.tied; }
-  [[nodiscard]] Key key_of(const Layout& one, std::size_t i) const {
+  [[nodiscard]] Key key_of(const GroupPipeline& one, std::size_t i) const {
     const GroupRun& run = one.runs[i];
     int other = -1;
-    if (ties() && i == 0) other = one.runs.back().group;
-    if (ties() && i + 1 == one.runs.size()) other = one.runs.front().group;
+    if (ties() && (i == 0 || i + 1 == one.runs.size()))
+      other = nth(equal_link_, static_cast<int>(pair_index(one.runs.front().group, one.runs.back().group)));
     return {run.group, run.stages, one.microbatches, splits_backward(one.schedule), other};
   }
-  [[nodiscard]] const detail::RunFigures& figures_of(const Layout& one, std::size_t i) const {
+  [[nodiscard]] const detail::RunFigures& figures_of(const GroupPipeline& one, std::size_t i) const {
     return figures_.at(key_of(one, i));
   }
-  [[nodiscard]] std::vector<StageDevices> devices_of(const Layout& one) const {
-    std::vector<StageDevices> out;
-    for (const GroupRun& run : one.runs)
-      out.insert(out.end(), static_cast<std::size_t>(run.stages), {run.group, run.ranks});
-    return out;
-  }
-  [[nodiscard]] Objective objective_of(const Layout& one) const {
+  [[nodiscard]] Objective objective_of(const GroupPipeline& one) const {
     Objective out;
     out.stages = one.stages();
-    out.microbatches = counts_[one.microbatches];
+    out.microbatches = one.microbatches;
     out.weights = cost::pipeline_weights(one.schedule, out.stages, out.microbatches);
     return out;
   }
   // All of a problem but what depends on devices.
-  [[nodiscard]] Problem frame_of(const Layout& one) const {
+  [[nodiscard]] Problem frame_of(const GroupPipeline& one) const {
     Problem p;
     p.objective = objective_of(one);
     p.layers = kinds_.of;
@@ -212,7 +191,7 @@ class MixedCases : public CaseSource {
   }
 
   // What stages of run `i` receive from a stage of run `other`.
-  void add_borders(Problem& p, const detail::RunFigures& figures, const Layout& one, std::size_t i,
+  void add_borders(Problem& p, const detail::RunFigures& figures, const GroupPipeline& one, std::size_t i,
                    std::size_t other) const {
     const GroupRun& run = one.runs[i];
     const GroupRun& peer = one.runs[other];
@@ -232,116 +211,17 @@ class MixedCases : public CaseSource {
         p.moves[type].output_across = seconds(layer.output_elements(options_.sequence));
     }
   }
-  [[nodiscard]] cost::Batch batch_of(std::size_t microbatches, bool splits) const {
+  [[nodiscard]] cost::Batch batch_of(int microbatches, bool splits) const {
     // Of any pipeline of several stages: the last one is not the first.
-    cost::Batch batch = detail::batch_for(options_, counts_[microbatches], 2, splits,
-                                          std::ranges::all_of(cluster_.groups(), cost::can_overlap));
+    cost::Batch batch =
+        detail::batch_for(options_, microbatches, 2, splits, std::ranges::all_of(cluster_.groups(), cost::can_overlap));
     batch.last_first_rank = 1;
     return batch;
   }
 
-  void find_degrees() {
-    const int layers = static_cast<int>(model_.blocks.size());
-    for (const int m : divisors(static_cast<int>(options_.global_batch)))
-      if (options_.microbatches == 0 || options_.microbatches == m) counts_.push_back(m);
-    for (int group = 0; group < cluster_.count(); ++group) {
-      degrees_.emplace_back();
-      if (!cluster_.group(group).lack_of(options_.precision).empty()) continue;
-      degrees_.back() = divisors(cluster_.group(group).devices, options_.space.powers_of_two);
-      std::erase_if(degrees_.back(), [&](int stages) { return stages >= layers; });
-    }
-    for (const ScheduleKind kind : {ScheduleKind::zb_h1, ScheduleKind::one_f_one_b, ScheduleKind::gpipe})
-      if (std::ranges::find(options_.schedules, kind) != options_.schedules.end())
-        // On devices of their own GPipe is never faster than 1F1B and never smaller.
-        if (kind != ScheduleKind::gpipe || schedules_.empty() || schedules_.back() != ScheduleKind::one_f_one_b)
-          schedules_.push_back(kind);
-    most_at_once_ = cluster_.count();
-    const std::array<std::function<void()>, 3> narrow{
-        [this] { counts_ = some_of(counts_, tuning::few); },
-        [this] {
-          for (std::vector<int>& degrees : degrees_) degrees = some_of(degrees, tuning::few / 2);
-        },
-        [this] { most_at_once_ = std::min(most_at_once_, 3); },
-    };
-    for (const auto& less : narrow) {
-      if (most_cases() <= static_cast<double>(tuning::most_mixed_cases) * options_.effort / options_.shares) return;
-      less();
-      narrowed_ = true;
-    }
-  }
-  // Of the groups in all orders.
-  [[nodiscard]] double most_cases() const {
-    std::vector<double> ways{1};  // of so many groups, without an order
-    for (const std::vector<int>& degrees : degrees_) {
-      ways.push_back(0);
-      for (std::size_t k = ways.size(); --k > 0;) ways[k] += ways[k - 1] * static_cast<double>(degrees.size());
-    }
-    double sum = 0;
-    double orders = 1;
-    for (int k = 1; k <= most_at_once_; ++k) {
-      orders *= k;
-      sum += k > 1 ? orders * nth(ways, k) : 0;
-    }
-    return sum * static_cast<double>(counts_.size() * schedules_.size());
-  }
-
-  // A group like another one before it, with the same links, stands behind it where both take part.
-  [[nodiscard]] std::vector<int> twins() const {
-    std::vector<int> out;
-    const auto is_twin = [&](int a, int b) {
-      Cluster like = cluster_.group(a);
-      like.name = cluster_.group(b).name;
-      if (!(like == cluster_.group(b))) return false;
-      for (int other = 0; other < cluster_.count(); ++other)
-        if (other != a && other != b && !(cluster_.link(a, other) == cluster_.link(b, other))) return false;
-      return true;
-    };
-    for (int b = 0; b < cluster_.count(); ++b) {
-      int a = b;
-      while (a-- > 0 && !is_twin(a, b)) continue;
-      out.push_back(a);
-    }
-    return out;
-  }
-
-  void find_cases() {
-    const int layers = static_cast<int>(model_.blocks.size());
-    const std::vector<int> twin = twins();
-    Layout one;
-    const auto uses = [&](int group) {
-      return std::ranges::any_of(one.runs, [=](const GroupRun& run) { return run.group == group; });
-    };
-    const std::function<void(int)> extend = [&](int stages) {
-      if (one.runs.size() > 1) add_cases(one);
-      if (static_cast<int>(one.runs.size()) == most_at_once_) return;
-      for (int group = 0; group < cluster_.count(); ++group) {
-        if (uses(group) || (nth(twin, group) >= 0 && !uses(nth(twin, group)))) continue;
-        for (const int own : nth(degrees_, group)) {
-          if (stages + own > layers) break;
-          one.runs.push_back({group, own, cluster_.group(group).devices / own});
-          extend(stages + own);
-          one.runs.pop_back();
-        }
-      }
-    };
-    extend(0);
-  }
-  // All micro-batches and schedules.
-  void add_cases(Layout one) {
-    if (!options_.space.pipeline.allows(one.stages())) return;
-    // A tied table has one strategy at both ends, so that these have equally many ranks.
-    if (ties() && one.runs.front().ranks != one.runs.back().ranks) return;
-    for (std::size_t m = 0; m < counts_.size(); ++m)
-      for (const ScheduleKind schedule : schedules_) {
-        one.microbatches = m;
-        one.schedule = schedule;
-        all_.push_back(one);
-      }
-  }
-
   template <class Executor>
   void price(Executor& executor) {
-    for (const Layout& one : all_)
+    for (const GroupPipeline& one : pipelines_.all)
       for (std::size_t i = 0; i < one.runs.size(); ++i) figures_.try_emplace(key_of(one, i));
     // A setting for each group and number of stages on it.
     std::map<std::pair<int, int>, std::size_t> numbers;
@@ -359,7 +239,7 @@ class MixedCases : public CaseSource {
     });
     number_specs();
     kinds_.lower(options_, settings_, false);
-    if (std::ranges::any_of(schedules_, [](ScheduleKind kind) { return splits_backward(kind); }))
+    if (std::ranges::any_of(pipelines_.all, [](const GroupPipeline& one) { return splits_backward(one.schedule); }))
       kinds_.lower(options_, settings_, true);
     std::vector<std::pair<const Key*, detail::RunFigures*>> open;
     for (auto& [key, figures] : figures_) open.emplace_back(&key, &figures);
@@ -390,7 +270,7 @@ class MixedCases : public CaseSource {
     const detail::StageSetting& setting = settings_[setting_number];
     const cost::Batch batch = batch_of(microbatches, splits);
     cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, cluster.devices),
-                            other < 0 ? nullptr : &cluster_.link(group, other));
+                            other < 0 ? nullptr : &cluster_.links()[static_cast<std::size_t>(other)]);
     Problem& p = out.problem;
     std::vector<std::span<const int>> same;
     for (const int layout : detail::price_layers(p, same, kinds_, cluster, options_, setting, batch, prices))
@@ -410,13 +290,9 @@ class MixedCases : public CaseSource {
   ClusterView cluster_;
   const SearchOptions& options_;
   detail::LayerKinds kinds_;
+  GroupPipelines pipelines_;
   std::vector<int> blocks_ = std::vector<int>(kinds_.of.begin() + 1, kinds_.of.end() - 1);  // their types
-  std::vector<int> counts_;                                                                 // of micro-batches
-  std::vector<std::vector<int>> degrees_;  // (groups) numbers of stages on each; none: the group is of no use
-  std::vector<ScheduleKind> schedules_;
-  int most_at_once_ = 0;  // groups
-  bool narrowed_ = false;
-  std::vector<Layout> all_;
+  std::vector<int> equal_link_;  // of every pair of groups, the first pair that has this link
   std::vector<detail::StageSetting> settings_;
   std::vector<std::vector<int>> tags_;  // (settings, specs) in specs_
   std::vector<StrategySpec> specs_;

@@ -56,12 +56,12 @@ class PartitionBounds {
     limit_ = limit;
     set_ends(ends);
     windows_ = Windows(p_);
-    for (std::size_t k = 0; k < r_.size(); ++k) {
-      most_[k] = r_.most_slowest(k, limit);
-      const auto holds = [&](int stage, int begin, int end) { return stage_seconds(k, stage, begin, end) <= most_[k]; };
-      if (!WindowSearch(p_, holds).narrow(windows_)) return false;
-    }
-    add_up();
+    Surrogate fills{};
+    for (std::size_t k = 0; k < r_.size(); ++k) fills[k] = r_.fills(k);
+    if (!narrow_within(limit, fills)) return false;
+    // Where devices differ, what all stages take together is known better now.
+    for (int round = 0; round < 3 && p_.device_kinds() > 1 && limit < infinite; ++round)
+      if (!narrow_within(limit, after_.front().fills)) return false;
     return limit == infinite || least() < limit;
   }
   /// Looks at assignments whose stages begin in these windows from here on, whatever their seconds, of which it knows
@@ -110,6 +110,17 @@ class PartitionBounds {
     Surrogate fills{infinite, infinite, infinite};
     Surrogate slowest{infinite, infinite, infinite};
   };
+
+  // Narrows the windows to stages that leave `fills` to all together, and adds up; false when there are none.
+  constexpr bool narrow_within(double limit, const Surrogate& fills) {
+    for (std::size_t k = 0; k < r_.size(); ++k) {
+      most_[k] = r_.most_slowest(k, limit, fills[k]);
+      const auto holds = [&](int stage, int begin, int end) { return stage_seconds(k, stage, begin, end) <= most_[k]; };
+      if (!WindowSearch(p_, holds).narrow(windows_)) return false;
+    }
+    add_up();
+    return true;
+  }
 
   [[nodiscard]] constexpr std::size_t index(int stage, int begin) const {
     return nth(offset_, stage) + static_cast<std::size_t>(begin - earliest(stage));

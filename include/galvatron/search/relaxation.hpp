@@ -144,13 +144,13 @@ class Relaxation {
     least.time = std::max(least.time, surrogate_slowest - all_[k].share * least.per_iteration);
     return problem_.objective(least);
   }
-  /// The most T + share * U of a stage in an assignment that takes `limit`.
-  [[nodiscard]] constexpr double most_slowest(std::size_t k, double limit) const {
+  /// The most T + share * U of a stage in an assignment that takes `limit`, of which all stages fill `fills` at least.
+  [[nodiscard]] constexpr double most_slowest(std::size_t k, double limit, double fills) const {
     const Objective& o = problem_.objective;
     constexpr double rounding = 1 + 1e-9;
     if (o.stages == 1) return limit * o.share_of_iteration() * rounding;
     if (o.weights.steady <= 0) return infinite;
-    return ((limit - (k == 0 ? per_iteration() : 0)) / o.alone - o.weights.fill_drain * fills(k)) / o.weights.steady *
+    return ((limit - (k == 0 ? per_iteration() : 0)) / o.alone - o.weights.fill_drain * fills) / o.weights.steady *
            rounding;
   }
 
