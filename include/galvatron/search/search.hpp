@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -25,6 +24,7 @@
 #include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
+#include <galvatron/search/refusals.hpp>
 #include <galvatron/search/relaxation.hpp>
 #include <galvatron/search/solver.hpp>
 #include <galvatron/search/tuning.hpp>
@@ -79,6 +79,7 @@ class Search {
     for (const Case& c : cases_)
       if (c.source == nullptr && (!options_.interrupted() || !best_.fits())) try_uniform(c);
     bounds_.resize(cases_.size());
+    try_sources();
     executor_.each(cases_.size(), [&](std::size_t i) {
       if (options_.interrupted()) return;  // a bound of 0
       if (options_.algorithm == Algorithm::exact && cases_[i].source == nullptr) drop_dominated(cases_[i].problem);
@@ -141,6 +142,25 @@ class Search {
 
   void sort_by_bound(std::vector<std::size_t>& cases) const {
     std::ranges::stable_sort(cases, {}, [this](std::size_t i) { return bounds_[i]; });
+  }
+
+  // Of cases whose problems are made when they are searched: looks for a good plan in those of the least bounds, as
+  // long as that finds better ones, so that most of the others need no problem.
+  void try_sources() {
+    std::vector<std::size_t> open;
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (cases_[i].source == nullptr) continue;
+      bounds_[i] = cases_[i].source->bound(cases_[i].number);
+      open.push_back(i);
+    }
+    sort_by_bound(open);
+    for (std::size_t first = 0; first < std::min(open.size(), tuning::few * tuning::few); first += tuning::few) {
+      const std::size_t end = std::min(open.size(), first + tuning::few);
+      const double before = best_.fits() ? best_.candidate()->iteration.value : infinite;
+      solve({open.begin() + static_cast<std::ptrdiff_t>(first), open.begin() + static_cast<std::ptrdiff_t>(end)},
+            core_pass, most_work() / 8);
+      if (options_.interrupted() || (best_.fits() && !(best_.candidate()->iteration.value < before))) break;
+    }
   }
 
   // Nearer bounds, which take longer, for the pipelines that the bound of all hangs on, as long as they are higher.
@@ -314,79 +334,6 @@ class Search {
   std::int64_t work_ = 0;
   int solved_ = 0;  // cases that were searched, in all passes
 };
-
-/// Why these cases cannot be searched: a cluster's figures that make prices which are none.
-inline std::string why_no_prices(const std::vector<Case>& cases, const Cluster& cluster) {
-  bool good = true;
-  const auto look = [&](double seconds) { good = good && std::isfinite(seconds) && seconds >= 0; };
-  for (const Case& c : cases) {
-    for (const Moves& moves : c.problem.moves)
-      for (const auto* all : {&moves.relayout, &moves.input, &moves.output})
-        std::for_each(all->begin(), all->end(), look);
-    for (const LayerType& type : c.problem.types)
-      for (const Choice& choice : type)
-        for (const double seconds : {choice.forward, choice.backward, choice.synchronise, choice.update}) look(seconds);
-  }
-  if (good) return {};
-  return "the cluster " + cluster.name +
-         " gives work a price that is no number of seconds: its rates must be positive and finite, and its tables in "
-         "range";
-}
-
-/// For the end of a message.
-inline std::string and_hint(const Space& space) {
-  const std::string hint = hint_at_all(space);
-  return hint.empty() ? hint : "; " + hint;
-}
-
-/// Whether some degrees of the space spread every layer over so many devices, whatever they take.
-inline bool some_degrees_fit(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
-                             int devices) {
-  Space space = options.space;  // kinds that fit wherever their degrees do
-  space.recompute.resize(std::min<std::size_t>(1, space.recompute.size()));
-  const auto first = std::find(space.zero.begin(), space.zero.end(), true);
-  if (first != space.zero.end()) std::fill(first + 1, space.zero.end(), false);
-  const std::int64_t samples = options.global_batch / std::max(1, options.microbatches);
-  const LayerKinds kinds(model);
-  for (const int stages : pipeline_degrees(space, devices)) {
-    if (stages > static_cast<int>(model.blocks.size())) break;
-    const std::vector<StrategySpec> specs = strategies(space, devices / stages, cluster.devices_per_node);
-    const auto is_spread = [&](const cost::LayerPrograms& kind) {
-      return std::any_of(specs.begin(), specs.end(), [&](const StrategySpec& spec) {
-        return is_fit(kind.layer(), spec, samples, options.sequence);
-      });
-    };
-    if (std::all_of(kinds.programs.begin(), kinds.programs.end(), is_spread)) return true;
-  }
-  return false;
-}
-
-/// The nearest numbers of devices that some degrees fit, as a part of a sentence; empty where this number does, or none
-/// near it.
-inline std::string nearest_devices(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
-  constexpr int most_tries = 256;
-  const auto fits = [&](int devices) { return some_degrees_fit(model, cluster, options, devices); };
-  if (fits(cluster.devices)) return {};
-  std::vector<int> nearest;
-  for (const int step : {-1, +1}) {
-    int tries = 1;
-    while (tries <= most_tries && cluster.devices + tries * step > 0 && !fits(cluster.devices + tries * step)) ++tries;
-    const int devices = cluster.devices + tries * step;
-    if (tries <= most_tries && devices > 0) nearest.push_back(devices);
-  }
-  return nearest.empty() ? "" : "; some degrees fit " + joined(nearest, " and ") + " devices";
-}
-
-inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
-  const LayerSpec& block = model.blocks.front();
-  return text_of(
-      "no strategy of the space spreads ", model.name, " over ", cluster.devices, " devices",
-      nearest_devices(model, cluster, options), ": pipeline x tensor x context x data degrees must multiply to ",
-      cluster.devices, ", with at most ", model.blocks.size(), " stages, tensor degrees that divide ", block.heads,
-      " heads, ", block.kv_heads, " key/value heads and ", block.ffn, " MLP columns, context ",
-      "degrees that divide the sequence, and data degrees that divide a micro-batch of the ", options.global_batch,
-      " samples; choose another number of devices or batch, or a wider --space", and_hint(options.space));
-}
 
 }  // namespace detail
 

@@ -122,7 +122,7 @@ class Solver {
     if (problem_.stages() == 1)
       for (std::size_t i = 0; i < std::min(parts.size(), tuning::at_once) && parts[i].bound < upper; ++i) {
         const StageRole role = dps_.role_of(0, 0, parts[i], bounds_);
-        if (auto solution = LayoutRelaxation(problem_, role, 0).rounded()) offer(std::move(*solution));
+        if (auto solution = LayoutRelaxation(problem_.on(0), role, 0).rounded()) offer(std::move(*solution));
       }
     for (std::size_t i = 0; i < parts.size() && parts[i].bound < upper; ++i) {
       const Part& part = parts[i];
