@@ -27,6 +27,7 @@
 #include <galvatron/search/group_pipelines.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/search/run_bound.hpp>
 #include <galvatron/search/tuning.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>
@@ -114,42 +115,15 @@ class MixedCases : public CaseSource {
     return out;
   }
 
-  /// With multipliers l_i of the runs, sum over runs of stages_i l_i = 1, the slowest stage takes at least the sum over
-  /// layers of the least l_i t_i of any run; memory does not count.
+  /// Memory and changes of layout do not count.
   [[nodiscard]] double bound(std::size_t number) const override {
     const GroupPipeline& one = pipelines_.all[number];
-    const Objective objective = objective_of(one);
-    std::vector<const std::vector<Terms>*> least;
+    std::vector<RunTerms> runs;
     for (std::size_t i = 0; i < one.runs.size(); ++i) {
-      least.push_back(&figures_of(one, i).least);
-      if (least.back()->empty()) return infinite;
+      runs.push_back({one.runs[i].stages, figures_of(one, i).least});
+      if (runs.back().least.empty()) return infinite;
     }
-    std::vector<double> multipliers;
-    double speed = 0;
-    for (std::size_t i = 0; i < one.runs.size(); ++i) {
-      double blocks = 0;
-      for (const int layer : blocks_) blocks += nth(*least[i], layer).time;
-      multipliers.push_back(1 / std::max(blocks, 1e-300));
-      speed += one.runs[i].stages * multipliers.back();
-    }
-    Terms all;
-    const auto add = [&](std::size_t i, int type, Terms& to) {
-      const Terms& terms = nth(*least[i], type);
-      to = min(to, {multipliers[i] / speed * terms.time, terms.fill, terms.per_iteration, 0, 0});
-    };
-    constexpr Terms none{infinite, infinite, infinite, 0, 0};
-    for (std::size_t layer = 0; layer < kinds_.of.size(); ++layer) {
-      Terms terms = none;
-      if (layer == 0)
-        add(0, kinds_.of[layer], terms);
-      else if (layer + 1 == kinds_.of.size())
-        add(one.runs.size() - 1, kinds_.of[layer], terms);
-      else
-        for (std::size_t i = 0; i < one.runs.size(); ++i) add(i, kinds_.of[layer], terms);
-      all += terms;
-    }
-    all.per_iteration /= objective.stages;
-    return objective(all);
+    return run_bound(objective_of(one), runs, kinds_.of);
   }
 
  private:
@@ -291,7 +265,6 @@ class MixedCases : public CaseSource {
   const SearchOptions& options_;
   detail::LayerKinds kinds_;
   GroupPipelines pipelines_;
-  std::vector<int> blocks_ = std::vector<int>(kinds_.of.begin() + 1, kinds_.of.end() - 1);  // their types
   std::vector<int> equal_link_;  // of every pair of groups, the first pair that has this link
   std::vector<detail::StageSetting> settings_;
   std::vector<std::vector<int>> tags_;  // (settings, specs) in specs_
