@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <galvatron/search/choices.hpp>
@@ -59,9 +60,15 @@ class PartitionBounds {
     Surrogate fills{};
     for (std::size_t k = 0; k < r_.size(); ++k) fills[k] = r_.fills(k);
     if (!narrow_within(limit, fills)) return false;
-    // Where devices differ, what all stages take together is known better now.
-    for (int round = 0; round < 3 && p_.device_kinds() > 1 && limit < infinite; ++round)
-      if (!narrow_within(limit, after_.front().fills)) return false;
+    // Where devices differ, what all stages fill together is known better now: again, as long as it makes a difference.
+    constexpr double worth = 1.002;
+    for (int round = 0; round < 3 && p_.device_kinds() > 1 && limit < infinite; ++round) {
+      const Surrogate known = std::exchange(fills, after_.front().fills);
+      bool is_more = false;
+      for (std::size_t k = 0; k < r_.size(); ++k) is_more = is_more || fills[k] > known[k] * worth;
+      if (!is_more) break;
+      if (!narrow_within(limit, fills)) return false;
+    }
     return limit == infinite || least() < limit;
   }
   /// Looks at assignments whose stages begin in these windows from here on, whatever their seconds, of which it knows

@@ -124,9 +124,10 @@ struct JobCost {
 /// What `exported`, made of `plan`, costs on a cluster. Errors: those of cost_of for the plan that the target runs.
 inline Result<JobCost> job_cost(const Exported& exported, const Plan& plan, const ModelSpec& model,
                                 const Cluster& cluster) {
-  const auto cost = cost_of(exported.job.value_or(plan), model, cluster);
+  const Plan job = exported.job.value_or(plan);
+  const auto cost = cost_of(job, model, cluster);
   if (!cost) return tl::unexpected<Error>(cost.error());
-  return JobCost{cost->peak(), cost->iteration, budget_of(plan, cluster, plan.stages.front())};
+  return JobCost{cost->peak(), cost->iteration, budget_of(plan, cluster, job.stages.front())};
 }
 
 /// The command that searches a plan like `plan`, for the same job, which `target` can be told, and writes it to `out`.
