@@ -73,52 +73,41 @@ class FindGroupPipelines {
     if (allowed(ScheduleKind::zb_h1)) schedules_.push_back(ScheduleKind::zb_h1);
     if (allowed(ScheduleKind::one_f_one_b)) schedules_.push_back(ScheduleKind::one_f_one_b);
     if (allowed(ScheduleKind::gpipe) && !allowed(ScheduleKind::one_f_one_b)) schedules_.push_back(ScheduleKind::gpipe);
-    narrow();
     find_twins();
   }
 
   GroupPipelines run() {
+    const auto most_degrees = [this](std::size_t most) {
+      for (std::vector<int>& degrees : degrees_) degrees = some_of(degrees, most);
+    };
+    const auto most_counts = [this](std::size_t most) { counts_ = some_of(counts_, most); };
+    const auto at_once = [this](int most) { most_at_once_ = std::min(most_at_once_, most); };
+    const std::function<void()> narrow[] = {
+        [&] { most_counts(tuning::few); },
+        [&] { at_once(4); },
+        [&] { most_degrees(tuning::few / 2); },
+        [&] { at_once(3); },
+        [&] { most_counts(4); },
+        [&] { at_once(2); },
+        [&] { most_degrees(2); },
+        [&] { most_counts(2); },
+    };
     extend(0);
+    for (const auto& step : narrow) {
+      if (!is_full()) break;
+      step();
+      out_.narrowed = true;
+      out_.all.clear();
+      runs_seen_ = 0;
+      extend(0);
+    }
     return std::move(out_);
   }
 
  private:
   [[nodiscard]] int layers() const { return static_cast<int>(model_.blocks.size()); }
-
-  void narrow() {
-    const auto some_degrees = [this](std::size_t most) {
-      for (std::vector<int>& degrees : degrees_) degrees = some_of(degrees, most);
-    };
-    const std::function<void()> steps[] = {
-        [&] { counts_ = some_of(counts_, tuning::few); },
-        [&] { some_degrees(tuning::few / 2); },
-        [&] { most_at_once_ = std::min(most_at_once_, 3); },
-        [&] { most_at_once_ = std::min(most_at_once_, 2); },
-        [&] { some_degrees(2); },
-        [&] { counts_ = some_of(counts_, 2); },
-    };
-    const double most = static_cast<double>(tuning::most_mixed_cases) * options_.effort / options_.shares;
-    for (const auto& step : steps) {
-      if (most_pipelines() <= most) return;
-      step();
-      out_.narrowed = true;
-    }
-  }
-  // Of the groups in all orders.
-  [[nodiscard]] double most_pipelines() const {
-    std::vector<double> ways{1};  // of so many groups, without an order
-    for (const std::vector<int>& degrees : degrees_) {
-      ways.push_back(0);
-      for (std::size_t k = ways.size(); --k > 0;) ways[k] += ways[k - 1] * static_cast<double>(degrees.size());
-    }
-    double sum = 0;
-    double orders = 1;
-    for (int k = 2; k <= most_at_once_; ++k) {
-      orders *= k;
-      sum += orders * nth(ways, k);
-    }
-    return sum * static_cast<double>(counts_.size() * schedules_.size());
-  }
+  // There are more than are looked at.
+  [[nodiscard]] bool is_full() const { return out_.all.size() > most_ || runs_seen_ > most_; }
 
   // A group like another one before it, with the same links, stands behind it where both take part.
   void find_twins() {
@@ -141,8 +130,9 @@ class FindGroupPipelines {
     return std::ranges::any_of(one_.runs, [=](const GroupRun& run) { return run.group == group; });
   }
   void extend(int stages) {
+    ++runs_seen_;
     if (one_.runs.size() > 1) add();
-    if (static_cast<int>(one_.runs.size()) == most_at_once_) return;
+    if (static_cast<int>(one_.runs.size()) == most_at_once_ || is_full()) return;
     for (int group = 0; group < cluster_.count(); ++group) {
       if (uses(group) || (nth(twins_, group) >= 0 && !uses(nth(twins_, group)))) continue;
       for (const int own : nth(degrees_, group)) {
@@ -172,7 +162,10 @@ class FindGroupPipelines {
   std::vector<int> counts_;                // of micro-batches
   std::vector<std::vector<int>> degrees_;  // (groups) numbers of stages on each; none: the group is of no use
   std::vector<ScheduleKind> schedules_;
-  int most_at_once_;        // groups
+  int most_at_once_;  // groups
+  std::size_t most_ =
+      tuning::most_mixed_cases * static_cast<std::size_t>(options_.effort) / static_cast<std::size_t>(options_.shares);
+  std::size_t runs_seen_ = 0;
   std::vector<int> twins_;  // (groups) the last one before that is like it; -1: none
   GroupPipeline one_;       // that is being extended
   GroupPipelines out_;
