@@ -144,9 +144,15 @@ inline Problem on_unequal_devices(Problem p, std::mt19937& random) {
           *bytes += upto(20);
       }
     }
-    for (Moves& moves : own.moves)
-      for (auto* border : {&moves.input, &moves.output})
+    own.across_after = upto(p.stages() - 1) - 1;  // not the last stage, or none
+    own.across_before = upto(p.stages() - 1);     // not the first
+    if (own.across_before == 0) own.across_before = -1;
+    for (Moves& moves : own.moves) {
+      moves.input_across = moves.input;
+      moves.output_across = moves.output;
+      for (auto* border : {&moves.input, &moves.output, &moves.input_across, &moves.output_across})
         for (double& seconds : *border) seconds += upto(30);
+    }
   }
   for (int stage = 0; stage < p.stages(); ++stage) p.devices_of.push_back(upto(kinds - 1));
   p.on_devices = std::move(all);
