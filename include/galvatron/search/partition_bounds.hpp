@@ -44,7 +44,7 @@ class PartitionBounds {
       share(executor, count, [&](std::size_t i) {
         const TiedEnds& own = ends[first + i];
         PartitionBounds bounds(*this);
-        const bool is_open = r_.sums().with_ends(p_, own) < out && bounds.narrow(out, own);
+        const bool is_open = r_.sums().with_ends(p_, own) < out && bounds.narrow(out, own, 0);
         least[i] = is_open ? bounds.least() : infinite;
       });
       for (std::size_t i = 0; i < count; ++i) out = std::min(out, std::max(whole, least[i]));
@@ -53,7 +53,8 @@ class PartitionBounds {
   }
 
   /// Looks at assignments with less than `limit` seconds and with these ends from here on; false when there are none.
-  constexpr bool narrow(double limit, const TiedEnds& ends = {}) {
+  /// @param rounds  in which what stages of unequal devices fill together narrows them further
+  constexpr bool narrow(double limit, const TiedEnds& ends = {}, int rounds = 3) {
     limit_ = limit;
     set_ends(ends);
     windows_ = Windows(p_);
@@ -62,7 +63,7 @@ class PartitionBounds {
     if (!narrow_within(limit, fills)) return false;
     // Where devices differ, what all stages fill together is known better now: again, as long as it makes a difference.
     constexpr double worth = 1.002;
-    for (int round = 0; round < 3 && p_.device_kinds() > 1 && limit < infinite; ++round) {
+    for (int round = 0; round < rounds && p_.device_kinds() > 1 && limit < infinite; ++round) {
       const Surrogate known = std::exchange(fills, after_.front().fills);
       bool is_more = false;
       for (std::size_t k = 0; k < r_.size(); ++k) is_more = is_more || fills[k] > known[k] * worth;
