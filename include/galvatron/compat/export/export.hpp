@@ -99,8 +99,9 @@ inline std::string why_not_run(const Exported& exported, const ModelSpec& model,
 ///               where it is not known
 inline Result<Exported> export_plan(const Plan& plan, ExportTarget target, const ModelSpec* model = nullptr) {
   if (plan.mixes_groups())
-    return usage_error("stages on several groups of devices: plans of mixed clusters are not exported to other trainers "
-                       "yet; export it as a header");
+    return usage_error(
+        "stages on several groups of devices: plans of mixed clusters are not exported to other trainers "
+        "yet; export it as a header");
   for (const PlanStage& stage : plan.stages)
     if (stage.rank_count != plan.stages.front().rank_count)
       return usage_error(text_of(
