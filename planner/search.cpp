@@ -3,6 +3,7 @@
 
 namespace galvatron {
 template GALVATRON_SEARCH;
+template GALVATRON_SEARCH_MIXED;
 template GALVATRON_FIND_PLAN;
 template GALVATRON_SWEEP;
 }  // namespace galvatron

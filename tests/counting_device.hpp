@@ -40,14 +40,15 @@ class Counting {
     note(work);
   }
   template <class T>
-  void attention_forward(const AttentionShape& s, In<T>, In<T>, In<T>, View<T>, View<float>,
-                         const AttentionBias& = {}) {
-    note(attention(Kind::attention_forward, s));
+  void attention_forward(const AttentionShape& s, In<T>, In<T>, In<T>, View<T>, View<float>, const AttentionBias& = {},
+                         const DocumentRows& documents = {}) {
+    note_attention(Kind::attention_forward, s, documents);
   }
   template <class T>
   void attention_backward(const AttentionShape& s, In<T>, In<T>, In<T>, In<T>, View<const float>, In<T>, View<T>,
-                          View<T>, View<T>, View<float>, const AttentionBias& = {}) {
-    note(attention(Kind::attention_backward, s));
+                          View<T>, View<T>, View<float>, const AttentionBias& = {},
+                          const DocumentRows& documents = {}) {
+    note_attention(Kind::attention_backward, s, documents);
   }
   template <class T>
   void relative_bias_forward(const RelativePositions& relative, std::int64_t heads, View<T>, View<float>) {
@@ -316,6 +317,15 @@ class Counting {
   }
   static Work attention(Kind kind, const AttentionShape& s) {
     return {.kind = kind, .m = s.batch * s.heads, .n = s.queries, .k = s.keys, .l = s.head_dim, .causal = s.causal};
+  }
+  // Documents one by one.
+  void note_attention(Kind kind, AttentionShape s, const DocumentRows& documents) {
+    if (documents.empty()) return note(attention(kind, s));
+    for (std::size_t i = 0; i + 1 < documents.queries.size(); ++i) {
+      s.queries = documents.queries[i + 1] - documents.queries[i];
+      s.keys = documents.keys[i + 1] - documents.keys[i];
+      note(attention(kind, s));
+    }
   }
   // Every window is a sequence of its own.
   static Work windows(Kind kind, const WindowShape& s) {

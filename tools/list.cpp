@@ -105,8 +105,9 @@ Listing clusters(const std::vector<std::string>&) {
                         {"network_bandwidth", cluster.across_nodes.bandwidth}});
   }
   out.text = table(rows) +
-             "  N is a number of devices, 8 a node; node and network are bytes/s of a device. The path of\n"
-             "  a JSON file works too: `galvatron profile` writes one for this machine.\n";
+             "  N is a number of devices, 8 a node; node and network are bytes/s of a device. Several names\n"
+             "  joined by + are a mixed cluster: 8xa100-80g+8xh100-80g. The path of a JSON file works too:\n"
+             "  `galvatron profile` writes one for this machine.\n";
   return out;
 }
 

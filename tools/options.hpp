@@ -121,6 +121,7 @@ void run_explain(const Arguments& arguments, Common& common);
 void run_export(const Arguments& arguments, Common& common);
 void run_hetu(const Arguments& arguments, Common& common);
 void run_flexsp(const Arguments& arguments, Common& common);
+void run_hap(const Arguments& arguments, Common& common);
 void run_moe(const Arguments& arguments, Common& common);
 void run_list(const Arguments& arguments, Common& common);
 

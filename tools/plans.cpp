@@ -15,6 +15,7 @@
 #include <galvatron/plan/find_packed.hpp>
 
 #include "lengths_file.hpp"
+#include "packed_step.hpp"
 #include "plans.hpp"
 #include "signals.hpp"
 
@@ -27,6 +28,14 @@ Cluster cluster_named(const std::string& name_or_path, int ranks) {
   return cluster;
 }
 
+MixedCluster mixed_cluster_named(const std::string& name_or_path, int ranks) {
+  if (name_or_path == "host") return alone(host_before_profile(ranks));
+  MixedCluster cluster = value_or_throw(load_mixed_cluster(name_or_path));
+  cluster.name = name_or_path;
+  if (cluster.groups.size() == 1) cluster.groups.front().name = name_or_path;
+  return cluster;
+}
+
 Cluster host_before_profile(int ranks) {
   Cluster cluster = host_cluster(ranks);
   cluster.device.library_workspace = {device::Host::library_workspace_bytes(cluster.threads_per_rank)};
@@ -35,10 +44,10 @@ Cluster host_before_profile(int ranks) {
   return cluster;
 }
 
-Precision chosen_precision(std::optional<Precision> wanted, const Cluster& cluster) {
+Precision chosen_precision(std::optional<Precision> wanted, const ClusterView& cluster) {
   if (!wanted) return cluster.supports(Precision::bf16) ? Precision::bf16 : Precision::fp32;
   if (*wanted != Precision::fp8 && !cluster.supports(*wanted))  // that the planner answers: there is no such plan
-    refuse("the cluster ", cluster.name, " has no rates for ", name_of(*wanted), "; plan with --precision ",
+    refuse("the cluster ", cluster.name(), " has no rates for ", name_of(*wanted), "; plan with --precision ",
            *wanted == Precision::fp32 ? "bf16" : "fp32", ", or on another --cluster");
   return *wanted;
 }
@@ -116,10 +125,19 @@ nlohmann::ordered_json stage_json(int first_layer, int last_layer, int devices, 
           {"peak_bytes", peak.count},   {"forward_seconds", forward.value}, {"backward_seconds", backward.value}};
 }
 
+void add_group(nlohmann::ordered_json& out, const ClusterView& cluster, const PlanStage& stage) {
+  out["group"] = stage.group;
+  out["group_name"] = cluster.group(stage.group).name;
+  if (!stage.rank_groups.empty()) out["rank_groups"] = stage.rank_groups;
+  if (!stage.sample_ratios.empty()) out["sample_ratios"] = stage.sample_ratios;
+  if (!stage.state_ratios.empty()) out["state_ratios"] = stage.state_ratios;
+}
+
 namespace {
 
 // The JSON of `plan` and `cost`.
-nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes budget, Seconds search_seconds) {
+nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, const ClusterView& cluster, Bytes budget,
+                                   Seconds search_seconds) {
   nlohmann::ordered_json out;
   out["feasible"] = true;
   out["iteration_seconds"] = cost.iteration.value;
@@ -131,16 +149,19 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
   out["schedule"] = name_of(plan.schedule);
   out["virtual_stages"] = plan.virtual_stages;
   out["budget_bytes"] = budget.count;
-  for (const PlanStageCost& stage : cost.stages)
+  for (const PlanStageCost& stage : cost.stages) {
     out["stages"].push_back(stage_json(stage.stage.first_layer, stage.stage.last_layer, stage.stage.rank_count,
                                        stage.peak(), stage.seconds.forward, stage.seconds.backward));
+    if (cluster.is_mixed()) add_group(out["stages"].back(), cluster, stage.stage);
+  }
   out["plan"] = to_json(plan);
   return out;
 }
 
-std::string plan_summary(const Plan& plan, const std::string& cluster, const PlanCost& cost) {
-  std::string out = text_of(plan.model, " on ", cluster, ": ", counted(plan.ranks(), "rank"), ", ", batch_text(plan),
-                            ", ", name_of(plan.precision), "\n") +
+std::string plan_summary(const Plan& plan, const std::string& cluster_name, const PlanCost& cost,
+                         const ClusterView& cluster) {
+  std::string out = text_of(plan.model, " on ", cluster_name, ": ", counted(plan.ranks(), "rank"), ", ",
+                            batch_text(plan), ", ", name_of(plan.precision), "\n") +
                     row("strategy", plan_words(plan)) +
                     row("iteration", format_seconds(cost.iteration), ", ", format_count(cost.samples_per_second),
                         " samples/s, ", format_count(cost.tokens_per_second), " tokens/s", mfu_text(cost.mfu));
@@ -148,9 +169,13 @@ std::string plan_summary(const Plan& plan, const std::string& cluster, const Pla
     const PlanStageCost& stage = cost.stages[i];
     const auto [first, last] = std::pair(stage.stage.first_layer, stage.stage.last_layer);
     out += row(text_of("stage ", i), first == last ? text_of("layer ", first) : text_of("layers ", first, "-", last),
-               ", ", counted(stage.stage.rank_count, "rank"), ", peak ", format_bytes(stage.peak()), " each, forward ",
-               format_seconds(stage.seconds.forward), ", backward ", format_seconds(stage.seconds.backward));
+               ", ", counted(stage.stage.rank_count, "rank"),
+               cluster.is_mixed() ? " on " + devices_text(stage.stage, cluster) : "", ", peak ",
+               format_bytes(stage.peak()), " each, forward ", format_seconds(stage.seconds.forward), ", backward ",
+               format_seconds(stage.seconds.backward));
   }
+  for (int group = 0; group < cluster.count(); ++group)
+    if (plan.ranks_on(group) == 0) out += row("idle", cluster.group_name(group));
   return out;
 }
 
@@ -200,15 +225,15 @@ void trainer_option(Options& options, std::optional<cost::Trainer>& trainer, con
 
 }  // namespace
 
-Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& common) {
-  const Bytes all = cluster.device.memory;
+Bytes memory_to_plan_with(Bytes wanted, const ClusterView& cluster, const Common& common) {
+  const Bytes all = cluster.most_memory();
   if (wanted <= all) return wanted;
-  note(common, "--memory ", format_bytes(wanted), " is more than a device of ", cluster.name, " has: planning with ",
+  note(common, "--memory ", format_bytes(wanted), " is more than a device of ", cluster.name(), " has: planning with ",
        format_bytes(all), " (", all.count, " bytes)");
   return all;
 }
 
-Sweep searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
+Sweep searched_plan(const ModelSpec& model, const ClusterView& cluster, const std::string& cluster_name,
                     const search::SearchOptions& options, const std::vector<std::int64_t>& batches, double least_gain,
                     const Common& common) {
   Sweep out = [&] {
@@ -225,8 +250,8 @@ Sweep searched_plan(const ModelSpec& model, const Cluster& cluster, const std::s
   FoundPlan& best = out.best;
   best.plan.cluster = cluster_name;
   if (best.feasible) return out;
-  const bool all = cluster.name == "host" && (options.memory.count == 0 || options.memory > cluster.device.memory);
-  if (all && batches.size() == 1) best.reason += "; of this host: " + usable_memory(cluster.devices).bound;
+  const bool all = cluster.name() == "host" && (options.memory.count == 0 || options.memory > cluster.most_memory());
+  if (all && batches.size() == 1) best.reason += "; of this host: " + usable_memory(cluster.devices()).bound;
   if (!best.statistics.interrupted) throw Infeasible(best.reason, best.smallest_memory);
   // The search ends as the signal would have ended it, if one did.
   complain(best.reason);
@@ -348,17 +373,24 @@ void run_plan(const Arguments& arguments, Common& common) {
     refuse("--seq is for samples of one length, and documents have their own; give --max-tokens for packed sequences");
 
   ModelSpec model = value_or_throw(load_model(model_name));
-  const Cluster cluster = cluster_named(cluster_name);
+  const MixedCluster mixed = mixed_cluster_named(cluster_name);
+  const ClusterView cluster(mixed);
+  if (cluster.is_mixed() && !lengths.empty())
+    refuse("--lengths does not take mixed clusters yet: plan for one of the groups of ", cluster_name);
+  if (cluster.is_mixed() && search.algorithm == search::Algorithm::bmw)
+    refuse("--search bmw is for clusters of one kind of device: leave it out, or plan for one of the groups of ",
+           cluster_name);
   search.memory = memory_to_plan_with(search.memory, cluster, common);
   search.precision = chosen_precision(precision, cluster);
   search.moments = moments.value_or(search.moments);
   search.trainer = trainer.value_or(search.trainer);
   // A plan for a host is made to be trained here.
-  if (space.empty()) space = cluster.cores > 0 ? "runnable" : "all";
+  const bool on_host = std::ranges::any_of(cluster.groups(), [](const Cluster& group) { return group.cores > 0; });
+  if (space.empty()) space = on_host ? "runnable" : "all";
   search.space = value_or_throw(parse_space(space));
   dispatch.apply(search, model);
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
-  const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
+  const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices());
   search.stop.signal = &note_signals(common.quiet ? "" : "Interrupted: the search ends with its best plan so far.",
                                      "interrupted twice, and ended at once");
   if (!lengths.empty() && batches.size() != 1)
@@ -368,7 +400,7 @@ void run_plan(const Arguments& arguments, Common& common) {
           ? searched_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common)
           : Sweep{
                 batches.front(),
-                searched_packed_plan(model, cluster, cluster_name, search,
+                searched_packed_plan(model, cluster.group(0), cluster_name, search,
                                      documents_of_lengths(read_lengths(lengths), batches.front(), max_tokens), groups),
                 {}};
   const bool swept = batches.size() > 1;
@@ -377,7 +409,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (const std::string hint = hint_at_all(search.space); !hint.empty()) note(common, hint);
   if (!out.empty()) value_or_throw(save_plan(found.plan, out));
   if (common.json) {
-    auto report = plan_report(found.plan, found.cost, found.plan.predicted.budget, found.statistics.seconds);
+    auto report = plan_report(found.plan, found.cost, cluster, found.plan.predicted.budget, found.statistics.seconds);
     report["interrupted"] = found.statistics.interrupted;
     report["alpha_t"] = found.cost.time_balance();
     report["alpha_m"] = found.cost.memory_balance();
@@ -391,22 +423,25 @@ void run_plan(const Arguments& arguments, Common& common) {
                                      {"samples_per_second", one.samples_per_second}});
     print_json(report);
   } else {
-    std::string text = plan_summary(found.plan, cluster_name, found.cost);
+    std::string text = plan_summary(found.plan, cluster_name, found.cost, cluster);
     for (const TriedBatch& one : tried)
       if (swept)
         text += text_of("  batch ", one.global_batch, ": ",
                         one.feasible ? format_count(one.samples_per_second) + " samples/s" : "does not fit", "\n");
     const search::SearchStatistics& statistics = found.statistics;
     const double gap = 1 - statistics.bound.value / found.cost.iteration.value;
+    const bool is_spread = !found.plan.stages.front().rank_groups.empty();  // for which there is no bound
     const bool effort_helps =
-        !statistics.proven && !statistics.interrupted && search.algorithm != search::Algorithm::bmw;
+        !statistics.proven && !statistics.interrupted && !is_spread && search.algorithm != search::Algorithm::bmw;
     text += row("search", format_seconds(statistics.seconds), ", ", statistics.cases,
                 " combinations of stages, micro-batches and schedule; ",
                 statistics.narrowed ? "there are too many to try them all; " : "",
                 interrupted_by != 0      ? "interrupted, this is the best plan so far; "
                 : statistics.interrupted ? "out of time, this is the best plan so far; "
                                          : "",
-                statistics.proven ? "no plan is faster" : "no plan is more than " + percent(gap) + " faster",
+                statistics.proven ? "no plan is faster"
+                : is_spread       ? "a stage over several groups is faster than stages on one each"
+                                  : "no plan is more than " + percent(gap) + " faster",
                 effort_helps ? " (a larger --effort may tell)" : "");
     if (!out.empty()) text += row("written to", out, " (`galvatron explain ", out, "` tells why this plan won)");
     print(text);
@@ -432,16 +467,18 @@ void run_cost(const Arguments& arguments, Common& common) {
   if (imbalance != 0) plan.expert_imbalance = imbalance;
   const ModelSpec model = with_dispatch(value_or_throw(load_model(a.model.empty() ? plan.model : a.model)), plan.lsh);
   const std::string& cluster_name = a.cluster.empty() ? plan.cluster : a.cluster;
-  const Cluster cluster = cluster_named(cluster_name, plan.ranks());
+  const MixedCluster cluster = mixed_cluster_named(cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
-  const Bytes budget = budget_of(plan, cluster);
-  const std::string reason = why_too_large(cost.peak(), budget);
+  const PlanStageCost& fullest = cost.stages[fullest_stage(plan, cost, cluster)];
+  const Bytes budget = budget_of(plan, cluster, fullest.group);
+  const std::string reason = why_too_large(plan, cost, cluster);
   if (common.json) {
-    auto report = plan_report(plan, cost, budget, Seconds{});
-    if (!reason.empty()) add_infeasible(report, reason, cost.peak());
+    auto report = plan_report(plan, cost, cluster, budget, Seconds{});
+    if (!reason.empty()) add_infeasible(report, reason, fullest.peak());
     print_json(report);
   } else {
-    print(plan_summary(plan, cluster_name, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
+    print(plan_summary(plan, cluster_name, cost, cluster) +
+          (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
   }
   if (!reason.empty()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
@@ -451,7 +488,9 @@ void run_explain(const Arguments& arguments, Common& common) {
       "explain",
       "Tells in words and a table what a plan does, where time and memory go, why it won and by what the others lost.");
   PlanArguments a;
+  std::string lengths;
   add_plan_options(options, "plan", a);
+  step_lengths_option(options, lengths);
   if (!options.parse(arguments, common)) return;
 
   Plan plan = value_or_throw(read_plan(a.path));
@@ -460,8 +499,11 @@ void run_explain(const Arguments& arguments, Common& common) {
     plan.cluster = a.cluster;
     plan.predicted.alternatives.clear();  // what lost on another cluster
   }
-  const Cluster cluster = cluster_named(plan.cluster, plan.ranks());
-  print(value_or_throw(galvatron::explain(plan, model, cluster)));
+  const MixedCluster cluster = mixed_cluster_named(plan.cluster, plan.ranks());
+  std::string text = value_or_throw(galvatron::explain(plan, model, cluster));
+  if (!lengths.empty())
+    text += "\n" + train::explain(step_of_lengths(plan, model, cluster, lengths), step_text(plan, lengths));
+  print(text);
 }
 
 }  // namespace galvatron::tools

@@ -19,11 +19,14 @@ namespace galvatron::tools {
 /// @param ranks  of `host`; 0: one a core
 Cluster cluster_named(const std::string& name_or_path, int ranks = 0);
 
+/// The same of a mixed cluster, or of one group.
+MixedCluster mixed_cluster_named(const std::string& name_or_path, int ranks = 0);
+
 /// The cores of this machine as a cluster before anything is measured. @param ranks  0: one a core
 Cluster host_before_profile(int ranks);
 
 /// What is wanted, which the cluster may lack (Failure, usage); without that bf16 where the cluster has it, else fp32.
-Precision chosen_precision(std::optional<Precision> wanted, const Cluster& cluster);
+Precision chosen_precision(std::optional<Precision> wanted, const ClusterView& cluster);
 
 void moments_option(Options& options, std::optional<Precision>& moments);
 void expert_imbalance_option(Options& options, double& imbalance, const std::string& otherwise = "1.5");
@@ -45,13 +48,14 @@ struct DispatchArguments {
 };
 void dispatch_options(Options& options, DispatchArguments& a);
 
-/// The budget of each device: what was asked for (0: nothing), or, with a note, all that a device has if that is less.
-Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& common);
+/// The budget of each device: what was asked for (0: nothing), or, with a note, all that a device has, of the group
+/// that has most, if that is less.
+Bytes memory_to_plan_with(Bytes wanted, const ClusterView& cluster, const Common& common);
 
 /// The fastest plan of the best batch, with a sign of life while the search takes long. Its `cluster` becomes
 /// `cluster_name`. Throws Failure (usage), or Infeasible.
 /// @param least_gain  see sweep_batches
-Sweep searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
+Sweep searched_plan(const ModelSpec& model, const ClusterView& cluster, const std::string& cluster_name,
                     const search::SearchOptions& options, const std::vector<std::int64_t>& batches, double least_gain,
                     const Common& common);
 
@@ -88,6 +92,8 @@ std::string mfu_text(double mfu);
 void add_mfu(nlohmann::ordered_json& out, double mfu);
 
 /// What `plan` and `cost` say of a stage, and `hetu`.
+/// The group of a mixed cluster that a stage is on, beside that.
+void add_group(nlohmann::ordered_json& out, const ClusterView& cluster, const PlanStage& stage);
 nlohmann::ordered_json stage_json(int first_layer, int last_layer, int devices, Bytes peak, Seconds forward,
                                   Seconds backward);
 

@@ -12,6 +12,7 @@
 #include <galvatron/simulate/simulate.hpp>
 
 #include "options.hpp"
+#include "packed_step.hpp"
 #include "plans.hpp"
 #include "report/report.hpp"
 #include "simulations.hpp"
@@ -26,9 +27,9 @@ using simulate::CriticalPath;
 using simulate::Simulated;
 using simulate::Simulation;
 
-Simulated simulated(const std::string& name, Plan plan, ModelSpec model, Cluster cluster) {
+Simulated simulated(const std::string& name, Plan plan, ModelSpec model, MixedCluster cluster) {
   Simulation simulation = value_or_throw(simulate::simulate_plan(plan, model, cluster));
-  return {name, std::move(plan), std::move(model), std::move(cluster), std::move(simulation)};
+  return {name, std::move(plan), std::move(model), std::move(cluster), std::move(simulation), {}, {}};
 }
 
 // The plan of a file, with the model and the cluster of `a`.
@@ -37,11 +38,11 @@ Simulated simulated_file(const std::string& path, const PlanArguments& a) {
   if (!a.cluster.empty()) plan.cluster = a.cluster;
   if (!a.model.empty()) plan.model = a.model;
   ModelSpec model = with_dispatch(value_or_throw(load_model(plan.model)), plan.lsh);
-  Cluster cluster = cluster_named(plan.cluster, plan.ranks());
+  MixedCluster cluster = mixed_cluster_named(plan.cluster, plan.ranks());
   return simulated(path, std::move(plan), std::move(model), std::move(cluster));
 }
 
-std::string why_too_large(const Simulated& s) { return galvatron::why_too_large(s.peak(), s.budget()); }
+std::string why_too_large(const Simulated& s) { return galvatron::why_too_large(s.plan, s.simulation.cost, s.cluster); }
 
 ordered_json seconds_json(const simulate::StageSeconds& seconds) {
   ordered_json out;
@@ -74,20 +75,22 @@ ordered_json simulated_stage_json(const Simulated& s, std::size_t i) {
   const simulate::StageSeconds& seconds = s.simulation.stages[i];
   const cost::StageMemory& memory = s.simulation.cost.stages[i].memory;
   const PlanStage& stage = s.plan.stages[i];
-  return {{"first_layer", stage.first_layer},
-          {"last_layer", stage.last_layer},
-          {"devices", stage.rank_count},
-          {"busy_seconds", seconds.busy().value},
-          {"bubble_seconds", seconds[Activity::waiting].value},
-          {"communication_seconds", (seconds[Activity::communication] + seconds[Activity::transfer]).value},
-          {"time", seconds_json(seconds)},
-          {"peak_bytes", memory.total().count},
-          {"memory",
-           {{"states_bytes", memory.states.count},
-            {"stash_bytes", memory.stash.count},
-            {"boundary_bytes", memory.boundary.count},
-            {"workspace_bytes", memory.workspace.count},
-            {"library_bytes", memory.library.count}}}};
+  ordered_json out = {{"first_layer", stage.first_layer},
+                      {"last_layer", stage.last_layer},
+                      {"devices", stage.rank_count},
+                      {"busy_seconds", seconds.busy().value},
+                      {"bubble_seconds", seconds[Activity::waiting].value},
+                      {"communication_seconds", (seconds[Activity::communication] + seconds[Activity::transfer]).value},
+                      {"time", seconds_json(seconds)},
+                      {"peak_bytes", memory.total().count},
+                      {"memory",
+                       {{"states_bytes", memory.states.count},
+                        {"stash_bytes", memory.stash.count},
+                        {"boundary_bytes", memory.boundary.count},
+                        {"workspace_bytes", memory.workspace.count},
+                        {"library_bytes", memory.library.count}}}};
+  if (ClusterView(s.cluster).is_mixed()) add_group(out, s.cluster, stage);
+  return out;
 }
 
 ordered_json critical_json(const CriticalPath& path) {
@@ -101,6 +104,25 @@ ordered_json critical_json(const CriticalPath& path) {
   return out;
 }
 
+ordered_json step_json(const train::PackedStep& step) {
+  ordered_json out = {{"seconds", step.seconds().value}, {"documents", step.documents()},
+                      {"tokens", step.tokens()},         {"padding", step.padding()},
+                      {"idle_fraction", step.idle()},    {"microbatches", ordered_json::array()}};
+  for (const train::PackedMicroBatch& one : step.microbatches) {
+    ordered_json groups = ordered_json::array();
+    for (const train::PackedGroup& group : one.groups)
+      groups.push_back({{"first_rank", group.first_rank},
+                        {"ranks", group.ranks},
+                        {"documents", group.documents},
+                        {"tokens", group.tokens},
+                        {"padding", group.padding},
+                        {"seconds", group.seconds.value}});
+    out["microbatches"].push_back(
+        {{"seconds", one.seconds.value}, {"idle_fraction", step.idle(one)}, {"groups", std::move(groups)}});
+  }
+  return out;
+}
+
 std::string summary(const Simulated& s, const std::vector<Simulated>& compared) {
   const Simulation& sim = s.simulation;
   std::string out =
@@ -109,15 +131,20 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
           " by the planner's formula; ", format_count(s.tokens_per_second()), " tokens/s", mfu_text(s.mfu()));
   if (sim.followed < s.plan.microbatches)
     out += row("followed", sim.followed, " of the ", s.plan.microbatches, " micro-batches; the others repeat them");
+  if (s.plan.packed) out += row("documents", "one a sequence here, which takes longest; --lengths shows others");
   out += row("waiting", percent(sim.bubble_fraction()), " of the stages' time");
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
     const simulate::StageSeconds& seconds = sim.stages[i];
     const auto share = [&](Seconds part) { return percent(part / sim.iteration); };
-    out +=
-        row(text_of("stage ", i), "compute ", share(seconds[Activity::compute] + seconds[Activity::recompute]),
-            ", communication ", share(seconds[Activity::communication] + seconds[Activity::transfer]),
-            ", gradients and optimizer ", share(seconds[Activity::gradients] + seconds[Activity::update]), ", waiting ",
-            share(seconds[Activity::waiting]), ", peak ", format_bytes(sim.cost.stages[i].memory.total()));
+    const auto on_group = [&](const PlanStage& stage) {
+      const ClusterView cluster(s.cluster);
+      return cluster.is_mixed() ? "on " + devices_text(stage, cluster) + ": " : std::string();
+    };
+    out += row(text_of("stage ", i), on_group(s.plan.stages[i]), "compute ",
+               share(seconds[Activity::compute] + seconds[Activity::recompute]), ", communication ",
+               share(seconds[Activity::communication] + seconds[Activity::transfer]), ", gradients and optimizer ",
+               share(seconds[Activity::gradients] + seconds[Activity::update]), ", waiting ",
+               share(seconds[Activity::waiting]), ", peak ", format_bytes(sim.cost.stages[i].memory.total()));
   }
   if (!s.fits()) out += "  It does not fit: " + why_too_large(s) + ".\n";
   for (const Simulated& other : compared) {
@@ -135,16 +162,18 @@ void write_run(const Plan& plan, const ModelSpec& model, const Cluster* made_for
                const std::string& trace, const std::string& report, const Common& common) {
   if (trace.empty() && report.empty()) return;
   const int ranks = plan.ranks();
-  const auto on = [&](const Cluster& cluster) { return simulated("a run of galvatron train", plan, model, cluster); };
-  const Simulated s = [&] {
+  const auto on = [&](MixedCluster cluster) {
+    return simulated("a run of galvatron train", plan, model, std::move(cluster));
+  };
+  Simulated s = [&] {
     std::string why;
     try {
-      return on(made_for != nullptr ? *made_for : cluster_named(plan.cluster, ranks));
+      return on(made_for != nullptr ? alone(*made_for) : mixed_cluster_named(plan.cluster, ranks));
     } catch (const Failure& failure) {
       why = failure.what();
     }
     note(common, "What is predicted beside the run is that of this machine without a profile, because ", why);
-    return on(cluster_named("host", ranks));
+    return on(mixed_cluster_named("host", ranks));
   }();
   if (!trace.empty()) {
     simulate::TraceWriter out;
@@ -161,7 +190,12 @@ void write_run(const Plan& plan, const ModelSpec& model, const Cluster* made_for
     simulate::add_simulation(out, plan, s.simulation, ranks);
     value_or_throw(write_file_atomically(trace, out.text()));
   }
-  if (!report.empty()) value_or_throw(write_file_atomically(report, simulate::report_html(s, {}, &measured)));
+  if (report.empty()) return;
+  if (!measured.rows.empty()) {
+    s.step = value_or_throw(train::packed_step(plan, model, group_of(plan, s.cluster), measured.rows));
+    s.step_words = text_of("those of step ", measured.step.step + 1);
+  }
+  value_or_throw(write_file_atomically(report, simulate::report_html(s, {}, &measured)));
 }
 
 void run_simulate(const Arguments& arguments, Common& common) {
@@ -172,7 +206,9 @@ void run_simulate(const Arguments& arguments, Common& common) {
   std::string trace;
   std::string report;
   std::vector<std::string> others;
+  std::string lengths;
   add_plan_options(options, "--plan", a);
+  step_lengths_option(options, lengths);
   options.texts("--compare", others, "FILE...", "other plans, to be shown beside it");
   options.section("Output");
   options.text("--trace", trace, "FILE", "write a trace for ui.perfetto.dev or chrome://tracing");
@@ -182,11 +218,16 @@ void run_simulate(const Arguments& arguments, Common& common) {
       "Example:\n  galvatron simulate --plan plan.json --trace trace.json --report report.html \\\n      --compare "
       "other.json");
   if (!options.parse(arguments, common)) return;
-  std::vector<NamedFile> read{{"--plan", a.path}, {"--cluster", a.cluster}, {"--model", a.model}};
+  std::vector<NamedFile> read{
+      {"--plan", a.path}, {"--cluster", a.cluster}, {"--model", a.model}, {"--lengths", lengths}};
   for (const std::string& other : others) read.push_back({"--compare", other});
   require_files({{"--trace", trace}, {"--report", report}}, read);
 
-  const Simulated s = simulated_file(a.path, a);
+  Simulated s = simulated_file(a.path, a);
+  if (!lengths.empty()) {
+    s.step = step_of_lengths(s.plan, s.model, s.cluster, lengths);
+    s.step_words = step_text(s.plan, lengths);
+  }
   std::vector<Simulated> compared;
   for (const std::string& other : others) compared.push_back(simulated_file(other, a));
   if (!trace.empty()) value_or_throw(write_file_atomically(trace, simulate::trace_text(s.plan, s.simulation)));
@@ -194,6 +235,7 @@ void run_simulate(const Arguments& arguments, Common& common) {
   if (common.json) {
     ordered_json out = figures_json(s);
     for (std::size_t i = 0; i < s.plan.stages.size(); ++i) out["stages"].push_back(simulated_stage_json(s, i));
+    if (s.step) out["step"] = step_json(*s.step);
     out["critical_path"] = critical_json(simulate::critical_path(s.simulation));
     for (const Simulated& other : compared) {
       ordered_json figures = {{"plan", other.name}};
@@ -203,7 +245,8 @@ void run_simulate(const Arguments& arguments, Common& common) {
     add_texts(out, {{"trace", trace}, {"report", report}});
     print_json(out);
   } else {
-    print(summary(s, compared) + row("trace", trace) + row("report", report));
+    print(summary(s, compared) + row("trace", trace) + row("report", report) +
+          (s.step ? "\n" + train::explain(*s.step, s.step_words) : ""));
   }
   if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }

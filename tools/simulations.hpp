@@ -1,9 +1,11 @@
 // Simulated plans and measured runs, written down for people.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
@@ -12,6 +14,7 @@
 #include <galvatron/simulate/simulation.hpp>
 #include <galvatron/train/expert_dispatch.hpp>
 #include <galvatron/train/expert_loads.hpp>
+#include <galvatron/train/packed_step.hpp>
 
 #include "output.hpp"
 
@@ -22,11 +25,18 @@ struct Simulated {
   std::string name;  ///< of its file, say
   Plan plan;
   ModelSpec model;
-  Cluster cluster;
+  MixedCluster cluster;
   Simulation simulation;
+  std::optional<train::PackedStep> step{};  ///< of a plan for documents: some of them
+  std::string step_words{};                 ///< which
 
-  [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster); }
-  [[nodiscard]] Bytes peak() const { return simulation.cost.peak(); }
+  /// The stage that has the least of its budget left, or lacks most, and what is said of it.
+  [[nodiscard]] const PlanStageCost& fullest() const {
+    return simulation.cost.stages[fullest_stage(plan, simulation.cost, cluster)];
+  }
+  [[nodiscard]] const Cluster& group() const { return cluster.groups[static_cast<std::size_t>(fullest().group)]; }
+  [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster, fullest().group); }
+  [[nodiscard]] Bytes peak() const { return fullest().peak(); }
   [[nodiscard]] bool fits() const { return peak() <= budget(); }
   [[nodiscard]] double samples_per_second() const {
     return static_cast<double>(plan.global_batch) / simulation.iteration.value;
@@ -49,6 +59,7 @@ struct Measured {
   double others = 0;                             ///< share of the cores that other programs took meanwhile
   std::vector<train::ExpertLoads> loads{};       ///< of the run's last step; empty: no layer has experts
   std::vector<train::LayerDispatch> dispatch{};  ///< the same
+  std::vector<std::int64_t> rows{};              ///< of the documents of `step`; empty: samples of one length
 };
 
 }  // namespace galvatron::simulate

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -281,12 +282,22 @@ void check_recorded(const Plan& plan) {
            " can be recorded; leave them out, or train a plan of fewer micro-batches");
 }
 
-// What `of_stage` says of a stage, for each of its ranks.
-template <class OfStage>
-std::vector<Bytes> by_rank(const Plan& plan, const OfStage& of_stage) {
+// The arena of every rank.
+std::vector<Bytes> arenas(const Plan& plan, const ModelSpec& model, Bytes library) {
   std::vector<Bytes> out;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i)
-    out.insert(out.end(), static_cast<std::size_t>(plan.stages[i].rank_count), of_stage(i));
+  for (const PlanStage& stage : plan.stages)
+    for (int i = 0; i < stage.rank_count; ++i)
+      out.push_back(i > 0 && !stage.has_ratios()
+                        ? out.back()
+                        : train::memory_of(train::stage_plan(plan, model, stage.first_rank + i), library).total());
+  return out;
+}
+// The largest of each stage.
+std::vector<Bytes> peaks(const Plan& plan, const std::vector<Bytes>& arenas) {
+  std::vector<Bytes> out;
+  for (const PlanStage& stage : plan.stages)
+    out.push_back(*std::ranges::max_element(std::span(arenas).subspan(static_cast<std::size_t>(stage.first_rank),
+                                                                      static_cast<std::size_t>(stage.rank_count))));
   return out;
 }
 
@@ -454,6 +465,16 @@ std::unique_ptr<train::BatchSource> batches_of(const train::Data& data, const Pr
   std::optional<Cluster> cluster = prepared.cluster;
   if (!cluster && plan.embedding.groups == SequenceGroupKind::per_batch) cluster = cluster_named(plan.cluster);
   return value_or_throw(train::packed_batches(*data.documents(), plan, prepared.model, cluster ? &*cluster : nullptr));
+}
+
+// Of the documents of a step; none where samples have one length.
+std::vector<std::int64_t> rows_of_step(const train::Data& data, const Plan& plan, std::int64_t step) {
+  std::vector<std::int64_t> out;
+  if (!plan.packed) return out;
+  const train::DocumentSource& documents = *data.documents();
+  for (std::int64_t i = step * plan.global_batch; i < (step + 1) * plan.global_batch; ++i)
+    out.push_back(documents.length(documents.document(i)) - 1);
+  return out;
 }
 
 struct Outcome {
@@ -667,14 +688,15 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   Outcome outcome;
   outcome.plan = plan;
   const Bytes library = launcher.library_workspace(plan);
-  outcome.predicted = by_rank(plan, [&](std::size_t stage) {
-    return train::memory_of(train::stage_plan(plan, prepared.model, plan.stages[stage].first_rank), library).total();
-  });
+  outcome.predicted = arenas(plan, prepared.model, library);
   if (plan.predicted.stages.size() == plan.stages.size()) {
-    const auto said = by_rank(plan, [&](std::size_t stage) { return plan.predicted.stages[stage].peak; });
-    if (said != outcome.predicted)
-      note(common, "The plan was made for ", plan.cluster, " and says ", said.front().count,
-           " bytes on rank 0; on this machine it is ", outcome.predicted.front().count, ", which is what is compared.");
+    const std::vector<Bytes> here = peaks(plan, outcome.predicted);
+    for (std::size_t i = 0; i < here.size(); ++i)
+      if (const Bytes said = plan.predicted.stages[i].peak; said != here[i]) {
+        note(common, "The plan was made for ", plan.cluster, " and says ", said.count, " bytes on a rank of stage ", i,
+             "; on this machine it is ", here[i].count, ", which is what is compared.");
+        break;
+      }
   }
   check_memory(outcome.predicted, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
   if (!a.save_plan.empty()) value_or_throw(save_plan(plan, a.save_plan));
@@ -724,11 +746,11 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     return signal;
   }
   if (recorder)
-    write_run(
-        plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr,
-        {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured, outcome.others.value_or(0),
-         outcome.report.steps.back().loads, outcome.report.steps.back().layer_dispatch},
-        a.trace, a.report, common);
+    write_run(plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr,
+              {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured,
+               outcome.others.value_or(0), outcome.report.steps.back().loads,
+               outcome.report.steps.back().layer_dispatch, rows_of_step(*data, plan, recorder->last_step().step)},
+              a.trace, a.report, common);
   try {
     if (common.json)
       print_outcome_json(outcome, a);

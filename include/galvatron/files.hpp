@@ -8,6 +8,7 @@
 #pragma once
 
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/mixed_json.hpp>
 #include <galvatron/compat/hetu/files.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/model/huggingface.hpp>

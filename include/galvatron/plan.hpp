@@ -8,6 +8,7 @@
 //     if (found && found->feasible) std::cout << galvatron::plan_words(found->plan) << "\n";
 #pragma once
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>

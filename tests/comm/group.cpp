@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
@@ -169,6 +170,68 @@ TEST_CASE("reduce_scatter gives every member its part of the sum, elsewhere and 
     });
     CHECK(wrong == std::vector<int>(static_cast<std::size_t>(n), 0));
   }
+}
+
+TEST_CASE("shards of any sizes, some empty, are gathered and scattered as equal ones are") {
+  for (int n = 1; n <= 8; ++n) {
+    std::vector<int> wrong(static_cast<std::size_t>(n), 0);
+    run(n, [&](World& world) {
+      const auto rank = static_cast<std::size_t>(world.rank());
+      std::mt19937 random(static_cast<unsigned>(n));  // the same on all ranks
+      for (const std::int64_t size : sizes) {
+        const std::int64_t whole = size * n;
+        std::vector<std::int64_t> ends;
+        for (int i = 1; i < n; ++i)
+          ends.push_back(random() % 3 == 0 && !ends.empty()
+                             ? ends.back()
+                             : static_cast<std::int64_t>(random() % static_cast<unsigned>(whole + 1)));
+        std::ranges::sort(ends);
+        ends.push_back(whole);
+        const std::int64_t first = rank == 0 ? 0 : ends[rank - 1];
+        const std::int64_t count = ends[rank] - first;
+        const auto sum = serial_reduction<float>(ranks_up_to(n), whole, ReduceOp::sum);
+        auto all = buffer_of<float>(world.rank(), whole);
+        std::vector<float> shard(static_cast<std::size_t>(count), -1.0F);
+        world.everybody().reduce_scatter(view(all), view(shard), ends);
+        const auto is_sum = [&](const float* data) {
+          return std::memcmp(data, sum.data() + first, static_cast<std::size_t>(count) * sizeof(float)) == 0;
+        };
+        bool right = is_sum(shard.data());
+        world.everybody().reduce_scatter(view(all), view(all).slice(first, count), ends);
+        right = right && is_sum(all.data() + first);
+        world.everybody().all_gather(view(all).slice(first, count), view(all), ends);
+        right = right && same_bits(all, sum);
+        std::ranges::fill(all, -1.0F);
+        auto pending = world.everybody().start_all_gather(View<const float>(shard.data(), count), view(all), ends);
+        world.everybody().finish(pending);
+        wrong[rank] += !right || !same_bits(all, sum);
+      }
+    });
+    CHECK(wrong == std::vector<int>(static_cast<std::size_t>(n), 0));
+  }
+}
+
+TEST_CASE("members whose shards end elsewhere, and ends that are none, are refused") {
+  const auto refused = [](const std::function<std::vector<std::int64_t>(int)>& ends_of) {
+    std::string out;
+    try {
+      run(2, [&](World& world) {
+        std::vector<float> all(8);
+        const std::vector<std::int64_t> ends = ends_of(world.rank());
+        const std::int64_t first = world.rank() == 0 ? 0 : ends[0];
+        world.everybody().all_gather(view(all).slice(first, ends[static_cast<std::size_t>(world.rank())] - first),
+                                     view(all), ends);
+      });
+    } catch (const Failure& failure) {
+      out = failure.what();
+    }
+    return out;
+  };
+  CHECK(refused([](int rank) { return std::vector<std::int64_t>{rank == 0 ? 3 : 4, 8}; }).find("disagree") !=
+        std::string::npos);
+  CHECK(refused([](int) { return std::vector<std::int64_t>{3, 7}; }).find("end at 3, 7 for 2 members") !=
+        std::string::npos);
+  CHECK(refused([](int) { return std::vector<std::int64_t>{3, 8}; }).empty());
 }
 
 TEST_CASE("bfloat16 and double reduce_scatter agree with all_reduce") {

@@ -16,7 +16,7 @@ using Strategy2 = galvatron::Strategy<galvatron::DataParallel<2>, galvatron::ZeR
 /// Of layer 4.
 using Strategy3 = galvatron::Strategy<galvatron::DataParallel<1>, galvatron::ContextParallel<4>, galvatron::SequenceParallel<galvatron::ulysses>, galvatron::Recompute<galvatron::none>>;
 /// Of layer 5.
-using Strategy4 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>, galvatron::Recompute<galvatron::selective>>;
+using Strategy4 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>, galvatron::Shards<galvatron::by_ratio>, galvatron::Recompute<galvatron::selective>>;
 /// Of layer 6.
 using Strategy5 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>, galvatron::ExpertParallel<2>>;
 /// Of layer 7.
@@ -27,6 +27,10 @@ using Strategy7 = galvatron::Strategy<galvatron::DataParallel<1>, galvatron::Ten
 using Strategy8 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>>;
 /// What a program instantiates that trains with this plan.
 using Strategies = galvatron::TypeList<Strategy0, Strategy1, Strategy2, Strategy3, Strategy4, Strategy5, Strategy6, Strategy7, Strategy8>;
+/// Of the ranks of stage 1.
+inline constexpr std::array sample_ratios1{1, 1, 0, 2};
+/// Of the ranks of stage 1.
+inline constexpr std::array state_ratios1{1, 2, 3, 4};
 
 inline constexpr galvatron::FrozenPlan<2, 7, 1> plan{
     .model = "a \"model\" \\ \303\251\012of two lines",
@@ -42,6 +46,8 @@ inline constexpr galvatron::FrozenPlan<2, 7, 1> plan{
         {.first_layer = 0, .last_layer = 3, .first_rank = 0, .rank_count = 4},
         {.first_layer = 4, .last_layer = 7, .first_rank = 4, .rank_count = 4},
     }},
+    .sample_ratios = {{{}, sample_ratios1}},
+    .state_ratios = {{{}, state_ratios1}},
     .runs = {{
         {.layers = 2, .strategy = Strategy0::spec},
         {.layers = 1, .strategy = Strategy1::spec},

@@ -3,9 +3,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
+#include <galvatron/core/text.hpp>
 #include <galvatron/strategy/layout.hpp>
 
 using namespace galvatron;
@@ -155,6 +160,44 @@ TEST_CASE("the busiest receiver gets what the transfers between ranks say") {
           CHECK(move.share == doctest::Approx(static_cast<double>(most.tokens) / all));
           if ((ranks & (ranks - 1)) == 0) CHECK(farthest < move.span);
         }
+}
+
+TEST_CASE("samples that are cut by ratio are held once for each replica, and moves give every rank its own") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  for (int trial = 0; trial < 400; ++trial) {
+    const int ranks = std::array{2, 3, 4, 6, 8}[random() % 5];
+    const std::vector<ActivationLayout> all = layouts(ranks, 2);
+    std::vector<int> ratios(static_cast<std::size_t>(ranks));
+    for (int& ratio : ratios) ratio = static_cast<int>(random() % 4);
+    ratios[random() % ratios.size()] = 10;
+    ActivationLayout from = all[random() % all.size()];
+    ActivationLayout to = all[random() % all.size()];
+    from.batch = to.batch = 1 + static_cast<std::int64_t>(random() % 13);
+    if (from.batch % from.data != 0 || random() % 2 == 0) from.ratios = ratios;
+    if (to.batch % to.data != 0 || random() % 2 == 0) to.ratios = ratios;
+    INFO(text(from) << " to " << text(to) << ", batch " << from.batch << ", ratios " << joined(ratios));
+    Moved most;
+    for (int rank = 2; rank < 2 + ranks; ++rank) {
+      std::int64_t held = 0;
+      for (int j = 0; j < to.pieces(); ++j) held += to.region(rank, j).tokens();
+      std::int64_t arrived = 0;
+      for (int sender = 2; sender < 2 + ranks; ++sender)
+        for (int i = 0; i < from.pieces(); ++i)
+          for (int j = 0; j < to.pieces(); ++j) arrived += transfer(from, to, sender, rank, i, j).tokens();
+      CHECK(arrived == held);
+      if (const Moved moved = received(from, to, rank); moved.tokens > most.tokens) most = moved;
+    }
+    std::int64_t sum = 0;
+    for (int rank = 2; rank < 2 + ranks; ++rank)
+      for (int j = 0; j < to.pieces(); ++j) sum += to.region(rank, j).tokens();
+    CHECK(sum == to.batch * to.sequence * to.replicas);
+    if (from == to || (from.ratios.empty() && to.ratios.empty())) continue;
+    CHECK(cost::most_received(from, to) == most.tokens);
+    CHECK(cost::relayout_of(from, to).share ==
+          doctest::Approx(static_cast<double>(most.tokens) / static_cast<double>(to.batch * to.sequence)));
+  }
 }
 
 TEST_CASE("the share of a re-layout is that of the busiest of all ranks, on many ranks") {

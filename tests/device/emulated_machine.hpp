@@ -48,6 +48,8 @@ class EmulatedMachine {
     writer(staged.data());
     copy(staged.data(), to, bytes);
   }
+  /// Kernels launched so far.
+  [[nodiscard]] int launches() const { return emulator_.launches(); }
   View<std::byte> workspace() { return {memory_.data(), workspace_bytes}; }
 
   using HostMemory = test::HostMemory;

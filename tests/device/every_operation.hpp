@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <random>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ namespace galvatron::test::operations {
 using device::AttentionBias;
 using device::AttentionShape;
 using device::ChoiceOrder;
+using device::DocumentRows;
 using device::RelativePositions;
 using device::ResidualGain;
 using device::RouterLoss;
@@ -157,7 +159,7 @@ void products_8bit() {
 }
 
 template <class T, class Backend>
-void attention_of(Pair<Backend>& p, const AttentionShape& s, bool biased) {
+void attention_of(Pair<Backend>& p, const AttentionShape& s, bool biased, const DocumentRows& documents = {}) {
   auto q = p.template random<T>(s.queries * s.batch * s.q_stride);
   auto k = p.template random<T>(s.keys * s.batch * s.kv_stride);
   auto v = p.template random<T>(s.keys * s.batch * s.kv_stride);
@@ -178,8 +180,9 @@ void attention_of(Pair<Backend>& p, const AttentionShape& s, bool biased) {
               .first = s.queries - 1,
               .head = s.queries + s.keys - 1,
               .query = -1};
-    d.attention_forward(s, of(q), of(k), of(v), of(o), of(lse), bias);
-    d.attention_backward(s, of(q), of(k), of(v), of(o), of(lse), of(d_o), of(dq), of(dk), of(dv), of(delta), bias);
+    d.attention_forward(s, of(q), of(k), of(v), of(o), of(lse), bias, documents);
+    d.attention_backward(s, of(q), of(k), of(v), of(o), of(lse), of(d_o), of(dq), of(dk), of(dv), of(delta), bias,
+                         documents);
   });
   p.check("output", o);
   p.check("log-sum-exp", lse, between_devices<T>);
@@ -225,6 +228,44 @@ void attention() {
                      .out_stride = 128,
                      .lse_stride = 44},
                     false);
+  });
+}
+
+/// Attention of packed documents: of one row, shorter than a tile, longer, and some without rows of queries or of keys.
+template <class Backend, class T>
+void packed_attention() {
+  const auto ends = [](std::initializer_list<std::int32_t> lengths) {
+    std::vector<std::int32_t> out{0};
+    for (const std::int32_t length : lengths) out.push_back(out.back() + length);
+    return out;
+  };
+  twice<Backend>([&](Pair<Backend>& p) {
+    constexpr std::int64_t heads = Backend::slow ? 2 : 4;
+    for (const std::int64_t kv_heads : {heads, heads / 2})
+      for (const std::int64_t head_dim : {64, 128, 20}) {
+        if (Backend::slow && head_dim != 20) continue;
+        const std::int64_t stride = (heads + 2 * kv_heads) * head_dim;
+        AttentionShape s{.batch = 1,
+                         .queries = 0,
+                         .keys = 0,
+                         .heads = heads,
+                         .kv_heads = kv_heads,
+                         .head_dim = head_dim,
+                         .causal = true,
+                         .q_stride = stride,
+                         .kv_stride = stride,
+                         .out_stride = heads * head_dim};
+        const auto own = Backend::slow ? ends({1, 5, 70, 1, 3}) : ends({1, 5, 700, 1, 64, 128, 2, 313, 6});
+        s.queries = s.keys = own.back();
+        attention_of<T>(p, s, false, {own, own});
+        // Every query has keys, as log-sum-exps of none differ by a NaN.
+        const auto queries = ends({3, 0, 70, 5});
+        const auto keys = ends({9, 4, 40, 66});
+        s.causal = false;
+        s.queries = queries.back();
+        s.keys = keys.back();
+        attention_of<T>(p, s, false, {queries, keys});
+      }
   });
 }
 

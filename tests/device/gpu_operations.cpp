@@ -30,6 +30,7 @@ TEST_CASE_TEMPLATE("products of 8 bits", C, float, bfloat16) {
     MESSAGE("skipped: this GPU has no 8-bit products");
 }
 TEST_CASE_TEMPLATE("attention", T, float, bfloat16) { operations::attention<Backend, T>(); }
+TEST_CASE_TEMPLATE("attention of packed documents", T, float, bfloat16) { operations::packed_attention<Backend, T>(); }
 TEST_CASE_TEMPLATE("parts of attention merged", T, float, bfloat16) { operations::attention_merge<Backend, T>(); }
 TEST_CASE_TEMPLATE("biases by distance", T, float, bfloat16) { operations::relative_biases<Backend, T>(); }
 TEST_CASE_TEMPLATE("attention in windows", T, float, bfloat16) { operations::window_attention<Backend, T>(); }

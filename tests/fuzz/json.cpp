@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/mixed_json.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/plan/json.hpp>
 
@@ -24,6 +25,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(again.has_value() && *again == *cluster);
   } else {
     require_one_line(cluster.error());
+  }
+  const auto mixed = galvatron::mixed_cluster_from_json(*value, "input");
+  if (mixed) {
+    const auto again = galvatron::mixed_cluster_from_json(galvatron::mixed_cluster_to_json(*mixed), "written");
+    require(again.has_value() && *again == *mixed);
+  } else {
+    require_one_line(mixed.error());
   }
   const auto plan = galvatron::plan_from_json(*value, "input");
   if (plan) {

@@ -127,6 +127,40 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
   return p;
 }
 
+/// The problem with up to three kinds of devices, whose choices differ in figures and number, and stages on any of
+/// them.
+inline Problem on_unequal_devices(Problem p, std::mt19937& random) {
+  const auto upto = [&](int n) { return std::uniform_int_distribution<int>(0, n)(random); };
+  const int kinds = 1 + upto(2);
+  std::vector<Problem> all;
+  for (int kind = 0; kind < kinds; ++kind) {
+    Problem& own = all.emplace_back(p);
+    own.fixed += upto(10);
+    for (LayerType& type : own.types) {
+      while (type.size() > 1 && upto(3) == 0) type.erase(type.begin() + upto(static_cast<int>(type.size()) - 1));
+      for (Choice& c : type) {
+        for (double* seconds : {&c.forward, &c.backward, &c.synchronise, &c.update}) *seconds += upto(40);
+        for (std::int64_t* bytes : {&c.states, &c.stash, &c.forward_workspace, &c.backward_workspace})
+          *bytes += upto(20);
+      }
+    }
+    own.across_after = upto(p.stages() - 1) - 1;  // not the last stage, or none
+    own.across_before = upto(p.stages() - 1);     // not the first
+    if (own.across_before == 0) own.across_before = -1;
+    for (Moves& moves : own.moves) {
+      moves.input_across = moves.input;
+      moves.output_across = moves.output;
+      for (auto* border : {&moves.input, &moves.output, &moves.input_across, &moves.output_across})
+        for (double& seconds : *border) seconds += upto(30);
+    }
+  }
+  for (int stage = 0; stage < p.stages(); ++stage) p.devices_of.push_back(upto(kinds - 1));
+  p.on_devices = std::move(all);
+  p.types.clear();
+  p.moves.clear();
+  return p;
+}
+
 /// One that fits, if a few throws find one: equal stages but for one layer, any choices, of one tag at tied ends.
 inline std::optional<Assignment> random_assignment(const Problem& p, std::mt19937& random) {
   const auto upto = [&](int n) { return std::uniform_int_distribution<int>(0, n)(random); };
@@ -154,11 +188,15 @@ inline void for_every_assignment(const Problem& p, const std::function<void(cons
   plan.choice.assign(static_cast<std::size_t>(p.count()), 0);
   const std::function<void(int)> choose = [&](int layer) {
     if (layer == p.count()) {
-      if (p.tied && p.choice(0, plan.choice.front()).tag != p.choice(p.count() - 1, plan.choice.back()).tag) return;
+      const Problem& last = p.on(p.stages() - 1);
+      if (p.tied && p.on(0).choice(0, plan.choice.front()).tag != last.choice(p.count() - 1, plan.choice.back()).tag)
+        return;
       visit(plan);
       return;
     }
-    const auto& type = p.types[static_cast<std::size_t>(p.layers[static_cast<std::size_t>(layer)])];
+    int stage = 0;
+    while (nth(plan.first, stage + 1) <= layer) ++stage;
+    const LayerType& type = p.on(stage).type_of(layer);
     for (std::size_t i = 0; i < type.size(); ++i) {
       plan.choice[static_cast<std::size_t>(layer)] = static_cast<int>(i);
       choose(layer + 1);

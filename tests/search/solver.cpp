@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
+#include <random>
 #include <string>
+#include <utility>
 
 #include "random_problem.hpp"
 
@@ -65,6 +68,39 @@ TEST_CASE("the solver finds what brute force finds on random problems") {
   }
   CHECK(feasible > 1000);
   CHECK(infeasible > 500);
+}
+
+TEST_CASE("the solver finds what brute force finds where stages have unequal devices") {
+  const unsigned first = std::random_device()() % 1'000'000;
+  MESSAGE("first seed ", first);
+  int feasible = 0;
+  for (unsigned seed = first; seed < first + 6000; ++seed) {
+    std::mt19937 random(seed);
+    const testing::Shape longer{.most_stages = 4, .most_layers = 6, .most_choices = 2};
+    Problem p = testing::random_problem(random, seed % 2 == 0 ? testing::Shape{} : longer);
+    if (p.chunks > 1) continue;
+    p = testing::on_unequal_devices(std::move(p), random);
+    const testing::BruteForce truth = testing::brute_force(p);
+    CAPTURE(seed);
+    const auto smallest = Solver(p).smallest();
+    REQUIRE(smallest.has_value() == (truth.peak < std::numeric_limits<std::int64_t>::max()));
+    if (!smallest) continue;  // a tie that no choice can meet
+    REQUIRE(smallest->cost.peak == truth.peak);
+    Solver<> solver(p, {.labels = 4096});
+    const auto fastest = solver.fastest();
+    REQUIRE(fastest.has_value() == (truth.peak <= p.budget));
+    if (!fastest) continue;
+    ++feasible;
+    check_valid(p, fastest->plan);
+    REQUIRE(solver.proven());
+    REQUIRE(solver.bound() <= truth.seconds * (1 + 1e-9));
+    for (const double enough : {1.001, 1.2, 3.0})
+      REQUIRE(solver.bound(enough * truth.seconds) <= truth.seconds * (1 + 1e-9));
+    REQUIRE(fastest->cost.peak <= p.budget);
+    REQUIRE(fastest->cost.seconds == doctest::Approx(truth.seconds).epsilon(1e-9));
+    REQUIRE(!Solver(p, {.labels = 4096}).fastest(truth.seconds));
+  }
+  CHECK(feasible > 1000);
 }
 
 TEST_CASE("a layer that fits few stages does not hide the plans in which others have it") {

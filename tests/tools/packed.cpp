@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "../says.hpp"
 #include "run.hpp"
 
 namespace {
 
+using galvatron::says;
 using nlohmann::json;
 
 /// Paragraphs of 6 to 210 bytes.
@@ -40,13 +42,15 @@ const std::string packs =
 TEST_CASE("documents are packed, and trained as the same documents one by one") {
   const Folder folder;
   write_documents(folder);
-  const Ran ran = folder.run(packs + "--ranks 2 --steps 6 --save-plan p.json --metrics m.jsonl --tensorboard t --json");
+  const Ran ran = folder.run(
+      packs + "--ranks 2 --steps 6 --save-plan p.json --metrics m.jsonl --tensorboard t --report r.html --json");
   CAPTURE(ran.err);
   REQUIRE(ran.code == 0);
   const json report = ran.json();
   CHECK(report.at("last_loss").get<double>() < report.at("first_loss").get<double>());
   CHECK(report.at("predicted_peak_bytes") == report.at("measured_peak_bytes"));
   CHECK(report.at("predicted_iteration_seconds").get<double>() > 0);
+  CHECK(says(folder.read("r.html"), "16 documents, those of step 6"));
   const json plan = json::parse(folder.read("p.json"));
   CHECK(plan.at("packed") == true);
   CHECK(plan.at("global_batch") == 16);
@@ -118,7 +122,42 @@ TEST_CASE("plans for documents of given lengths") {
   REQUIRE(groups.code == 0);
   CHECK(json::parse(folder.read("p.json")).at("layers").at(0).at("groups") == "per_batch");
   CHECK(groups.json().at("iteration_seconds").get<double>() < fixed.json().at("iteration_seconds").get<double>());
-  CHECK(folder.run("explain p.json").code == 0);
+  // What a step looks like: in words, as JSON, and as a page.
+  const Ran plain = folder.run("explain p.json");
+  REQUIRE(plain.code == 0);
+  CHECK(says(plain.out, "--lengths"));
+  const Ran told = folder.run("explain p.json --lengths lengths.txt");
+  CAPTURE(told.err);
+  REQUIRE(told.code == 0);
+  CHECK(says(told.out, "A step with 128 documents, the first 128 of lengths.txt"));
+  CHECK(says(told.out, "micro-batch 0: "));
+  std::istringstream lines(told.out);
+  for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= 80, line);
+  const Ran shown = folder.run("simulate --plan p.json --lengths lengths.txt --report r.html --json");
+  CAPTURE(shown.err);
+  REQUIRE(shown.code == 0);
+  const json step = shown.json().at("step");
+  CHECK(step.at("documents") == 128);
+  CHECK(step.at("seconds").get<double>() < shown.json().at("iteration_seconds").get<double>());
+  CHECK(step.at("idle_fraction").get<double>() >= 0);
+  std::size_t groups_shown = 0;
+  std::int64_t documents_shown = 0;
+  for (const json& one : step.at("microbatches"))
+    for (const json& group : one.at("groups")) {
+      ++groups_shown;
+      documents_shown += group.at("documents").get<std::int64_t>();
+      CHECK(group.at("first_rank").get<int>() + group.at("ranks").get<int>() <= 16);
+    }
+  CHECK(documents_shown == 128);
+  const std::string page = folder.read("r.html");
+  CHECK(says(page, "<h2>A step of documents</h2>"));
+  std::size_t boxes = 0;
+  for (std::size_t at = page.find("<title>micro-batch"); at != std::string::npos;
+       at = page.find("<title>micro-batch", at + 1))
+    ++boxes;
+  CHECK(boxes == groups_shown);
+  folder.write("samples.json", small_plan().dump());
+  check_failure(folder.run("explain samples.json --lengths lengths.txt"), 2, "galvatron plan --lengths");
 
   check_failure(folder.run(base + "--seq 2048"), 2, "--max-tokens");
   check_failure(folder.run("plan --model llama2-7b --cluster 8xa100-80g --global-batch 8 --max-tokens 100"), 2,

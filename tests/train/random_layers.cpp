@@ -108,7 +108,7 @@ class RandomLayer {
 
 forward::Graph random_layer(const LayerSpec& l) { return RandomLayer(l).graph(); }
 
-const std::vector<StrategySpec> strategies = {
+const std::vector<StrategySpec> tried_strategies = {
     {.tensor = 2, .data = 2},
     {.tensor = 4, .sequence = SequenceKind::megatron},
     {.data = 4, .zero = 3},
@@ -163,7 +163,7 @@ TEST_CASE("random layers train under random strategies as on one rank") {
     INFO("layer ", layer_seed, " of ", model.name);
     const toy::Outcome reference = toy::run(toy::single_rank(model), model, 2);
     for (int k = 0; k < 2; ++k) {
-      const StrategySpec spec = strategies[random() % strategies.size()];
+      const StrategySpec spec = tried_strategies[random() % tried_strategies.size()];
       const int stages = spec.context == 1 ? 1 + static_cast<int>(random() % 2) : 1;
       const ScheduleKind schedule = stages == 1         ? ScheduleKind::one_f_one_b
                                     : random() % 2 == 0 ? ScheduleKind::zb_h1

@@ -2,7 +2,9 @@
 // rank threads and of processes.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -20,6 +22,15 @@ namespace toy {
 /// The models that random plans are for.
 inline std::vector<ModelSpec> random_plan_models() {
   return {model(false, 6), model(true, 6), bert(6), vit(6), attention_kinds(6), experts(6)};
+}
+
+/// Ratios of ranks: some 0, up to 10 to 1, or all the same.
+inline std::vector<int> random_ratios(std::mt19937& random, int ranks) {
+  std::vector<int> out(static_cast<std::size_t>(ranks), 1);
+  const int most = one_of(random, std::array{0, 1, 2, 3, 10});
+  for (int& ratio : out) ratio = static_cast<int>(random() % static_cast<unsigned>(most + 1));
+  if (std::ranges::count(out, 0) == ranks) out[random() % out.size()] = 1;
+  return out;
 }
 
 /// A valid plan on up to 16 ranks; none where the numbers drawn do not go together.
@@ -49,6 +60,11 @@ inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& mo
     rank += own;
   }
   if (rank > 16) return std::nullopt;
+  for (PlanStage& stage : plan.stages)
+    for (std::vector<int>* ratios : {&stage.sample_ratios, &stage.state_ratios})
+      if (random() % 2 == 0) *ratios = random_ratios(random, stage.rank_count);
+  // Both copies of a tied table are cut alike.
+  if (stages > 1 && model.head.tied) plan.stages.back().state_ratios = plan.stages.front().state_ratios;
   spread_at_random(random, plan, model);
   if (!why_inconsistent(plan).empty() || !why_unfit(plan, model).empty()) return std::nullopt;
   return plan;
@@ -75,19 +91,23 @@ struct RandomPlanBudget {
   }
 };
 
-/// How many layers of tried plans split the sequence in which way, in words.
+/// How many layers of tried plans split the sequence in which way, and how many have shards by ratio, in words.
 class SequenceTally {
  public:
   void add(const Plan& plan) {
-    for (const StrategySpec& spec : plan.layers) ++layers_[spec.sequence];
+    for (const StrategySpec& spec : plan.layers) {
+      ++layers_[spec.sequence];
+      by_ratio_ += spec.shard_kind == ShardKind::by_ratio ? 1 : 0;
+    }
   }
   [[nodiscard]] std::string text() const {
     std::string out = "layers with";
     for (const auto& [kind, count] : layers_) out += " " + std::string(name_of(kind)) + " " + std::to_string(count);
-    return out;
+    return out + ", shards by ratio " + std::to_string(by_ratio_);
   }
 
  private:
+  int by_ratio_ = 0;
   std::map<SequenceKind, int> layers_;
 };
 

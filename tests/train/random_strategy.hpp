@@ -19,8 +19,10 @@ auto one_of(std::mt19937& random, const List& list) {
   return list[random() % std::size(list)];
 }
 
-/// Any strategy that the trainer carries out and that suits the layer; data degree 0 if there is none.
-inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer, int ranks, std::int64_t microbatch) {
+/// Any strategy that the trainer carries out and that suits the layer; data degree 0 if there is none. Where the stage
+/// has ratios, half of them have shards by ratio; their data degrees need not divide a micro-batch that is cut so.
+inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer, int ranks, std::int64_t microbatch,
+                                    const PlanStage& stage = {}) {
   Space space;
   space.experts = layer.experts;
   std::vector<StrategySpec> fitting = strategies(space, ranks);
@@ -32,10 +34,13 @@ inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer
     shared.expert_tensor = one_of(random, std::array{0, 1, 2, 4});
     shared.expert_nodes = one_of(random, std::array{1, 1, 2, 4});
     if (layer.experts > 0 && is_legal(shared)) spec = shared;
+    if (stage.has_ratios() && !spec.exchanges_tokens() && random() % 2 == 0) spec.shard_kind = ShardKind::by_ratio;
   }
   const std::int64_t tokens = layer.patch_width > 0 || layer.window > 0 ? layer.positions : sequence;
   std::erase_if(fitting, [&](const StrategySpec& spec) {
-    return !is_fit(layer, spec, microbatch, std::min(tokens, layer.positions));
+    const bool cuts_samples = spec.shard_kind == ShardKind::by_ratio && !stage.sample_ratios.empty();
+    const std::int64_t samples = cuts_samples ? spec.data : microbatch;
+    return !is_fit(layer, spec, samples, std::min(tokens, layer.positions));
   });
   return fitting.empty() ? StrategySpec{.data = 0} : one_of(random, fitting);
 }
@@ -46,10 +51,10 @@ inline void spread_at_random(std::mt19937& random, Plan& plan, const ModelSpec& 
   for (const PlanStage& stage : plan.stages)
     for (int i = stage.first_layer; i <= stage.last_layer; ++i) {
       const auto layer = static_cast<std::size_t>(i);
-      plan.layers[layer] = random_strategy(random, model.blocks[layer], stage.rank_count, plan.microbatch());
+      plan.layers[layer] = random_strategy(random, model.blocks[layer], stage.rank_count, plan.microbatch(), stage);
     }
   const auto end = [&](const LayerSpec& layer, const PlanStage& stage) {
-    return random_strategy(random, layer, stage.rank_count, plan.microbatch());
+    return random_strategy(random, layer, stage.rank_count, plan.microbatch(), stage);
   };
   plan.embedding = end(model.embedding, plan.stages.front());
   plan.head = model.head.tied ? plan.embedding : end(model.head, plan.stages.back());

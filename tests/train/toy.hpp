@@ -108,7 +108,9 @@ inline std::string text(const Plan& plan) {
                     std::to_string(plan.microbatches) + " stages";
   for (const PlanStage& stage : plan.stages)
     out += " " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + "@" +
-           std::to_string(stage.rank_count);
+           std::to_string(stage.rank_count) +
+           (stage.sample_ratios.empty() ? "" : " samples " + joined(stage.sample_ratios, "-")) +
+           (stage.state_ratios.empty() ? "" : " states " + joined(stage.state_ratios, "-"));
   const auto add = [&](const StrategySpec& s) { out += " [" + strategy_text(s) + "]"; };
   add(plan.embedding);
   for (const StrategySpec& s : plan.layers) add(s);

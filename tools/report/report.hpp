@@ -21,6 +21,7 @@
 
 #include "../simulations.hpp"
 #include "html.hpp"
+#include "packed_section.hpp"
 #include "page.hpp"
 #include "sections.hpp"
 
@@ -142,7 +143,8 @@ inline std::string report_html(const Simulated& subject, const std::vector<Simul
       measured != nullptr ? "A run of " : "", escaped(subject.plan.model + " on " + subject.plan.cluster),
       " - galvatron</title>\n<style>", report::style, "</style>\n</head>\n<body>\n<main>\n",
       report::overview(subject, measured), report::measurement(subject, measured), report::loads_section(measured),
-      report::dispatch_section(measured), "<h2>Timeline</h2>\n<p>One iteration; numbers are micro-batches",
+      report::dispatch_section(measured), report::step_section(subject),
+      "<h2>Timeline</h2>\n<p>One iteration; numbers are micro-batches",
       subject.plan.virtual_stages > 1 ? " and, behind the point, chunks" : "",
       ". Grey is waiting, the stripe below a box the critical path", measured != nullptr ? " of the prediction." : ".",
       left_out ? " There are too many instructions to show all: the middle of the iteration is left out, hatched." : "",

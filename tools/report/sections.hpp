@@ -123,7 +123,7 @@ inline std::string memory_section(const Simulated& s, const std::string& predict
       "Memory over time</h2>\n<p>Bytes in use on a rank of each stage over one iteration. The dotted line is what a "
       "rank reserves, the dashed one the budget of " +
       format_bytes(s.budget()) + " a device" +
-      (s.budget() < s.cluster.device.memory ? " (it has " + format_bytes(s.cluster.device.memory) + ")" : "") +
+      (s.budget() < s.group().device.memory ? " (it has " + format_bytes(s.group().device.memory) + ")" : "") +
       ".</p>\n" +
       legend({{"states, boundary, library", "kept"},
               {"stash of micro-batches in flight", "stash"},

@@ -193,7 +193,9 @@ inline Bytes snapshot_bytes(const StagePlan& stage, int rank) {
           runtime::StoreView view;
           view.layer = entry.number;
           view.layout = &layout;
-          view.own = Sharding::even(layout.elements, ranks.shards()).range(ranks.shard(local));
+          const bool even = entry.spec.shard_kind == ShardKind::even;
+          view.own = ranks.cut(layout.elements, even ? std::span<const int>{} : stage.state_ratios, local)
+                         .range(ranks.shard(local));
           view.place = ranks.place(local);
           visitor(view);
         });

@@ -25,6 +25,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
@@ -183,9 +184,10 @@ inline constexpr auto device_fields = [](auto& fields, auto& device) {
 };
 
 /// Those before the device and the links.
+/// @param needs_name  false in a group of a mixed cluster
 template <class Fields, class C>
-void cluster_fields(Fields& fields, C& cluster) {
-  fields.field("name", cluster.name);
+void cluster_fields(Fields& fields, C& cluster, bool needs_name = true) {
+  if (fields.has("name", true) || needs_name) fields.field("name", cluster.name);
   fields.field("devices", cluster.devices, 1, most_devices);
   fields.field_or("devices_per_node", cluster.devices_per_node, cluster.devices, 1, most_devices);
   fields.check(
@@ -253,43 +255,77 @@ inline void preset_from_json(JsonObject& fields, const json& name, const std::st
   cluster.messages = std::move(like.messages);
 }
 
-}  // namespace detail
+/// All of a cluster but the format and the version of its file.
+inline void read_cluster(JsonObject& fields, Cluster& cluster, bool needs_name) {
+  cluster_fields(fields, cluster, needs_name);
+  const json* device = fields.any("device");
+  const bool named = device != nullptr && device->is_string();
+  const bool like = device != nullptr && device->is_object() && device->contains("like");
+  if (named) preset_from_json(fields, *device, fields.name("device"), cluster);
+  if (like) preset_from_json(fields, device->at("like"), fields.name("device") + ": \"like\"", cluster);
+  if (!named)
+    fields.object("device", cluster.device, [](JsonObject& object, DeviceSpec& spec) {
+      object.any("like");
+      device_fields(object, spec);
+    });
+  const auto link = [&](const char* key, Link& to, bool needed) {
+    if (fields.has(key, true) || (needed && !named && !like)) fields.object(key, to, link_fields);
+  };
+  link("inside_node", cluster.inside_node, cluster.devices_per_node > 1);
+  link("across_nodes", cluster.across_nodes, cluster.devices > cluster.devices_per_node);
+  table_fields(fields, cluster);
+}
+inline void write_fields(JsonWriter<json>& fields, const Cluster& cluster) {
+  cluster_fields(fields, cluster);
+  fields.object("device", cluster.device, device_fields);
+  fields.object("inside_node", cluster.inside_node, link_fields);
+  fields.object("across_nodes", cluster.across_nodes, link_fields);
+  table_fields(fields, cluster);
+}
 
-/// The cluster that a JSON value describes; `source_name` opens every message. Errors (usage): another format or
-/// version, missing and unknown keys, values out of range, tables whose sizes disagree.
-inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
-  JsonObject fields(value, source_name);
+/// The first two keys of a cluster file.
+inline void read_format(JsonObject& fields) {
   const auto format = fields.required<std::string>("format");
-  fields.check("format", format == cluster_format,
-               "this is a \"" + detail::one_line(format, 40) + "\" file; a cluster file has \"format\": \"" +
-                   cluster_format + "\"");
+  fields.check(
+      "format", format == cluster_format,
+      "this is a \"" + one_line(format, 40) + "\" file; a cluster file has \"format\": \"" + cluster_format + "\"");
   const int version = fields.required<int>("version");
   fields.check("version", version == cluster_format_version,
                "cluster format version " + std::to_string(version) + " is not known; this program reads version " +
                    std::to_string(cluster_format_version) + ", write the file again with galvatron profile");
+}
+inline void write_format(JsonWriter<json>& fields) {
+  fields.field("format", cluster_format);
+  fields.field("version", cluster_format_version);
+}
+
+/// Why a name or a file of several groups is no cluster of equal devices.
+inline std::string why_not_equal_devices(const std::string& cluster) {
+  return cluster +
+         " is a mixed cluster, of groups of devices: here all devices must be of one kind; name one of its "
+         "groups";
+}
+
+}  // namespace detail
+
+/// The cluster that a JSON value describes; `source_name` opens every message. Errors (usage): another format or
+/// version, missing and unknown keys, values out of range, tables whose sizes disagree, a mixed cluster.
+inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
+  JsonObject fields(value, source_name);
+  detail::read_format(fields);
+  if (fields.contains("groups")) fields.fail(detail::why_not_equal_devices(source_name));
   Cluster cluster;
-  detail::cluster_fields(fields, cluster);
-  const nlohmann::json* device = fields.any("device");
-  const bool named = device != nullptr && device->is_string();
-  const bool like = device != nullptr && device->is_object() && device->contains("like");
-  if (named) detail::preset_from_json(fields, *device, fields.name("device"), cluster);
-  if (like) detail::preset_from_json(fields, device->at("like"), fields.name("device") + ": \"like\"", cluster);
-  if (!named)
-    fields.object("device", cluster.device, [](JsonObject& object, DeviceSpec& spec) {
-      object.any("like");
-      detail::device_fields(object, spec);
-    });
-  const auto link = [&](const char* key, Link& to, bool needed) {
-    if (fields.has(key, true) || (needed && !named && !like)) fields.object(key, to, detail::link_fields);
-  };
-  link("inside_node", cluster.inside_node, cluster.devices_per_node > 1);
-  link("across_nodes", cluster.across_nodes, cluster.devices > cluster.devices_per_node);
-  detail::table_fields(fields, cluster);
+  detail::read_cluster(fields, cluster, true);
   return fields.finish().map([&] { return std::move(cluster); });
 }
 
 /// A preset by name, or else the cluster file at that path. Errors (usage): neither exists, or the file is bad.
 inline Result<Cluster> load_cluster(const std::string& name_or_path) {
+  if (is_mixed_name(name_or_path)) {
+    auto mixed = mixed_preset(name_or_path);
+    if (!mixed) return tl::unexpected<Error>(std::move(mixed.error()));
+    return usage_error(detail::why_not_equal_devices(detail::one_line(name_or_path, 120)));
+  }
   auto preset = preset_cluster(name_or_path);
   if (!preset) return tl::unexpected<Error>(std::move(preset.error()));
   if (preset->has_value()) return std::move(**preset);
@@ -309,13 +345,8 @@ inline Result<Cluster> load_cluster(const std::string& name_or_path) {
 inline nlohmann::json cluster_to_json(const Cluster& cluster) {
   nlohmann::json out;
   JsonWriter fields(out);
-  fields.field("format", cluster_format);
-  fields.field("version", cluster_format_version);
-  detail::cluster_fields(fields, cluster);
-  fields.object("device", cluster.device, detail::device_fields);
-  fields.object("inside_node", cluster.inside_node, detail::link_fields);
-  fields.object("across_nodes", cluster.across_nodes, detail::link_fields);
-  detail::table_fields(fields, cluster);
+  detail::write_format(fields);
+  detail::write_fields(fields, cluster);
   return out;
 }
 

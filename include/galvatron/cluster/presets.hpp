@@ -84,18 +84,17 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
         curve.shares.emplace_back(512 << i, tflops[i] * (head_dim == 64 ? narrow : 1.0) / preset.half.tflops);
       device.attention.push_back(std::move(curve));
     }
-  const auto& [all_reduce, gather, send, step_us] = preset.node;
+  const auto& [all_reduce, gather, send, step_us, pcie] = preset.node;
   cluster.inside_node = {{step_us * 1e-6}, gather * 1e9, all_reduce * 1e9, send * 1e9};
   const double network = preset.network.bandwidth * 1e9;
   cluster.across_nodes = {{preset.network.step * 1e-6}, network, network, network};
   cluster.overlap_slowdown = preset.overlap;
 
   const Seconds step = cluster.inside_node.latency;
-  if (preset.name == "titan-24g") {
+  if (pcie > 0) {
     for (const auto& [kind, two, four, eight] : pcie_shares)
       for (const auto& [group, reached] : {std::pair{2, two}, {4, four}, {8, eight}})
-        cluster.messages.push_back(
-            bus_table(kind, group, std::array{BusPoint{8589934592, reached * pcie3_link}}, 1.0, step));
+        cluster.messages.push_back(bus_table(kind, group, std::array{BusPoint{8589934592, reached * pcie}}, 1.0, step));
     return cluster;
   }
   const bool measured = !preset.all_reduce_curve.empty();

@@ -19,6 +19,7 @@
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::comm {
@@ -54,16 +55,19 @@ class Group {
     const Elements all = elements_of(data);
     run({CallKind::all_reduce, all, all, op});
   }
-  /// all (size * n) = the members' shards (n) in rank order; shard may be its own place in `all`.
+  /// Where the members' shards of a whole end, in rank order; empty: they are equal. A shard may be empty.
+  using Ends = std::span<const std::int64_t>;
+  /// all (size * n) = the members' shards (n, or as many as `ends` says) in rank order; shard may be its own place in
+  /// `all`.
   template <class T>
-  void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    run({CallKind::all_gather, elements_of(shard), elements_of(all)});
+  void all_gather(std::type_identity_t<View<const T>> shard, View<T> all, Ends ends = {}) {
+    run(gathering(shard, all, ends));
   }
-  /// shard (n) = the sum, in rank order, of the members' all[rank * n, rank * n + n); shard may be its own place in
-  /// `all` (size * n), whose other elements are unspecified afterwards.
+  /// shard (n, or as many as `ends` says) = the sum, in rank order, of the members' all[rank * n, rank * n + n); shard
+  /// may be its own place in `all` (size * n), whose other elements are unspecified afterwards.
   template <Reducible T>
-  void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    run({CallKind::reduce_scatter, elements_of(all), elements_of(shard)});
+  void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard, Ends ends = {}) {
+    run(scattering(all, shard, ends));
   }
   /// Block i of `to` (size * n) = block rank() of member i's `from` (size * n); the two do not overlap.
   template <class T>
@@ -95,13 +99,14 @@ class Group {
     const Elements all = elements_of(data);
     return start({CallKind::all_reduce, all, all, op});
   }
+  /// @param ends  which stay as they are until finish()
   template <class T>
-  Pending start_all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    return start({CallKind::all_gather, elements_of(shard), elements_of(all)});
+  Pending start_all_gather(std::type_identity_t<View<const T>> shard, View<T> all, Ends ends = {}) {
+    return start(gathering(shard, all, ends));
   }
   template <Reducible T>
-  Pending start_reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    return start({CallKind::reduce_scatter, elements_of(all), elements_of(shard)});
+  Pending start_reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard, Ends ends = {}) {
+    return start(scattering(all, shard, ends));
   }
   void finish(Pending& pending) {
     if (pending.what) do_finish(std::exchange(pending, {}));
@@ -134,14 +139,27 @@ class Group {
   virtual void do_finish(const Pending& pending) { do_run(*pending.what); }
 
  private:
+  template <class T>
+  static Collective gathering(View<const T> shard, View<T> all, Ends ends) {
+    return {CallKind::all_gather, elements_of(shard), elements_of(all), ReduceOp::sum, 0, ends};
+  }
+  template <class T>
+  static Collective scattering(View<T> all, View<T> shard, Ends ends) {
+    return {CallKind::reduce_scatter, elements_of(all), elements_of(shard), ReduceOp::sum, 0, ends};
+  }
   void check(const Collective& called) const {
-    const auto& [kind, from, to, op, root] = called;
+    const auto& [kind, from, to, op, root, ends, cut] = called;
     const auto require = [](bool holds, const auto&... why) {
       if (!holds) throw Failure(ErrorKind::internal, text(why...));
     };
     if (kind == CallKind::all_gather || kind == CallKind::reduce_scatter) {
       const std::int64_t shard = kind == CallKind::all_gather ? from.count : to.count;
-      const std::int64_t all = kind == CallKind::all_gather ? to.count : from.count;
+      const std::int64_t all = called.whole();
+      if (!ends.empty())
+        return require(std::ssize(ends) == size() && ends.front() >= 0 && std::ranges::is_sorted(ends) &&
+                           ends.back() == all && called.shard(rank_).count() == shard,
+                       name_of(kind), " on rank ", world_rank(), ": a shard of ", shard, " elements, and shards of ",
+                       all, " elements that end at ", joined(ends), " for ", size(), " members");
       require(all == shard * size(), name_of(kind), " on rank ", world_rank(), ": the whole has ", all,
               " elements, but ", size(), " members with a shard of ", shard, " make ", shard * size());
     }

@@ -2,6 +2,7 @@
 // one element of a reduction, for rank threads and for kernels.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <type_traits>
 
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
@@ -114,18 +116,49 @@ constexpr const char* name_of(CallKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
+/// A number for where shards end, by which members tell whether theirs end alike; 0 where they are equal.
+inline std::uint64_t cut_of(std::span<const std::int64_t> ends) {
+  if (ends.empty()) return 0;
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const std::int64_t end : ends) hash = (hash ^ static_cast<std::uint64_t>(end)) * 1099511628211U;
+  return hash | 1U;
+}
+
 /// What Group's calls of the same names do; `from` and `to` are the same for all_reduce and broadcast.
 struct Collective {
   CallKind kind = CallKind::barrier;
   Elements from{};
   Elements to{};
   ReduceOp op = ReduceOp::sum;
-  int root = 0;  ///< of a broadcast
+  int root = 0;                          ///< of a broadcast
+  std::span<const std::int64_t> ends{};  ///< of the members' shards; empty: they are equal
+  std::uint64_t cut = cut_of(ends);      ///< tells whether members have the same ends; those of others mean nothing
 
+  /// The elements that all shards of an all_gather or a reduce_scatter are of.
+  [[nodiscard]] std::int64_t whole() const { return kind == CallKind::all_gather ? to.count : from.count; }
+  /// A member's shard of them.
+  [[nodiscard]] Sharding::Range shard(int member) const {
+    if (ends.empty()) {
+      const std::int64_t n = kind == CallKind::all_gather ? from.count : to.count;
+      return {n * member, n * (member + 1)};
+    }
+    const auto i = static_cast<std::size_t>(member);
+    return {i == 0 ? 0 : ends[i - 1], ends[i]};
+  }
+  [[nodiscard]] std::int64_t largest_shard() const {
+    if (ends.empty()) return shard(0).count();
+    std::int64_t most = 0;
+    for (std::size_t i = 0; i < ends.size(); ++i) most = std::max(most, shard(static_cast<int>(i)).count());
+    return most;
+  }
+  /// The most bytes that a member gives.
+  [[nodiscard]] std::int64_t most_given() const {
+    return kind == CallKind::all_gather ? largest_shard() * from.size : from.bytes();
+  }
   /// True if two members may call these together.
   [[nodiscard]] bool agrees_with(const Collective& other) const {
-    return kind == other.kind && from.count == other.from.count && from.size == other.from.size && op == other.op &&
-           root == other.root;
+    return kind == other.kind && whole() == other.whole() && from.size == other.from.size && op == other.op &&
+           root == other.root && cut == other.cut;
   }
   /// "all_reduce of 12 float"
   [[nodiscard]] std::string text() const {
@@ -133,6 +166,7 @@ struct Collective {
     std::string text = std::string(name_of(kind)) + " of " + std::to_string(from.count) + " " + name_of(from.type);
     if (kind == CallKind::broadcast) text += " from member " + std::to_string(root);
     if (op == ReduceOp::max) text += " (max)";
+    if (cut != 0) text += " in unequal shards";
     return text;
   }
 };

@@ -97,11 +97,11 @@ class MessageGroup final : public Group {
       case CallKind::all_reduce:
         return reduce_all(called);
       case CallKind::all_gather:
-        return exchange(
-            called, 0, [&](int) { return from; }, [&](int i) { return to.slice(from.count * i, from.count); });
+        return exchange(called, 0, [&](int) { return from; }, [&](int i) { return part(to, called.shard(i)); });
       case CallKind::reduce_scatter:
-        if (meet(called)) return reduce_payloads(n * rank(), to, ReduceOp::sum);
-        return reduce_slices([&](int member) { return from.slice(n * member, n); }, to, n, ReduceOp::sum);
+        if (meet(called)) return reduce_payloads(called.shard(rank()).begin, to, ReduceOp::sum);
+        return reduce_slices([&](int member) { return part(from, called.shard(member)); }, to, called.largest_shard(),
+                             ReduceOp::sum);
       case CallKind::all_to_all:
         return exchange(
             called, n * rank(), [&](int i) { return from.slice(n * i, n); }, [&](int i) { return to.slice(n * i, n); });
@@ -146,7 +146,7 @@ class MessageGroup final : public Group {
     const bool gives = called.kind != CallKind::broadcast || called.root == rank();
     outgoing_.call = called;
     outgoing_.number = calls_++;
-    const bool small = data.bytes() <= payload_bytes;
+    const bool small = called.most_given() <= payload_bytes;
     const std::int64_t along = small && gives ? data.bytes() : 0;
     if (along > 0) std::memcpy(outgoing_.payload, data.data, static_cast<std::size_t>(along));
     constexpr auto head = static_cast<std::int64_t>(offsetof(Opening, payload));
@@ -180,6 +180,7 @@ class MessageGroup final : public Group {
     });
     deliver();
   }
+  static Elements part(const Elements& all, Sharding::Range range) { return all.slice(range.begin, range.count()); }
   static void copy(const std::byte* from, const Elements& to) {
     if (from != to.data && to.count > 0) std::memcpy(to.data, from, static_cast<std::size_t>(to.bytes()));
   }

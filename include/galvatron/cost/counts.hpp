@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
@@ -31,6 +32,8 @@ struct Batch {
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
   double expert_imbalance = program::default_expert_imbalance;  ///< rows of the rank with most over the mean
   LshOptions lsh{};                                             ///< of layers with compressed dispatch
+  std::span<const int> state_ratios{};  ///< of the ranks of the stage, by which ZeRO shards; empty: equally
+  int local_rank = 0;                   ///< with such ratios: the rank of the stage that is counted
 };
 
 /// What one rank keeps for one layer.

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include <galvatron/cost/counts.hpp>
@@ -68,17 +69,22 @@ constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, 
   return detail::Fold(program, spec, batch).passes(counted);
 }
 
-/// What the parameters of a block add to its passes: states, traffic of parameters and gradients, room for them. The
-/// same whatever is recomputed, as long as backward is split or not.
+/// The stores of a block.
+inline constexpr std::array block_parts{ParameterPart::rest, ParameterPart::experts};
+
+/// What the parameters of a block add to its passes: states, traffic of parameters and gradients, memory for them. The
+/// same whatever is recomputed, as long as backward is split or not; those of the rest whatever experts' degrees are.
+/// @param parts  of them: the counts of all are the sum
 constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& batch,
-                                       const program::LayerProgram& program) {
+                                       const program::LayerProgram& program,
+                                       std::span<const ParameterPart> parts = block_parts) {
   const detail::LayerShape shape{program.graph.layer, spec, batch};
   const bool split = shape.splits_backward();
   LayerCounts out;
   op::WorkList& weights = split ? out.weights : out.backward;
   // Where traffic overlaps the computation of neighbouring layers there are two buffers.
   const int buffers = batch.overlap ? 2 : 1;
-  for (const ParameterPart part : {ParameterPart::rest, ParameterPart::experts}) {
+  for (const ParameterPart part : parts) {
     if (!program.has(part)) continue;
     const detail::StoreCounts store(shape, program.graph, part);
     store.acquire(out.forward);

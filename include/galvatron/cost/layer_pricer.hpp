@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <span>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/cost/counts.hpp>
@@ -27,7 +28,7 @@ struct PricedLayer {
 /// Prices a layer under strategies of which those with equal degrees come one after the other, and among them those
 /// with equal degrees but for experts'. They share most of what is to be counted and priced: of ZeRO the passes of a
 /// block depend on whether micro-batches add weight gradients or write them, its parameters do not depend on
-/// recomputation, and only what experts do depends on their degrees. An embedding and a head do not depend on
+/// recomputation, and only what experts have and do depends on their degrees. An embedding and a head do not depend on
 /// recomputation.
 class LayerPricer {
  public:
@@ -39,7 +40,7 @@ class LayerPricer {
     if (const StrategySpec degrees = spec.degrees(); !(degrees == degrees_)) {
       if (!(degrees.layout_degrees() == degrees_.layout_degrees()) ||
           degrees.exchanges_tokens() != degrees_.exchanges_tokens() || degrees.dispatch != degrees_.dispatch)
-        others_ = {};
+        others_ = {}, rest_ = {};
       degrees_ = degrees;
       passes_ = {};
       parameters_ = {};
@@ -55,15 +56,28 @@ class LayerPricer {
     if (!passes) add_passes(spec, program);
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
     std::optional<PricedLayer>& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
-    if (!parameters) parameters = priced(parameter_counts(spec, batch_, program), spec);
-    PricedLayer out{passes->prices + parameters->prices, passes->bytes};
-    out.bytes.add(parameters->bytes);
-    return out;
+    if (!parameters) parameters = priced_parameters(spec, program, splits);
+    return sum(*passes, *parameters);
   }
 
  private:
   [[nodiscard]] constexpr PricedLayer priced(const LayerCounts& counts, const StrategySpec& spec) const {
     return {layer_prices(counts, spec, cluster_, prices_), counts};
+  }
+  static constexpr PricedLayer sum(const PricedLayer& a, const PricedLayer& b) {
+    PricedLayer out{a.prices + b.prices, a.bytes};
+    out.bytes.add(b.bytes);
+    return out;
+  }
+  constexpr PricedLayer priced_parameters(const StrategySpec& spec, const program::LayerProgram& program, bool splits) {
+    const auto of = [&](std::span<const ParameterPart> parts) {
+      return priced(parameter_counts(spec, batch_, program, parts), spec);
+    };
+    const std::span<const ParameterPart> parts(block_parts);
+    if (layer_.experts == 0) return of(parts);
+    std::optional<PricedLayer>& rest = rest_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
+    if (!rest) rest = of(parts.first(1));
+    return sum(*rest, of(parts.last(1)));
   }
   // Messages that run beside products are priced with all of these, and not by parts.
   constexpr void add_passes(const StrategySpec& spec, const program::LayerProgram& program) {
@@ -101,6 +115,7 @@ class LayerPricer {
   std::array<std::optional<PricedLayer>, std::max<std::size_t>(2 * recompute_kinds.size(), 4)> passes_{};
   std::array<std::optional<std::array<LayerPrices, 2>>, recompute_kinds.size()> others_{};  // of steps but experts'
   std::array<std::optional<PricedLayer>, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
+  std::array<std::optional<PricedLayer>, 8> rest_{};        // the same of all but experts
 };
 
 }  // namespace galvatron::cost

@@ -136,11 +136,12 @@ constexpr LayerSeconds layer_seconds(const LayerPrices& prices, const Cluster& c
   out.weights = min(out.weights, min(out.forward, out.backward * 0.5));
   return out;
 }
-/// The seconds of a layer on one of `ranks` ranks, all of them at work.
+/// The seconds of a layer on one of `ranks` ranks of this cluster, all of them at work.
+/// @param ends  as for time_of
 constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
-                                     const Cluster& cluster, int ranks) {
+                                     const Cluster& cluster, int ranks, const Link* ends = nullptr) {
   const int busy = busy_ranks(cluster, ranks);
-  const auto price = [&](const op::Work& work) { return time_of(work, precision, cluster, busy); };
+  const auto price = [&](const op::Work& work) { return time_of(work, precision, cluster, busy, ends); };
   return layer_seconds(layer_prices(counts, spec, cluster, price), cluster);
 }
 
@@ -159,13 +160,24 @@ class MovePricer {
     const ActivationLayout layout = activation_layout(spec, 0, 1, 1);
     return seconds(1.0 / layout.data / layout.parts, 0);
   }
+  /// The same from a stage of `peers` ranks on another group of devices, or, of its gradient, to the layer before such
+  /// a stage: no rank of either stage moves less than its part of the tensor.
+  /// @param link  between the groups
+  [[nodiscard]] constexpr Seconds receive_over(const Link& link, const StrategySpec& spec, int peers) const {
+    const ActivationLayout layout = activation_layout(spec, 0, 1, 1);
+    const Bytes bytes = moved(std::max(1.0 / layout.data / layout.parts, 1.0 / peers));
+    return link.latency + Seconds{static_cast<double>(bytes.count) / link.send_bandwidth};
+  }
 
  private:
   // The send that a rank waits for, from peers inside an aligned run of `span` ranks; 0: anywhere.
   [[nodiscard]] constexpr Seconds seconds(double share, int span) const {
-    const double moved = share * static_cast<double>(batch_.microbatch) * static_cast<double>(elements_);
-    const std::int64_t bytes = static_cast<std::int64_t>(moved) * element_bytes(batch_.precision);
-    return time_of({.kind = op::Kind::send, .m = bytes, .n = 1, .k = span}, batch_.precision, cluster_, busy_);
+    return time_of({.kind = op::Kind::send, .m = moved(share).count, .n = 1, .k = span}, batch_.precision, cluster_,
+                   busy_);
+  }
+  [[nodiscard]] constexpr Bytes moved(double share) const {
+    const double elements = share * static_cast<double>(batch_.microbatch) * static_cast<double>(elements_);
+    return {static_cast<std::int64_t>(elements) * element_bytes(batch_.precision)};
   }
 
   Batch batch_;

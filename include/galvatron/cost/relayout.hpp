@@ -56,20 +56,20 @@ constexpr bool keep_alike(const ActivationLayout& from, const ActivationLayout& 
 constexpr std::int64_t most_received(const ActivationLayout& from, const ActivationLayout& to) {
   const HeldRegions before(from);
   const HeldRegions after(to);
-  const std::int64_t want = after.tokens();
+  const bool uneven = !from.ratios.empty() || !to.ratios.empty();
   // Samples are cut alike in each of the parts of the batch that both cuts have in common.
   const bool repeats =
-      from.first_rank == to.first_rank && from.ranks() == to.ranks() && from.outer == 1 && to.outer == 1;
+      !uneven && from.first_rank == to.first_rank && from.ranks() == to.ranks() && from.outer == 1 && to.outer == 1;
   const int end = to.first_rank + to.ranks() / (repeats ? std::gcd(from.data, to.data) : 1);
   constexpr int most_asked = 1 << 10;
   const int step = (end - to.first_rank - 1) / most_asked + 1;
   std::int64_t most = 0;
-  for (int rank = to.first_rank; rank < end && most < want; rank += step)
-    most = std::max(most, want - detail::kept_tokens(before, after, rank));
+  for (int rank = to.first_rank; rank < end && (uneven || most < after.tokens({})); rank += step)
+    most = std::max(most, after.tokens(after.place(rank)) - detail::kept_tokens(before, after, rank));
   return most;
 }
 
-/// A move inside a stage, whatever the size of the micro-batch that both layouts divide evenly.
+/// A move inside a stage, whatever the size of the micro-batch that both layouts divide evenly; with ratios of theirs.
 struct Relayout {
   double share = 0;  ///< of the micro-batch's tokens that the busiest rank receives
   int span = 1;      ///< tokens stay inside aligned runs of so many ranks
@@ -80,6 +80,10 @@ struct Relayout {
 /// the same samples before and after; under strided tensor ranks in as large a part of the stage as both hold whole.
 constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
   if (from == to) return {};
+  if (!from.ratios.empty() || !to.ratios.empty()) {
+    const double tokens = static_cast<double>(to.batch) * static_cast<double>(to.sequence);
+    return {static_cast<double>(most_received(from, to)) / tokens, to.ranks()};
+  }
   const auto copies = [](const ActivationLayout& a) { return a.replicas > 1 ? a.outer : 1; };
   const int runs = std::gcd(copies(from), copies(to));
   for (ActivationLayout* layout : {&from, &to}) {
@@ -101,7 +105,7 @@ constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
   const double all = static_cast<double>(from.batch) * static_cast<double>(from.sequence) * blocks;
   const HeldRegions before(from);
   const HeldRegions after(to);
-  const std::int64_t want = after.tokens();
+  const std::int64_t want = after.tokens({});
   if (detail::keep_alike(from, to))
     return {static_cast<double>(want - detail::kept_tokens(before, after, to.first_rank)) / all, span};
   // No rank lacks more than all that it wants, and where layouts differ much a rank in the middle does.

@@ -88,14 +88,18 @@ class StoreCounts {
     const ParameterLayout layout = parameter_layout(graph, part, ranks_);
     n_ = layout.elements;
     whole_ = layout.whole_end - layout.whole_begin;
+    if (shape.spec.shard_kind == ShardKind::even || shape.batch.state_ratios.empty())
+      own_ = n_ / shards_;
+    else
+      own_ =
+          ranks_.cut(n_, shape.batch.state_ratios, shape.batch.local_rank).count(ranks_.shard(shape.batch.local_rank));
     added_ = s_.traits.writes_gradients ? n_ - layout.written_end : n_;
   }
 
   [[nodiscard]] constexpr Bytes states() const {
-    const std::int64_t shard = n_ / shards_;
-    const std::int64_t parameters = zero_ == 3 ? shard : n_;
-    const std::int64_t gradients = zero_ >= 2 ? shard : n_;
-    const std::int64_t optimizer = zero_ >= 1 ? shard : n_;
+    const std::int64_t parameters = zero_ == 3 ? own_ : n_;
+    const std::int64_t gradients = zero_ >= 2 ? own_ : n_;
+    const std::int64_t optimizer = zero_ >= 1 ? own_ : n_;
     const std::int64_t master = s_.batch.precision == Precision::fp32 ? 0 : 4;
     const std::int64_t moments = 2 * element_bytes(s_.batch.moments);
     return {parameters * s_.e + gradients * s_.traits.gradient_bytes + optimizer * (moments + master)};
@@ -117,7 +121,7 @@ class StoreCounts {
     if (n_ == 0 || zero_ < 2) return;
     sum_whole(out);
     push(out, shard_group(op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
-    out.push(compute(op::Kind::add, n_ / shards_));
+    out.push(compute(op::Kind::add, own_));
   }
   constexpr void synchronise(op::WorkList& out) const {
     if (n_ == 0 || zero_ >= 2) return;
@@ -127,18 +131,19 @@ class StoreCounts {
   /// The all-reduce that keeps the two copies of a tied table alike: one rank of the first with one of the last stage.
   constexpr void tie(op::WorkList& out) const {
     if (!s_.layer.tied || s_.batch.stages == 1) return;
-    op::Work work = compute(op::Kind::all_reduce, n_ * 4 / (zero_ >= 1 ? shards_ : 1), 2);
+    op::Work work = compute(op::Kind::all_reduce, 4 * (zero_ >= 1 ? own_ : n_), 2);
+    work.between_ends = true;
     work.stride = s_.batch.last_first_rank > 0 ? s_.batch.last_first_rank : (s_.batch.stages - 1) * s_.spec.ranks();
     out.push(work);
   }
   /// @param in_norm  false for the second copy of a tied table: its gradient is in the norm once already
   constexpr void update(op::WorkList& out, bool in_norm = true) const {
     if (n_ == 0) return;
-    const std::int64_t zeroed = zero_ >= 2 ? n_ / shards_ : added_;
+    const std::int64_t zeroed = zero_ >= 2 ? own_ : added_;
     if (zeroed > 0) out.push(compute(op::Kind::fill, zeroed * 4));
-    if (in_norm) out.push(compute(op::Kind::norm_squared, n_ / shards_));
-    out.push(compute(s_.batch.moments == Precision::fp32 ? op::Kind::adamw : op::Kind::adamw_bf16,
-                     zero_ >= 1 ? n_ / shards_ : n_));
+    if (in_norm) out.push(compute(op::Kind::norm_squared, own_));
+    out.push(
+        compute(s_.batch.moments == Precision::fp32 ? op::Kind::adamw : op::Kind::adamw_bf16, zero_ >= 1 ? own_ : n_));
     if (zero_ == 1 || zero_ == 2) push(out, shard_group(op::Kind::all_gather, n_ * s_.e));
   }
 
@@ -160,6 +165,7 @@ class StoreCounts {
   int shards_ = ranks_.shards();
   int zero_;
   std::int64_t n_ = 0;      // elements
+  std::int64_t own_ = 0;    // of them, in the shard of the rank
   std::int64_t whole_ = 0;  // of them, that no tensor rank cuts
   std::int64_t added_ = 0;  // of them, whose gradients begin as zeros; the others are written
 };

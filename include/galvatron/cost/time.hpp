@@ -102,19 +102,30 @@ constexpr Seconds time_of(const op::Work& work, Precision precision, const Clust
   return {once * work.times};
 }
 
+/// The same where the first and the last stage of a pipeline are on groups of devices that `ends` links: what is
+/// between them is priced by that link. Null: they are on one group.
+constexpr Seconds time_of(const op::Work& work, Precision precision, const Cluster& cluster, int concurrency,
+                          const Link* ends) {
+  if (ends == nullptr || !work.between_ends || work.times <= 0 || work.m <= 0)
+    return time_of(work, precision, cluster, concurrency);
+  const int ranks = static_cast<int>(std::clamp<std::int64_t>(work.n, 1, 2));
+  return {detail::ring_seconds(*ends, work.kind, ranks, detail::real(work.m), detail::bandwidth_of(*ends, work.kind)) *
+          work.times};
+}
+
 /// Prices as time_of does, and remembers prices, since strategies differ in little of their work.
 class WorkPrices {
  public:
-  /// @param concurrency  as for time_of
-  constexpr WorkPrices(Precision precision, const Cluster& cluster, int concurrency = 0)
-      : precision_(precision), cluster_(cluster), concurrency_(concurrency) {}
+  /// @param concurrency, ends  as for time_of
+  constexpr WorkPrices(Precision precision, const Cluster& cluster, int concurrency = 0, const Link* ends = nullptr)
+      : precision_(precision), cluster_(cluster), concurrency_(concurrency), ends_(ends) {}
 
   constexpr Seconds operator()(const op::Work& work) {
     Known& known = known_[place(work)];
     if (!costs_like(known.work, work)) {
       known.work = work;
       known.work.times = 1;
-      known.seconds = time_of(known.work, precision_, cluster_, concurrency_);
+      known.seconds = time_of(known.work, precision_, cluster_, concurrency_, ends_);
     }
     return known.seconds * std::max(work.times, 0);
   }
@@ -129,7 +140,8 @@ class WorkPrices {
   static constexpr bool costs_like(const op::Work& a, const op::Work& b) {
     return a.m == b.m && a.n == b.n && a.k == b.k && a.l == b.l && a.kind == b.kind && a.stride == b.stride &&
            a.writes_one_in == b.writes_one_in && a.causal == b.causal && a.eight_bit == b.eight_bit &&
-           a.grouped == b.grouped && a.unfused == b.unfused && a.dropout == b.dropout;
+           a.between_ends == b.between_ends && a.grouped == b.grouped && a.unfused == b.unfused &&
+           a.dropout == b.dropout;
   }
   // Extents are often powers of two, so that the low bits alone would tell little.
   static constexpr std::size_t place(const op::Work& w) {
@@ -142,6 +154,7 @@ class WorkPrices {
   Precision precision_;
   const Cluster& cluster_;
   int concurrency_;
+  const Link* ends_;
   std::array<Known, places> known_{};
 };
 

@@ -15,6 +15,7 @@
 #include <compare>
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <type_traits>
 
@@ -49,7 +50,6 @@ struct AttentionShape {
   std::int64_t dkv_stride = 0;  ///< the same of k and of v; usually kv_stride
   std::int64_t lse_stride = 0;  ///< elements between the statistics of two heads; usually `queries`
   float score_factor = 1;       ///< of scores, beside head_dim^-1/2
-  bool is_document = false;     ///< one of many lengths, for each of which no kernel is chosen or compiled
   friend constexpr auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
   /// What scores are multiplied by.
@@ -57,6 +57,17 @@ struct AttentionShape {
   [[nodiscard]] constexpr std::int64_t dq_row() const { return dq_stride > 0 ? dq_stride : q_stride; }
   [[nodiscard]] constexpr std::int64_t dkv_row() const { return dkv_stride > 0 ? dkv_stride : kv_stride; }
   [[nodiscard]] constexpr std::int64_t lse_row() const { return lse_stride > 0 ? lse_stride : queries; }
+};
+
+/// Documents in the rows of one sample, by their cumulative lengths from 0 to all rows, (documents + 1) each: queries
+/// queries[i] .. queries[i + 1] attend to keys keys[i] .. keys[i + 1] alone, with a causal mask to those up to their
+/// own place in the document, which then has as many of both. A query without keys has the output 0, the log-sum-exp
+/// -infinity and the gradient 0, as have keys without queries. Without biases.
+struct DocumentRows {
+  std::span<const std::int32_t> queries{}, keys{};  ///< both empty: samples of one length
+
+  [[nodiscard]] constexpr bool empty() const { return queries.empty(); }
+  [[nodiscard]] constexpr std::int64_t count() const { return static_cast<std::int64_t>(queries.size()) - 1; }
 };
 
 /// Attention within square windows of square images (Liu et al. 2021). Token y * side + x of a sample is the one in row
@@ -224,11 +235,11 @@ constexpr int sum_of_loss(int loss) { return loss == 0 ? loss_sum : other_losses
 template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
                           View<const bfloat16> half, View<std::byte> raw, std::int64_t n, AttentionShape shape,
-                          AttentionBias bias, WindowShape windows, AdamW adam, AdamWPart part, Runs runs,
-                          RelativePositions relative, kernels::Router router, RouterLoss router_loss, ChoiceOrder order,
-                          kernels::CrossPolytope hashing, kernels::Jitter jitter, TokenBuckets buckets,
-                          ResidualGain gain, View<std::int32_t> numbers, View<double> sum, View<const double> sums,
-                          float* host, void (*writer)(View<float>), void (*body)()) {
+                          AttentionBias bias, DocumentRows documents, WindowShape windows, AdamW adam, AdamWPart part,
+                          Runs runs, RelativePositions relative, kernels::Router router, RouterLoss router_loss,
+                          ChoiceOrder order, kernels::CrossPolytope hashing, kernels::Jitter jitter,
+                          TokenBuckets buckets, ResidualGain gain, View<std::int32_t> numbers, View<double> sum,
+                          View<const double> sums, float* host, void (*writer)(View<float>), void (*body)()) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// True when gemm_grouped() is an operation of its own, not a gemm() for each expert.
@@ -251,6 +262,9 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // The same with biases.
   d.attention_forward(shape, cf, cf, cf, f, f, bias);
   d.attention_backward(shape, cf, cf, cf, cf, cf, cf, f, f, f, f, bias);
+  // The same of packed documents, in the rows of one sample.
+  d.attention_forward(shape, cf, cf, cf, f, f, AttentionBias{}, documents);
+  d.attention_backward(shape, cf, cf, cf, cf, cf, cf, f, f, f, f, AttentionBias{}, documents);
   // bias (heads, distances) = the rows of the table (buckets, heads), by distance; dtable += the sums of dbias.
   d.relative_bias_forward(relative, /*heads=*/n, /*table=*/cf, /*bias=*/f);
   d.relative_bias_backward(relative, /*heads=*/n, /*dbias=*/cf, /*dtable=*/f);

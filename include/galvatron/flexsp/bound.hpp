@@ -160,22 +160,27 @@ class Bound {
     const auto count = static_cast<std::size_t>(options());
     range.bound = std::max(range.bound, range.low + others * lows[1]);
     // Of each class, kind and option what it takes: seconds of N devices by area, and by the share of a full group.
-    table_.clear();
+    const std::size_t columns = used * count;
+    table_.assign(classes_.size() * 3 * columns, 0);
+    double* area_of = table_.data();
     for (const Class& one : classes_) {
+      double* const share_of = area_of + columns;
+      double* const unfit = share_of + columns;
       bool fits = false;
       for (std::size_t k = 0; k < used; ++k)
         for (std::size_t o = 0; o < count; ++o) {
           const int option = static_cast<int>(o);
-          Entry entry{infinite, 0};
-          if (instance_.fits(option, one.document, highs[k])) {
-            fits = true;
-            entry.area = instance_.area(option, one.document) / n;
-            entry.share = instance_.degree(option) * (lows[k] - b) *
-                          static_cast<double>(instance_.tokens(one.document)) /
-                          static_cast<double>(instance_.capacity(option)) / n;
+          const std::size_t j = k * count + o;
+          if (!instance_.fits(option, one.document, highs[k])) {
+            unfit[j] = infinite;
+            continue;
           }
-          table_.push_back(entry);
+          fits = true;
+          area_of[j] = instance_.area(option, one.document) / n;
+          share_of[j] = instance_.degree(option) * (lows[k] - b) * static_cast<double>(instance_.tokens(one.document)) /
+                        static_cast<double>(instance_.capacity(option)) / n;
         }
+      area_of = unfit + columns;
       if (!fits) {
         range.bound = known;
         return;
@@ -189,27 +194,31 @@ class Bound {
       OfKinds<double> area{};
       OfKinds<double> tokens{};
       std::ranges::fill(theta_slope, 0);
-      const Entry* entry = table_.data();
+      of_area_.resize(columns);
+      of_share_.resize(columns);
+      of_tokens_.resize(columns);
+      values_.resize(columns);
+      for (std::size_t j = 0; j < columns; ++j) {
+        of_area_[j] = now.lambda[j / count] * now.theta[j];
+        of_share_[j] = now.lambda[j / count] * (1 - now.theta[j]);
+        of_tokens_[j] = now.rho[j / count];
+      }
+      const double* areas = table_.data();
       for (const Class& one : classes_) {
-        double least = infinite;
-        std::size_t at = 0;
+        const double* const shares = areas + columns;
+        const double* const unfit = shares + columns;
         const double share_of_tokens = static_cast<double>(instance_.tokens(one.document)) / held;
-        for (std::size_t j = 0; j < used * count; ++j) {
-          if (entry[j].area == infinite) continue;
-          const std::size_t k = j / count;
-          const double value = now.lambda[k] * (now.theta[j] * entry[j].area + (1 - now.theta[j]) * entry[j].share) +
-                               now.rho[k] * share_of_tokens;
-          if (value < least) {
-            least = value;
-            at = j;
-          }
-        }
+        double* const values = values_.data();
+        for (std::size_t j = 0; j < columns; ++j)
+          values[j] = of_area_[j] * areas[j] + of_share_[j] * shares[j] + of_tokens_[j] * share_of_tokens + unfit[j];
+        const auto at = static_cast<std::size_t>(std::min_element(values, values + columns) - values);
+        const double least = values[at];
         const std::size_t k = at / count;
         bound += least * one.count;
         tokens[k] += share_of_tokens * one.count;
-        area[k] += (now.theta[at] * entry[at].area + (1 - now.theta[at]) * entry[at].share) * one.count;
-        theta_slope[at] += now.lambda[k] * (entry[at].area - entry[at].share) * one.count;
-        entry += used * count;
+        area[k] += (now.theta[at] * areas[at] + (1 - now.theta[at]) * shares[at]) * one.count;
+        theta_slope[at] += now.lambda[k] * (areas[at] - shares[at]) * one.count;
+        areas = unfit + columns;
       }
       OfKinds<double> lambda_slope{};
       OfKinds<double> rho_slope{};
@@ -243,10 +252,6 @@ class Bound {
   }
   static constexpr double rho_scale = 0.2;
 
-  struct Entry {
-    double area;
-    double share;
-  };
   const Instance& instance_;
   std::vector<Class> classes_;
   double least_fixed_ = 0;    // of a group
@@ -254,7 +259,10 @@ class Bound {
   double area_ = 0;
   double soonest_ = 0;
   int least_parts_ = 1;
-  mutable std::vector<Entry> table_;  // (classes, kinds, options), of one range
+  // Of one range: (classes, 3, kinds, options) areas, shares, and infinity where a class does not fit.
+  mutable std::vector<double> table_;
+  // Of one step, (kinds, options): the factors of areas, shares and tokens, and what a class takes.
+  mutable std::vector<double> of_area_, of_share_, of_tokens_, values_;
 };
 
 }  // namespace galvatron::flexsp

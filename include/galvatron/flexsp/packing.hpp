@@ -91,11 +91,12 @@ class FirstFit {
   /// @param left  gets the documents that found no place
   void operator()(std::span<const int> documents, Packing& out, std::vector<int>& left) {
     documents_ = documents;
-    waiting_.assign(documents.size(), {});
+    waiting_.assign(documents.size(), none);
+    behind_.clear();
     able_.clear();
     for (std::size_t at = 0; at < documents.size(); ++at) {
       const int i = documents[at];
-      for (const std::size_t b : waiting_[at]) push(b);
+      for (std::size_t b = waiting_[at]; b != none; b = behind_[b]) push(b);
       work_.take(4);
       std::size_t to = 0;
       if (!able_.empty()) {
@@ -104,6 +105,7 @@ class FirstFit {
         free_[static_cast<std::size_t>(part)].take(instance_.degree(option));
         to = out.bins.size();
         out.open(instance_, option, part);
+        behind_.push_back(none);
         push(to);
       } else {
         left.push_back(i);
@@ -114,7 +116,7 @@ class FirstFit {
       const std::size_t next = first_that_fits(bin, at + 1);
       if (next == at + 1) continue;
       pop();
-      if (next < documents.size()) waiting_[next].push_back(to);
+      if (next < documents.size()) behind_[to] = std::exchange(waiting_[next], to);
     }
   }
 
@@ -133,12 +135,16 @@ class FirstFit {
   [[nodiscard]] std::size_t first_that_fits(const Bin& bin, std::size_t from) const {
     const double seconds = targets_[static_cast<std::size_t>(bin.part)] - bin.finish;
     const std::int64_t tokens = instance_.capacity(bin.option) - bin.tokens;
+    const auto fits = [&](std::size_t at) {
+      const int i = documents_[at];
+      return instance_.tokens(i) <= tokens && instance_.cost(bin.option, i) <= seconds;
+    };
     std::size_t low = from;
     std::size_t high = documents_.size();
+    if (low < high && fits(low)) return low;  // as most do
     while (low < high) {
       const std::size_t middle = low + (high - low) / 2;
-      const int i = documents_[middle];
-      if (instance_.tokens(i) <= tokens && instance_.cost(bin.option, i) <= seconds)
+      if (fits(middle))
         high = middle;
       else
         low = middle + 1;
@@ -151,8 +157,8 @@ class FirstFit {
     std::pair<int, int> best{-1, -1};
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t part = 0; part < targets_.size(); ++part)
-      for (int o = 0; o < static_cast<int>(instance_.options()); ++o) {
-        if (!free_[part].holds(instance_.degree(o)) || !instance_.fits(o, i, targets_[part])) continue;
+      for (int o = 0; o < static_cast<int>(instance_.options()) && instance_.degree(o) <= free_[part].total(); ++o) {
+        if (!instance_.fits(o, i, targets_[part]) || !free_[part].holds(instance_.degree(o))) continue;
         work_.take(1);
         // Where too little would be left for others, only if no larger group is free.
         const bool crowds = instance_.cost(o, i) > (targets_[part] - instance_.fixed(o)) * rule_.headroom;
@@ -172,8 +178,10 @@ class FirstFit {
   FitRule rule_;
   Work& work_;
   std::span<const int> documents_;
-  std::vector<std::vector<std::size_t>> waiting_;  // groups, by the first document that they can take
-  std::vector<std::size_t> able_;                  // a heap
+  // Groups by the first document that they can take: for each document one of them, and for each group another one.
+  static constexpr auto none = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> waiting_, behind_;
+  std::vector<std::size_t> able_;  // a heap
 };
 
 /// Puts the documents that are left where they exceed the target least. Returns false when one fits no group.

@@ -79,6 +79,7 @@ class FreeDevices {
       nodes_.push_back(std::min(node_, problem.devices - first));
   }
 
+  [[nodiscard]] int total() const { return total_; }
   [[nodiscard]] bool holds(int degree) const {
     if (degree > total_) return false;
     if (nodes_.empty()) return true;

@@ -67,7 +67,10 @@ class BatchSolver {
         wanted_(parts),
         work_(limits.work_of(instance.documents())),
         random_(limits.seed),
-        powers_(has_powers_only(instance.problem())) {}
+        powers_(has_powers_only(instance.problem())),
+        all_(static_cast<std::size_t>(instance.documents())) {
+    std::iota(all_.begin(), all_.end(), 0);
+  }
 
   void operator()() {
     start_all();
@@ -85,7 +88,7 @@ class BatchSolver {
   }
 
   /// A plan that is known, of whatever options.
-  void offer(const Packing& packing, int parts) {
+  void offer(Packing packing, int parts) {
     const double seconds = packing.total(instance_, parts);
     const bool full = pool_.size() == static_cast<std::size_t>(limits_.kept);
     if (full && seconds >= pool_.back().seconds) return;
@@ -94,7 +97,8 @@ class BatchSolver {
       return;
     if (!powers_ && !can_be_placed(packing, parts)) return;
     if (full) pool_.pop_back();
-    pool_.push_back({seconds, parts, packing});
+    packing.sort();
+    pool_.push_back({seconds, parts, std::move(packing)});
     settle();
   }
   [[nodiscard]] bool found() const { return !pool_.empty(); }
@@ -186,16 +190,13 @@ class BatchSolver {
   }
   // Documents that found no place are forced in, and count as over. Whether all found one.
   bool fit(std::span<const double> targets, const FitRule& rule) {
-    std::vector<int> documents(static_cast<std::size_t>(instance_.documents()));
-    std::iota(documents.begin(), documents.end(), 0);
     std::vector<FreeDevices> free(targets.size(), FreeDevices(instance_.problem(), powers_));
     std::vector<int> left;
     Packing out;
     work_.take(instance_.documents() * 4);
-    FirstFit(instance_, targets, free, rule, work_)(documents, out, left);
+    FirstFit(instance_, targets, free, rule, work_)(all_, out, left);
     if (!left.empty() && !force(instance_, left, targets, out, work_)) return false;
-    out.sort();
-    offer(out, static_cast<int>(targets.size()));
+    offer(std::move(out), static_cast<int>(targets.size()));
     return left.empty();
   }
 
@@ -341,6 +342,7 @@ class BatchSolver {
   Work work_;
   std::mt19937_64 random_;
   bool powers_;
+  std::vector<int> all_;         // documents
   std::vector<Candidate> pool_;  // the fastest first
 };
 

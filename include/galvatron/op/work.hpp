@@ -30,7 +30,8 @@ struct Work {
   std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost::Elapsed: turns of ring attention,
                              ///< and the last one what is beside the exchange of counts of experts
   bool parameters = false;   ///< communication only: of parameters or gradients, among ranks that have the same
-  std::int32_t stride = 1;   ///< communication only: neighbours of the group are so many ranks apart
+  bool between_ends = false;  ///< communication only: of a rank of the first stage with one of the last
+  std::int32_t stride = 1;    ///< communication only: neighbours of the group are so many ranks apart
   /// Weight gradients only: of so many executions one writes its result, and the others add to it; 0: all add.
   std::int32_t writes_one_in = 0;
 

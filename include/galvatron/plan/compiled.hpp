@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
@@ -13,13 +14,17 @@
 
 #define GALVATRON_SEARCH \
   Result<search::SearchResult> search::search<Team>(const ModelSpec&, const Cluster&, const SearchOptions&)
-#define GALVATRON_FIND_PLAN Result<FoundPlan> find_plan<Team>(const ModelSpec&, const Cluster&, const SearchOptions&)
-#define GALVATRON_SWEEP                                                                                                \
-  Result<Sweep> sweep_batches<Team>(const ModelSpec&, const Cluster&, SearchOptions, const std::vector<std::int64_t>&, \
-                                    double)
+#define GALVATRON_FIND_PLAN \
+  Result<FoundPlan> find_plan<Team>(const ModelSpec&, const ClusterView&, const SearchOptions&)
+#define GALVATRON_SEARCH_MIXED \
+  Result<search::SearchResult> search::search_mixed<Team>(const ModelSpec&, const ClusterView&, const SearchOptions&)
+#define GALVATRON_SWEEP                                                                  \
+  Result<Sweep> sweep_batches<Team>(const ModelSpec&, const ClusterView&, SearchOptions, \
+                                    const std::vector<std::int64_t>&, double)
 
 namespace galvatron {
 extern template GALVATRON_SEARCH;
+extern template GALVATRON_SEARCH_MIXED;
 extern template GALVATRON_FIND_PLAN;
 extern template GALVATRON_SWEEP;
 }  // namespace galvatron

@@ -4,13 +4,19 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>
@@ -60,7 +66,8 @@ struct PlanChunkCost {
 /// One stage; seconds of a micro-batch include re-layouts and what comes from neighbouring stages.
 struct PlanStageCost {
   PlanStage stage;
-  cost::StageMemory memory;
+  cost::StageMemory memory;  ///< of the rank that has the least left of its device's
+  int group = 0;             ///< of that rank
   cost::StageSeconds seconds;
   Seconds communication;  ///< part of forward + backward: collectives and moves
   int slots = 1;          ///< micro-batches in flight, of the first chunk
@@ -125,6 +132,83 @@ inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std:
 
 namespace detail {
 
+/// The devices of a group, as a stage sees them whose ranks are on several.
+inline Cluster spread_group(const ClusterView& cluster, const PlanStage& stage, int group) {
+  std::map<int, int> ranks;
+  for (int i = 0; i < stage.rank_count; ++i) ++ranks[stage.group_of(i)];
+  return beside_others(cluster, ranks, group);
+}
+
+/// The devices of a plan's stages.
+class PlanDevices {
+ public:
+  PlanDevices(const Plan& plan, const ClusterView& cluster) : plan_(plan), cluster_(cluster) {
+    for (std::size_t i = 0; i < plan.stages.size(); ++i)
+      for (const int group : plan.stages[i].rank_groups) {
+        const auto key = std::pair(static_cast<int>(i), group);
+        if (!spread_.contains(key)) spread_.emplace(key, spread_group(cluster, plan.stages[i], group));
+      }
+  }
+
+  [[nodiscard]] const PlanStage& stage(int number) const { return plan_.stages[static_cast<std::size_t>(number)]; }
+  [[nodiscard]] int group(int stage_number) const { return stage(stage_number).group; }
+  /// Those of a rank of a stage.
+  [[nodiscard]] const Cluster& of(int stage_number, int rank) const {
+    const PlanStage& on = stage(stage_number);
+    const int group = on.group_of(rank - on.first_rank);
+    return on.rank_groups.empty() ? cluster_.group(group) : spread_.at({stage_number, group});
+  }
+  /// Ranks at work on the group of a rank.
+  [[nodiscard]] int ranks_beside(int stage_number, int rank) const {
+    const PlanStage& on = stage(stage_number);
+    return plan_.ranks_on(on.group_of(rank - on.first_rank));
+  }
+  /// Between stages on two groups; null where they are on one.
+  [[nodiscard]] const Link* link(int a, int b) const {
+    return group(a) == group(b) ? nullptr : &cluster_.link(group(a), group(b));
+  }
+  /// Between the first and the last stage.
+  [[nodiscard]] const Link* ends() const { return link(0, static_cast<int>(plan_.stages.size()) - 1); }
+  /// What a stage takes to receive the tensor at a border with a stage beside it.
+  [[nodiscard]] Seconds receive(const cost::MovePricer& border, const StrategySpec& spec, int stage, int peer) const {
+    const Link* between = link(stage, peer);
+    return between == nullptr
+               ? border.receive(spec)
+               : border.receive_over(*between, spec, plan_.stages[static_cast<std::size_t>(peer)].rank_count);
+  }
+
+ private:
+  const Plan& plan_;
+  ClusterView cluster_;
+  std::map<std::pair<int, int>, Cluster> spread_;  // by stage and group, of stages on several groups
+};
+
+/// Why a plan's stages cannot be on the groups of a cluster; empty when they can.
+inline std::string why_no_devices(const Plan& plan, const ClusterView& cluster) {
+  for (const int group : plan.groups()) {
+    if (group >= cluster.count())
+      return "the plan has a stage on group " + std::to_string(group) + " of devices, and " + cluster.name() + " has " +
+             (cluster.count() == 1 ? "one group" : std::to_string(cluster.count()) + " groups, from 0") +
+             ": name the --cluster that it was made for or make a new plan";
+    const int ranks = plan.ranks_on(group);
+    if (ranks > cluster.group(group).devices)
+      return "the plan needs " + std::to_string(ranks) + " devices and " +
+             (cluster.is_mixed() ? cluster.group_name(group) + " of " : "") + cluster.name() + " has " +
+             std::to_string(cluster.group(group).devices) + ": give a larger --cluster or make a new plan";
+  }
+  return {};
+}
+
+/// Seconds of an iteration of stages on these devices. Where they are on several groups each keeps its devices and
+/// cores to itself.
+inline Seconds iteration_seconds(const Plan& plan, const ClusterView& cluster,
+                                 std::span<const cost::StageSeconds> seconds) {
+  if (plan.mixes_groups())
+    return cost::pipeline_seconds(plan.schedule, seconds, plan.microbatches, plan.virtual_stages);
+  return cost::iteration_seconds(cluster.group(plan.stages.front().group), plan.schedule, seconds, plan.microbatches,
+                                 plan.stage_ranks(), plan.virtual_stages);
+}
+
 /// What a layer saves without recomputing.
 inline Seconds recompute_seconds(const LayerSpec& layer, const PlanLayerCost& priced, const cost::Batch& batch,
                                  const Cluster& cluster, int ranks) {
@@ -138,90 +222,159 @@ inline Seconds recompute_seconds(const LayerSpec& layer, const PlanLayerCost& pr
   return min(max(more, Seconds{}), computation - priced.seconds.weights);
 }
 
+/// A chunk of layers on one rank.
+struct RankChunkCost {
+  std::vector<PlanLayerCost> layers;
+  PlanChunkCost chunk;
+  cost::StageSeconds seconds;
+  Seconds communication;
+  cost::StageMemory memory;
+  Bytes left;     ///< of the memory of its device
+  int group = 0;  ///< of its device
+  /// Of an iteration, if it were alone.
+  [[nodiscard]] Seconds alone(int microbatches) const {
+    return (seconds.forward + seconds.backward) * microbatches + seconds.synchronise + seconds.update;
+  }
+};
+
+/// The ranks of a stage of which no two do the same in all layers of a chunk: they have other devices, numbers of
+/// samples, or shards of states.
+inline std::vector<int> unlike_ranks(const PlanStage& stage, const train::ChunkPlan& chunk) {
+  if (!stage.has_ratios() && stage.rank_groups.empty()) return {stage.first_rank};
+  std::vector<Sharding> samples;
+  for (const ActivationLayout& layout : chunk.layouts) samples.push_back(layout.samples());
+  std::set<std::vector<std::int64_t>> seen;
+  std::vector<int> out;
+  for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank) {
+    std::vector<std::int64_t> counts;
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      counts.push_back(samples[i].count(chunk.layouts[i].place(rank).data));
+    counts.push_back(stage.group_of(rank - stage.first_rank));
+    if (!stage.state_ratios.empty()) counts.push_back(rank);
+    if (seen.insert(counts).second) out.push_back(rank);
+  }
+  return out;
+}
+
+/// @param stage  of the chunk, by number  @param rank  of the stage
+inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, int stage, const train::ChunkPlan& own,
+                                int rank) {
+  const Cluster& on = devices.of(stage, rank);
+  const int ranks = devices.ranks_beside(stage, rank);
+  const std::span<const int> state_ratios = devices.stage(stage).state_ratios;
+  const cost::Batch whole = batch_of(plan);
+  const auto price = [&](const cost::Batch& batch, std::int64_t elements) {
+    return cost::MovePricer(batch, elements, on, ranks);
+  };
+  RankChunkCost out;
+  std::vector<cost::LayerCounts> counts;
+  for (std::size_t k = 0; k < own.layers.size(); ++k) {
+    const LayerSpec& layer = own.layers[k].layer;
+    const StrategySpec& spec = own.layers[k].spec;
+    const cost::Batch batch = train::batch_of_rank(whole, state_ratios, own.layouts[k], rank);
+    // Equal neighbours are common; counting and pricing are not free.
+    const bool again = k > 0 && own.layers[k - 1].spec == spec && layer.kind == LayerKind::block &&
+                       own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
+    PlanLayerCost cost;
+    cost.spec = spec;
+    counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
+    const cost::LayerCounts& c = counts.back();
+    cost.seconds =
+        again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, on, ranks, devices.ends());
+    cost.recompute = again ? out.layers.back().recompute : recompute_seconds(layer, cost, batch, on, ranks);
+    cost.states = c.states;
+    cost.stash = c.stash;
+    cost.workspace = max(max(c.forward_workspace, c.activation + c.backward_workspace), c.weights_workspace);
+    if (k > 0) {
+      const cost::MovePricer border = price(whole, layer.input_elements(whole.sequence));
+      cost.relayout_forward = border.relayout(cost::relayout_of(own.layouts[k - 1], own.layouts[k]));
+      cost.relayout_backward = border.relayout(cost::relayout_of(own.layouts[k], own.layouts[k - 1]));
+    }
+    out.layers.push_back(cost);
+  }
+  out.memory = train::memory_of(own, counts, on.device.library_workspace);
+  out.left = on.device.memory - out.memory.total();
+  out.group = devices.stage(stage).group_of(rank - devices.stage(stage).first_rank);
+  out.chunk.memory = cost::pass_memory(counts, own.layouts);
+  for (const PlanLayerCost& layer : out.layers) {
+    out.seconds.forward += layer.forward();
+    out.seconds.backward += layer.backward();
+    out.seconds.synchronise += layer.seconds.synchronise;
+    out.seconds.update += layer.seconds.update;
+    out.seconds.weights += layer.seconds.weights;
+    out.communication += layer.communication();
+  }
+  const int count = static_cast<int>(plan.stages.size());
+  const auto receive = [&](std::size_t k, std::int64_t elements, int peer) {
+    const cost::Batch batch = train::batch_of_rank(whole, state_ratios, own.layouts[k], rank);
+    return devices.receive(price(batch, elements), out.layers[k].spec, stage, peer);
+  };
+  if (own.has_previous) {
+    out.chunk.receive_activation =
+        receive(0, own.layers.front().layer.input_elements(whole.sequence), (stage + count - 1) % count);
+    out.seconds.forward += out.chunk.receive_activation;
+    out.communication += out.chunk.receive_activation;
+  }
+  if (own.has_next) {
+    out.chunk.receive_gradient =
+        receive(out.layers.size() - 1, own.layers.back().layer.output_elements(whole.sequence), (stage + 1) % count);
+    out.seconds.backward += out.chunk.receive_gradient;
+    out.communication += out.chunk.receive_gradient;
+  }
+  return out;
+}
+
 }  // namespace detail
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more
-/// devices. Errors (infeasible): the devices lack the plan's precision.
-inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
+/// devices or other groups of them. Errors (infeasible): the devices lack the plan's precision.
+inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
   if (const std::string why = why_inconsistent(plan); !why.empty()) return usage_error("not a plan: " + why);
   if (const std::string why = why_unfit(plan, model); !why.empty())
     return usage_error("the plan does not suit the model " + model.name + ": " + why);
-  if (plan.ranks() > cluster.devices)
-    return usage_error("the plan needs " + std::to_string(plan.ranks()) + " devices and " + cluster.name + " has " +
-                       std::to_string(cluster.devices) + ": give a larger --cluster or make a new plan");
-  if (std::string lack = cluster.lack_of(plan.precision); !lack.empty())
-    return tl::unexpected<Error>(Error{ErrorKind::infeasible, std::move(lack)});
+  if (const std::string why = detail::why_no_devices(plan, cluster); !why.empty()) return usage_error(why);
+  for (const int group : plan.groups())
+    if (std::string lack = cluster.group(group).lack_of(plan.precision); !lack.empty())
+      return tl::unexpected<Error>(Error{ErrorKind::infeasible, std::move(lack)});
+  const detail::PlanDevices devices(plan, cluster);
   PlanCost out;
   const int count = static_cast<int>(plan.stages.size());
-  const int ranks = plan.ranks();
-  const cost::Batch batch = batch_of(plan);
-  const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, cluster, ranks); };
   const int chunks = plan.virtual_stages;
   out.stages.resize(plan.stages.size());
   for (int i = 0; i < count * chunks; ++i) {
     const train::ChunkPlan own = train::chunk_plan(plan, model, i);
-    PlanStageCost& total = out.stages[static_cast<std::size_t>(i % count)];
-    total.stage = plan.stages[static_cast<std::size_t>(i % count)];
+    const int stage = i % count;
+    PlanStageCost& total = out.stages[static_cast<std::size_t>(stage)];
+    total.stage = devices.stage(stage);
     if (i < count) total.slots = own.slots;
-    std::vector<cost::LayerCounts> counts;
-    const std::size_t first = out.layers.size();
-    for (std::size_t k = 0; k < own.layers.size(); ++k) {
-      const LayerSpec& layer = own.layers[k].layer;
-      const StrategySpec& spec = own.layers[k].spec;
-      // Equal neighbours are common; counting and pricing are not free.
-      const bool again = k > 0 && own.layers[k - 1].spec == spec && layer.kind == LayerKind::block &&
-                         own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
-      PlanLayerCost cost;
-      cost.spec = spec;
-      counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
-      const cost::LayerCounts& c = counts.back();
-      cost.seconds = again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, cluster, ranks);
-      cost.recompute =
-          again ? out.layers.back().recompute : detail::recompute_seconds(layer, cost, batch, cluster, ranks);
-      cost.states = c.states;
-      cost.stash = c.stash;
-      cost.workspace = max(max(c.forward_workspace, c.activation + c.backward_workspace), c.weights_workspace);
-      if (k > 0) {
-        const cost::MovePricer border = price(layer.input_elements(batch.sequence));
-        cost.relayout_forward = border.relayout(cost::relayout_of(own.layouts[k - 1], own.layouts[k]));
-        cost.relayout_backward = border.relayout(cost::relayout_of(own.layouts[k], own.layouts[k - 1]));
-      }
-      out.layers.push_back(cost);
+    std::optional<detail::RankChunkCost> slowest;
+    std::optional<detail::RankChunkCost> fullest;
+    for (const int rank : detail::unlike_ranks(total.stage, own)) {
+      const detail::RankChunkCost here = detail::chunk_cost(plan, devices, stage, own, rank);
+      if (!fullest || here.left < fullest->left) fullest = here;
+      if (!slowest || slowest->alone(plan.microbatches) < here.alone(plan.microbatches)) slowest = here;
     }
-    total.memory.add_chunk(train::memory_of(own, counts, cluster.device.library_workspace));
-    PlanChunkCost chunk{
-        static_cast<int>(first), static_cast<int>(out.layers.size()), {}, {}, cost::pass_memory(counts, own.layouts)};
-    for (std::size_t k = first; k < out.layers.size(); ++k) {
-      const PlanLayerCost& layer = out.layers[k];
-      total.seconds.forward += layer.forward();
-      total.seconds.backward += layer.backward();
-      total.seconds.synchronise += layer.seconds.synchronise;
-      total.seconds.update += layer.seconds.update;
-      total.seconds.weights += layer.seconds.weights;
-      total.communication += layer.communication();
-    }
-    if (own.has_previous) {
-      const LayerSpec& layer = own.layers.front().layer;
-      chunk.receive_activation = price(layer.input_elements(batch.sequence)).receive(out.layers[first].spec);
-      total.seconds.forward += chunk.receive_activation;
-      total.communication += chunk.receive_activation;
-    }
-    if (own.has_next) {
-      const LayerSpec& layer = own.layers.back().layer;
-      chunk.receive_gradient = price(layer.output_elements(batch.sequence)).receive(out.layers.back().spec);
-      total.seconds.backward += chunk.receive_gradient;
-      total.communication += chunk.receive_gradient;
-    }
-    total.chunks.push_back(chunk);
+    total.memory.add_chunk(fullest->memory);
+    total.group = fullest->group;
+    slowest->chunk.first = static_cast<int>(out.layers.size());
+    out.layers.insert(out.layers.end(), slowest->layers.begin(), slowest->layers.end());
+    slowest->chunk.end = static_cast<int>(out.layers.size());
+    total.seconds.forward += slowest->seconds.forward;
+    total.seconds.backward += slowest->seconds.backward;
+    total.seconds.synchronise += slowest->seconds.synchronise;
+    total.seconds.update += slowest->seconds.update;
+    total.seconds.weights += slowest->seconds.weights;
+    total.communication += slowest->communication;
+    total.chunks.push_back(slowest->chunk);
   }
 
   std::vector<cost::StageSeconds> seconds;
   for (const PlanStageCost& stage : out.stages) seconds.push_back(stage.seconds);
-  out.iteration =
-      cost::iteration_seconds(cluster, plan.schedule, seconds, plan.microbatches, plan.stage_ranks(), chunks);
+  out.iteration = detail::iteration_seconds(plan, cluster, seconds);
   out.samples_per_second = static_cast<double>(plan.global_batch) / out.iteration.value;
   out.tokens_per_second = static_cast<double>(plan.sequences() * plan.sequence_length) / out.iteration.value;
-  const double peak = cluster.peak_flops(plan.precision) * ranks;
+  double peak = 0;
+  for (const int group : plan.groups()) peak += cluster.group(group).peak_flops(plan.precision) * plan.ranks_on(group);
   if (peak > 0)
     out.mfu = model_flops(model, plan.sequences(), plan.sequence_length).count / (out.iteration.value * peak);
 
@@ -236,10 +389,26 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   return out;
 }
 
-/// What a device may take of its memory: the planner's budget if the plan says it, at most all that the device has.
-inline Bytes budget_of(const Plan& plan, const Cluster& cluster) {
-  const Bytes all = cluster.device.memory;
+/// The groups of a stage's devices in words: "group 0 (8xv100-32g) and group 1 (8xp100-16g)".
+inline std::string devices_text(const PlanStage& stage, const ClusterView& cluster) {
+  std::set<int> groups;
+  for (int i = 0; i < (stage.rank_groups.empty() ? 1 : stage.rank_count); ++i) groups.insert(stage.group_of(i));
+  return joined(groups, ", ", [&](int group) { return cluster.group_name(group); }, " and ");
+}
+
+/// What the devices of a group may take of their memory: the planner's budget if the plan says it, at most all that
+/// they have.
+inline Bytes budget_of(const Plan& plan, const ClusterView& cluster, int group) {
+  const Bytes all = cluster.group(group).device.memory;
   return plan.predicted.budget.count > 0 ? min(plan.predicted.budget, all) : all;
+}
+/// The stage that has the least left of its budget, or lacks most.
+inline std::size_t fullest_stage(const Plan& plan, const PlanCost& cost, const ClusterView& cluster) {
+  const auto left = [&](const PlanStageCost& stage) {
+    return budget_of(plan, cluster, stage.group).count - stage.peak().count;
+  };
+  const auto least = std::ranges::min_element(cost.stages, {}, left);
+  return static_cast<std::size_t>(least - cost.stages.begin());
 }
 
 /// Why a plan with this peak does not fit, as a part of a sentence; empty when it fits.
@@ -247,6 +416,14 @@ inline std::string why_too_large(Bytes peak, Bytes budget) {
   if (peak <= budget) return {};
   return "the plan takes " + std::to_string(peak.count) + " bytes (" + format_bytes(peak) +
          ") on its fullest device, and the budget is " + format_bytes(budget) + " on each";
+}
+
+/// The same of a plan that is priced.
+inline std::string why_too_large(const Plan& plan, const PlanCost& cost, const ClusterView& cluster) {
+  const PlanStageCost& stage = cost.stages[fullest_stage(plan, cost, cluster)];
+  std::string why = why_too_large(stage.peak(), budget_of(plan, cluster, stage.group));
+  if (!why.empty() && cluster.is_mixed()) why += " of " + cluster.group_name(stage.group);
+  return why;
 }
 
 /// Why an MFU above 1 is shown, as a clause to stand beside it; empty for one that can be. The peak is the cluster's

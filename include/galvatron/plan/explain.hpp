@@ -4,13 +4,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/core/text.hpp>
 #include <galvatron/core/wrapped.hpp>
 #include <galvatron/cost/layer.hpp>
@@ -21,6 +26,7 @@
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/plan/stage_plan.hpp>
+#include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
@@ -48,6 +54,7 @@ inline std::string short_strategy(const StrategySpec& spec) {
   if (spec.expert_tensor > 0) add("etp" + std::to_string(spec.expert_tensor));
   if (spec.expert_nodes > 1) add("n" + std::to_string(spec.expert_nodes));
   if (spec.dispatch != DispatchKind::plain) add(name_of(spec.dispatch));
+  if (spec.shard_kind != ShardKind::even) add(name_of(spec.shard_kind));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "one rank" : out;
 }
@@ -80,7 +87,7 @@ inline std::string lost_by(const PredictedAlternative& other, const PlanCost& be
   return joined(parts, ", ", &std::pair<double, std::string>::second);
 }
 
-inline std::string table(const Plan& plan, const PlanCost& cost) {
+inline std::string table(const Plan& plan, const PlanCost& cost, const ClusterView& cluster) {
   std::string out = row({"layers", "strategy", "forward", "backward", "comm", "states", "stash"});
   out += std::string(explain_columns, '-') + "\n";
   std::size_t at = 0;  // in cost.layers
@@ -104,7 +111,8 @@ inline std::string table(const Plan& plan, const PlanCost& cost) {
     const int first = stage.stage.first_rank;
     const int end = first + stage.stage.rank_count - 1;
     out += wrapped("stage " + std::to_string(i) + ", rank" + (end > first ? "s " : " ") + std::to_string(first) +
-                       (end > first ? "-" + std::to_string(end) : "") + ": forward " +
+                       (end > first ? "-" + std::to_string(end) : "") +
+                       (cluster.is_mixed() ? " on " + devices_text(stage.stage, cluster) : "") + ": forward " +
                        format_seconds(stage.seconds.forward) + ", backward " + format_seconds(stage.seconds.backward) +
                        " a micro-batch, update " + format_seconds(stage.seconds.synchronise + stage.seconds.update) +
                        "; peak " + format_bytes(stage.peak()) + " = states " + format_bytes(stage.memory.states) +
@@ -118,6 +126,59 @@ inline std::string table(const Plan& plan, const PlanCost& cost) {
   out += wrapped("Times and stash of a layer are those of one micro-batch of " + std::to_string(plan.microbatch()) +
                      " samples on one rank; comm is the part of forward and backward spent in communication.",
                  0);
+  return out;
+}
+
+/// How many samples of a micro-batch, and how much of ZeRO's states, the ranks of stages with ratios have.
+inline std::string uneven_shards(const Plan& plan, const ClusterView& cluster) {
+  std::string out;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const PlanStage& stage = plan.stages[i];
+    if (!stage.has_ratios()) continue;
+    const StrategySpec& spec = plan.layers[static_cast<std::size_t>(stage.first_layer)];
+    const ActivationLayout layout =
+        activation_layout(spec, stage.first_rank, plan.microbatch(), plan.sequence_length, stage.sample_ratios);
+    const Sharding samples = layout.samples();
+    double states = 0;
+    for (const int ratio : stage.state_ratios) states += ratio;
+    std::map<int, std::pair<std::set<std::int64_t>, double>> groups;  // samples of data ranks, and shares of states
+    for (int rank = 0; rank < stage.rank_count; ++rank) {
+      auto& [own, share] = groups[stage.group_of(rank)];
+      own.insert(samples.count(layout.place(stage.first_rank + rank).data));
+      share += stage.state_ratios.empty() ? 1.0 / stage.rank_count
+                                          : stage.state_ratios[static_cast<std::size_t>(rank)] / states;
+    }
+    out +=
+        wrapped("stage " + std::to_string(i) + ": of " + std::to_string(plan.microbatch()) +
+                    " samples of a micro-batch, a data rank has " +
+                    joined(groups, "; ",
+                           [&](const auto& group) {
+                             const auto& [own, share] = group.second;
+                             const std::string least = std::to_string(*own.begin());
+                             return (own.size() > 1 ? least + " to " + std::to_string(*own.rbegin()) : least) +
+                                    (cluster.is_mixed() ? " on " + cluster.group_name(group.first) : "") +
+                                    (stage.state_ratios.empty() ? "" : ", with " + percent(share) + " of the states");
+                           }),
+                2);
+  }
+  return out;
+}
+
+/// The groups of a mixed cluster that the plan leaves idle, and why, as far as the plan says.
+inline std::string idle_groups(const Plan& plan, const ClusterView& cluster) {
+  std::string out;
+  for (int group = 0; group < cluster.count(); ++group) {
+    if (plan.ranks_on(group) > 0) continue;
+    const auto& all = plan.predicted.alternatives;
+    const auto with = std::ranges::find(all, search::best_with(cluster, group), &PredictedAlternative::name);
+    const std::string why = with == all.end() ? "."
+                            : !with->exists   ? ": no strategy spreads the model over it."
+                            : !with->fits     ? ": it has too little memory for any stage of this model."
+                                              : ": with it no plan is faster.";
+    std::string name = cluster.group_name(group);
+    name.front() = 'G';
+    out += wrapped(name + " is left idle" + why, 0);
+  }
   return out;
 }
 
@@ -168,7 +229,7 @@ inline std::string experts_text(const ExpertRun& run) {
 }
 
 /// What experts cost: where they lie, the messages of their tokens, and what the stated imbalance adds.
-inline std::string experts(const Plan& plan, const ModelSpec& model, const PlanCost& cost, const Cluster& cluster) {
+inline std::string experts(const Plan& plan, const ModelSpec& model, const PlanCost& cost, const ClusterView& cluster) {
   const std::vector<ExpertRun> runs = expert_runs(plan, model);
   if (runs.empty()) return {};
   std::string out = "\nExperts\n";
@@ -184,8 +245,9 @@ inline std::string experts(const Plan& plan, const ModelSpec& model, const PlanC
       const bool again = i > stage.first_layer && plan.layers[at] == plan.layers[at - 1] &&
                          model.blocks[at].costs_like(model.blocks[at - 1]);
       if (!again)
-        once = cost::time_of(cost::expert_messages(model.blocks[at], plan.layers[at], batch), plan.precision, cluster,
-                             cost::busy_ranks(cluster, plan.ranks()));
+        once = cost::time_of(cost::expert_messages(model.blocks[at], plan.layers[at], batch), plan.precision,
+                             cluster.group(stage.group),
+                             cost::busy_ranks(cluster.group(stage.group), plan.ranks_on(stage.group)));
       messages += once;
     }
     most = max(most, messages * static_cast<double>(plan.microbatches));
@@ -215,6 +277,7 @@ inline std::string reasons(const Plan& plan, const PlanCost& cost) {
   std::vector<const PredictedAlternative*> larger;
   std::vector<std::string> impossible;
   for (const PredictedAlternative& a : p.alternatives) {
+    if (a.strategy.empty() && a.exists) continue;  // a group that nothing fits: see idle_groups
     if (!a.exists) {
       impossible.push_back(a.name);
     } else if (!a.fits) {
@@ -224,7 +287,7 @@ inline std::string reasons(const Plan& plan, const PlanCost& cost) {
     }
   }
   // A plain scheme may also be the best of its pipeline degree: once is enough.
-  const auto is_scheme = [](const PredictedAlternative& a) { return !a.name.starts_with("best with"); };
+  const auto is_scheme = [](const PredictedAlternative& a) { return !a.name.starts_with("best with pipeline"); };
   const std::vector<const PredictedAlternative*> all = slower;
   std::erase_if(slower, [&](const PredictedAlternative* a) {
     const auto same = [&](const PredictedAlternative* b) {
@@ -262,7 +325,7 @@ inline std::string reasons(const Plan& plan, const PlanCost& cost) {
 
 /// A plan in words and a table of at most 80 columns: what it does, where time and memory go, and why it won. The
 /// figures are computed anew; the alternatives are those that the file keeps. Errors (usage): those of cost_of.
-inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
+inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
   auto priced = cost_of(plan, model, cluster);
   if (!priced) return tl::unexpected<Error>(std::move(priced.error()));
   const PlanCost& cost = *priced;
@@ -276,19 +339,34 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
           (stages > 1 ? ", schedule " + std::string(name_of(plan.schedule)) : "") + ".",
       0);
   const auto share = [&](Seconds part) { return detail::percent(part / cost.iteration); };
+  if (plan.packed)
+    out += detail::wrapped(
+        "Documents of any length are packed into these sequences" +
+            (plan.predicted.iteration.value > 0
+                 ? "; for those that it was searched for a step takes " + format_seconds(plan.predicted.iteration) +
+                       ", " + format_count(plan.predicted.tokens_per_second) + " tokens/s"
+                 : std::string()) +
+            ". What follows is for sequences of one document each, which take longest: `galvatron explain --lengths` "
+            "shows a step with other documents.",
+        0);
   out += detail::wrapped(
-      "An iteration takes " + format_seconds(cost.iteration) + ": " + format_count(cost.samples_per_second) +
-          " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s" +
+      (plan.packed ? "With those a step takes " : "An iteration takes ") + format_seconds(cost.iteration) + ": " +
+          format_count(cost.samples_per_second) + " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s" +
           (cost.mfu > 0 ? ", " + detail::percent(cost.mfu) + " of the peak arithmetic" : "") +
           (cost.mfu > 1 ? " (" + why_impossible_mfu(cost.mfu) + ")" : "") + ". On the slowest stage: compute " +
           share(cost.compute) + ", communication " + share(cost.communication) + ", gradients and optimizer " +
           share(cost.update) + ", waiting for other stages " + share(cost.idle) + ".",
       0);
-  const Bytes budget = budget_of(plan, cluster);
-  out += detail::wrapped("The fullest rank needs " + format_bytes(cost.peak()) + " of " + format_bytes(budget) + "." +
-                             (cost.peak() <= budget ? "" : " It does not fit."),
+  const PlanStageCost& fullest = cost.stages[fullest_stage(plan, cost, cluster)];
+  const Bytes budget = budget_of(plan, cluster, fullest.group);
+  out += detail::wrapped("The fullest rank needs " + format_bytes(fullest.peak()) + " of " + format_bytes(budget) +
+                             (cluster.is_mixed() ? " on " + cluster.group_name(fullest.group) : "") + "." +
+                             (fullest.peak() <= budget ? "" : " It does not fit."),
                          0);
-  out += "\n" + detail::table(plan, cost) + detail::experts(plan, model, cost, cluster) + detail::reasons(plan, cost);
+  out += detail::uneven_shards(plan, cluster);
+  out += detail::idle_groups(plan, cluster);
+  out += "\n" + detail::table(plan, cost, cluster) + detail::experts(plan, model, cost, cluster) +
+         detail::reasons(plan, cost);
   return out;
 }
 

@@ -11,11 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
+#include <galvatron/plan/find_spread.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/search/mixed.hpp>
 #include <galvatron/search/search.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -34,11 +38,11 @@ struct FoundPlan {
 };
 
 /// A search's candidate as a plan; the model and the cluster are named by their own names.
-inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, const Cluster& cluster,
+inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, const ClusterView& cluster,
                     const SearchOptions& options) {
   Plan plan;
   plan.model = model.name;
-  plan.cluster = cluster.name;
+  plan.cluster = cluster.name();
   plan.global_batch = options.global_batch;
   plan.sequence_length = options.sequence;
   plan.precision = options.precision;
@@ -46,16 +50,18 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
   plan.moments = options.moments;
   plan.expert_imbalance = options.expert_imbalance;
   plan.lsh = options.lsh;
-  plan.overlap = cost::can_overlap(cluster);
   plan.microbatches = candidate.microbatches;
   plan.schedule = candidate.schedule;
   plan.virtual_stages = candidate.virtual_stages;
-  const int ranks = cluster.devices / candidate.stages;
   for (std::size_t i = 0; i < candidate.first_block.size(); ++i) {
     const bool last = i + 1 == candidate.first_block.size();
     const int end = last ? static_cast<int>(candidate.blocks.size()) : candidate.first_block[i + 1];
-    plan.stages.push_back({candidate.first_block[i], end - 1, static_cast<int>(i) * ranks, ranks});
+    const search::StageDevices on =
+        candidate.on.empty() ? search::StageDevices{0, cluster.devices() / candidate.stages} : candidate.on[i];
+    plan.stages.push_back({candidate.first_block[i], end - 1, plan.ranks(), on.ranks, on.group});
   }
+  plan.overlap = plan.mixes_groups() ? std::ranges::all_of(cluster.groups(), cost::can_overlap)
+                                     : cost::can_overlap(cluster.group(plan.stages.front().group));
   plan.layers = candidate.blocks;
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (model.blocks[i].experts == 0) plan.layers[i] = plan.layers[i].without_experts();
@@ -66,19 +72,25 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
 
 /// The rate of compressed dispatch (buckets over choices) at which a micro-batch takes as long as with plain dispatch,
 /// by the plan's prices, over all layers that compress: above it compression does not pay. 0: it never does, 1: always.
-inline double break_even_rate(Plan plan, const ModelSpec& model, const Cluster& cluster) {
+inline double break_even_rate(Plan plan, const ModelSpec& model, const ClusterView& cluster) {
   const auto seconds = [&] {
     const cost::Batch batch = batch_of(plan);
     Seconds sum;
     const LayerSpec* previous = nullptr;
     cost::LayerSeconds priced;
+    std::size_t stage = 0;
     for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+      if (static_cast<int>(i) > plan.stages[stage].last_layer) {
+        ++stage;
+        previous = nullptr;  // devices may differ
+      }
+      const int group = plan.stages[stage].group;
       const LayerSpec& layer = model.blocks[i];
       if (layer.experts == 0 || !plan.layers[i].exchanges_tokens()) continue;
       const bool again = previous != nullptr && previous->costs_like(layer) && plan.layers[i] == plan.layers[i - 1];
       if (!again)
         priced = cost::layer_seconds(cost::layer_counts(layer, plan.layers[i], batch), plan.layers[i], plan.precision,
-                                     cluster, plan.ranks());
+                                     cluster.group(group), plan.ranks_on(group));
       previous = &layer;
       sum += priced.forward + priced.backward;
     }
@@ -114,13 +126,13 @@ inline std::string plan_words(const Plan& plan) {
 
 namespace detail {
 
-inline PredictedAlternative predicted(const search::Alternative& from, const ModelSpec& model, const Cluster& cluster,
-                                      const SearchOptions& options) {
+inline PredictedAlternative predicted(const search::Alternative& from, const ModelSpec& model,
+                                      const ClusterView& cluster, const SearchOptions& options) {
   PredictedAlternative out;
   out.name = from.name;
   out.exists = from.exists;
   out.fits = from.fits;
-  if (!from.exists) return out;
+  if (!from.exists || from.candidate.blocks.empty()) return out;
   const Plan plan = plan_of(from.candidate, model, cluster, options);
   out.strategy = plan_words(plan);
   const auto cost = cost_of(plan, model, cluster);
@@ -136,11 +148,12 @@ inline PredictedAlternative predicted(const search::Alternative& from, const Mod
 
 }  // namespace detail
 
-/// The fastest plan for a model on a cluster. An infeasible search is a value with a reason. Errors (usage): bad
-/// options.
+/// The fastest plan for a model on a cluster. An infeasible search is a value with a reason. On a mixed cluster plans
+/// of stages on one group each are searched with a bound, and then spread plans (find_spread_plan), which have none:
+/// where one is faster, nothing is proven. Errors (usage): bad options.
 /// @tparam Executor  as of search::search
 template <class Executor = Team>
-Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
+Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& cluster, const SearchOptions& wanted) {
   auto options = search::completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   if (std::string lack = cluster.lack_of(options->precision); !lack.empty()) {
@@ -148,15 +161,27 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
     none.reason = std::move(lack);
     return none;
   }
-  auto found = search::search<Executor>(model, cluster, *options);
+  auto found = cluster.is_mixed() ? search::search_mixed<Executor>(model, cluster, *options)
+                                  : search::search<Executor>(model, cluster.group(0), *options);
   if (!found) return tl::unexpected<Error>(std::move(found.error()));
   FoundPlan out;
   out.feasible = found->feasible;
   out.reason = std::move(found->reason);
   if (found->smallest) out.smallest_memory = found->smallest->peak;
   out.statistics = found->statistics;
-  if (!out.feasible) return out;
-  out.plan = plan_of(found->best, model, cluster, *options);
+  std::optional<SpreadPlan> spread;
+  if (options->space.spread && search::detail::may_mix(*options)) {
+    const double begin = steady_seconds();
+    spread = find_spread_plan(model, cluster, *options, out.feasible ? found->best.iteration : Seconds{1e30});
+    out.statistics.seconds += Seconds{steady_seconds() - begin};
+  }
+  if (!out.feasible && !spread) return out;
+  const bool had_plan = std::exchange(out.feasible, true);
+  if (!had_plan) {
+    out.reason.clear();
+    out.smallest_memory.reset();
+  }
+  out.plan = spread ? std::move(spread->plan) : plan_of(found->best, model, cluster, *options);
   if (options->lsh_falls_back && std::ranges::any_of(out.plan.layers, &StrategySpec::compresses_tokens))
     out.plan.lsh.most_rate = break_even_rate(out.plan, model, cluster);
   auto cost = cost_of(out.plan, model, cluster);
@@ -167,6 +192,8 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
   out.statistics.bound = min(out.statistics.bound, out.cost.iteration);  // they differ by rounding when it is proven
   // What was left out, or not looked at yet, has its arithmetic to do, at the devices' peak.
   const Seconds arithmetic = out.cost.iteration * std::min(1.0, out.cost.mfu);
+  if (spread) out.statistics.proven = false;
+  if (spread) out.statistics.bound = arithmetic;
   if (out.statistics.narrowed) out.statistics.bound = min(out.statistics.bound, arithmetic);
   if (out.statistics.interrupted) out.statistics.bound = max(out.statistics.bound, arithmetic);
   Prediction& p = out.plan.predicted;
@@ -177,6 +204,9 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
   p.budget = options->memory;
   for (const PlanStageCost& stage : out.cost.stages)
     p.stages.push_back({stage.peak(), stage.seconds.forward, stage.seconds.backward});
+  if (spread && had_plan)
+    p.alternatives.push_back(
+        detail::predicted({"best with each stage on one group", found->best}, model, cluster, *options));
   for (const search::Alternative& alternative : found->alternatives)
     p.alternatives.push_back(detail::predicted(alternative, model, cluster, *options));
   return out;
@@ -211,7 +241,7 @@ struct Sweep {
 /// options.
 /// @tparam Executor  as of search::search
 template <class Executor = Team>
-Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, SearchOptions options,
+Result<Sweep> sweep_batches(const ModelSpec& model, const ClusterView& cluster, SearchOptions options,
                             const std::vector<std::int64_t>& batches, double least_gain = 0) try {
   if (batches.empty()) return usage_error("no global batch is to be tried: name one");
   Sweep out;

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
@@ -46,7 +47,10 @@ struct FrozenPlan {
   bool overlap = true;
   double expert_imbalance = program::default_expert_imbalance;
   LshOptions lsh{};
-  std::array<PlanStage, Stages> stages{};
+  std::array<PlanStage, Stages> stages{};                    ///< without lists
+  std::array<std::span<const int>, Stages> sample_ratios{};  ///< of the stages
+  std::array<std::span<const int>, Stages> state_ratios{};
+  std::array<std::span<const int>, Stages> rank_groups{};
   std::array<FrozenRun, Runs> runs{};
   StrategySpec embedding;
   StrategySpec head;
@@ -90,6 +94,11 @@ struct FrozenPlan {
     out.expert_imbalance = expert_imbalance;
     out.lsh = lsh;
     out.stages.assign(stages.begin(), stages.end());
+    for (std::size_t i = 0; i < Stages; ++i) {
+      out.stages[i].sample_ratios.assign(sample_ratios[i].begin(), sample_ratios[i].end());
+      out.stages[i].state_ratios.assign(state_ratios[i].begin(), state_ratios[i].end());
+      out.stages[i].rank_groups.assign(rank_groups[i].begin(), rank_groups[i].end());
+    }
     for (const FrozenRun& run : runs)
       out.layers.insert(out.layers.end(), static_cast<std::size_t>(run.layers), run.strategy);
     out.embedding = embedding;

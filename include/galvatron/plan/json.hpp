@@ -10,7 +10,11 @@
 // In version 1 "recompute": "none" recomputes what norms and activations give; with "keep_outputs": true, which is left
 // out where it is false, everything is kept. In version 2 these are "cheap" and "none" as elsewhere, without that key.
 // "trainer", beside virtual_stages, names whose code the plan is for where it is not this library's (cost/trainer.hpp).
+// "shards": "by_ratio" of a layer cuts samples over ranks as the "sample_ratios" of its stage say, and what ZeRO shards
+// as its "state_ratios" say, lists with a number for each rank; all are left out where shards are equal. "rank_groups"
+// of a stage, such a list too, has the groups of a mixed cluster that its ranks are on, where these are several.
 // "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
+// A stage on another group of devices of a mixed cluster than the first one says "group", its number.
 // Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
 // `explain`; plans written by hand leave it out or empty. "model" and "cluster" are presets' names or paths; a relative
 // path begins at the folder of the plan file, or, in files of before, at the current folder (core/file.hpp).
@@ -25,9 +29,11 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
@@ -89,6 +95,14 @@ inline void ranks_field(JsonWriter<ordered_json>& fields, const char* key, int f
   fields.field(key, std::pair(first, count));
 }
 
+/// Ratios or groups of the ranks of a stage; left out where there are none.
+inline void ratios_field(JsonObject& fields, const char* key, std::vector<int>& ratios) {
+  if (fields.has(key, false)) ratios = fields.numbers<int>(key, 0, most_ratio);
+}
+inline void ratios_field(JsonWriter<ordered_json>& fields, const char* key, const std::vector<int>& ratios) {
+  if (!ratios.empty()) fields.field(key, ratios);
+}
+
 /// @param version  of the file
 template <class Fields>
 void strategy_fields(Fields& fields, StrategySpec& spec, int version) {
@@ -118,6 +132,8 @@ void strategy_fields(Fields& fields, StrategySpec& spec, int version) {
     name_field(fields, "dispatch", spec.dispatch, dispatch_kinds);
   if (fields.has("groups", spec.groups != SequenceGroupKind::fixed))
     name_field(fields, "groups", spec.groups, sequence_group_kinds);
+  if (fields.has("shards", spec.shard_kind != ShardKind::even))
+    name_field(fields, "shards", spec.shard_kind, shard_kinds);
 }
 
 inline constexpr auto prediction_fields = [](auto& fields, Prediction& prediction) {
@@ -181,6 +197,10 @@ void plan_fields(Fields& fields, Plan& plan) {
     item.field("first_layer", stage.first_layer, 0, std::numeric_limits<int>::max() - 1);
     item.field("last_layer", stage.last_layer, 0, std::numeric_limits<int>::max() - 1);
     ranks_field(item, "ranks", stage.first_rank, stage.rank_count);
+    if (item.has("group", stage.group != 0)) item.field("group", stage.group, 0, most_groups - 1);
+    ratios_field(item, "sample_ratios", stage.sample_ratios);
+    ratios_field(item, "state_ratios", stage.state_ratios);
+    ratios_field(item, "rank_groups", stage.rank_groups);
   });
   const auto strategy = [&plan](auto& item, StrategySpec& spec) { strategy_fields(item, spec, plan.version); };
   fields.list("layers", plan.layers, strategy);
@@ -242,6 +262,7 @@ namespace detail {
 template <class Convert>
 Plan with_paths(Plan plan, const Convert& convert) {
   if (!find_model(plan.model)) plan.model = convert(plan.model);
+  if (is_mixed_name(plan.cluster)) return plan;
   if (const auto preset = galvatron::preset_cluster(plan.cluster); preset && !preset->has_value())
     plan.cluster = convert(plan.cluster);
   return plan;

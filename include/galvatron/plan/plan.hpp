@@ -1,9 +1,12 @@
 // Plan: how a model is trained on a cluster, as a value.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/core/dtype.hpp>
@@ -28,7 +31,21 @@ struct PlanStage {
   int last_layer = 0;   ///< inclusive
   int first_rank = 0;
   int rank_count = 1;
+  int group = 0;  ///< of devices of a mixed cluster that its ranks are on; stages of one group follow each other there
+  /// Of its ranks: how many samples they have of a micro-batch, in proportion; empty: equally many. For layers whose
+  /// shards are by ratio. A data rank has as many as its ranks together.
+  std::vector<int> sample_ratios{};
+  /// Of its ranks: how much they have, in proportion, of what ZeRO shards over them; empty: equal shards. For the same
+  /// layers.
+  std::vector<int> state_ratios{};
+  /// Of its ranks, the groups of devices that they are on, where these are several; empty: all are on `group`.
+  std::vector<int> rank_groups{};
   friend bool operator==(const PlanStage&, const PlanStage&) = default;
+  [[nodiscard]] constexpr bool has_ratios() const { return !sample_ratios.empty() || !state_ratios.empty(); }
+  /// The group of its rank `local`.
+  [[nodiscard]] constexpr int group_of(int local) const {
+    return rank_groups.empty() ? group : rank_groups[static_cast<std::size_t>(local)];
+  }
 };
 
 /// Figures of a stage that the planner expects; of each of its ranks.
@@ -103,6 +120,26 @@ struct Plan {
     for (const PlanStage& stage : stages) out.push_back(stage.rank_count);
     return out;
   }
+  /// Samples or states are cut over the ranks of a stage by ratios.
+  [[nodiscard]] bool has_ratios() const {
+    return std::ranges::any_of(stages, [](const PlanStage& stage) { return stage.has_ratios(); });
+  }
+  /// Ranks on a group of devices.
+  [[nodiscard]] int ranks_on(int group) const {
+    int sum = 0;
+    for (const PlanStage& stage : stages)
+      sum += stage.rank_groups.empty() ? (stage.group == group ? stage.rank_count : 0)
+                                       : static_cast<int>(std::ranges::count(stage.rank_groups, group));
+    return sum;
+  }
+  /// The groups of devices that its ranks are on.
+  [[nodiscard]] std::set<int> groups() const {
+    std::set<int> out;
+    for (const PlanStage& stage : stages)
+      for (int i = 0; i < (stage.rank_groups.empty() ? 1 : stage.rank_count); ++i) out.insert(stage.group_of(i));
+    return out;
+  }
+  [[nodiscard]] bool mixes_groups() const { return groups().size() > 1; }
   /// Samples of one micro-batch over all data ranks.
   [[nodiscard]] std::int64_t microbatch() const { return packed ? embedding.data : global_batch / microbatches; }
   /// Sequences of a step: samples, or of packed documents as many as time is predicted for.
@@ -154,6 +191,33 @@ inline std::vector<PlanStage> even_stages(int layers, int stages, int virtual_st
   return out;
 }
 
+/// The most that a rank's ratio may be.
+inline constexpr int most_ratio = 1 << 20;
+
+/// What is wrong with the ratios and groups of a stage's ranks, as the end of a sentence; empty when nothing is.
+inline std::string why_no_ratios(const PlanStage& stage) {
+  for (const auto& [of, ratios] : {std::pair("samples", &stage.sample_ratios), {"states", &stage.state_ratios}}) {
+    if (ratios->empty()) continue;
+    if (std::ssize(*ratios) != stage.rank_count)
+      return " has " + std::to_string(ratios->size()) + " ratios of " + of + " for " +
+             std::to_string(stage.rank_count) + " ranks";
+    for (const int ratio : *ratios)
+      if (ratio < 0 || ratio > most_ratio)
+        return " has the ratio " + std::to_string(ratio) + " of " + of + "; ratios are 0 to " +
+               std::to_string(most_ratio);
+    if (std::ranges::count(*ratios, 0) == std::ssize(*ratios))
+      return std::string(" has no ratio of ") + of + " above 0";
+  }
+  const auto wrong = [](int group) { return group < 0; };
+  if (!stage.rank_groups.empty() && std::ssize(stage.rank_groups) != stage.rank_count)
+    return " has " + std::to_string(stage.rank_groups.size()) + " groups of ranks for " +
+           std::to_string(stage.rank_count) + " ranks";
+  if (std::ranges::any_of(stage.rank_groups, wrong) ||
+      (!stage.rank_groups.empty() && stage.rank_groups.front() != stage.group))
+    return " has groups of ranks that do not begin with its group, " + std::to_string(stage.group) + ", or are below 0";
+  return {};
+}
+
 /// Why a plan is none, whatever the model; an empty message when it is one: stages cover layers and ranks without gap
 /// or overlap, degrees multiply to the ranks of the stage, strategies are legal, and micro-batches divide evenly.
 inline std::string why_inconsistent(const Plan& plan) {
@@ -184,10 +248,12 @@ inline std::string why_inconsistent(const Plan& plan) {
       return name + " ends with layer " + text(stage.last_layer) + ", but the plan has layers 0 to " +
              text(static_cast<std::int64_t>(plan.layers.size()) - 1);
     if (stage.rank_count < 1) return name + " has no ranks";
+    if (stage.group < 0) return name + " is on group " + text(stage.group) + ": groups are numbered from 0";
     if (stage.first_rank != rank)
       return name + " begins with rank " + text(stage.first_rank) +
              (stage.first_rank > rank ? ", a gap" : ", an overlap") + ": rank " + text(rank) + " is next";
     layer = stage.last_layer + 1;
+    if (auto why = why_no_ratios(stage); !why.empty()) return name + why;
     if (stage.rank_count > most_ranks - rank)
       return name + " has more than " + text(most_ranks) + " ranks before its end";
     rank += stage.rank_count;
@@ -227,7 +293,22 @@ inline std::string why_inconsistent(const Plan& plan) {
     if (spec.ranks() != stage.rank_count)
       return name + ": tensor " + text(spec.tensor) + " x context " + text(spec.context) + " x data " +
              text(spec.data) + " = " + text(spec.ranks()) + ", but its stage has " + text(stage.rank_count) + " ranks";
-    if (plan.microbatch() % spec.data != 0)
+    if (spec.shard_kind == ShardKind::by_ratio && !stage.has_ratios())
+      return name + " (" + strategy_text(spec) + "): its stage has no ratios";
+    if (spec.shard_kind == ShardKind::by_ratio && plan.packed)
+      return name + " (" + strategy_text(spec) + "): documents are packed into equal sequences; leave the ratios out";
+    if (spec.shard_kind == ShardKind::by_ratio && spec.exchanges_tokens())
+      return name + " (" + strategy_text(spec) + "): ranks that exchange the tokens of experts have equally many";
+    // The ranks that share samples are alike.
+    for (int i = 0; i < stage.rank_count && !stage.rank_groups.empty(); ++i) {
+      const RankLayout ranks = spec.rank_layout();
+      const int first = ranks.offset(RankMode::dp, ranks.coordinate(RankMode::dp, i));
+      if (stage.group_of(i) != stage.group_of(first))
+        return name + " (" + strategy_text(spec) + "): its ranks " + text(first) + " and " + text(i) +
+               " share samples and are on two groups of devices";
+    }
+    const bool cuts_samples = spec.shard_kind == ShardKind::by_ratio && !stage.sample_ratios.empty();
+    if (!cuts_samples && plan.microbatch() % spec.data != 0)
       return name + ": its data degree " + text(spec.data) + " does not divide a micro-batch of " +
              text(plan.microbatch()) + " samples";
     return {};
@@ -281,13 +362,19 @@ inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
   const auto why = [&](const std::string& name, LayerSpec layer, const StrategySpec& spec) -> std::string {
     if (plan.packed)
       layer.positions = std::max(layer.positions, plan.sequence_length);  // those of a document begin anew
-    const auto unfit = why_unfit(layer, spec, plan.microbatch(), plan.sequence_length);
+    // By ratio any number of samples may be cut.
+    const std::int64_t samples = spec.shard_kind == ShardKind::by_ratio ? spec.data : plan.microbatch();
+    const auto unfit = why_unfit(layer, spec, samples, plan.sequence_length);
     return unfit.empty() ? std::string{} : name + " (" + strategy_text(spec) + "): " + std::string(unfit);
   };
   if (auto out = why("embedding", model.embedding, plan.embedding); !out.empty()) return out;
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (auto out = why("layer " + std::to_string(i), model.blocks[i], plan.layers[i]); !out.empty()) return out;
   if (auto out = why("head", model.head, plan.head); !out.empty()) return out;
+  if (model.head.tied && plan.head.shard_kind == ShardKind::by_ratio && plan.head.zero > 0 &&
+      plan.stages.front().state_ratios != plan.stages.back().state_ratios)
+    return "the head of " + model.name + " uses the embedding's table, so the first and the last stage have the same " +
+           "ratios of states";
   if (model.head.tied && plan.head != plan.embedding)
     return "the head of " + model.name + " uses the embedding's table, so both have one strategy, not \"" +
            strategy_text(plan.head) + "\" and \"" + strategy_text(plan.embedding) + "\"";

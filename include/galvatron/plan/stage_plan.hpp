@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,24 +60,26 @@ struct ChunkPlan {
 };
 
 struct StagePlan {
-  int index = 0;                     ///< of the stage
-  int stages = 1;                    ///< of the pipeline
-  int first_rank = 0;                ///< of its ranks
-  double token_weight = 0;           ///< of a prediction in a loss
-  std::int64_t global_batch = 0;     ///< samples of a step
-  std::vector<double> loss_weights;  ///< of each loss in the model's
+  int index = 0;                        ///< of the stage
+  int stages = 1;                       ///< of the pipeline
+  int first_rank = 0;                   ///< of its ranks
+  int rank = 0;                         ///< of the world: the one that the plan is for
+  std::span<const int> state_ratios{};  ///< of the stage's ranks, see PlanStage
+  double token_weight = 0;              ///< of a prediction in a loss
+  std::int64_t global_batch = 0;        ///< samples of a step
+  std::vector<double> loss_weights;     ///< of each loss in the model's
   cost::Batch batch;
   std::vector<ChunkPlan> chunks;  ///< in the order of the layers
 };
 
-/// Virtual stage `index` of a plan, see virtual_stage_layers.
+/// Virtual stage `index` of a plan, see virtual_stage_layers. The plan, whose ratios the layouts have, outlives it.
 inline ChunkPlan chunk_plan(const Plan& plan, const ModelSpec& model, int index) {
   const int stages = static_cast<int>(plan.stages.size());
   const int stage = index % stages;
   // A layer's layout, on virtual stage `virtual_stage`.
   const auto layout = [&](const StrategySpec& spec, int virtual_stage) {
     const PlanStage& own = plan.stages[static_cast<std::size_t>(virtual_stage % stages)];
-    return activation_layout(spec, own.first_rank, plan.microbatch(), plan.sequence_length);
+    return activation_layout(spec, own.first_rank, plan.microbatch(), plan.sequence_length, own.sample_ratios);
   };
   const auto spec_of = [&](int block) { return plan.layers[static_cast<std::size_t>(block)]; };
   const LayerRange range = virtual_stage_layers(plan, index);
@@ -102,7 +105,8 @@ inline ChunkPlan chunk_plan(const Plan& plan, const ModelSpec& model, int index)
   return out;
 }
 
-/// The part of a plan that concerns the stage of `rank`. Throws Failure (usage) when no stage has the rank.
+/// The part of a plan, which outlives it, that concerns the stage of `rank`. Throws Failure (usage) when no stage has
+/// the rank.
 inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) {
   StagePlan out;
   out.stages = static_cast<int>(plan.stages.size());
@@ -113,6 +117,8 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
                                         ": run it on the number of ranks that it was made for");
   out.index = static_cast<int>(stage - plan.stages.begin());
   out.first_rank = stage->first_rank;
+  out.rank = rank;
+  out.state_ratios = stage->state_ratios;
   out.token_weight =
       1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(predictions(model, plan.sequence_length)));
   out.global_batch = plan.global_batch;
@@ -134,14 +140,26 @@ inline cost::StageMemory memory_of(const ChunkPlan& chunk, const std::vector<cos
                             library);
 }
 
-/// The memory of each rank of the stage, byte for byte.
+/// What one rank counts: a batch of which every data rank has as many samples as it has of this one, and its shard.
+/// @param state_ratios  of the ranks of the stage
+inline cost::Batch batch_of_rank(cost::Batch batch, std::span<const int> state_ratios, const ActivationLayout& layout,
+                                 int rank) {
+  batch.microbatch = layout.samples().count(layout.place(rank).data) * layout.data;
+  batch.state_ratios = state_ratios;
+  batch.local_rank = rank - layout.first_rank;
+  return batch;
+}
+
+/// The memory of the rank that the plan is for, byte for byte.
 /// @param library  the device's library workspace
 inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
   cost::StageMemory out;
   for (const ChunkPlan& chunk : stage.chunks) {
     std::vector<cost::LayerCounts> counts;
-    for (const ChunkPlan::Entry& entry : chunk.layers)
-      counts.push_back(cost::layer_counts(entry.layer, entry.spec, stage.batch));
+    for (std::size_t i = 0; i < chunk.layers.size(); ++i)
+      counts.push_back(
+          cost::layer_counts(chunk.layers[i].layer, chunk.layers[i].spec,
+                             batch_of_rank(stage.batch, stage.state_ratios, chunk.layouts[i], stage.rank)));
     out.add_chunk(memory_of(chunk, counts, library));
   }
   return out;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
@@ -20,6 +21,8 @@ struct UniformOptions {
   int virtual_stages = 0;         ///< of each stage; 0: 2 of them with the interleaved schedule, else 1
   Precision precision = Precision::fp32;
   Precision moments = Precision::fp32;  ///< of the optimizer: fp32 or bf16
+  std::vector<int> sample_ratios{};     ///< of the ranks of each stage, for Shards<by_ratio>: see PlanStage
+  std::vector<int> state_ratios{};      ///< the same
   bool packed = false;                  ///< samples are documents, packed into sequences of at most `sequence` tokens
 };
 
@@ -49,6 +52,10 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
   const int chunks = S::schedule == ScheduleKind::interleaved ? 2 : 1;
   plan.virtual_stages = options.virtual_stages == 0 ? chunks : options.virtual_stages;
   plan.stages = even_stages(blocks, stages, plan.virtual_stages, spec.ranks());
+  for (PlanStage& stage : plan.stages) {
+    stage.sample_ratios = options.sample_ratios;
+    stage.state_ratios = options.state_ratios;
+  }
   plan.layers.assign(model.blocks.size(), spec);
   plan.embedding = plan.head = spec;
   std::string why = why_inconsistent(plan);

@@ -23,12 +23,6 @@ template <class T>
 struct Projections {
   View<T> q, k, v;
   std::int64_t q_stride, kv_stride;  ///< from row to row
-
-  /// From a row on.
-  [[nodiscard]] Projections behind(std::int64_t row) const {
-    return {runtime::behind(q, row * q_stride), runtime::behind(k, row * kv_stride),
-            runtime::behind(v, row * kv_stride), q_stride, kv_stride};
-  }
 };
 
 /// The heads that a rank has between the projections.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <galvatron/model/spec.hpp>
 #include <galvatron/program/program.hpp>
@@ -13,18 +14,6 @@
 #include <galvatron/runtime/ulysses.hpp>
 
 namespace galvatron::runtime {
-
-/// Calls f(shape, first row) for every document of a packed sequence, or once for equal sequences.
-template <class D, class F>
-void for_each_document(const Context<D>& context, const device::AttentionShape& shape, const F& f) {
-  if (context.batch.documents.empty()) return f(shape, std::int64_t{0});
-  for (const Document& document : context.batch.documents) {
-    device::AttentionShape own = shape;
-    own.queries = own.keys = document.rows;
-    own.is_document = true;
-    f(own, document.first);
-  }
-}
 
 /// @param value       value(id): a value of activations
 /// @param statistics  statistics(id): a value in fp32
@@ -69,24 +58,17 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
             .stride = heads.qkv(),
             .out_stride = heads.q()};
   };
+  const std::vector<std::int32_t> rows = context.batch.cumulative_rows();
+  const device::DocumentRows documents{rows, rows};
   const auto forward = [&](const Projections<T>& from, bool causal, const device::AttentionBias& bias) {
-    for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
-      const Projections<T> in_document = from.behind(first);
-      context.device.attention_forward(s, in_document.q, in_document.k, in_document.v,
-                                       behind(out, first * s.out_stride),
-                                       behind(statistics(step.out[1]), first * s.heads), bias);
-    });
+    context.device.attention_forward(shape(from, causal), from.q, from.k, from.v, out, statistics(step.out[1]), bias,
+                                     documents);
   };
   const auto backward = [&](const Projections<T>& from, const Projections<T>& d, bool causal,
                             const device::AttentionBias& bias) {
-    for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
-      const Projections<T> in_document = from.behind(first);
-      const Projections<T> to = d.behind(first);
-      context.device.attention_backward(
-          s, in_document.q, in_document.k, in_document.v, behind(value(step.in[2]), first * s.out_stride),
-          behind(statistics(step.in[3]), first * s.heads), behind(value(step.in[4]), first * s.out_stride), to.q, to.k,
-          to.v, behind(sums(0), first * s.heads), bias);
-    });
+    context.device.attention_backward(shape(from, causal), from.q, from.k, from.v, value(step.in[2]),
+                                      statistics(step.in[3]), value(step.in[4]), d.q, d.k, d.v, sums(0), bias,
+                                      documents);
   };
   device::AttentionBias bias;
   if (!by_heads && step.code != Code::cross_forward && step.code != Code::cross_backward && step.in[1] >= 0)

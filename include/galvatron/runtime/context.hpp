@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/program/extent.hpp>
@@ -36,12 +38,15 @@ struct Context {
   comm::Group& expert_shards;  ///< the ranks that hold the same experts
   StrategySpec spec;
   MicroBatch batch{};
+  std::int64_t all_samples = 0;         ///< of a micro-batch over all data ranks
   bool overlap = true;                  ///< traffic of the data ranks runs beside computation
   bool eight_bit = false;               ///< products of blocks have 8-bit operands: see Device::gemm_8bit
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   LshOptions lsh{};                                             ///< of compressed dispatch
   DispatchCounts dispatch{};
+  std::span<const int> state_ratios{};  ///< of the stage's ranks, by which ZeRO shards; empty: equally
+  int local_rank = 0;                   ///< with such ratios: of the stage
   View<float> loads{};  ///< of the layer's experts: backward adds the choices of this rank's tokens; empty: it does not
 
   [[nodiscard]] std::int64_t tokens() const { return batch.sequence / spec.context; }  ///< of a sequence, on this rank
@@ -49,9 +54,9 @@ struct Context {
     return batch.samples * tokens();
   }  ///< tokens inside tensor-parallel regions
   /// Tokens between the regions.
-  [[nodiscard]] std::int64_t rows_local() const {
-    return spec.sequence == SequenceKind::megatron ? rows() / spec.tensor : rows();
-  }
+  [[nodiscard]] std::int64_t rows_local() const { return rows() / parts(); }
+  /// Ranks that share the rows of a tensor-parallel region between the regions.
+  [[nodiscard]] int parts() const { return spec.sequence == SequenceKind::megatron ? spec.tensor : 1; }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
   /// The part of a layer's parameters that this rank has in a store.
   [[nodiscard]] StorePlace place(ParameterPart part) const {
@@ -61,6 +66,11 @@ struct Context {
   /// The ranks that hold the same part.
   [[nodiscard]] comm::Group& shards(ParameterPart part) const {
     return part == ParameterPart::experts ? expert_shards : data;
+  }
+  /// How ZeRO shards a store of so many elements over these ranks.
+  [[nodiscard]] Sharding cut(ParameterPart part, std::int64_t elements) const {
+    const bool even = spec.shard_kind == ShardKind::even;
+    return StoreRanks(spec, part).cut(elements, even ? std::span<const int>{} : state_ratios, local_rank);
   }
   /// The same place, where samples have so many tokens.
   [[nodiscard]] Context with_tokens(std::int64_t count) const {
@@ -89,7 +99,7 @@ struct Context {
     const std::int64_t tokens = batch.sequence / layout.parts / layout.pieces();
     const std::int64_t n = all / layout.pieces();
     for (int piece = 0; piece < layout.pieces(); ++piece)
-      f(piece * n, n, layout.region({.part = part}, piece, batch.samples, tokens).sequence_begin);
+      f(piece * n, n, layout.region({.part = part}, piece, {0, batch.samples}, tokens).sequence_begin);
   }
 };
 
@@ -109,7 +119,8 @@ Context<D> make_context(D& device, device::Region& workspace, comm::World& world
   const auto group = [&](RankModes modes) -> comm::Group& { return group_of(layout, modes); };
   return Context<D>(device, workspace, world, group(RankMode::tp), &group(RankMode::cp), group(shard_modes),
                     group_of(expert_layout, RankMode::tp | RankMode::ep), group_of(expert_layout, shard_modes), spec,
-                    MicroBatch{samples, sequence}, overlap, eight_bit, moments, expert_imbalance, lsh);
+                    MicroBatch{samples, sequence}, samples * spec.data, overlap, eight_bit, moments, expert_imbalance,
+                    lsh);
 }
 
 }  // namespace galvatron::runtime

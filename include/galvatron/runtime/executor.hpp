@@ -67,8 +67,7 @@ class Executor {
       if (const int phase = program.buffer(b).phase; phase >= 0)
         frame_offsets_[at(b)] = program::frame_offset(program, b, frame_bytes_[at(phase)], size);
     const auto local = [&](const BundlePart& part) {
-      return part.elements(sequence) * context.batch.samples /
-             (context.rows() / context.rows_local() * context.spec.context);
+      return part.elements(sequence) * context.batch.samples / (context.parts() * context.spec.context);
     };
     for (int part = 0; part + 1 < most_parts; ++part)
       begins_[at(part + 1)] = begins_[at(part)] + std::max(local(layer_.before(part)), local(layer_.after(part)));
@@ -260,7 +259,8 @@ class Executor {
     const auto gamma = [&] { return norm_parameter(step, 0); };
     const auto beta = [&] { return norm_parameter(step, 1); };
     const auto epsilon = [&] { return program_.graph.weight(weight).epsilon; };
-    if (m == 0 && n > 0) return;  // no rows on this rank
+    // No rows on this rank; experts then have the choices of none, and gradients of zeros.
+    if (m == 0 && n > 0 && step.code != Code::route && step.code != Code::experts_backward) return;
     switch (step.code) {
       case Code::linear:
         return product(step, op::Kind::gemm_nt, in, parameter(weight), out, false, bias(step));

@@ -63,6 +63,11 @@ class ExpertSteps {
     const View<float> weights = out<float>(1);
     const View<std::int32_t> chosen = out<std::int32_t>(2);
     const std::int64_t first = part_of(weights.count, rows * k);
+    if (rows == 0) {
+      c_.device.zero(raw_bytes(out<std::int32_t>(6)));
+      if (layer_.router.has_losses()) add_losses(rows, logits, chosen);
+      return;
+    }
     c_.device.gemm(op::Kind::gemm_nt, rows, e, layer_.hidden, View<const T>(in<T>(0)), router, logits, false);
     c_.device.route(router_, rows, View<const float>(logits), bias, weights.slice(first, rows * k),
                     chosen.slice(first, rows * k));
@@ -97,6 +102,11 @@ class ExpertSteps {
   /// @param adds1, adds2  false: the gradient is written
   void backward(std::int64_t rows, View<const T> w1, View<const T> w2, View<float> d_w1, bool adds1, View<float> d_w2,
                 bool adds2) {
+    if (rows == 0) {
+      if (!adds1) c_.device.zero(raw_bytes(d_w1));
+      if (!adds2) c_.device.zero(raw_bytes(d_w2));
+      return;
+    }
     const std::int64_t routed = rows * router_.active;
     const View<T> tokens = scratch(0);                        // (routed, H)
     const View<T> g = scratch(1).slice(0, routed * width());  // (routed, F)
@@ -393,8 +403,10 @@ class ExpertSteps {
   /// Of a row: the balance loss is alpha E / (k T) * counts . probabilities, with T the tokens that are counted.
   [[nodiscard]] device::RouterLoss loss() const {
     const RouterSpec& router = layer_.router;
-    const std::int64_t counted = c_.batch.sequence * (by_sequence() ? 1 : c_.batch.samples) *
-                                 (router.balance_scope == BalanceScope::data_ranks ? c_.spec.data : 1);
+    const std::int64_t samples = by_sequence()                                      ? 1
+                                 : router.balance_scope == BalanceScope::data_ranks ? c_.all_samples
+                                                                                    : c_.batch.samples;
+    const std::int64_t counted = std::max<std::int64_t>(c_.batch.sequence * samples, 1);
     const double fair = static_cast<double>(router_.active * counted) / static_cast<double>(router_.experts);
     return {static_cast<float>(router.balance_loss / fair * static_cast<double>(token_weight_)),
             static_cast<float>(router.z_loss) * token_weight_};
@@ -403,14 +415,18 @@ class ExpertSteps {
     View<float> counts;
     if (layer_.router.balance_loss > 0) {
       counts = out<float>(3).slice(0, samples() * router_.experts);
-      c_.device.count_choices(router_, rows, samples(), View<const float>(logits), View<const std::int32_t>(chosen),
-                              counts);
+      if (rows == 0)
+        c_.device.zero(raw_bytes(counts));
+      else
+        c_.device.count_choices(router_, rows, samples(), View<const float>(logits), View<const std::int32_t>(chosen),
+                                counts);
       const auto sum = [&counts](comm::Group& group) {
         if (group.size() > 1) group.all_reduce(counts, comm::ReduceOp::sum);
       };
       if (c_.spec.sequence == SequenceKind::megatron) sum(c_.tensor);
       sum(layer_.router.balance_scope == BalanceScope::data_ranks ? c_.data : *c_.context);
     }
+    if (rows == 0) return;
     const View<double> sums = c_.device.sums();
     device::RouterLoss weights = loss();
     if (!counts_rows()) weights = {};

@@ -22,6 +22,7 @@ void merge_squares(const Context<D>& context, std::int64_t rows, std::int64_t wi
                    bool back) {
   const std::int64_t side = side_of_square(context.batch.sequence);  // of the merged image
   const std::int64_t b = context.batch.samples;
+  if (b == 0) return;
   for (std::int64_t corner = 0; corner < 4; ++corner) {
     // Blocks are columns of the merged image, repeats samples.
     const device::Runs::Distances narrow{.block = 2 * b * width, .repeat = width, .row = 4 * side * b * width};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <galvatron/core/document.hpp>
 
@@ -15,6 +16,16 @@ struct MicroBatch {
   std::int64_t samples = 0;               ///< b
   std::int64_t sequence = 0;              ///< S: tokens of a sample; of a layer, its own
   std::span<const Document> documents{};  ///< empty: equal sequences
+
+  /// The rows before each document, and all rows: (documents + 1); none for equal sequences.
+  [[nodiscard]] std::vector<std::int32_t> cumulative_rows() const {
+    std::vector<std::int32_t> out;
+    if (documents.empty()) return out;
+    out.reserve(documents.size() + 1);
+    for (const Document& document : documents) out.push_back(static_cast<std::int32_t>(document.first));
+    out.push_back(static_cast<std::int32_t>(sequence));
+    return out;
+  }
 
   /// Calls f(first row, rows, position of the first row) for the runs of rows whose positions follow each other, of the
   /// `rows` rows from token `begin` of every sample on: one for each document, else one. Rows count from the first.

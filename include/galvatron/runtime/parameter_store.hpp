@@ -123,8 +123,11 @@ class ParameterStore final : public Store {
         bias_(bias),
         zero_(context.spec.zero) {
     const std::int64_t n = layout_.elements;
-    own_ = Sharding::even(n, shards_->size()).range(shards_->rank());
-    const std::int64_t shard = own_.count();  // equal on all ranks: layouts are padded to that
+    const Sharding cut = context.cut(part, n);
+    own_ = cut.range(shards_->rank());
+    const std::int64_t shard = own_.count();
+    if (!context.state_ratios.empty() && context.spec.shard_kind == ShardKind::by_ratio)
+      for (int i = 0; i < shards_->size(); ++i) ends_.push_back(cut.range(i).end);
     if (n == 0) return;
     parameters_ = states.take<T>(zero_ == 3 ? shard : n);
     gradients_ = states.take<float>(zero_ >= 2 ? shard : n);
@@ -183,7 +186,7 @@ class ParameterStore final : public Store {
   }
   void start_gather(View<std::byte> buffer) override {
     gathered_ = typed<T>(buffer);
-    gathering_ = shards_->start_all_gather(View<const T>(parameters_), gathered_);
+    gathering_ = shards_->start_all_gather(View<const T>(parameters_), gathered_, ends_);
   }
   void release_parameters() override { gathered_ = {}; }
   void set_gradient_buffer(View<std::byte> buffer) override { gradient_buffer_ = typed<float>(buffer); }
@@ -201,7 +204,7 @@ class ParameterStore final : public Store {
       return zero_ < 3 ? parameters_ : gathered_;
     }
     View<T> all = context_->workspace.template take<T>(layout_.elements);
-    shards_->all_gather(View<const T>(parameters_), all);
+    shards_->all_gather(View<const T>(parameters_), all, ends_);
     return all;
   }
 
@@ -226,10 +229,10 @@ class ParameterStore final : public Store {
     sum_whole(gradients);
     View<float> shard = gradients.slice(own_.begin, own_.count());
     if (!gradient_buffer_.empty()) {
-      reducing_ = shards_->start_reduce_scatter(gradients, shard);
+      reducing_ = shards_->start_reduce_scatter(gradients, shard, ends_);
       return;
     }
-    shards_->reduce_scatter(gradients, shard);
+    shards_->reduce_scatter(gradients, shard, ends_);
     context_->device.accumulate(own_.count(), shard, gradients_);
   }
 
@@ -326,7 +329,8 @@ class ParameterStore final : public Store {
                                     master_.slice(r.begin - range.begin, r.count()),
                                     parameters_.slice(zero_ == 3 ? r.begin - range.begin : r.begin, r.count()));
     if (zero_ == 1 || zero_ == 2) {
-      gathering_ = shards_->start_all_gather(View<const T>(parameters_.slice(own_.begin, own_.count())), parameters_);
+      gathering_ =
+          shards_->start_all_gather(View<const T>(parameters_.slice(own_.begin, own_.count())), parameters_, ends_);
       if (!context_->overlap) shards_->finish(gathering_);
     }
   }
@@ -373,7 +377,7 @@ class ParameterStore final : public Store {
     if (zero_ == 0)
       reducing_ = shards_->start_all_reduce(gradients_, comm::ReduceOp::sum);
     else if (zero_ == 1)
-      reducing_ = shards_->start_reduce_scatter(gradients_, gradients_.slice(own_.begin, own_.count()));
+      reducing_ = shards_->start_reduce_scatter(gradients_, gradients_.slice(own_.begin, own_.count()), ends_);
   }
   // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
   void sum_whole(View<float> gradients) {
@@ -393,6 +397,7 @@ class ParameterStore final : public Store {
   BiasUpdate bias_;
   int zero_;
   Range own_;
+  std::vector<std::int64_t> ends_;  ///< of the shards of all these ranks, where they are not equal
   View<T> parameters_;
   View<float> gradients_;
   MomentView first_moment_;

@@ -13,13 +13,15 @@
 //     s < r    all queries see the first chunk of keys, and none the second
 //     s > r    the second chunk of queries sees all keys, and the first none
 // so that every step but the first is half a block without a mask. Without causality every step is a whole block.
-// Packed documents attend one by one, each within these parts: the rows that a rank has of it follow each other.
+// Packed documents attend within these parts, each to itself: the rows that a rank has of one follow each other. A part
+// goes from the first document to the last that has queries and keys in it.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <galvatron/runtime/attention.hpp>
 #include <galvatron/runtime/heads.hpp>
@@ -59,16 +61,16 @@ class RingAttention {
     copy_keys(input, here);
     for (int step = 0; step < ranks_; ++step) {
       if (step + 1 < ranks_) c_.context->start_shift(here, next);
-      for_each_part(step, [&](const Part& part) {
+      if (const Part part = part_of(step); !part.empty()) {
         const View<T> own_o = part.queries_of(step == 0 ? o : o_part, heads_.q());
         const View<float> own_lse = part.statistics_of(step == 0 ? lse : lse_part);
         const View<T> keys = keys_of(part, here);
         c_.device.attention_forward(part.shape, part.queries_of(input, heads_.qkv()), keys, values_of(keys), own_o,
-                                    own_lse);
+                                    own_lse, device::AttentionBias{}, part.documents());
         if (step > 0)
           c_.device.attention_merge(part.shape, own_o, own_lse, part.queries_of(sum, heads_.q()),
                                     part.statistics_of(lse));
-      });
+      }
       if (step == 0) widen(o, sum);
       if (step + 1 < ranks_) c_.context->finish_shifts();
       std::swap(here, next);
@@ -86,7 +88,8 @@ class RingAttention {
       const bool moves = step + 1 < ranks_;
       if (moves) c_.context->start_shift(here, next);
       if (step > 0) c_.context->start_shift(d_here, d_next);
-      for_each_part(step, [&](Part part) {
+      Part part = part_of(step);
+      if (!part.empty()) {
         part.shape.dq_stride = heads_.q();
         View<T> to_dq = part.queries_of(dq_part, heads_.q());
         View<T> to_dkv = keys_of(part, dkv_part);
@@ -100,15 +103,15 @@ class RingAttention {
         c_.device.attention_backward(part.shape, part.queries_of(input, heads_.qkv()), keys, values_of(keys),
                                      part.queries_of(o, heads_.q()), part.statistics_of(lse),
                                      part.queries_of(d_o, heads_.q()), to_dq, to_dkv, values_of(to_dkv),
-                                     part.statistics_of(delta));
-      });
+                                     part.statistics_of(delta), device::AttentionBias{}, part.documents());
+      }
       if (moves || step > 0) c_.context->finish_shifts();
       if (step == 0) {
         widen(dq_part, dq);
         widen(dkv_part, d_here);
       } else {
         std::swap(d_here, d_next);
-        for_each_part(step, [&](const Part& part) {
+        if (!part.empty()) {
           c_.device.add_runs(device::Runs{.rows = c_.batch.samples * part.shape.queries,
                                           .width = heads_.q(),
                                           .from = {.row = heads_.q()},
@@ -116,7 +119,7 @@ class RingAttention {
                              part.queries_of(dq_part, heads_.q()), part.queries_of(dq, dq_stride));
           c_.device.accumulate(c_.batch.samples * part.shape.keys * 2 * heads_.kv(), keys_of(part, dkv_part),
                                keys_of(part, d_here));
-        });
+        }
       }
       std::swap(here, next);
     }
@@ -132,7 +135,10 @@ class RingAttention {
     device::AttentionShape shape;
     std::int64_t first_query = 0;
     std::int64_t first_key = 0;
+    std::vector<std::int32_t> queries{}, keys{};  ///< of documents: see device::DocumentRows
 
+    [[nodiscard]] bool empty() const { return shape.queries == 0; }
+    [[nodiscard]] device::DocumentRows documents() const { return {queries, keys}; }
     template <class U>
     View<U> queries_of(View<U> rows, std::int64_t stride) const {
       return behind(rows, first_query * shape.batch * stride);
@@ -140,7 +146,7 @@ class RingAttention {
     [[nodiscard]] View<float> statistics_of(View<float> lse) const { return behind(lse, first_query); }
   };
 
-  [[nodiscard]] Part part_of(int step) const {
+  [[nodiscard]] Part whole_part(int step) const {
     const std::int64_t tokens = c_.tokens();
     Part part{{.batch = c_.batch.samples,
                .queries = tokens,
@@ -163,28 +169,40 @@ class RingAttention {
     }
     return part;
   }
-  /// Calls f(part) for the whole of a step, or for each document in it.
-  template <class F>
-  void for_each_part(int step, const F& f) const {
-    const Part whole = part_of(step);
-    if (c_.batch.documents.empty()) return f(whole);
+  /// The part of a step; without queries where no document has both queries and keys.
+  [[nodiscard]] Part part_of(int step) const {
+    Part part = whole_part(step);
+    if (c_.batch.documents.empty()) return part;
     const int from = (c_.context->rank() - step + ranks_) % ranks_;  // where the keys are from
+    std::vector<Rows> queries, keys;
     for (const Document& document : c_.batch.documents) {
-      const Rows queries = rows_of(document, c_.context->rank(), whole.first_query, whole.shape.queries);
-      const Rows keys = rows_of(document, from, 0, whole.shape.keys);
-      if (queries.begin >= queries.end || keys.begin >= keys.end) continue;
-      Part part = whole;
-      part.first_query = queries.begin;
-      part.first_key = keys.begin;
-      part.shape.is_document = true;
-      part.shape.queries = queries.end - queries.begin;
-      part.shape.keys = keys.end - keys.begin;
-      f(part);
+      const Rows own = rows_of(document, c_.context->rank(), part.first_query, part.shape.queries);
+      const Rows other = rows_of(document, from, 0, part.shape.keys);
+      if (queries.empty() && (own.count() == 0 || other.count() == 0)) continue;
+      queries.push_back(own);
+      keys.push_back(other);
     }
+    while (!queries.empty() && (queries.back().count() == 0 || keys.back().count() == 0)) {
+      queries.pop_back();
+      keys.pop_back();
+    }
+    part.shape.queries = part.shape.keys = 0;
+    if (queries.empty()) return part;
+    part.first_query = queries.front().begin;
+    part.first_key = keys.front().begin;
+    const auto add = [](const std::vector<Rows>& rows, std::vector<std::int32_t>& to) {
+      to.assign(1, 0);
+      for (const Rows& own : rows) to.push_back(to.back() + static_cast<std::int32_t>(own.count()));
+      return to.back();
+    };
+    part.shape.queries = add(queries, part.queries);
+    part.shape.keys = add(keys, part.keys);
+    return part;
   }
   struct Rows {
     std::int64_t begin;
     std::int64_t end;
+    [[nodiscard]] std::int64_t count() const { return std::max<std::int64_t>(end - begin, 0); }
   };
   /// The rows that a context rank has of a document, of the `count` rows from `first` on. In both of its chunks it has
   /// the end of the first one and the beginning of the second.

@@ -17,6 +17,7 @@
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/schedule/in_flight.hpp>
+#include <galvatron/search/case.hpp>
 #include <galvatron/search/choice_maker.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
@@ -30,24 +31,7 @@
 
 namespace galvatron::search {
 
-/// A problem with what its figures stand for. Choice::tag indexes `specs`, which are its setting's, as is `same`.
-struct Case {
-  Problem problem;
-  ScheduleKind schedule = ScheduleKind::one_f_one_b;
-  std::span<const StrategySpec> specs;
-  std::vector<std::span<const int>> same;  ///< of each type, the tag that stands for one; empty: each for itself
-  std::vector<int> order;  ///< the layer of the model that each layer of the problem is; empty: the same
-
-  [[nodiscard]] constexpr int layer(int index) const { return order.empty() ? index : nth(order, index); }
-  [[nodiscard]] constexpr int stages() const { return problem.stages(); }
-  [[nodiscard]] constexpr int microbatches() const { return problem.objective.microbatches; }
-};
-
 namespace detail {
-
-constexpr std::vector<int> equal_ranks(int stages, int ranks) {
-  return std::vector<int>(static_cast<std::size_t>(stages), ranks);
-}
 
 /// Numbers the layouts of a problem's choices anew, without gaps. Returns what their numbers were.
 constexpr std::vector<int> number_layouts(Problem& p) {
@@ -131,6 +115,55 @@ constexpr std::vector<Moves> make_moves(const LayerKinds& kinds, const StageSett
   return out;
 }
 
+/// What the layers of a search are priced for.
+constexpr cost::Batch batch_for(const SearchOptions& options, int microbatches, int stages, bool splits_backward,
+                                bool overlap) {
+  return {.microbatch = options.global_batch / microbatches,
+          .sequence = options.sequence,
+          .precision = options.precision,
+          .microbatches = microbatches,
+          .stages = stages,
+          .splits_backward = splits_backward,
+          .trainer = options.trainer,
+          .overlap = overlap,
+          .moments = options.moments,
+          .expert_imbalance = options.expert_imbalance,
+          .lsh = options.lsh};
+}
+
+/// Fills in the types of a problem, their choices, and the moves at their borders, on the stages of a setting; no types
+/// when some layer has no choice. Returns, of every layout, its number in the setting.
+/// @param kinds   of the model's layers, lowered for the setting
+/// @param same    of each type, see Case
+/// @param prices  on `cluster`
+constexpr std::vector<int> price_layers(Problem& p, std::vector<std::span<const int>>& same_tags,
+                                        const LayerKinds& kinds, const Cluster& cluster, const SearchOptions& options,
+                                        const StageSetting& setting, const cost::Batch& batch,
+                                        cost::WorkPrices& prices) {
+  p.layouts = static_cast<int>(setting.like.size());
+  for (const cost::LayerPrograms& kind : kinds.programs) {
+    ChoiceMaker make_choice(kind, options.space, batch, cluster, prices);
+    LayerType& type = p.types.emplace_back();
+    std::span<const int>& same = same_tags.emplace_back();
+    if (kind.layer().experts == 0) same = kind.layer().kind == LayerKind::block ? setting.same_block : setting.same_end;
+    for (std::size_t i = 0; i < setting.specs.size(); ++i) {
+      if (!same.empty() && same[i] != static_cast<int>(i)) continue;
+      const std::optional<Choice> choice = make_choice(setting.specs[i]);
+      if (!choice) continue;
+      type.push_back(*choice);
+      type.back().layout = setting.layout[i];
+      type.back().tag = static_cast<int>(i);
+    }
+  }
+  if (std::any_of(p.types.begin(), p.types.end(), [](const LayerType& t) { return t.empty(); })) {
+    p.types.clear();
+    return {};
+  }
+  std::vector<int> layouts = number_layouts(p);
+  p.moves = make_moves(kinds, setting, layouts, batch, cluster);
+  return layouts;
+}
+
 /// The case of one setting and number of micro-batches, its schedule open but for whether it splits backward; empty
 /// types when nothing fits.
 /// @param kinds  of the model's layers, lowered for the setting
@@ -153,39 +186,11 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
   p.tied = model.head.tied;
   p.budget = options.memory.count;
   p.fixed = cluster.device.library_workspace.count;
-  p.layouts = static_cast<int>(setting.like.size());
   p.layers = kinds.of;
-
-  const cost::Batch batch{.microbatch = options.global_batch / microbatches,
-                          .sequence = options.sequence,
-                          .precision = options.precision,
-                          .microbatches = microbatches,
-                          .stages = setting.stages,
-                          .splits_backward = splits_backward,
-                          .trainer = options.trainer,
-                          .overlap = cost::can_overlap(cluster),
-                          .moments = options.moments,
-                          .expert_imbalance = options.expert_imbalance,
-                          .lsh = options.lsh};
+  const cost::Batch batch =
+      batch_for(options, microbatches, setting.stages, splits_backward, cost::can_overlap(cluster));
   cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, ranks));
-  for (const cost::LayerPrograms& kind : kinds.programs) {
-    ChoiceMaker make_choice(kind, options.space, batch, cluster, prices);
-    LayerType& type = p.types.emplace_back();
-    std::span<const int>& same = out.same.emplace_back();
-    if (kind.layer().experts == 0) same = kind.layer().kind == LayerKind::block ? setting.same_block : setting.same_end;
-    for (std::size_t i = 0; i < setting.specs.size(); ++i) {
-      if (!same.empty() && same[i] != static_cast<int>(i)) continue;
-      const std::optional<Choice> choice = make_choice(setting.specs[i]);
-      if (!choice) continue;
-      type.push_back(*choice);
-      type.back().layout = setting.layout[i];
-      type.back().tag = static_cast<int>(i);
-    }
-  }
-  if (std::any_of(p.types.begin(), p.types.end(), [](const LayerType& t) { return t.empty(); }))
-    p.types.clear();
-  else
-    p.moves = make_moves(kinds, setting, number_layouts(p), batch, cluster);
+  price_layers(p, out.same, kinds, cluster, options, setting, batch, prices);
   return out;
 }
 
@@ -230,53 +235,26 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
   return made;
 }
 
+/// Drops strategies for a pipeline of so many stages that fit no layer with the whole batch as one micro-batch, so that
+/// they fit none with more of them. Strided tensor ranks are for blocks and for the ends beside them: degrees that only
+/// an embedding or a head can have are left out.
+/// @param for_ends  strategies of an embedding or a head alone are kept
+inline void keep_fit(std::vector<StrategySpec>& specs, const LayerKinds& kinds, const SearchOptions& options,
+                     int stages, bool for_ends) {
+  const OneForAll trainer = options.space.one_for_all;
+  std::erase_if(specs, [&](const StrategySpec& spec) {
+    const auto can_split = [&](const auto& kind) { return can_split_layer(trainer, kind.layer(), spec); };
+    const auto fits = [&](const auto& kind) {
+      return is_fit(kind.layer(), spec, options.global_batch, options.sequence);
+    };
+    const auto& all = kinds.programs;
+    const int left_out = spec.strided || !for_ends ? 1 : 0;  // at either end
+    return !can_give(trainer, spec, stages, options.precision) || !std::all_of(all.begin(), all.end(), can_split) ||
+           std::none_of(all.begin() + left_out, all.end() - left_out, fits);
+  });
+}
+
 }  // namespace detail
-
-/// The strategies of an assignment in the order of the model: embedding, blocks, head. Embedding and head have nothing
-/// to recompute: they take the kind of the block beside them where the rest is equal, so that no other strategy shows.
-inline std::vector<StrategySpec> strategies_of(const Case& c, const Assignment& plan) {
-  std::vector<StrategySpec> out(plan.choice.size());
-  for (int layer = 0; layer < c.problem.count(); ++layer)
-    nth(out, c.layer(layer)) = nth(c.specs, c.problem.choice(layer, nth(plan.choice, layer)).tag);
-  const auto like = [](StrategySpec end, const StrategySpec& block) {
-    end.recompute = block.recompute;
-    return end.without_experts() == block.without_experts();
-  };
-  StrategySpec& embedding = out.front();
-  StrategySpec& head = out.back();
-  const StrategySpec& first = out[1];
-  const StrategySpec& last = out[out.size() - 2];
-  if (!c.problem.tied) {
-    if (like(embedding, first)) embedding = first;
-    if (like(head, last)) head = last;
-  } else if (like(embedding, first) || like(head, last)) {
-    embedding = head = like(embedding, first) ? first : last;
-  }
-  return out;
-}
-
-/// The candidate that an assignment of a case stands for; its seconds by the full pipeline model.
-inline Candidate candidate_of(const Case& c, const Solution& solution, const Cluster& cluster) {
-  Candidate out;
-  out.stages = c.stages();
-  out.microbatches = c.microbatches();
-  out.schedule = c.schedule;
-  out.virtual_stages = c.problem.chunks;
-  for (int i = 0; i < out.stages; ++i)
-    out.first_block.push_back(std::max(0, nth(solution.plan.first, i) - c.problem.leading));
-  const std::vector<StrategySpec> strategies = strategies_of(c, solution.plan);
-  out.embedding = strategies.front();
-  out.head = strategies.back();
-  out.blocks.assign(strategies.begin() + 1, strategies.end() - 1);
-  std::vector<cost::StageSeconds> stages;
-  for (const StageCost& s : solution.cost.stages)
-    stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}, {s.weights}});
-  out.iteration =
-      cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(),
-                              detail::equal_ranks(c.stages(), cluster.devices / c.stages()), c.problem.chunks);
-  out.peak = {solution.cost.peak};
-  return out;
-}
 
 struct Cases {
   std::vector<detail::StageSetting> settings;
@@ -306,20 +284,8 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
   std::erase_if(degrees,
                 [&](int stages) { return stages > layers || (needs_equal_stages(trainer) && layers % stages != 0); });
   std::vector<std::vector<StrategySpec>> specs(degrees.size());
-  // What fits no layer with the whole batch as one micro-batch fits none with more of them. Strided tensor ranks are
-  // for blocks and for the ends beside them: degrees that only an embedding or a head can have are left out.
   const auto keep_fit = [&](std::size_t i, bool for_ends) {
-    std::erase_if(specs[i], [&](const StrategySpec& spec) {
-      const auto can_split = [&](const auto& kind) { return can_split_layer(trainer, kind.layer(), spec); };
-      const auto fits = [&](const auto& kind) {
-        return is_fit(kind.layer(), spec, options.global_batch, options.sequence);
-      };
-      const auto& all = kinds.programs;
-      const int left_out = spec.strided || !for_ends ? 1 : 0;  // at either end
-      return !can_give(trainer, spec, degrees[i], options.precision) ||
-             !std::all_of(all.begin(), all.end(), can_split) ||
-             std::none_of(all.begin() + left_out, all.end() - left_out, fits);
-    });
+    detail::keep_fit(specs[i], kinds, options, degrees[i], for_ends);
   };
   // Numbers of virtual stages that are tried.
   const auto chunk_counts = [&](int stages) {

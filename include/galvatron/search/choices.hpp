@@ -26,25 +26,35 @@ constexpr bool dominates(const Choice& a, const Choice& b, const Objective& obje
 
 /// The choices, by index, that no other one dominates; of equals the first.
 /// @param tag        only choices with this tag; all when it is negative
+/// @param least      (choice) -> a number that is never larger of a choice than of one that it dominates
 /// @param dominates  (a, b) whether a may stand for b, which has the same layout
-template <class Dominates>
-constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type, int tag, Dominates dominates) {
-  std::vector<std::int32_t> order;
+template <class Least, class Dominates>
+constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type, int tag, Least least,
+                                                          Dominates dominates) {
+  struct Place {
+    std::int32_t layout = 0;
+    double least = 0;
+    std::int32_t index = 0;
+    constexpr auto operator<=>(const Place&) const = default;
+  };
+  std::vector<Place> order;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i)
-    if (tag < 0 || nth(type, i).tag == tag) order.push_back(i);
-  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return nth(type, a).layout != nth(type, b).layout ? nth(type, a).layout < nth(type, b).layout : a < b;
-  });
+    if (const Choice& c = nth(type, i); tag < 0 || c.tag == tag) order.push_back({c.layout, least(c), i});
+  std::sort(order.begin(), order.end());
   std::vector<std::int32_t> kept;
   std::ptrdiff_t first = 0;  // of those with the same layout
+  std::ptrdiff_t same = 0;   // of them, of those with the same number: only these can be dominated by one that follows
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const Choice& c = nth(type, order[i]);
-    if (i > 0 && nth(type, order[i - 1]).layout != c.layout) first = std::ssize(kept);
-    const auto begin = kept.begin() + first;
-    if (std::any_of(begin, kept.end(), [&](std::int32_t j) { return dominates(nth(type, j), c); })) continue;
-    kept.erase(std::remove_if(begin, kept.end(), [&](std::int32_t j) { return dominates(c, nth(type, j)); }),
-               kept.end());
-    kept.push_back(order[i]);
+    if (i > 0 && order[i - 1].layout != order[i].layout) first = std::ssize(kept);
+    if (i > 0 && (order[i - 1].layout != order[i].layout || order[i - 1].least != order[i].least))
+      same = std::ssize(kept);
+    const Choice& c = nth(type, order[i].index);
+    if (std::any_of(kept.begin() + first, kept.end(), [&](std::int32_t j) { return dominates(nth(type, j), c); }))
+      continue;
+    kept.erase(
+        std::remove_if(kept.begin() + same, kept.end(), [&](std::int32_t j) { return dominates(c, nth(type, j)); }),
+        kept.end());
+    kept.push_back(order[i].index);
   }
   std::sort(kept.begin(), kept.end());
   return kept;
@@ -60,12 +70,12 @@ struct TiedEnds {
 /// The strategies of tied ends that no other dominates at both ends, in the order of `types`; one "any" without a tie.
 constexpr std::vector<TiedEnds> tied_ends(const Problem& p, bool memory_only = false) {
   if (!p.tied || p.count() < 2) return {TiedEnds{}};
-  const LayerType& last = p.type_of(p.count() - 1);
+  const LayerType& last = p.on(p.stages() - 1).type_of(p.count() - 1);
   const Slots first_slots = p.slots_of(0, 0);
   const Slots last_slots = p.slots_of(p.stages() - 1, p.chunks - 1);
   std::vector<TiedEnds> kept;
   std::size_t at = 0;  // both types have their tags in ascending order
-  for (const Choice& first : p.type_of(0)) {
+  for (const Choice& first : p.on(0).type_of(0)) {
     while (at < last.size() && last[at].tag < first.tag) ++at;
     if (at == last.size() || last[at].tag != first.tag) continue;
     const TiedEnds ends{first.tag, first, last[at]};
@@ -80,19 +90,8 @@ constexpr std::vector<TiedEnds> tied_ends(const Problem& p, bool memory_only = f
   return kept;
 }
 
-/// Drops the choices that others dominate on every stage, and those of tied ends that no assignment needs.
-constexpr void drop_dominated(Problem& p) {
-  if (p.tied && p.count() > 1) {
-    LayerType& first = nth(p.types, p.layers.front());
-    LayerType& last = nth(p.types, p.layers.back());
-    const std::vector<TiedEnds> kept = tied_ends(p);
-    first.clear();
-    last.clear();
-    for (const TiedEnds& ends : kept) {
-      first.push_back(ends.first);
-      last.push_back(ends.last);
-    }
-  }
+/// Drops the choices that others dominate on every stage, but for those of tied ends.
+constexpr void drop_dominated_choices(Problem& p) {
   // What a layer keeps is linear in the slots between the least and the most: more is deferred only where all stages
   // have equally many micro-batches in flight.
   Slots least = p.slots.front();
@@ -105,12 +104,34 @@ constexpr void drop_dominated(Problem& p) {
     const int type = static_cast<int>(i);
     if (p.tied && (p.layers.front() == type || p.layers.back() == type)) continue;
     LayerType kept;
-    for (const std::int32_t j : non_dominated_choices(p.types[i], -1, [&](const Choice& a, const Choice& b) {
-           return dominates(a, b, p.objective, least) && dominates(a, b, p.objective, most);
-         }))
+    for (const std::int32_t j : non_dominated_choices(
+             p.types[i], -1, [&](const Choice& c) { return p.objective.terms_of(c).time; },
+             [&](const Choice& a, const Choice& b) {
+               return dominates(a, b, p.objective, least) && dominates(a, b, p.objective, most);
+             }))
       kept.push_back(nth(p.types[i], j));
     p.types[i] = std::move(kept);
   }
+}
+
+/// Drops the choices that others dominate on every stage, and those of tied ends that no assignment needs.
+constexpr void drop_dominated(Problem& p) {
+  if (p.tied && p.count() > 1) {
+    const std::vector<TiedEnds> kept = tied_ends(p);
+    const auto ends = [&p](int stage) -> Problem& {
+      return p.on_devices.empty() ? p : nth(p.on_devices, p.device_kind(stage));
+    };
+    LayerType& first = nth(ends(0).types, p.layers.front());
+    LayerType& last = nth(ends(p.stages() - 1).types, p.layers.back());
+    first.clear();
+    last.clear();
+    for (const TiedEnds& one : kept) {
+      first.push_back(one.first);
+      last.push_back(one.last);
+    }
+  }
+  for (Problem& own : p.on_devices) drop_dominated_choices(own);
+  if (p.on_devices.empty()) drop_dominated_choices(p);
 }
 
 /// Choices of which the layers before and after them see the same.
@@ -138,7 +159,10 @@ constexpr std::vector<ChoiceClass> choice_classes(const LayerType& type, const O
   const auto order = [](const ChoiceClass& c) {
     return std::tie(c.layout, c.input, c.pass_through, c.activation, c.forward_workspace);
   };
-  for (const std::int32_t i : non_dominated_choices(type, tag, [&](const Choice& a, const Choice& b) {
+  const auto least = [&](const Choice& c) {
+    return memory_only ? static_cast<double>(slots.kept(c)) : objective.terms_of(c).time;
+  };
+  for (const std::int32_t i : non_dominated_choices(type, tag, least, [&](const Choice& a, const Choice& b) {
          return dominates(a, b, objective, slots, memory_only);
        })) {
     const Choice& c = nth(type, i);

@@ -64,6 +64,23 @@ constexpr std::vector<int> likely_choices(const Problem& p, const LayerType& typ
   return out;
 }
 
+/// Leaves the likely choices in a problem, tied ends all. Returns, of every type, which they were.
+constexpr std::vector<std::vector<int>> keep_likely_choices(Problem& p, std::size_t most) {
+  const std::vector<Price> prices = prices_of(p);
+  std::vector<std::vector<int>> kept;
+  for (std::size_t i = 0; i < p.types.size(); ++i) {
+    const int number = static_cast<int>(i);
+    const bool tied = p.tied && (p.layers.front() == number || p.layers.back() == number);
+    kept.push_back(likely_choices(p, p.types[i], prices, tied ? p.types[i].size() : most));
+  }
+  for (std::size_t i = 0; i < p.types.size(); ++i) {
+    LayerType likely;
+    for (const int choice : kept[i]) likely.push_back(nth(p.types[i], choice));
+    p.types[i] = std::move(likely);
+  }
+  return kept;
+}
+
 }  // namespace detail
 
 /// The best assignment found, of the whole problem, with less than `upper` seconds.
@@ -72,25 +89,21 @@ constexpr std::vector<int> likely_choices(const Problem& p, const LayerType& typ
 template <class Executor>
 std::optional<Solution> fastest_of_core(const Problem& problem, std::size_t most, double upper, const Limits& limits,
                                         Executor* executor, std::int64_t& work) {
-  const std::vector<detail::Price> prices = detail::prices_of(problem);
   Problem core = problem;
-  std::vector<std::vector<int>> kept;  // of every type, the choices of the whole problem
-  for (std::size_t i = 0; i < problem.types.size(); ++i) {
-    const LayerType& type = problem.types[i];
-    const int number = static_cast<int>(i);
-    const bool tied = problem.tied && (problem.layers.front() == number || problem.layers.back() == number);
-    kept.push_back(detail::likely_choices(problem, type, prices, tied ? type.size() : most));
-    core.types[i].clear();
-    for (const int choice : kept.back()) core.types[i].push_back(nth(type, choice));
+  std::vector<std::vector<std::vector<int>>> kept;  // (kinds of device, types) the choices of the whole problem
+  for (int kind = 0; kind < problem.device_kinds(); ++kind) {
+    Problem& own = core.on_devices.empty() ? core : nth(core.on_devices, kind);
+    kept.push_back(detail::keep_likely_choices(own, most));
   }
   Solver solver(core, limits, executor);
   std::optional<Solution> found = solver.fastest(upper);
   work += solver.work();
   if (!found) return std::nullopt;
-  for (std::size_t layer = 0; layer < found->plan.choice.size(); ++layer) {
-    int& choice = found->plan.choice[layer];
-    choice = nth(nth(kept, problem.layers[layer]), choice);
-  }
+  for (int stage = 0; stage < problem.stages(); ++stage)
+    for (int layer = nth(found->plan.first, stage); layer < nth(found->plan.first, stage + 1); ++layer) {
+      int& choice = nth(found->plan.choice, layer);
+      choice = nth(nth(nth(kept, problem.device_kind(stage)), nth(problem.layers, layer)), choice);
+    }
   return evaluated(problem, std::move(found->plan));
 }
 

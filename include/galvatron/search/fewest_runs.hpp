@@ -27,6 +27,9 @@ class RunMerger {
         upper_(best_.cost.seconds * (1 + 1e-12)),
         at_(c.problem.layers.size()) {
     for (int layer = 0; layer < p_.count(); ++layer) at_[static_cast<std::size_t>(c.layer(layer))] = layer;
+    for (int stage = 0; stage < p_.stages(); ++stage)
+      for (int layer = nth(best_.plan.first, stage); layer < nth(best_.plan.first, stage + 1); ++layer)
+        stage_of_.push_back(stage);
     size_ = size_of(best_.plan);
   }
 
@@ -54,6 +57,10 @@ class RunMerger {
     int tag = 0;
   };
 
+  [[nodiscard]] const LayerType& type_of(int layer) const { return p_.on(nth(stage_of_, layer)).type_of(layer); }
+  [[nodiscard]] int tag_of(const Assignment& plan, int layer) const {
+    return nth(type_of(layer), nth(plan.choice, layer)).tag;
+  }
   [[nodiscard]] int& choice_at(Assignment& plan, std::size_t place) const {
     return plan.choice[static_cast<std::size_t>(at_[place])];
   }
@@ -72,8 +79,7 @@ class RunMerger {
   bool offer(Assignment plan) {
     if (tries_ <= 0) return false;
     tries_ -= p_.count();
-    if (p_.tied && p_.choice(0, plan.choice.front()).tag != p_.choice(p_.count() - 1, plan.choice.back()).tag)
-      return false;
+    if (p_.tied && tag_of(plan, 0) != tag_of(plan, p_.count() - 1)) return false;
     const Size size = size_of(plan);
     if (!(size < size_)) return false;
     const Evaluation cost = evaluate(p_, plan);
@@ -88,7 +94,7 @@ class RunMerger {
   void move_a_run() {
     std::vector<Run> runs;
     for (std::size_t i = 0; i < at_.size(); ++i) {
-      const int tag = p_.choice(at_[i], choice_at(best_.plan, i)).tag;
+      const int tag = tag_of(best_.plan, at_[i]);
       if (runs.empty() || runs.back().tag != tag) runs.push_back({i, 0, tag});
       ++runs.back().count;
     }
@@ -120,7 +126,7 @@ class RunMerger {
   // Layers from a place on get the choices of a tag. Returns whether all have one.
   bool give(Assignment& plan, std::size_t first, std::size_t count, int tag) const {
     for (std::size_t i = first; i < first + count; ++i) {
-      const LayerType& type = p_.type_of(at_[i]);
+      const LayerType& type = type_of(at_[i]);
       const auto found = std::find_if(type.begin(), type.end(), [&](const Choice& c) { return c.tag == tag; });
       if (found == type.end()) return false;
       choice_at(plan, i) = static_cast<int>(found - type.begin());
@@ -133,6 +139,7 @@ class RunMerger {
   Solution best_;
   double upper_;
   std::vector<int> at_;                         // the layer of the problem at each place of the model
+  std::vector<int> stage_of_;                   // (layers of the problem); cuts stay
   std::int64_t tries_ = std::int64_t{1} << 20;  // times layers: a fraction of a second
   Size size_;
 };

@@ -110,19 +110,20 @@ class WindowSearch {
 class MemoryBounds {
  public:
   explicit constexpr MemoryBounds(const Problem& problem) : p_(&problem) {
-    const std::vector<std::int64_t> workspaces = least_workspaces(problem);
+    const std::vector<std::int64_t> workspaces = least_workspaces_on_devices(problem);
     for (int i = 0; i < p_->stages(); ++i) {
+      const Problem& own = p_->on(i);
       // What a stage keeps for its neighbours and its first layout.
       std::int64_t begins = unlimited;
       std::int64_t ends = unlimited;
-      std::vector<std::int64_t> least(p_->types.size(), unlimited);
+      std::vector<std::int64_t> least(own.types.size(), unlimited);
       for (std::size_t type = 0; type < least.size(); ++type)
-        for (const Choice& c : p_->types[type]) {
+        for (const Choice& c : own.types[type]) {
           least[type] = std::min(least[type], p_->least_slots(i).kept(c));
           begins = std::min(begins, (i > 0 ? c.input : 0) + p_->slots_of(i, 0).flight * c.pass_through);
           ends = std::min(ends, c.activation);
         }
-      besides_.push_back({p_->fixed + begins + (i + 1 < p_->stages() ? ends : 0), nth(workspaces, i)});
+      besides_.push_back({own.fixed + begins + (i + 1 < p_->stages() ? ends : 0), nth(workspaces, i)});
       sums_.push_back({0});
       for (const int type : p_->layers) sums_.back().push_back(sums_.back().back() + nth(least, type));
     }

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/cluster/spec.hpp>
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/text.hpp>
@@ -62,14 +62,15 @@ struct SearchOptions {
   }
 };
 
-/// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
-/// is too long, micro-batches that do not divide the batch, no time, forced degrees that do not divide the
-/// devices or experts, no effort, no schedule or none that the space's trainer has.
-inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
+/// Checks options against model and cluster and fills in the defaults; the memory is at most that of the group which
+/// has most. Errors (usage): figures below 1, a sequence that is too long, micro-batches that do not divide the batch,
+/// no time, forced degrees that do not divide the devices or experts, no effort, no schedule or none that the space's
+/// trainer has.
+inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const ClusterView& cluster) {
   const auto refused = [](const auto&... parts) { return usage_error(text_of(parts...)); };
   if (model.blocks.empty()) return refused("the model ", model.name, " has no layers");
   if (options.sequence == 0) options.sequence = model.positions();
-  if (options.memory.count == 0) options.memory = cluster.device.memory;
+  if (options.memory.count == 0) options.memory = cluster.most_memory();
   if (options.global_batch < 1 || options.global_batch > (1 << 30))
     return refused("the global batch is ", options.global_batch, ": give 1 to 2^30 samples");
   const std::string sequence = text_of("the sequence has ", options.sequence, " tokens: ");
@@ -93,8 +94,9 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
                        " of them; give a multiple of ", ratio.whole / std::gcd(ratio.part, ratio.whole));
   if (options.memory.count < 1)
     return refused("the memory budget is ", options.memory.count, " bytes: give a positive size");
-  options.memory = min(options.memory, cluster.device.memory);
-  if (cluster.devices < 1) return refused("the cluster ", cluster.name, " has no devices");
+  options.memory = min(options.memory, cluster.most_memory());
+  const int devices = cluster.devices();
+  if (devices < 1) return refused("the cluster ", cluster.name(), " has no devices");
   if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
     return refused(options.microbatches, " micro-batches do not divide the global batch of ", options.global_batch,
                    ": choose a divisor");
@@ -108,12 +110,12 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
                                      {"tp", options.space.tensor.forced},
                                      {"cp", options.space.context.forced},
                                      {"dp", options.space.data.forced}}) {
-    if (degree == 0) continue;
+    if (degree == 0 || cluster.is_mixed()) continue;  // stages of a mixed cluster divide their groups
     forced *= degree;
-    if (forced <= cluster.devices && cluster.devices % forced == 0) continue;
+    if (forced <= devices && devices % forced == 0) continue;
     const std::string together = forced == degree ? "" : text_of(" and what else is forced, ", forced, " together,");
-    return refused("--space ", name, "=", degree, together, " does not divide the ", cluster.devices, " devices of ",
-                   cluster.name, ": force degrees whose product is one of ", joined(divisors(cluster.devices)));
+    return refused("--space ", name, "=", degree, together, " does not divide the ", devices, " devices of ",
+                   cluster.name(), ": force degrees whose product is one of ", joined(divisors(devices)));
   }
   if (!(options.time >= 0))
     return refused("the time is ", std::to_string(options.time), " seconds: give a positive number, or 0 for all");
@@ -134,6 +136,13 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   return options;
 }
 
+/// The devices of a stage in a mixed cluster.
+struct StageDevices {
+  int group = 0;
+  int ranks = 1;
+  friend constexpr bool operator==(const StageDevices&, const StageDevices&) = default;
+};
+
 /// A whole strategy, with layers numbered as blocks of the model (embedding and head apart).
 struct Candidate {
   int stages = 1;
@@ -141,6 +150,7 @@ struct Candidate {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int virtual_stages = 1;
   std::vector<int> first_block;      ///< (P) of every stage
+  std::vector<StageDevices> on;      ///< (P) in a mixed cluster; empty: all devices, equally many on each stage
   std::vector<StrategySpec> blocks;  ///< (L)
   StrategySpec embedding;
   StrategySpec head;

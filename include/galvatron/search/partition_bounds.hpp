@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <galvatron/search/choices.hpp>
@@ -43,7 +44,7 @@ class PartitionBounds {
       share(executor, count, [&](std::size_t i) {
         const TiedEnds& own = ends[first + i];
         PartitionBounds bounds(*this);
-        const bool is_open = r_.sums().with_ends(p_, own) < out && bounds.narrow(out, own);
+        const bool is_open = r_.sums().with_ends(p_, own) < out && bounds.narrow(out, own, 0);
         least[i] = is_open ? bounds.least() : infinite;
       });
       for (std::size_t i = 0; i < count; ++i) out = std::min(out, std::max(whole, least[i]));
@@ -52,16 +53,23 @@ class PartitionBounds {
   }
 
   /// Looks at assignments with less than `limit` seconds and with these ends from here on; false when there are none.
-  constexpr bool narrow(double limit, const TiedEnds& ends = {}) {
+  /// @param rounds  in which what stages of unequal devices fill together narrows them further
+  constexpr bool narrow(double limit, const TiedEnds& ends = {}, int rounds = 3) {
     limit_ = limit;
     set_ends(ends);
     windows_ = Windows(p_);
-    for (std::size_t k = 0; k < r_.size(); ++k) {
-      most_[k] = r_.most_slowest(k, limit);
-      const auto holds = [&](int stage, int begin, int end) { return stage_seconds(k, stage, begin, end) <= most_[k]; };
-      if (!WindowSearch(p_, holds).narrow(windows_)) return false;
+    Surrogate fills{};
+    for (std::size_t k = 0; k < r_.size(); ++k) fills[k] = r_.fills(k);
+    if (!narrow_within(limit, fills)) return false;
+    // Where devices differ, what all stages fill together is known better now: again, as long as it makes a difference.
+    constexpr double worth = 1.002;
+    for (int round = 0; round < rounds && p_.device_kinds() > 1 && limit < infinite; ++round) {
+      const Surrogate known = std::exchange(fills, after_.front().fills);
+      bool is_more = false;
+      for (std::size_t k = 0; k < r_.size(); ++k) is_more = is_more || fills[k] > known[k] * worth;
+      if (!is_more) break;
+      if (!narrow_within(limit, fills)) return false;
     }
-    add_up();
     return limit == infinite || least() < limit;
   }
   /// Looks at assignments whose stages begin in these windows from here on, whatever their seconds, of which it knows
@@ -82,7 +90,7 @@ class PartitionBounds {
   /// The same where the only stage has a workspace of a class of the range bounds.
   [[nodiscard]] constexpr double least_in_class(std::size_t i) const {
     const Part part = part_of(0, 0, 0, p_.count());
-    const double seconds = r_.ranges(0).seconds_in_class(i, 0, part.begin, part.end, part.besides);
+    const double seconds = r_.ranges(0, 0).seconds_in_class(i, 0, part.begin, part.end, part.besides);
     return seconds < infinite ? r_.seconds(0, seconds, seconds) : infinite;
   }
 
@@ -110,6 +118,17 @@ class PartitionBounds {
     Surrogate fills{infinite, infinite, infinite};
     Surrogate slowest{infinite, infinite, infinite};
   };
+
+  // Narrows the windows to stages that leave `fills` to all together, and adds up; false when there are none.
+  constexpr bool narrow_within(double limit, const Surrogate& fills) {
+    for (std::size_t k = 0; k < r_.size(); ++k) {
+      most_[k] = r_.most_slowest(k, limit, fills[k]);
+      const auto holds = [&](int stage, int begin, int end) { return stage_seconds(k, stage, begin, end) <= most_[k]; };
+      if (!WindowSearch(p_, holds).narrow(windows_)) return false;
+    }
+    add_up();
+    return true;
+  }
 
   [[nodiscard]] constexpr std::size_t index(int stage, int begin) const {
     return nth(offset_, stage) + static_cast<std::size_t>(begin - earliest(stage));
@@ -148,7 +167,7 @@ class PartitionBounds {
   // Least seconds of a stage in a surrogate.
   [[nodiscard]] constexpr double stage_seconds(std::size_t k, int stage, int begin, int end) const {
     const Part part = part_of(k, stage, begin, end);
-    return r_.ranges(k).seconds(stage, part.begin, part.end, part.besides);
+    return r_.ranges(k, stage).seconds(stage, part.begin, part.end, part.besides);
   }
 
   // What the slowest stage takes at least.
@@ -208,7 +227,7 @@ class PartitionBounds {
     }
     const bool deferred = p_.objective.weights.deferred > 0;
     for (std::size_t k = 0; k < r_.size(); ++k) {
-      const double fill = deferred ? r_.fills(k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
+      const double fill = deferred ? r_.fills_on(stage, k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
       rest.fills[k] = std::min(rest.fills[k], fill + next.fills[k]);
       rest.slowest[k] = std::min(rest.slowest[k], std::max(seconds[k], next.slowest[k]));
     }

@@ -5,6 +5,9 @@
 // the data; each gets one of the choices of its type, and the layers are cut into P contiguous stages. With virtual
 // stages (the interleaved schedule) the layers stand in the order of the ranks instead: those of all chunks of stage 0,
 // then those of stage 1. The cuts are given then, and those of chunks, and what is searched are the strategies.
+//
+// Stages may have devices that differ. Then each kind of device has a problem of its own, whose choices, moves and
+// fixed bytes are those on it, and which agrees with the whole in all else.
 #pragma once
 
 #include <algorithm>
@@ -100,9 +103,11 @@ using LayerType = std::vector<Choice>;
 
 /// Seconds to move the tensors at the borders of a layer type, one way.
 struct Moves {
-  std::vector<double> relayout;  ///< (layouts from, layouts to) of the input; the gradient takes the way back
-  std::vector<double> input;     ///< (layouts) from a neighbouring stage
-  std::vector<double> output;    ///< (layouts) its gradient, from a neighbouring stage
+  std::vector<double> relayout;         ///< (layouts from, layouts to) of the input; the gradient takes the way back
+  std::vector<double> input;            ///< (layouts) from a neighbouring stage
+  std::vector<double> output;           ///< (layouts) its gradient, from a neighbouring stage
+  std::vector<double> input_across{};   ///< (layouts) as `input`, from a stage on other devices
+  std::vector<double> output_across{};  ///< (layouts) as `output`
 };
 
 /// What a choice, a layer or a stage adds to the objective.
@@ -199,9 +204,24 @@ struct Problem {
   std::vector<Moves> moves;         ///< of every type
   std::int64_t budget = unlimited;  ///< bytes of a rank
   std::int64_t fixed = 0;           ///< bytes of every rank, whatever the plan
+  std::vector<Problem> on_devices;  ///< of each kind of device, where they differ: its types, moves, layouts and
+                                    ///< `fixed` stand in place of those here, which are then empty
+  std::vector<int> devices_of;      ///< (stages) which of them
+  int across_before = -1;           ///< of one kind of device: the stage that follows one on other devices, if any
+  int across_after = -1;            ///< and the stage before one
 
   [[nodiscard]] constexpr int stages() const { return objective.stages; }
   [[nodiscard]] constexpr int count() const { return static_cast<int>(layers.size()); }
+  [[nodiscard]] constexpr int device_kinds() const {
+    return on_devices.empty() ? 1 : static_cast<int>(on_devices.size());
+  }
+  /// Of a stage.
+  [[nodiscard]] constexpr int device_kind(int stage) const { return devices_of.empty() ? 0 : nth(devices_of, stage); }
+  /// The problem of a kind of device, and of a stage's.
+  [[nodiscard]] constexpr const Problem& of_kind(int kind) const {
+    return on_devices.empty() ? *this : nth(on_devices, kind);
+  }
+  [[nodiscard]] constexpr const Problem& on(int stage) const { return of_kind(device_kind(stage)); }
   [[nodiscard]] constexpr const Choice& choice(int layer, int index) const { return nth(type_of(layer), index); }
   [[nodiscard]] constexpr const LayerType& type_of(int layer) const { return nth(types, nth(layers, layer)); }
   [[nodiscard]] constexpr const Moves& moves_of(int layer) const { return nth(moves, nth(layers, layer)); }
@@ -213,13 +233,15 @@ struct Problem {
   [[nodiscard]] constexpr double relayout_seconds(int layer, int from, int to) const {
     return one_way(layer, from, to) + one_way(layer, to, from);
   }
-  /// What a stage that begins with `layer` waits for in forward.
-  [[nodiscard]] constexpr double receive_input(int layer, int layout) const {
-    return nth(moves_of(layer).input, layout);
+  /// What `stage`, which begins with `layer`, waits for in forward.
+  [[nodiscard]] constexpr double receive_input(int stage, int layer, int layout) const {
+    const Moves& moves_at = moves_of(layer);
+    return nth(stage == across_before ? moves_at.input_across : moves_at.input, layout);
   }
-  /// What a stage that ends with `layer` waits for in backward.
-  [[nodiscard]] constexpr double receive_gradient(int layer, int layout) const {
-    return nth(moves_of(layer).output, layout);
+  /// What `stage`, which ends with `layer`, waits for in backward.
+  [[nodiscard]] constexpr double receive_gradient(int stage, int layer, int layout) const {
+    const Moves& moves_at = moves_of(layer);
+    return nth(stage == across_after ? moves_at.output_across : moves_at.output, layout);
   }
   /// Layers that may be moved between stages; every stage has at least one.
   [[nodiscard]] constexpr int movable() const { return count() - leading - trailing; }
@@ -265,7 +287,8 @@ struct Assignment {
 };
 
 /// One stage of an assignment: what the search's recurrences must agree with.
-constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& plan, int stage) {
+constexpr StageCost evaluate_stage(const Problem& whole, const Assignment& plan, int stage) {
+  const Problem& problem = whole.on(stage);
   const int begin = nth(plan.first, stage);
   const int end = nth(plan.first, stage + 1);
   const auto at = [&](int layer) -> const Choice& { return problem.choice(layer, nth(plan.choice, layer)); };
@@ -274,11 +297,11 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
   std::int64_t kept = problem.fixed + problem.slots_of(stage, 0).flight * at(begin).pass_through;
   if (stage > 0) {
     kept += at(begin).input;
-    cost.forward += problem.receive_input(begin, at(begin).layout);
+    cost.forward += problem.receive_input(stage, begin, at(begin).layout);
   }
   if (stage + 1 < problem.stages()) {
     kept += at(end - 1).activation;
-    cost.backward += problem.receive_gradient(end - 1, at(end - 1).layout);
+    cost.backward += problem.receive_gradient(stage, end - 1, at(end - 1).layout);
   }
   for (int layer = begin; layer < end; ++layer) {
     const Choice& c = at(layer);
@@ -295,8 +318,8 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
     if (layer + 1 < end && problem.chunk_of(layer + 1) != chunk) {  // other stages are between these two
       const Choice& next = at(layer + 1);
       kept += c.activation + next.input + problem.slots_of(stage, chunk + 1).flight * next.pass_through;
-      cost.forward += problem.receive_input(layer + 1, next.layout);
-      cost.backward += problem.receive_gradient(layer, c.layout);
+      cost.forward += problem.receive_input(stage, layer + 1, next.layout);
+      cost.backward += problem.receive_gradient(stage, layer, c.layout);
     } else if (layer + 1 < end && at(layer + 1).layout != c.layout) {
       const Choice& next = at(layer + 1);
       cost.forward += problem.one_way(layer + 1, c.layout, next.layout);

@@ -45,6 +45,18 @@ constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
   return out;
 }
 
+/// The same where devices differ: of every stage on its own.
+constexpr std::vector<std::int64_t> least_workspaces_on_devices(const Problem& p) {
+  if (p.on_devices.empty()) return least_workspaces(p);
+  std::vector<std::int64_t> out(static_cast<std::size_t>(p.stages()));
+  for (int kind = 0; kind < p.device_kinds(); ++kind) {
+    const std::vector<std::int64_t> own = least_workspaces(p.of_kind(kind));
+    for (int stage = 0; stage < p.stages(); ++stage)
+      if (p.device_kind(stage) == kind) nth(out, stage) = nth(own, stage);
+  }
+  return out;
+}
+
 /// The bound of a range of layers, asked for many numbers of bytes: of the lines (sum at a price) - price * bytes,
 /// those that are the largest for some bytes, by ascending price. The more bytes there are, the lower is that price.
 class PiecewiseLinear {
@@ -288,11 +300,20 @@ class RangeBound {
     for (const Moves& moves : p_.moves)
       for (const auto* seconds : {&moves.input, &moves.output})
         for (const double one : *seconds) receive = std::min(receive, one);
+    // What a border with other devices takes beyond that.
+    const auto across = [&](int stage, int across_stage, std::vector<double> Moves::* border) {
+      if (stage != across_stage) return 0.0;
+      double least = std::numeric_limits<double>::max();
+      for (const Moves& moves : p_.moves)
+        for (const double one : moves.*border) least = std::min(least, one);
+      return least - receive;
+    };
     for (int stage = 0; stage < p_.stages(); ++stage) {
       const int chunk_ends = 2 * p_.chunks - (stage == 0 ? 1 : 0) - (stage + 1 == p_.stages() ? 1 : 0);
       room_.push_back(static_cast<double>(p_.budget - p_.fixed - nth(workspace_, stage)) -
                       static_cast<double>(chunk_ends) * static_cast<double>(activation));
-      receive_.push_back(chunk_ends * receive);
+      receive_.push_back(chunk_ends * receive + across(stage, p_.across_before, &Moves::input_across) +
+                         across(stage, p_.across_after, &Moves::output_across));
     }
   }
 

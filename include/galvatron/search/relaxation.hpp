@@ -22,21 +22,22 @@
 
 namespace galvatron::search {
 
-/// Sums over the layers before each one of the least of each term.
+/// Sums over the layers before each one of the least of each term, on any kind of device.
 struct LayerSums {
   std::vector<Terms> before{{}};  ///< (layers + 1)
 
   /// @param share  of the per-iteration cost that counts in time and fill
   explicit constexpr LayerSums(const Problem& p, double share = 0) {
     constexpr double none = std::numeric_limits<double>::max();
-    std::vector<Terms> least(p.types.size(), {none, none, none, none, ~std::uint64_t{0}});
-    for (std::size_t i = 0; i < least.size(); ++i)
-      for (const Choice& c : p.types[i]) {
-        Terms terms = p.objective.terms_of(c);
-        terms.time += share * terms.per_iteration;
-        terms.fill += share * terms.per_iteration;
-        least[i] = min(least[i], terms);
-      }
+    std::vector<Terms> least(p.of_kind(0).types.size(), {none, none, none, none, ~std::uint64_t{0}});
+    for (int kind = 0; kind < p.device_kinds(); ++kind)
+      for (std::size_t i = 0; i < least.size(); ++i)
+        for (const Choice& c : p.of_kind(kind).types[i]) {
+          Terms terms = p.objective.terms_of(c);
+          terms.time += share * terms.per_iteration;
+          terms.fill += share * terms.per_iteration;
+          least[i] = min(least[i], terms);
+        }
     for (const int type : p.layers) before.push_back(before.back() + nth(least, type));
   }
   /// No assignment is faster: some stage has at least the mean of all.
@@ -77,8 +78,11 @@ class Relaxation {
   explicit constexpr Relaxation(const Problem& problem, int workspace_classes = 1, Executor* executor = nullptr)
       : problem_(problem) {
     const auto add = [&](double fill_share, double share) {
-      all_.push_back(
-          {fill_share, share, RangeBound(problem, share, workspace_classes, executor), LayerSums(problem, fill_share)});
+      One& one = all_.emplace_back(One{fill_share, share, {}, LayerSums(problem, fill_share), {}});
+      for (int kind = 0; kind < problem.device_kinds(); ++kind) {
+        one.ranges.emplace_back(problem.of_kind(kind), share, workspace_classes, executor);
+        if (problem.device_kinds() > 1) one.of_kind.emplace_back(problem.of_kind(kind), fill_share);
+      }
     };
     const Objective& o = problem.objective;
     add(0, 0);
@@ -90,7 +94,7 @@ class Relaxation {
 
   /// With one stage: range bounds that are nearer, as far as they are below `enough` seconds of an iteration.
   constexpr void refine(double enough) {
-    if (problem_.stages() == 1) all_.front().ranges.refine(enough * problem_.objective.share_of_iteration());
+    if (problem_.stages() == 1) all_.front().ranges.front().refine(enough * problem_.objective.share_of_iteration());
   }
 
   [[nodiscard]] constexpr const LayerSums& sums() const { return all_.front().sums; }
@@ -102,13 +106,22 @@ class Relaxation {
   /// Of surrogates; the others of a Surrogate are not used.
   [[nodiscard]] constexpr std::size_t size() const { return all_.size(); }
   [[nodiscard]] constexpr double share(std::size_t k) const { return all_[k].share; }
-  /// Of T + share * U.
-  [[nodiscard]] constexpr const RangeBound& ranges(std::size_t k) const { return all_[k].ranges; }
+  /// Of T + share * U, on a stage's devices.
+  [[nodiscard]] constexpr const RangeBound& ranges(std::size_t k, int stage) const {
+    return nth(all_[k].ranges, problem_.device_kind(stage));
+  }
   /// Fill is counted like the slowest stage.
   [[nodiscard]] constexpr bool counts_alike(std::size_t k) const { return all_[k].fill_share == all_[k].share; }
   /// Least sum of F + its share of U over layers [begin, end).
   [[nodiscard]] constexpr double fills(std::size_t k, int begin, int end) const {
     const std::vector<Terms>& before = all_[k].sums.before;
+    return nth(before, end).fill - nth(before, begin).fill;
+  }
+  /// The same on a stage's devices.
+  [[nodiscard]] constexpr double fills_on(int stage, std::size_t k, int begin, int end) const {
+    const One& one = all_[k];
+    const std::vector<Terms>& before =
+        (one.of_kind.empty() ? one.sums : nth(one.of_kind, problem_.device_kind(stage))).before;
     return nth(before, end).fill - nth(before, begin).fill;
   }
   [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].sums.before.back().fill; }
@@ -131,13 +144,13 @@ class Relaxation {
     least.time = std::max(least.time, surrogate_slowest - all_[k].share * least.per_iteration);
     return problem_.objective(least);
   }
-  /// The most T + share * U of a stage in an assignment that takes `limit`.
-  [[nodiscard]] constexpr double most_slowest(std::size_t k, double limit) const {
+  /// The most T + share * U of a stage in an assignment that takes `limit`, of which all stages fill `fills` at least.
+  [[nodiscard]] constexpr double most_slowest(std::size_t k, double limit, double fills) const {
     const Objective& o = problem_.objective;
     constexpr double rounding = 1 + 1e-9;
     if (o.stages == 1) return limit * o.share_of_iteration() * rounding;
     if (o.weights.steady <= 0) return infinite;
-    return ((limit - (k == 0 ? per_iteration() : 0)) / o.alone - o.weights.fill_drain * fills(k)) / o.weights.steady *
+    return ((limit - (k == 0 ? per_iteration() : 0)) / o.alone - o.weights.fill_drain * fills) / o.weights.steady *
            rounding;
   }
 
@@ -145,8 +158,9 @@ class Relaxation {
   struct One {
     double fill_share = 0;
     double share = 0;
-    RangeBound ranges;
-    LayerSums sums;  // with fill_share
+    std::vector<RangeBound> ranges;  // of each kind of device
+    LayerSums sums;                  // with fill_share
+    std::vector<LayerSums> of_kind;  // the same of each kind, if there are several
   };
 
   const Problem& problem_;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -25,6 +24,7 @@
 #include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
+#include <galvatron/search/refusals.hpp>
 #include <galvatron/search/relaxation.hpp>
 #include <galvatron/search/solver.hpp>
 #include <galvatron/search/tuning.hpp>
@@ -64,8 +64,11 @@ class BestOf {
 template <class Executor>
 class Search {
  public:
-  Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Executor& executor)
+  /// @param known  a plan of other cases, if there is one, that the best must beat
+  Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Executor& executor,
+         const Candidate* known = nullptr)
       : cluster_(cluster), options_(options), cases_(std::move(cases)), executor_(executor), best_(options.memory) {
+    if (known != nullptr) best_.offer(*known);
     for (const Case& c : cases_) by_stages_.try_emplace(c.stages(), options.memory);
     scheme_best_.assign(std::size(schemes), BestOf(options.memory));
   }
@@ -74,11 +77,12 @@ class Search {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
     for (const Case& c : cases_)
-      if (!options_.interrupted() || !best_.fits()) try_uniform(c);
+      if (c.source == nullptr && (!options_.interrupted() || !best_.fits())) try_uniform(c);
     bounds_.resize(cases_.size());
+    try_sources();
     executor_.each(cases_.size(), [&](std::size_t i) {
       if (options_.interrupted()) return;  // a bound of 0
-      if (options_.algorithm == Algorithm::exact) drop_dominated(cases_[i].problem);
+      if (options_.algorithm == Algorithm::exact && cases_[i].source == nullptr) drop_dominated(cases_[i].problem);
       bounds_[i] = bound_of(cases_[i]);
     });
     std::vector<std::size_t> open(cases_.size());
@@ -130,13 +134,33 @@ class Search {
 
   // No plan of this case is faster; where that excludes it, the first bound that does.
   [[nodiscard]] double bound_of(const Case& c) const {
-    const double first = LayerSums(c.problem).seconds(c.problem);
+    const double first = c.source != nullptr ? c.source->bound(c.number) : LayerSums(c.problem).seconds(c.problem);
     if (first >= upper_for(c)) return first;
-    return Solver<Executor>(c.problem, {}, &executor_).bound(upper_for(c));
+    const OpenCase opened(c);
+    return Solver<Executor>((*opened).problem, {}, &executor_).bound(upper_for(c));
   }
 
   void sort_by_bound(std::vector<std::size_t>& cases) const {
     std::ranges::stable_sort(cases, {}, [this](std::size_t i) { return bounds_[i]; });
+  }
+
+  // Of cases whose problems are made when they are searched: looks for a good plan in those of the least bounds, as
+  // long as that finds better ones, so that most of the others need no problem.
+  void try_sources() {
+    std::vector<std::size_t> open;
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (cases_[i].source == nullptr) continue;
+      bounds_[i] = cases_[i].source->bound(cases_[i].number);
+      open.push_back(i);
+    }
+    sort_by_bound(open);
+    for (std::size_t first = 0; first < std::min(open.size(), tuning::few * tuning::few); first += tuning::few) {
+      const std::size_t end = std::min(open.size(), first + tuning::few);
+      const double before = best_.fits() ? best_.candidate()->iteration.value : infinite;
+      solve({open.begin() + static_cast<std::ptrdiff_t>(first), open.begin() + static_cast<std::ptrdiff_t>(end)},
+            core_pass, most_work() / 8);
+      if (options_.interrupted() || (best_.fits() && !(best_.candidate()->iteration.value < before))) break;
+    }
   }
 
   // Nearer bounds, which take longer, for the pipelines that the bound of all hangs on, as long as they are higher.
@@ -151,8 +175,9 @@ class Search {
         const Case& c = cases_[open[first + i]];
         double& bound = bounds_[open[first + i]];
         if (c.stages() == 1 || bound >= upper_for(c)) return;
+        const OpenCase opened(c);
         const double nearer =
-            Solver<Executor>(c.problem, {}, &executor_, static_cast<int>(tuning::few)).bound(upper_for(c));
+            Solver<Executor>((*opened).problem, {}, &executor_, static_cast<int>(tuning::few)).bound(upper_for(c));
         rose[i] = nearer > bound * (1 + 1e-6);
         if (rose[i]) bound = nearer;
       });
@@ -169,10 +194,11 @@ class Search {
     std::int64_t work = 0;
   };
   [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels, std::int64_t work) {
-    const Case& c = cases_[index];
-    const double upper = upper_for(c);
+    const double upper = upper_for(cases_[index]);
     Attempt out;
     if (bounds_[index] >= upper) return out;
+    const OpenCase opened(cases_[index]);
+    const Case& c = *opened;
     out.searched = true;
     out.proven = false;
     if (options_.algorithm == Algorithm::bmw) {
@@ -218,7 +244,8 @@ class Search {
         work_ += own.work;
         solved_ += own.searched ? 1 : 0;
         if (own.found) {
-          const Case& c = cases_[index];
+          const OpenCase opened(cases_[index]);
+          const Case& c = *opened;
           Candidate candidate = candidate_of(c, *own.found, cluster_);
           if (best_.wants(candidate.iteration, candidate.peak)) {
             const Candidate merged = candidate_of(c, with_fewest_runs(c, *own.found), cluster_);
@@ -242,12 +269,13 @@ class Search {
   // Offers the uniform plans of a case to all that one of them may be the best of.
   void try_uniform(const Case& c) {
     const UniformBounds bounds(c);
+    std::vector<BestOf*> of;
+    std::vector<int> choices;
     for (std::size_t tag = 0; tag < c.specs.size(); ++tag) {
-      std::vector<BestOf*> of{&best_, &by_stages_.at(c.stages())};
+      of = {&best_, &by_stages_.at(c.stages())};
       for (std::size_t i = 0; i < std::size(schemes); ++i)
         if (schemes[i].has(c.stages(), c.specs[tag])) of.push_back(&scheme_best_[i]);
-      const std::vector<int> choices = bounds.choices(static_cast<int>(tag));
-      if (choices.empty()) continue;
+      if (!bounds.find_choices(static_cast<int>(tag), choices)) continue;
       const auto wanted = [&](double seconds, std::int64_t peak) {
         return std::any_of(of.begin(), of.end(), [&](BestOf* best) { return best->wants({seconds}, {peak}); });
       };
@@ -268,11 +296,15 @@ class Search {
     if (smallest) least = smallest->peak.count;
     // The most promising first, until no other can be smaller.
     std::vector<std::pair<std::int64_t, std::size_t>> order(cases_.size());
-    executor_.each(cases_.size(), [&](std::size_t i) { order[i] = {MemoryBounds(cases_[i].problem).least_peak(), i}; });
+    executor_.each(cases_.size(), [&](std::size_t i) {
+      const OpenCase opened(cases_[i]);
+      order[i] = {MemoryBounds((*opened).problem).least_peak(), i};
+    });
     std::sort(order.begin(), order.end());
     for (const auto& [bound, index] : order) {
       if (bound >= least || options_.interrupted()) break;
-      const Case& c = cases_[index];
+      const OpenCase opened(cases_[index]);
+      const Case& c = *opened;
       // Memory alone has few labels: never beam-truncated, so the answer is exact.
       Solver solver(c.problem, {.labels = 1 << 16, .stop = options_.stop}, &executor_);
       const auto found = solver.smallest(least);
@@ -303,79 +335,6 @@ class Search {
   std::int64_t work_ = 0;
   int solved_ = 0;  // cases that were searched, in all passes
 };
-
-/// Why these cases cannot be searched: a cluster's figures that make prices which are none.
-inline std::string why_no_prices(const std::vector<Case>& cases, const Cluster& cluster) {
-  bool good = true;
-  const auto look = [&](double seconds) { good = good && std::isfinite(seconds) && seconds >= 0; };
-  for (const Case& c : cases) {
-    for (const Moves& moves : c.problem.moves)
-      for (const auto* all : {&moves.relayout, &moves.input, &moves.output})
-        std::for_each(all->begin(), all->end(), look);
-    for (const LayerType& type : c.problem.types)
-      for (const Choice& choice : type)
-        for (const double seconds : {choice.forward, choice.backward, choice.synchronise, choice.update}) look(seconds);
-  }
-  if (good) return {};
-  return "the cluster " + cluster.name +
-         " gives work a price that is no number of seconds: its rates must be positive and finite, and its tables in "
-         "range";
-}
-
-/// For the end of a message.
-inline std::string and_hint(const Space& space) {
-  const std::string hint = hint_at_all(space);
-  return hint.empty() ? hint : "; " + hint;
-}
-
-/// Whether some degrees of the space spread every layer over so many devices, whatever they take.
-inline bool some_degrees_fit(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
-                             int devices) {
-  Space space = options.space;  // kinds that fit wherever their degrees do
-  space.recompute.resize(std::min<std::size_t>(1, space.recompute.size()));
-  const auto first = std::find(space.zero.begin(), space.zero.end(), true);
-  if (first != space.zero.end()) std::fill(first + 1, space.zero.end(), false);
-  const std::int64_t samples = options.global_batch / std::max(1, options.microbatches);
-  const LayerKinds kinds(model);
-  for (const int stages : pipeline_degrees(space, devices)) {
-    if (stages > static_cast<int>(model.blocks.size())) break;
-    const std::vector<StrategySpec> specs = strategies(space, devices / stages, cluster.devices_per_node);
-    const auto is_spread = [&](const cost::LayerPrograms& kind) {
-      return std::any_of(specs.begin(), specs.end(), [&](const StrategySpec& spec) {
-        return is_fit(kind.layer(), spec, samples, options.sequence);
-      });
-    };
-    if (std::all_of(kinds.programs.begin(), kinds.programs.end(), is_spread)) return true;
-  }
-  return false;
-}
-
-/// The nearest numbers of devices that some degrees fit, as a part of a sentence; empty where this number does, or none
-/// near it.
-inline std::string nearest_devices(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
-  constexpr int most_tries = 256;
-  const auto fits = [&](int devices) { return some_degrees_fit(model, cluster, options, devices); };
-  if (fits(cluster.devices)) return {};
-  std::vector<int> nearest;
-  for (const int step : {-1, +1}) {
-    int tries = 1;
-    while (tries <= most_tries && cluster.devices + tries * step > 0 && !fits(cluster.devices + tries * step)) ++tries;
-    const int devices = cluster.devices + tries * step;
-    if (tries <= most_tries && devices > 0) nearest.push_back(devices);
-  }
-  return nearest.empty() ? "" : "; some degrees fit " + joined(nearest, " and ") + " devices";
-}
-
-inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
-  const LayerSpec& block = model.blocks.front();
-  return text_of(
-      "no strategy of the space spreads ", model.name, " over ", cluster.devices, " devices",
-      nearest_devices(model, cluster, options), ": pipeline x tensor x context x data degrees must multiply to ",
-      cluster.devices, ", with at most ", model.blocks.size(), " stages, tensor degrees that divide ", block.heads,
-      " heads, ", block.kv_heads, " key/value heads and ", block.ffn, " MLP columns, context ",
-      "degrees that divide the sequence, and data degrees that divide a micro-batch of the ", options.global_batch,
-      " samples; choose another number of devices or batch, or a wider --space", and_hint(options.space));
-}
 
 }  // namespace detail
 

@@ -122,7 +122,7 @@ class Solver {
     if (problem_.stages() == 1)
       for (std::size_t i = 0; i < std::min(parts.size(), tuning::at_once) && parts[i].bound < upper; ++i) {
         const StageRole role = dps_.role_of(0, 0, parts[i], bounds_);
-        if (auto solution = LayoutRelaxation(problem_, role, 0).rounded()) offer(std::move(*solution));
+        if (auto solution = LayoutRelaxation(problem_.on(0), role, 0).rounded()) offer(std::move(*solution));
       }
     for (std::size_t i = 0; i < parts.size() && parts[i].bound < upper; ++i) {
       const Part& part = parts[i];
@@ -205,8 +205,8 @@ class Solver {
       PartitionBounds own(bounds_);
       if (!own.narrow(upper, ends)) continue;
       const std::size_t before = out.size();
-      for (std::size_t i = 0; i < relaxation_.ranges(0).classes(); ++i) {
-        const auto [least, most] = relaxation_.ranges(0).workspaces(i);
+      for (std::size_t i = 0; i < relaxation_.ranges(0, 0).classes(); ++i) {
+        const auto [least, most] = relaxation_.ranges(0, 0).workspaces(i);
         const double in_class = std::max(bound, own.least_in_class(i));
         if (in_class >= upper) continue;
         // Workspaces that are no great part of the memory are not worth searches of their own.

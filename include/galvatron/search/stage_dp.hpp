@@ -60,6 +60,8 @@ struct StageOption {
 template <class Executor>
 class StageDp {
  public:
+  /// @param problem     of the stage's devices
+  /// @param relaxation  of the whole problem
   /// @param within    stages beyond it are of no use
   /// @param layouts   of these layers, that fit, with the share of the last surrogate: prunes more than range bounds
   constexpr StageDp(const Problem& problem, const Relaxation& relaxation, const StageRole& role, const Limits& limits,
@@ -176,11 +178,11 @@ class StageDp {
   [[nodiscard]] constexpr Ahead ahead_of(int begin) const {
     Ahead out;
     const int end = std::max(begin, role_.begin + role_.shortest);
-    out.bytes = relaxation_.ranges(0).least_bytes(role_.stage, begin, end);
+    out.bytes = relaxation_.ranges(0, role_.stage).least_bytes(role_.stage, begin, end);
     if (limits_.memory_only) return out;
     // With layouts the last surrogate's bound comes from them.
     for (std::size_t k = 0; k < relaxation_.size() - (layouts_ != nullptr ? 1 : 0); ++k)
-      out.seconds[k] = relaxation_.ranges(k).bound(role_.stage, begin, end);
+      out.seconds[k] = relaxation_.ranges(k, role_.stage).bound(role_.stage, begin, end);
     const std::vector<Terms>& before = relaxation_.sums().before;
     out.least = {within_.slowest.front(), within_.fills.front(),
                  nth(before, end).per_iteration - nth(before, begin).per_iteration,
@@ -218,7 +220,8 @@ class StageDp {
     const std::int64_t pass_through = slots_of(layer).flight * to.pass_through;
     if (layer == role_.begin) {
       Label label;
-      const double seconds = is_first() || limits_.memory_only ? 0 : problem_.receive_input(layer, to.layout);
+      const double seconds =
+          is_first() || limits_.memory_only ? 0 : problem_.receive_input(role_.stage, layer, to.layout);
       label.add({seconds, seconds, 0}, problem_.fixed + pass_through + (is_first() ? 0 : to.input),
                 role_.least_workspace);
       out.labels.push_back(label);
@@ -238,7 +241,8 @@ class StageDp {
       const bool same = from.layout == to.layout || new_chunk;
       double seconds = same ? 0 : problem_.relayout_seconds(layer, from.layout, to.layout);
       if (new_chunk)
-        seconds = problem_.receive_gradient(layer - 1, from.layout) + problem_.receive_input(layer, to.layout);
+        seconds = problem_.receive_gradient(role_.stage, layer - 1, from.layout) +
+                  problem_.receive_input(role_.stage, layer, to.layout);
       if (limits_.memory_only) seconds = 0;
       const std::int64_t kept = new_chunk ? from.activation + to.input + pass_through : same ? 0 : pass_through;
       const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.input);
@@ -338,7 +342,8 @@ class StageDp {
     nothing.add(0, 0);
     for (std::size_t c = 0; c < now_.classes->size(); ++c) {
       const ChoiceClass& k = (*now_.classes)[c];
-      const double receive = limits_.memory_only || is_last() ? 0 : problem_.receive_gradient(layer, k.layout);
+      const double receive =
+          limits_.memory_only || is_last() ? 0 : problem_.receive_gradient(role_.stage, layer, k.layout);
       auto parent = static_cast<std::int32_t>(now_.begins[c]);
       for (Label label : now_.made[c].labels) {
         label.parent = parent++;

@@ -44,7 +44,7 @@ class StageDps {
             .shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (stage == 0 ? problem_.leading : 0)),
             .longest = bounds.latest(stage + 1) - begin,
             .tag = part.ends.tag,
-            .least_workspace = std::max(part.least_workspace, relaxation_.ranges(0).least_workspace(stage)),
+            .least_workspace = std::max(part.least_workspace, relaxation_.ranges(0, stage).least_workspace(stage)),
             .most_workspace = part.most_workspace};
   }
 
@@ -60,7 +60,7 @@ class StageDps {
     std::vector<std::int32_t> out;
     std::vector<std::int32_t> open;
     for (const int begin : begins) {
-      if (is_of_end) ends_.push_back({{}, begin, role_of(stage, begin, part, with_ends), 0, {}});
+      if (is_of_end) ends_.push_back({{}, 0, begin, role_of(stage, begin, part, with_ends), 0, {}});
       out.push_back(is_of_end ? static_cast<std::int32_t>(ends_.size()) - 1
                               : middle(role_of(stage, begin, {}, bounds_)));
       const Entry& entry = nth(all, out.back());
@@ -103,8 +103,9 @@ class StageDps {
 
  private:
   struct Entry {
-    Slots slots;    // with chunks: minus the stage
-    int start = 0;  // first layer, or -1 - type for any start in a run of equal layers
+    Slots slots;      // with chunks: minus the stage
+    int devices = 0;  // their kind, and on which sides of the stage there are others
+    int start = 0;    // first layer, or -1 - type for any start in a run of equal layers
     StageRole role;
     double least = 0;
     std::optional<StageDp<Executor>> dp;
@@ -125,9 +126,12 @@ class StageDps {
       role.shortest = std::max(1, bounds_.earliest(role.stage + 1) - bounds_.latest(role.stage));
       role.longest = end - first;
     }
+    const Problem& own = problem_.on(role.stage);
+    const int devices = 4 * problem_.device_kind(role.stage) + (role.stage == own.across_before ? 2 : 0) +
+                        (role.stage == own.across_after ? 1 : 0);
     const Slots slots = problem_.chunks == 1 ? problem_.slots_of(role.stage, 0) : Slots{-role.stage};
     for (std::size_t i = middle_.size(); i-- > 0;) {  // the last is the widest
-      if (!(middle_[i].slots == slots) || middle_[i].start != start) continue;
+      if (!(middle_[i].slots == slots) || middle_[i].devices != devices || middle_[i].start != start) continue;
       const StageRole& made = middle_[i].role;
       if (made.shortest <= role.shortest && made.longest >= role.longest) return static_cast<std::int32_t>(i);
       role.shortest = std::min(role.shortest, made.shortest);
@@ -135,20 +139,20 @@ class StageDps {
       role.longest = std::min(role.longest, problem_.count() - problem_.trailing - role.begin);
       break;
     }
-    middle_.push_back({slots, start, role, 0, {}});
+    middle_.push_back({slots, devices, start, role, 0, {}});
     return static_cast<std::int32_t>(middle_.size()) - 1;
   }
 
   constexpr void make(Entry& entry, const Limits& limits, std::int64_t budget, const StageLimit& within) const {
+    const Problem& own = problem_.on(entry.role.stage);
     std::optional<LayoutRelaxation> layouts;
     if ((limits.seeks_proof() || problem_.stages() == 1) && !limits.memory_only && problem_.chunks == 1) {
-      layouts.emplace(problem_, entry.role, relaxation_.share(relaxation_.size() - 1));
+      layouts.emplace(own, entry.role, relaxation_.share(relaxation_.size() - 1));
       layouts->bound_layers();
       entry.least = layouts->seconds();
       if (entry.least == infinite) layouts.reset();
     }
-    entry.dp.emplace(problem_, relaxation_, entry.role, limits, budget, within, executor_,
-                     layouts ? &*layouts : nullptr);
+    entry.dp.emplace(own, relaxation_, entry.role, limits, budget, within, executor_, layouts ? &*layouts : nullptr);
   }
 
   const Problem& problem_;

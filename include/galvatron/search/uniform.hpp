@@ -92,14 +92,14 @@ class UniformBounds {
     comparable_ = !p_.objective.shared && (c.schedule != ScheduleKind::gpipe || p_.stages() == 1);
   }
 
-  /// The choice of every type with a tag; empty where a layer cannot have the strategy.
-  [[nodiscard]] std::vector<int> choices(int tag) const {
-    std::vector<int> out;
+  /// Finds the choice of every type with a tag; false where a layer cannot have the strategy.
+  [[nodiscard]] bool find_choices(int tag, std::vector<int>& out) const {
+    out.clear();
     for (const std::vector<int>& index : index_) {
       out.push_back(nth(index, tag));
-      if (out.back() < 0) return {};
+      if (out.back() < 0) return false;
     }
-    return out;
+    return true;
   }
 
   /// Of plans with these choices; 0 seconds where a plan's are not those of the objective.

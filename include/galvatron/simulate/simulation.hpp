@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -98,7 +99,7 @@ inline void count_repetitions(Simulation& simulation, const schedule::Program& w
 /// many micro-batches some are followed: see Repetition. Errors (usage): those of cost_of; a pipeline of so many stages
 /// that too many instructions would have to be followed.
 /// @param most  instructions that are followed
-inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model, const Cluster& cluster,
+inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model, const ClusterView& cluster,
                                         std::int64_t most = most_followed) {
   auto priced = cost_of(plan, model, cluster);
   if (!priced) return tl::unexpected<Error>(std::move(priced.error()));
@@ -118,8 +119,9 @@ inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model
   out.cost = std::move(*priced);
   schedule::ReplayOptions options{.record = true};
   double crowding = 1;  // prices are those with all ranks at work
-  if (cost::stages_share_cores(cluster, count, plan.ranks())) {
-    options.sharing = cost::core_sharing(cluster, plan.stage_ranks());
+  const Cluster& first = cluster.group(plan.stages.front().group);
+  if (!plan.mixes_groups() && cost::stages_share_cores(first, count, plan.ranks())) {
+    options.sharing = cost::core_sharing(first, plan.stage_ranks());
     crowding = options.sharing.crowding();
   }
   std::vector<schedule::StageTimes> times;  // of virtual stages

@@ -28,8 +28,9 @@ struct Degrees {
   int pipeline = 0;
   bool strided = false;  ///< of a tensor degree of run time
   int expert = 0;
-  int expert_tensor = 0;  ///< of an expert degree of run time
-  int expert_nodes = 0;   ///< the same
+  int expert_tensor = 0;     ///< of an expert degree of run time
+  int expert_nodes = 0;      ///< the same
+  bool even_shards = false;  ///< of Shards<by_ratio>: those of this layer are equal
 };
 
 namespace detail {
@@ -39,6 +40,7 @@ constexpr StrategySpec program_kinds(const LayerSpec& layer, StrategySpec spec) 
   if (layer.experts == 0) spec = spec.without_experts();
   spec.expert_nodes = 1;
   spec.zero = 0;
+  spec.shard_kind = ShardKind::even;
   return spec;
 }
 
@@ -90,6 +92,7 @@ struct Policy {
   using Experts = typename PolicyOf<Axis::expert, ExpertParallel<1>, Policies...>::type;
   using Dispatch = typename PolicyOf<Axis::dispatch, ExpertDispatch<plain>, Policies...>::type;
   using Groups = typename PolicyOf<Axis::groups, SequenceGroups<fixed>, Policies...>::type;
+  using Sharded = typename PolicyOf<Axis::shards, Shards<even>, Policies...>::type;
   using Stages = typename PolicyOf<Axis::pipeline, Pipeline<1>, Policies...>::type;
   using Again = typename PolicyOf<Axis::recompute, Recompute<cheap>, Policies...>::type;
 
@@ -113,8 +116,20 @@ struct Policy {
        .expert_nodes = Experts::nodes == dynamic ? 1 : Experts::nodes,
        .dispatch = Dispatch::kind,
        .groups = Groups::kind,
+       .shard_kind = Sharded::kind,
        .recompute = Again::kind,
        .strided = Tensor::is_strided}};
+};
+
+/// Whether ratios of run time are there.
+template <ShardKind Kind>
+struct ShardChoice {
+  [[nodiscard]] constexpr ShardKind kind() const { return Kind; }
+};
+template <>
+struct ShardChoice<ShardKind::by_ratio> {
+  bool are_even = false;
+  [[nodiscard]] constexpr ShardKind kind() const { return are_even ? ShardKind::even : ShardKind::by_ratio; }
 };
 
 template <class Policy, bool IsStatic = Policy::is_static>
@@ -130,6 +145,7 @@ struct StrategyDegrees<Policy, false> {
   [[no_unique_address]] Degree<Axis::data, Policy::Data::degree> data_degree{};
   [[no_unique_address]] Degree<Axis::expert, Policy::Experts::degree> expert_degree{};
   [[no_unique_address]] Degree<Axis::pipeline, Policy::Stages::degree> pipeline_degree{};
+  [[no_unique_address]] ShardChoice<Policy::Sharded::kind> shard_choice{};
 
   [[nodiscard]] constexpr StrategySpec spec() const {
     StrategySpec out = Policy::best_case;
@@ -137,6 +153,7 @@ struct StrategyDegrees<Policy, false> {
     out.context = context_degree.value;
     out.data = data_degree.value;
     if constexpr (Policy::Tensor::degree == dynamic) out.strided = tensor_degree.is_strided;
+    out.shard_kind = shard_choice.kind();
     out.expert = expert_degree.value;
     if constexpr (Policy::Experts::degree == dynamic) {
       out.expert_tensor = expert_degree.tensor;
@@ -163,7 +180,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static_assert(
       (StrategyPolicy<Policies> && ...),
       "galvatron: the arguments of Strategy<> are policies: DataParallel, ZeRO, TensorParallel, "
-      "SequenceParallel, ContextParallel, ExpertParallel, ExpertDispatch, SequenceGroups, Pipeline or Recompute.");
+      "SequenceParallel, ContextParallel, ExpertParallel, ExpertDispatch, SequenceGroups, Shards, Pipeline or "
+      "Recompute.");
   template <Axis A>
   static constexpr bool names_once = (0 + ... + (Policies::axis == A ? 1 : 0)) <= 1;
   static_assert(names_once<Axis::data>, "galvatron: Strategy<> names DataParallel more than once.");
@@ -174,6 +192,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static_assert(names_once<Axis::expert>, "galvatron: Strategy<> names ExpertParallel more than once.");
   static_assert(names_once<Axis::dispatch>, "galvatron: Strategy<> names ExpertDispatch more than once.");
   static_assert(names_once<Axis::groups>, "galvatron: Strategy<> names SequenceGroups more than once.");
+  static_assert(names_once<Axis::shards>, "galvatron: Strategy<> names Shards more than once.");
   static_assert(names_once<Axis::pipeline>, "galvatron: Strategy<> names Pipeline more than once.");
   static_assert(names_once<Axis::recompute>, "galvatron: Strategy<> names Recompute more than once.");
 
@@ -189,6 +208,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static constexpr SequenceKind sequence = Policy::Sequence::kind;
   static constexpr DispatchKind dispatch = Policy::Dispatch::kind;
   static constexpr SequenceGroupKind groups = Policy::Groups::kind;
+  static constexpr ShardKind shards = Policy::Sharded::kind;
   static constexpr RecomputeKind recompute = Policy::Again::kind;
   static constexpr ScheduleKind schedule = Policy::Stages::schedule;
   /// True when every degree is part of the type; `spec` is then a static constant (and still answers to `spec()`).
@@ -215,10 +235,10 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static constexpr bool accepts(const StrategySpec& spec) {
     const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };
     return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute && spec.dispatch == dispatch &&
-           spec.groups == groups && same(spec.tensor, Policy::Tensor::degree) &&
-           same(spec.context, Policy::Context::degree) && same(spec.data, Policy::Data::degree) &&
-           same(spec.expert, Policy::Experts::degree) && same(spec.expert_tensor, Policy::Experts::tensor) &&
-           same(spec.expert_nodes, Policy::Experts::nodes) &&
+           spec.groups == groups && (spec.shard_kind == shards || (shards == by_ratio && !is_static)) &&
+           same(spec.tensor, Policy::Tensor::degree) && same(spec.context, Policy::Context::degree) &&
+           same(spec.data, Policy::Data::degree) && same(spec.expert, Policy::Experts::degree) &&
+           same(spec.expert_tensor, Policy::Experts::tensor) && same(spec.expert_nodes, Policy::Experts::nodes) &&
            (spec.strided == Policy::Tensor::is_strided ||
             (Policy::Tensor::degree == dynamic && !Policy::Tensor::is_strided)) &&
            is_legal(spec);
@@ -232,7 +252,8 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
                             .strided = spec.strided,
                             .expert = spec.expert,
                             .expert_tensor = spec.expert_tensor,
-                            .expert_nodes = spec.expert_nodes});
+                            .expert_nodes = spec.expert_nodes,
+                            .even_shards = spec.shard_kind == even});
   }
 
   [[nodiscard]] constexpr int tensor() const { return this->spec().tensor; }
@@ -290,6 +311,7 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
         this->expert_degree = {given.expert == 0 ? 1 : given.expert, given.expert_tensor,
                                given.expert_nodes == 0 ? 1 : given.expert_nodes};
       if constexpr (Policy::Stages::degree == dynamic) this->pipeline_degree.value = given.pipeline;
+      if constexpr (shards == by_ratio) this->shard_choice.are_even = given.even_shards;
     }
   }
 };
@@ -309,9 +331,10 @@ concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
 ///     constexpr auto found = search::constexpr_search<12>(block, cluster, options);
 ///     using Chosen = StrategyOf<found.strategies[0]>;
 template <StrategySpec spec>
-using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
-                            SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
-                            ExpertParallel<spec.expert, spec.expert_tensor, spec.expert_nodes>,
-                            ExpertDispatch<spec.dispatch>, SequenceGroups<spec.groups>, Recompute<spec.recompute>>;
+using StrategyOf =
+    Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
+             SequenceParallel<spec.sequence>, ContextParallel<spec.context>,
+             ExpertParallel<spec.expert, spec.expert_tensor, spec.expert_nodes>, ExpertDispatch<spec.dispatch>,
+             SequenceGroups<spec.groups>, Shards<spec.shard_kind>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron

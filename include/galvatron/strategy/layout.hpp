@@ -2,8 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
@@ -50,8 +54,15 @@ struct ActivationLayout {
   std::int64_t sequence = 1;
   int cut = 1;    ///< tensor ranks that share what a context rank holds in zigzag: neighbouring parts
   int outer = 1;  ///< of strided tensor ranks: all replicas or, where there are none, the parts of a context rank
+  /// Of the ranks: a data rank's samples are as many as those of its ranks together say. Empty: equally many. They
+  /// outlive the layout.
+  std::span<const int> ratios{};
 
-  friend constexpr bool operator==(const ActivationLayout&, const ActivationLayout&) = default;
+  friend constexpr bool operator==(const ActivationLayout& a, const ActivationLayout& b) {
+    return a.first_rank == b.first_rank && a.replicas == b.replicas && a.parts == b.parts && a.data == b.data &&
+           a.zigzag == b.zigzag && a.batch == b.batch && a.sequence == b.sequence && a.cut == b.cut &&
+           a.outer == b.outer && std::ranges::equal(a.ratios, b.ratios);
+  }
   [[nodiscard]] constexpr int ranks() const { return replicas * parts * data; }
   [[nodiscard]] constexpr bool holds(int rank) const { return rank >= first_rank && rank < first_rank + ranks(); }
   /// What a rank holds, as the number of its part, of its samples and of its copy.
@@ -84,15 +95,25 @@ struct ActivationLayout {
   }
   /// Runs of tokens that a rank holds, one after the other in its local tensor.
   [[nodiscard]] constexpr int pieces() const { return zigzag ? 2 : 1; }
+  /// How samples are cut over data ranks. Without ratios they divide evenly.
+  [[nodiscard]] constexpr Sharding samples() const {
+    if (ratios.empty()) return Sharding::even(batch, data);
+    std::vector<std::int64_t> sums(static_cast<std::size_t>(data));
+    const RankLayout layout = rank_layout();
+    for (std::size_t i = 0; i < ratios.size(); ++i)
+      sums[static_cast<std::size_t>(layout.coordinate(RankMode::dp, first_rank + static_cast<int>(i)))] += ratios[i];
+    return Sharding::by_ratios(batch, std::span<const std::int64_t>(sums));
+  }
   /// What `rank` of the world holds in piece `piece`.
   [[nodiscard]] constexpr Region region(int rank, int piece = 0) const {
-    return region(place(rank), piece, batch / data, sequence / parts / pieces());
+    const Place at = place(rank);
+    return region(at, piece, samples().range(at.data), sequence / parts / pieces());
   }
   /// The same with the samples and the tokens of a piece at hand, for who asks of many ranks.
-  [[nodiscard]] constexpr Region region(const Place& at, int piece, std::int64_t samples, std::int64_t tokens) const {
+  [[nodiscard]] constexpr Region region(const Place& at, int piece, Sharding::Range samples,
+                                        std::int64_t tokens) const {
     const std::int64_t s = (zigzag ? zigzag_chunk(at.part, piece) : at.part) * tokens;
-    const std::int64_t b = at.data * samples;
-    return {s, s + tokens, b, b + samples};
+    return {s, s + tokens, samples.begin, samples.end};
   }
 
  private:
@@ -111,29 +132,32 @@ class HeldRegions {
   constexpr explicit HeldRegions(const ActivationLayout& layout)
       : layout_(layout),
         ranks_(layout.rank_layout()),
-        samples_(layout.batch / layout.data),
+        samples_(layout.samples()),
         tokens_(layout.sequence / (layout.parts * layout.pieces())) {}
 
   [[nodiscard]] constexpr Region of(const ActivationLayout::Place& at, int piece) const {
-    return layout_.region(at, piece, samples_, tokens_);
+    return layout_.region(at, piece, samples_.range(at.data), tokens_);
   }
   [[nodiscard]] constexpr ActivationLayout::Place place(int rank) const { return layout_.place(ranks_, rank); }
   /// Tokens of a rank in all pieces.
-  [[nodiscard]] constexpr std::int64_t tokens() const { return samples_ * tokens_ * layout_.pieces(); }
+  [[nodiscard]] constexpr std::int64_t tokens(const ActivationLayout::Place& at) const {
+    return samples_.count(at.data) * tokens_ * layout_.pieces();
+  }
   [[nodiscard]] constexpr const ActivationLayout& layout() const { return layout_; }
 
  private:
   ActivationLayout layout_;
   RankLayout ranks_;
-  std::int64_t samples_;
+  Sharding samples_;
   std::int64_t tokens_;  // of a piece
 };
 
 /// Megatron sequence parallelism cuts sequences over tensor ranks, Ulysses and ring attention over context ranks (ring:
 /// zigzag), and Megatron's with ring attention over both. Layouts are equal where every rank holds the same tokens,
 /// whatever the strategy is called.
+/// @param ratios  of the ranks: see ActivationLayout; taken by strategies whose shards are by ratio
 constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first_rank, std::int64_t microbatch,
-                                             std::int64_t sequence) {
+                                             std::int64_t sequence, std::span<const int> ratios = {}) {
   const bool megatron = spec.sequence == SequenceKind::megatron;
   return {.first_rank = first_rank,
           .replicas = megatron ? 1 : spec.tensor,
@@ -143,16 +167,17 @@ constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first
           .batch = microbatch,
           .sequence = sequence,
           .cut = megatron && spec.uses_ring() ? spec.tensor : 1,
-          .outer = spec.strided ? spec.tensor : 1};
+          .outer = spec.strided ? spec.tensor : 1,
+          .ratios = spec.shard_kind == ShardKind::by_ratio ? ratios : std::span<const int>{}};
 }
 
 /// The same inside tensor-parallel regions, where tensor ranks have put together what Megatron's sequence parallelism
 /// cuts: every rank has all tokens of its context rank.
 constexpr ActivationLayout region_layout(StrategySpec spec, int first_rank, std::int64_t microbatch,
-                                         std::int64_t sequence) {
+                                         std::int64_t sequence, std::span<const int> ratios = {}) {
   if (spec.sequence == SequenceKind::megatron)
     spec.sequence = spec.uses_ring() ? SequenceKind::ring : SequenceKind::none;
-  return activation_layout(spec, first_rank, microbatch, sequence);
+  return activation_layout(spec, first_rank, microbatch, sequence, ratios);
 }
 
 /// The part of `to.region(receiver, receiver_piece)` that `sender` supplies out of `from.region(sender, sender_piece)`

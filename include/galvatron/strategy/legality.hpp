@@ -69,6 +69,8 @@ constexpr bool is_split_over_context(SequenceKind kind) {
        "ranks.")                                                                                                       \
   RULE((s).groups == ::galvatron::SequenceGroupKind::per_batch && (s).exchanges_tokens(),                              \
        "ranks that exchange the tokens of experts have equally many tokens: groups of every batch have none.")         \
+  RULE((s).groups == ::galvatron::SequenceGroupKind::per_batch && (s).shard_kind != ::galvatron::ShardKind::even,      \
+       "groups of every batch deal out tokens themselves: shards are even.")                                           \
   RULE((s).dispatch != ::galvatron::DispatchKind::plain && !(s).exchanges_tokens(),                                    \
        "compressed dispatch is of tokens that go to experts on other ranks: it needs an expert degree of at least 2, " \
        "or a tensor degree of experts that is not the layer's.")

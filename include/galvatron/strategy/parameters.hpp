@@ -14,7 +14,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include <galvatron/core/sharding.hpp>
 #include <galvatron/core/units.hpp>
@@ -104,6 +107,17 @@ class StoreRanks {
   [[nodiscard]] constexpr int shard_stride() const { return layout_.stride(shard_modes); }
   /// Of the stage's rank `local`.
   [[nodiscard]] constexpr int shard(int local) const { return layout_.coordinate(shard_modes, local); }
+  /// How the elements of a store are cut over the ranks that have the same part of it as the stage's rank `local`.
+  /// @param ratios  of the ranks of the stage, in proportion; empty, or all 0 on these ranks: equal shards
+  [[nodiscard]] constexpr Sharding cut(std::int64_t elements, std::span<const int> ratios, int local) const {
+    std::vector<std::int64_t> own;
+    std::int64_t sum = 0;
+    if (!ratios.empty())
+      for (const int rank : layout_.group(shard_modes, local))
+        sum += own.emplace_back(ratios[static_cast<std::size_t>(rank)]);
+    return sum == 0 ? Sharding::even(elements, shards())
+                    : Sharding::by_ratios(elements, std::span<const std::int64_t>(own), parameter_alignment);
+  }
   [[nodiscard]] constexpr StorePlace place(int local) const {
     return {layout_.coordinate(RankMode::tp, local), tensor(), layout_.coordinate(RankMode::ep, local)};
   }

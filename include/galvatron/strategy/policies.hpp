@@ -14,7 +14,19 @@
 namespace galvatron {
 
 /// What a policy decides. A strategy has one policy per axis.
-enum class Axis : std::uint8_t { data, zero, tensor, sequence, context, expert, dispatch, groups, pipeline, recompute };
+enum class Axis : std::uint8_t {
+  data,
+  zero,
+  tensor,
+  sequence,
+  context,
+  expert,
+  dispatch,
+  groups,
+  shards,
+  pipeline,
+  recompute
+};
 
 namespace detail {
 struct NoneTag {
@@ -33,6 +45,8 @@ inline constexpr DispatchKind plain = DispatchKind::plain;
 inline constexpr DispatchKind lsh = DispatchKind::lsh;
 inline constexpr SequenceGroupKind fixed = SequenceGroupKind::fixed;
 inline constexpr SequenceGroupKind per_batch = SequenceGroupKind::per_batch;
+inline constexpr ShardKind even = ShardKind::even;
+inline constexpr ShardKind by_ratio = ShardKind::by_ratio;
 inline constexpr RecomputeKind cheap = RecomputeKind::cheap;
 inline constexpr RecomputeKind selective = RecomputeKind::selective;
 inline constexpr RecomputeKind full = RecomputeKind::full;
@@ -121,6 +135,14 @@ template <SequenceGroupKind Kind>
 struct SequenceGroups {
   static constexpr Axis axis = Axis::groups;
   static constexpr SequenceGroupKind kind = Kind;
+};
+
+/// How large the shards of ranks are: equal (`even`), or as the ratios of the plan's stage say (`by_ratio`), for ranks
+/// of unequal speed (Zhang et al., "HAP", EuroSys 2024). Ratios are of run time, and equal ones are a case of them.
+template <ShardKind Kind>
+struct Shards {
+  static constexpr Axis axis = Axis::shards;
+  static constexpr ShardKind kind = Kind;
 };
 
 /// Stages of the pipeline, each with its own layers and ranks, and the order of its work.

@@ -92,7 +92,7 @@ class RankLayout {
   }
   /// The ranks that differ from `rank` in the chosen modes alone, itself among them, in the order in which sums are
   /// added: by their coordinate in these modes.
-  [[nodiscard]] std::vector<int> group(RankModes chosen, int rank) const {
+  [[nodiscard]] constexpr std::vector<int> group(RankModes chosen, int rank) const {
     const int first = rank - offset(chosen, coordinate(chosen, rank));
     std::vector<int> out;
     for (int i = 0; i < size(chosen); ++i) out.push_back(first + offset(chosen, i));

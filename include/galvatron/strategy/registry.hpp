@@ -28,7 +28,7 @@ namespace detail {
 template <int Stage, SequenceKind Sequence, RecomputeKind Again, DispatchKind Dispatch>
 using OfKinds = Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
                          ContextParallel<Sequence == SequenceKind::none ? 1 : dynamic>, ExpertParallel<>,
-                         ExpertDispatch<Dispatch>, Recompute<Again>>;
+                         ExpertDispatch<Dispatch>, Shards<by_ratio>, Recompute<Again>>;
 template <SequenceKind Sequence, RecomputeKind Again>
 using PerBatch = Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<Sequence>, ContextParallel<>,
                           SequenceGroups<per_batch>, Recompute<Again>>;
@@ -40,8 +40,8 @@ TypeList<OfKinds<I / 16 % 4, sequence_kinds[I / 4 % 4], recompute_kinds[I % 4], 
 
 /// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring} sequence
 /// parallelism x {cheap, selective, full, no} recomputation x {plain, compressed} dispatch, and groups for every batch
-/// with ZeRO 3 x {Ulysses, ring} x recomputation, with degrees of run time. A trainer that names its strategy as a type
-/// uses `TypeList<ThatType>` instead and compiles only it.
+/// with ZeRO 3 x {Ulysses, ring} x recomputation, with degrees and ratios of run time. A trainer that names its
+/// strategy as a type uses `TypeList<ThatType>` instead and compiles only it.
 using InstantiatedStrategies =
     decltype(detail::all_kinds(std::make_index_sequence<128>{}, std::make_index_sequence<8>{}));
 

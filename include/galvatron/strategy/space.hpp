@@ -68,6 +68,7 @@ struct Space {
   std::vector<DispatchKind> dispatch{DispatchKind::plain};  ///< of tokens that go to experts on other ranks
   bool by_nodes = true;        ///< besides, tokens cross once to each node that has experts of theirs
   bool strided = true;         ///< besides, tensor ranks across nodes, with all data and context ranks inside them
+  bool spread = true;          ///< data ranks on several groups of a mixed cluster, with shards by ratio
   bool powers_of_two = false;  ///< of degrees; otherwise any divisor
   OneForAll one_for_all = OneForAll::no;  ///< all layers, embedding and head too, have the same strategy
   friend bool operator==(const Space&, const Space&) = default;
@@ -195,7 +196,8 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
 /// The names that parse_space knows, for messages and help texts.
 inline constexpr std::string_view space_names =
     "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, ep, etp, nodes, "
-    "recompute, selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, hetu, dp=N, tp=N, cp=N, pp=N, ep=N, "
+    "spread, recompute, selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, hetu, dp=N, tp=N, cp=N, pp=N, "
+    "ep=N, "
     "etp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, max-ep=N, max-etp=N, sp=none|megatron|ulysses|ring, "
     "recompute=none|cheap|selective|full";
 
@@ -209,6 +211,7 @@ inline constexpr std::string_view space_names =
 ///     ulysses, ring, cp      context parallelism by Ulysses, by ring attention, by either
 ///     ep, etp                experts spread over ranks; each whole on its ranks beside tensor parallelism
 ///     nodes                  besides, tokens cross once to each node that has experts of theirs; together with ep
+///     spread                 data ranks of one stage on several groups of a mixed cluster, with shards by ratio
 ///     recompute, selective   recomputation of the layer, of the attention core
 ///     keep                   no recomputation at all, not even of what norms and activations give
 ///     tp=4, max-tp=8         the degree is 4; at most 8 (dp, cp, pp, ep, etp likewise); each allows its axis
@@ -225,9 +228,9 @@ inline Result<Space> parse_space(std::string_view text) {
   const auto refuse = [text](const std::string& why) {
     return usage_error("bad --space \"" + std::string(text.substr(0, 80)) + "\": " + why);
   };
-  constexpr std::string_view uses[] = {"all", "runnable", "dp",    "zero1",     "zero2",     "zero3", "sdp",
-                                       "tp",  "strided",  "sp",    "ulysses",   "ring",      "cp",    "pp",
-                                       "ep",  "etp",      "nodes", "recompute", "selective", "keep"};
+  constexpr std::string_view uses[] = {"all", "runnable", "dp",    "zero1",   "zero2",     "zero3",     "sdp",
+                                       "tp",  "strided",  "sp",    "ulysses", "ring",      "cp",        "pp",
+                                       "ep",  "etp",      "nodes", "spread",  "recompute", "selective", "keep"};
   const auto is_use = [&uses](std::string_view name) { return std::ranges::find(uses, name) != std::end(uses); };
   const auto add_kind = [](const auto& kinds, std::string_view name, auto& into) {
     const auto kind = std::ranges::find_if(kinds, [name](auto each) { return name == name_of(each); });
@@ -296,6 +299,7 @@ inline Result<Space> parse_space(std::string_view text) {
     if (uniform) {
       space.strided = false;
       space.by_nodes = false;
+      space.spread = false;
       space.recompute = {RecomputeKind::none, RecomputeKind::full};
     }
     if (!only_sequence.empty()) space.sequence = only_sequence;
@@ -307,17 +311,20 @@ inline Result<Space> parse_space(std::string_view text) {
   space.tensor.open = has("tp") || space.tensor.is_limited();
   if (megatron && !space.tensor.open) return refuse("sp splits sequences over tensor-parallel ranks; add tp");
   if (has("strided") && !space.tensor.open) return refuse("strided says where tensor-parallel ranks lie; add tp");
+  const std::array zero{has("dp"), has("zero1"), has("zero2"), has("zero3") || has("sdp")};
+  const bool any_zero = std::ranges::find(zero, true) != zero.end();
+  if (has("spread") && !any_zero)
+    return refuse("spread says where data-parallel ranks lie; add dp, zero1, zero2 or zero3");
   if (has("nodes") && !has("ep") && !space.expert.is_limited())
     return refuse("nodes says how tokens go to experts on other ranks; add ep");
   // `cp` alone is either kind of context parallelism.
   bool ulysses = has("ulysses") || forces(SequenceKind::ulysses);
   bool ring = has("ring") || forces(SequenceKind::ring);
   if (!ulysses && !ring) ulysses = ring = has("cp") || space.context.is_limited();
-  const std::array zero{has("dp"), has("zero1"), has("zero2"), has("zero3") || has("sdp")};
-  const bool any_zero = std::ranges::find(zero, true) != zero.end();
   space.data.open = any_zero || space.data.is_limited();
   space.strided = has("strided");
   space.by_nodes = has("nodes");
+  space.spread = has("spread");
   space.context.open = ulysses || ring;
   space.pipeline.open = has("pp") || space.pipeline.is_limited();
   space.expert.open = has("ep") || space.expert.is_limited();

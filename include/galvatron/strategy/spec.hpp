@@ -60,6 +60,15 @@ constexpr const char* name_of(SequenceGroupKind groups) {
   return std::array{"fixed", "per_batch"}[static_cast<std::size_t>(groups)];
 }
 
+/// How large the shards of ranks are.
+enum class ShardKind : std::uint8_t {
+  even,      ///< equal
+  by_ratio,  ///< as the ratios of the plan's stage say, down to none; equal where it has none
+};
+
+inline constexpr std::array shard_kinds{ShardKind::even, ShardKind::by_ratio};
+constexpr const char* name_of(ShardKind kind) { return std::array{"even", "by_ratio"}[static_cast<std::size_t>(kind)]; }
+
 /// Ranks that share parameters and gradients.
 inline constexpr RankModes shard_modes = RankMode::cp | RankMode::dp;
 
@@ -87,6 +96,7 @@ struct StrategySpec {
   int expert_nodes = 1;   ///< nodes that they lie in, to each of which a token goes once; 1: it goes to each expert
   DispatchKind dispatch = DispatchKind::plain;
   SequenceGroupKind groups = SequenceGroupKind::fixed;
+  ShardKind shard_kind = ShardKind::even;
   RecomputeKind recompute = RecomputeKind::cheap;
   bool strided = false;  ///< tensor ranks lie `shards()` apart
 
@@ -170,6 +180,7 @@ inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = fa
   if (spec.expert_nodes != 1) add("nodes" + std::to_string(spec.expert_nodes));
   if (spec.dispatch != DispatchKind::plain) add(name_of(spec.dispatch));
   if (spec.groups != SequenceGroupKind::fixed) add(std::string("groups-") + name_of(spec.groups));
+  if (spec.shard_kind != ShardKind::even) add(std::string("shards-") + name_of(spec.shard_kind));
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "single" : out;
 }

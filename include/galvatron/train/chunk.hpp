@@ -224,9 +224,12 @@ class Chunk {
   void add_layer(std::size_t i, const LayerMaker<D, T>& make, const LayerCounts& counts) {
     const ChunkPlan::Entry& entry = plan_.layers[i];
     auto context = runtime::make_context(device_, memory_.workspace, world_, stage_.first_rank, entry.spec,
-                                         plan_.layouts[i].batch / entry.spec.data, stage_.batch.sequence,
+                                         own_samples(plan_.layouts[i]).count(), stage_.batch.sequence,
                                          stage_.batch.overlap, stage_.batch.precision == Precision::fp8,
                                          stage_.batch.moments, stage_.batch.expert_imbalance, stage_.batch.lsh);
+    context.all_samples = plan_.layouts[i].batch;
+    context.state_ratios = stage_.state_ratios;
+    context.local_rank = world_.rank() - stage_.first_rank;
     context.loads = counts.loads;
     context.dispatch = counts.dispatch;
     runtime::LayerArguments<T> around;
@@ -328,8 +331,8 @@ class Chunk {
     const LayerSpec& end = layer(i);
     if (end.kind == LayerKind::block && !end.has_jitter()) return;
     const ActivationLayout& layout = plan_.layouts[i];
-    const std::int64_t first = microbatch * layout.batch + layout.region(world_.rank()).batch_begin;
-    const std::int64_t samples = layout.batch / layout.data;
+    const std::int64_t first = microbatch * layout.batch + own_samples(layout).begin;
+    const std::int64_t samples = own_samples(layout).count();
     if (end.kind == LayerKind::block)
       return device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
         SampleStream{seed, noise_stream(step, plan_.layers[i].number), static_cast<std::uint64_t>(first)}.write(
@@ -401,8 +404,9 @@ class Chunk {
   template <class Read>
   void read(std::size_t layer, int microbatch, std::int64_t tokens, View<std::int32_t> out, Read&& from_source) const {
     const ActivationLayout& between = plan_.layouts[layer];
-    const ActivationLayout layout = region_layout(plan_.layers[layer].spec, between.first_rank, between.batch, tokens);
-    const std::int64_t samples = layout.batch / layout.data;
+    const ActivationLayout layout =
+        region_layout(plan_.layers[layer].spec, between.first_rank, between.batch, tokens, between.ratios);
+    const std::int64_t samples = own_samples(layout).count();
     std::int64_t row = 0;
     for (int piece = 0; piece < layout.pieces(); ++piece) {
       const galvatron::Region part = layout.region(world_.rank(), piece);
@@ -410,6 +414,10 @@ class Chunk {
       from_source(microbatch * layout.batch + part.batch_begin, samples, range, out.slice(row, range.count * samples));
       row += range.count * samples;
     }
+  }
+  // This rank's samples of a micro-batch.
+  [[nodiscard]] Sharding::Range own_samples(const ActivationLayout& layout) const {
+    return layout.samples().range(layout.place(world_.rank()).data);
   }
   // Of every image, those that this rank has as tokens.
   [[nodiscard]] SequenceRange patches_of(std::size_t layer) const {

@@ -125,7 +125,7 @@ struct Shared {
 inline std::map<std::string, std::shared_ptr<Shared>> rooms;
 
 struct Op {
-  enum Kind { send, receive, all_reduce, all_gather, reduce_scatter, broadcast } kind;
+  enum Kind { send, receive, all_reduce, all_gather, reduce_scatter, broadcast, reduce } kind;
   const void* from;
   void* to;
   std::size_t count;
@@ -195,6 +195,7 @@ inline void carry_out(Shared& shared, Shared::Collective& c, const Op& op) {
     for (void* target : c.targets)
       for (std::size_t r = 0; r < n; ++r)
         std::memmove(static_cast<std::byte*>(target) + r * bytes, c.sources[r], bytes);
+  if (op.kind == Op::reduce) reduce(0, op.count, {&c.targets[static_cast<std::size_t>(op.peer)], 1});
   if (op.kind == Op::broadcast)
     for (void* target : c.targets)
       if (target != c.sources[static_cast<std::size_t>(op.peer)])
@@ -206,20 +207,21 @@ inline void enqueue(const std::shared_ptr<ncclComm>& comm, const std::vector<Op>
   const auto shared = comm->shared;
   Queue& queue = *queue_of(group.front().stream);
   if (group.front().kind > Op::receive) {
-    const Op op = group.front();
-    const int rank = comm->rank;
-    const int number = shared->collectives_issued[static_cast<std::size_t>(rank)]++;
-    give(queue, [shared, op, rank, number] {
-      auto& c = shared->collectives[number];
-      c.sources.resize(static_cast<std::size_t>(shared->size));
-      c.targets.resize(static_cast<std::size_t>(shared->size));
-      c.sources[static_cast<std::size_t>(rank)] = op.from;
-      c.targets[static_cast<std::size_t>(rank)] = op.to;
-      if (++c.come < shared->size || shared->broken) return;
-      carry_out(*shared, c, op);
-      c.done = true;
-    });
-    give(queue, [] {}, [shared, comm, number] { return comm->aborted || shared->collectives[number].done; });
+    for (const Op& op : group) {
+      const int rank = comm->rank;
+      const int number = shared->collectives_issued[static_cast<std::size_t>(rank)]++;
+      give(queue, [shared, op, rank, number] {
+        auto& c = shared->collectives[number];
+        c.sources.resize(static_cast<std::size_t>(shared->size));
+        c.targets.resize(static_cast<std::size_t>(shared->size));
+        c.sources[static_cast<std::size_t>(rank)] = op.from;
+        c.targets[static_cast<std::size_t>(rank)] = op.to;
+        if (++c.come < shared->size || shared->broken) return;
+        carry_out(*shared, c, op);
+        c.done = true;
+      });
+      give(queue, [] {}, [shared, comm, number] { return comm->aborted || shared->collectives[number].done; });
+    }
     return;
   }
   auto mine = std::make_shared<std::vector<std::shared_ptr<Shared::Message>>>();
@@ -483,6 +485,10 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, std::size_t n, ncclDa
 ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t n, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
   return fake::issue(comm, {fake::Op::broadcast, from, to, n, type, ncclSum, root, stream});
+}
+ncclResult_t ncclReduce(const void* from, void* to, std::size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  return fake::issue(comm, {fake::Op::reduce, from, to, n, type, op, root, stream});
 }
 
 }  // extern "C"

@@ -88,6 +88,17 @@ void all_collectives(G& group, std::vector<T>& data, std::vector<T>& other, std:
   auto scatter = group.start_reduce_scatter(view(third), own(third));
   group.finish(scatter);
   group.template all_gather<T>(own(third), view(third));
+  // Member i has i times as many as member 1 has, and the last one the rest.
+  std::vector<std::int64_t> ends;
+  for (int i = 0; i < group.size(); ++i) ends.push_back(n * i * (i + 1) / (2 * group.size()));
+  ends.back() = n * group.size();
+  const std::int64_t first = group.rank() == 0 ? 0 : ends[static_cast<std::size_t>(group.rank() - 1)];
+  const auto part = [&](std::vector<T>& v) {
+    return view(v).slice(first, ends[static_cast<std::size_t>(group.rank())] - first);
+  };
+  auto uneven = group.start_reduce_scatter(view(data), part(data), ends);
+  group.finish(uneven);
+  group.template all_gather<T>(part(data), view(data), ends);
   group.barrier();
 }
 

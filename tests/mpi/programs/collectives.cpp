@@ -71,7 +71,21 @@ std::vector<T> collective(G& group, int kind, std::int64_t count, bool other, un
       }
       group.reduce_scatter(view(all), view(all).slice(n * group.rank(), n));
       return {all.begin() + n * group.rank(), all.begin() + n * (group.rank() + 1)};
-    case 3:
+    case 3: {
+      std::mt19937 random(static_cast<unsigned>(count + group.size()));  // the same on all members
+      std::vector<std::int64_t> ends;
+      for (int i = 1; i < group.size(); ++i)
+        ends.push_back(static_cast<std::int64_t>(random() % static_cast<unsigned>(count + 1)));
+      std::ranges::sort(ends);
+      ends.push_back(count);
+      const auto rank = static_cast<std::size_t>(group.rank());
+      const std::int64_t first = rank == 0 ? 0 : ends[rank - 1];
+      const View<T> own = view(data).slice(first, ends[rank] - first);
+      if (other) group.reduce_scatter(view(data), own, ends);
+      group.all_gather(own, view(data), ends);
+      return data;
+    }
+    case 4:
       group.broadcast(view(data), other ? group.size() - 1 : 0);
       return data;
     default:
@@ -93,7 +107,7 @@ std::vector<std::byte> random_program(W& world) {
       if (r / block == world.rank() / block) ranks.push_back(r);
     if (random() % 2 == 0) std::ranges::reverse(ranks);
     auto& group = world.group(ranks);
-    const int kind = static_cast<int>(random() % 5);
+    const int kind = static_cast<int>(random() % 6);
     const std::int64_t count = counts[random() % counts.size()];
     const bool other = random() % 2 == 0;
     const unsigned number = static_cast<unsigned>(random()) + 1000U * static_cast<unsigned>(world.rank());

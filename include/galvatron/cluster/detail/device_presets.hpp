@@ -72,6 +72,7 @@ struct DevicePreset {
     double gather = 0;      // GB/s, all-gather and reduce-scatter
     double send = 0;        // GB/s
     double step = 0;        // us, one ring step in a node
+    double pcie = 0;        // GB/s of a PCIe link per direction where nothing else connects the devices; else 0
   } node;
   struct {
     double bandwidth = 0;  // GB/s per device across nodes, reached
@@ -112,6 +113,19 @@ constexpr DevicePreset::Attention older_attention(double tflops) {
   return {scaled(a100_forward, 0.5 * tflops / 312), scaled(a100_backward, 0.5 * tflops / 312), 0.89};
 }
 
+/// Attention of devices of the A100's generation and later that have no figures of their own, by their 16-bit peak.
+constexpr DevicePreset::Attention attention_by_peak(double tflops) {
+  return {scaled(a100_forward, tflops / 312), scaled(a100_backward, tflops / 312), 0.89};
+}
+
+inline constexpr double pcie3_link = 15.75;  // GB/s, x16
+inline constexpr double pcie4_link = 30;     // GB/s, x16, measured
+
+// Collectives of 8 devices over PCIe, all-reduce and all-gather, what a pair reaches, and a step in us: shares of a
+// link (pcie_shares) for collectives, 0.64 for a pair.
+inline constexpr decltype(DevicePreset::node) pcie3_node{6.6, 6.6, 10, 6.0, pcie3_link};
+inline constexpr decltype(DevicePreset::node) pcie4_node{12.5, 12.5, 19, 6.0, pcie4_link};
+
 inline constexpr std::array device_presets{
     DevicePreset{.name = "titan-24g",
                  .memory = {24220, 672, 0.83},
@@ -119,7 +133,16 @@ inline constexpr std::array device_presets{
                  .half = {"fp16", 130.5, 0.65, 110},
                  .fp32_tflops = 16.3,
                  .attention = older_attention(130.5),
-                 .node = {6.6, 6.6, 10, 6.0},
+                 .node = pcie3_node,
+                 .network = {1.25, 10},
+                 .overlap = 1.25},
+    DevicePreset{.name = "p100-16g",  // PCIe; products of 16 bits without tensor cores
+                 .memory = {16276, 732, 0.83},
+                 .multiprocessors = 56,
+                 .half = {"fp16", 18.7, 0.85, 110},
+                 .fp32_tflops = 9.3,
+                 .attention = older_attention(18.7),
+                 .node = pcie3_node,
                  .network = {1.25, 10},
                  .overlap = 1.25},
     DevicePreset{.name = "v100-32g",
@@ -131,6 +154,54 @@ inline constexpr std::array device_presets{
                  .node = {122, 122, 100, 3.1},
                  .network = {6.0, 10},
                  .overlap = 1.15},
+    DevicePreset{.name = "t4-16g",
+                 .memory = {15360, 320, 0.83},
+                 .multiprocessors = 40,
+                 .half = {"fp16", 65, 0.64, 110},
+                 .fp32_tflops = 8.1,
+                 .attention = older_attention(65),
+                 .node = pcie3_node,
+                 .network = {1.25, 10},
+                 .overlap = 1.25},
+    DevicePreset{.name = "a10-24g",
+                 .memory = {23028, 600, 0.83},
+                 .multiprocessors = 72,
+                 .half = {"bf16", 125, 0.75, 110, 0, 0.64},
+                 .fp32_tflops = 31.2,
+                 .attention = attention_by_peak(125),
+                 .node = pcie4_node,
+                 .network = {1.25, 10},
+                 .overlap = 1.25},
+    DevicePreset{.name = "l4-24g",
+                 .memory = {23034, 300, 0.83},
+                 .multiprocessors = 58,
+                 .half = {"bf16", 121, 0.75, 110, 0, 0.64},
+                 .fp32_tflops = 30.3,
+                 .fp8 = {242, 0.72, 0.57},
+                 .attention = attention_by_peak(121),
+                 .node = pcie4_node,
+                 .network = {1.25, 10},
+                 .overlap = 1.25},
+    DevicePreset{.name = "l40s-48g",
+                 .memory = {46068, 864, 0.83},
+                 .multiprocessors = 142,
+                 .half = {"bf16", 362, 0.75, 110, 0, 0.66},
+                 .fp32_tflops = 91.6,
+                 .fp8 = {733, 0.72, 0.57},
+                 .attention = attention_by_peak(362),
+                 .node = pcie4_node,
+                 .network = {4.8, 10},
+                 .overlap = 1.25},
+    DevicePreset{.name = "rtx4090-24g",  // 16-bit products with sums in 32 bits
+                 .memory = {24564, 1008, 0.83},
+                 .multiprocessors = 128,
+                 .half = {"bf16", 165.2, 0.85, 110},
+                 .fp32_tflops = 82.6,
+                 .fp8 = {330.3, 0.72, 0.57},
+                 .attention = attention_by_peak(165.2),
+                 .node = pcie4_node,
+                 .network = {1.25, 10},
+                 .overlap = 1.25},
     a100("a100-40g", 40536, 1555),
     a100("a100-80g", 81251, 2039),
     DevicePreset{.name = "h100-80g",
@@ -167,7 +238,6 @@ inline constexpr std::array device_presets{
                  .overlap = 1.15},
 };
 
-inline constexpr double pcie3_link = 15.75;  // GB/s, x16
 /// Share of a PCIe link that a collective of 2, 4 and 8 devices reaches where nothing else connects them.
 struct PcieShares {
   op::Kind kind;

@@ -84,6 +84,26 @@ class Group final : public comm::Group {
       const ncclResult_t sent = ncclSend(from.data + at, n, ncclInt8, target, comm, stream);
       return is_fine(sent) ? ncclRecv(to.data + at, n, ncclInt8, source, comm, stream) : sent;
     };
+    // As NCCL has no collectives of unequal shards: one for each of them, in one group.
+    const auto each_shard = [&](const auto& of_shard) {
+      ncclResult_t status = ncclSuccess;
+      for (int i = 0; i < size() && is_fine(status); ++i) {
+        const Sharding::Range part = called.shard(i);
+        if (part.count() > 0) status = of_shard(i, part.begin * from.size, static_cast<std::size_t>(part.count()));
+      }
+      return status;
+    };
+    if (called.kind == CallKind::all_gather && !called.ends.empty())
+      return each_shard([&](int root, std::int64_t at, std::size_t n) {
+        std::byte* const part = to.data + at;
+        return ncclBroadcast(root == rank() ? from.data : part, part, n * static_cast<std::size_t>(to.size), ncclInt8,
+                             root, comm, stream);
+      });
+    if (called.kind == CallKind::reduce_scatter && !called.ends.empty())
+      return each_shard([&](int root, std::int64_t at, std::size_t n) {
+        std::byte* const part = from.data + at;
+        return ncclReduce(part, root == rank() ? to.data : part, n, type_of(to.type), ncclSum, root, comm, stream);
+      });
     switch (called.kind) {
       case CallKind::all_reduce:
         return ncclAllReduce(to.data, to.data, count, type_of(to.type), operation_of(called.op), comm, stream);

@@ -92,12 +92,16 @@ class Group final : public comm::Group {
       const std::int64_t n = from.count / size();
       switch (called.kind) {
         case CallKind::all_reduce:
-          return is_small(to) ? memory_.reduce(to.type, buffers(0), {&to.data, 1}, to.count, called.op)
-                              : reduce_slice(to, called.op);
+          return small_ ? memory_.reduce(to.type, buffers(0), {&to.data, 1}, to.count, called.op)
+                        : reduce_slice(to, called.op);
         case CallKind::all_gather:
-          return each_member([&](int i) { take(i, from, 0, to.slice(from.count * i, from.count)); });
+          return each_member([&](int i) {
+            const Sharding::Range part = called.shard(i);
+            take(i, from, 0, to.slice(part.begin, part.count()));
+          });
         case CallKind::reduce_scatter:
-          return memory_.reduce(to.type, buffers(to.bytes() * rank()), {&to.data, 1}, to.count, ReduceOp::sum);
+          return memory_.reduce(to.type, buffers(called.shard(rank()).begin * to.size), {&to.data, 1}, to.count,
+                                ReduceOp::sum);
         case CallKind::all_to_all:
           return each_member([&](int i) { take(i, from, n * rank(), to.slice(n * i, n)); });
         case CallKind::broadcast:
@@ -120,10 +124,6 @@ class Group final : public comm::Group {
     const Piece sent = Piece::flat(world_rank((rank() + 1) % size()), from.data, from.bytes(), shift_lane);
     world_.post({&sent, 1});
     arriving_.push_back(Piece::flat(world_rank((rank() + size() - 1) % size()), to.data, to.bytes(), shift_lane));
-  }
-
-  [[nodiscard]] bool is_small(const Elements& data) const {
-    return !memory_.on_device() && data.bytes() <= small_bytes;
   }
 
   [[nodiscard]] Member& member(int i) const { return meeting_.members[static_cast<std::size_t>(i)]; }
@@ -165,7 +165,7 @@ class Group final : public comm::Group {
   void together(const Collective& called, Read&& read) {
     const Elements& data = called.from;
     const bool gives = called.kind != CallKind::broadcast || called.root == rank();
-    small_ = is_small(data);
+    small_ = !memory_.on_device() && called.most_given() <= small_bytes;
     if (small_ && gives && data.count > 0)
       std::memcpy(member(rank()).small[(calls_ + 1) & 1U], data.data, static_cast<std::size_t>(data.bytes()));
     if (size() > 1) memory_.offer();

@@ -60,6 +60,7 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
                                      : "");
   if (spec.dispatch != DispatchKind::plain) policy("ExpertDispatch", "galvatron::", name_of(spec.dispatch));
   if (spec.groups != SequenceGroupKind::fixed) policy("SequenceGroups", "galvatron::", name_of(spec.groups));
+  if (spec.shard_kind != ShardKind::even) policy("Shards", "galvatron::", name_of(spec.shard_kind));
   if (spec.recompute != RecomputeKind::cheap) policy("Recompute", "galvatron::", name_of(spec.recompute));
   return out + ">";
 }
@@ -123,6 +124,21 @@ class StrategyTypes {
   std::vector<std::pair<std::string, std::string>> types_;  // of Strategy0 on, and who uses them
 };
 
+/// Ratios or groups of the ranks of a plan's stages as arrays.
+struct RankLists {
+  std::string declarations;
+  std::string names;  ///< of the arrays, in the order of the stages; empty: no stage has ratios
+
+  RankLists(const Plan& plan, const std::string& name, std::vector<int> PlanStage::* ratios) {
+    for (std::size_t i = 0; i < plan.stages.size(); ++i)
+      if (const std::vector<int>& own = plan.stages[i].*ratios; !own.empty())
+        declarations += text_of("/// Of the ranks of stage ", i, ".\ninline constexpr std::array ", name, i, "{",
+                                joined(own), "};\n");
+    for (std::size_t i = 0; i < plan.stages.size() && !declarations.empty(); ++i)
+      names += (i > 0 ? ", " : "") + ((plan.stages[i].*ratios).empty() ? "{}" : text_of(name, i));
+  }
+};
+
 }  // namespace detail
 
 /// The text of a header that declares, in namespace `name`, the plan as the constant `plan`, its strategies as types
@@ -137,8 +153,12 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   const detail::StrategyTypes types(plan);
   const std::string stages = joined(plan.stages, "", [](const PlanStage& s) {
     return text_of("        {.first_layer = ", s.first_layer, ", .last_layer = ", s.last_layer,
-                   ", .first_rank = ", s.first_rank, ", .rank_count = ", s.rank_count, "},\n");
+                   ", .first_rank = ", s.first_rank, ", .rank_count = ", s.rank_count,
+                   s.group == 0 ? std::string() : text_of(", .group = ", s.group), "},\n");
   });
+  const detail::RankLists samples(plan, "sample_ratios", &PlanStage::sample_ratios);
+  const detail::RankLists states(plan, "state_ratios", &PlanStage::state_ratios);
+  const detail::RankLists groups(plan, "rank_groups", &PlanStage::rank_groups);
   std::string runs;
   std::size_t run_count = 0;
   for (std::size_t i = 0; i < plan.layers.size(); ++run_count) {
@@ -156,8 +176,9 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   t = text_of("// ", detail::export_title(plan),
               ".\n// Made by `galvatron export --to header`: export again instead of editing.\n// clang-format off\n"
               "#pragma once\n\n#include <galvatron/plan/frozen.hpp>\n\nnamespace ",
-              name, " {\n\n", types.declarations(), "\ninline constexpr galvatron::FrozenPlan<", plan.stages.size(),
-              ", ", run_count, ", ", plan.predicted.stages.size(), "> plan{\n");
+              name, " {\n\n", types.declarations(), samples.declarations, states.declarations, groups.declarations,
+              "\ninline constexpr galvatron::FrozenPlan<", plan.stages.size(), ", ", run_count, ", ",
+              plan.predicted.stages.size(), "> plan{\n");
   t[3] = 'A';
   const auto field = [&](const char* key, const auto&... value) { t += text_of("    .", key, " = ", value..., ",\n"); };
   const auto array = [&](const char* key, const std::string& items) {
@@ -180,6 +201,9 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
     field("lsh", "{", plan.lsh.hashes, ", ", plan.lsh.width, ", galvatron::ResidualKind::", name_of(plan.lsh.residual),
           ", ", cpp_number(plan.lsh.rate), ", ", plan.lsh.seed, ", ", cpp_number(plan.lsh.most_rate), "}");
   array("stages", stages);
+  if (!samples.names.empty()) field("sample_ratios", "{{", samples.names, "}}");
+  if (!states.names.empty()) field("state_ratios", "{{", states.names, "}}");
+  if (!groups.names.empty()) field("rank_groups", "{{", groups.names, "}}");
   array("runs", runs);
   field("embedding", types.spec(plan.embedding));
   field("head", types.spec(plan.head));

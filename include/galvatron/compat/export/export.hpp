@@ -98,6 +98,10 @@ inline std::string why_not_run(const Exported& exported, const ModelSpec& model,
 /// @param model  what the plan is for: arguments of experts and latent attention, and which layers have experts; null
 ///               where it is not known
 inline Result<Exported> export_plan(const Plan& plan, ExportTarget target, const ModelSpec* model = nullptr) {
+  if (plan.mixes_groups())
+    return usage_error(
+        "stages on several groups of devices: plans of mixed clusters are not exported to other trainers "
+        "yet; export it as a header");
   for (const PlanStage& stage : plan.stages)
     if (stage.rank_count != plan.stages.front().rank_count)
       return usage_error(text_of(
@@ -121,9 +125,10 @@ struct JobCost {
 /// What `exported`, made of `plan`, costs on a cluster. Errors: those of cost_of for the plan that the target runs.
 inline Result<JobCost> job_cost(const Exported& exported, const Plan& plan, const ModelSpec& model,
                                 const Cluster& cluster) {
-  const auto cost = cost_of(exported.job.value_or(plan), model, cluster);
+  const Plan job = exported.job.value_or(plan);
+  const auto cost = cost_of(job, model, cluster);
   if (!cost) return tl::unexpected<Error>(cost.error());
-  return JobCost{cost->peak(), cost->iteration, budget_of(plan, cluster)};
+  return JobCost{cost->peak(), cost->iteration, budget_of(plan, cluster, job.stages.front().group)};
 }
 
 /// The command that searches a plan like `plan`, for the same job, which `target` can be told, and writes it to `out`.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include <galvatron/device/cuda/attention_bias.hpp>
@@ -59,18 +60,50 @@ inline View<float> floats_of(View<std::byte> scratch) {
   return {reinterpret_cast<float*>(scratch.data), scratch.count / static_cast<std::int64_t>(sizeof(float))};
 }
 
+/// DocumentRows in memory of the device.
+struct DocumentTable {
+  int documents = 0;
+  const std::int32_t *queries = nullptr, *keys = nullptr;
+
+  template <class T>
+  void give(FlashProblem<T>& problem) const {
+    problem.documents = documents;
+    problem.document_queries = queries;
+    problem.document_keys = keys;
+  }
+};
+
+/// Writes the lengths of documents to the beginning of `scratch`, where they stay until it serves another operation.
+/// Throws DeviceFailure where there are more of them than it has room for.
+DocumentTable write_documents(auto& machine, View<std::byte> scratch, const DocumentRows& documents) {
+  if (documents.empty()) return {};
+  const std::int64_t lengths = documents.count() + 1;
+  const std::int64_t bytes = 2 * lengths * static_cast<std::int64_t>(sizeof(std::int32_t));
+  if (bytes > scratch.count)
+    throw DeviceFailure("the GPU's attention has room for " + std::to_string(scratch.count / 8 - 1) +
+                        " documents at a time, not " + std::to_string(documents.count()));
+  machine.upload(scratch.data, bytes, [&](std::byte* to) {
+    std::memcpy(to, documents.queries.data(), static_cast<std::size_t>(bytes / 2));
+    std::memcpy(to + bytes / 2, documents.keys.data(), static_cast<std::size_t>(bytes / 2));
+  });
+  const auto* const table = reinterpret_cast<const std::int32_t*>(scratch.data);
+  return {static_cast<int>(documents.count()), table, table + lengths};
+}
+
 /// Throws DeviceFailure for heads of more than 256 elements, as all of attention.
 template <class T>
 void attention_forward(auto& launcher, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
-                       float* lse, const AttentionBias& bias) {
-  flash_forward(launcher, flash_problem(shape, bias, q, k, v, o), o, lse);
+                       float* lse, const AttentionBias& bias, const DocumentTable& documents = {}) {
+  FlashProblem<T> problem = flash_problem(shape, bias, q, k, v, o);
+  documents.give(problem);
+  flash_forward(launcher, problem, o, lse);
 }
 
 /// Throws DeviceFailure for gradients of biases that are neither by distance nor of pairs.
 template <class T>
 void attention_backward(auto& launcher, View<std::byte> scratch, const AttentionShape& shape, const T* q, const T* k,
                         const T* v, const T* o, const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
-                        const AttentionBias& bias) {
+                        const AttentionBias& bias, const DocumentTable& documents = {}) {
   const bool by_distance = bias.query == -1;
   if (!bias.gradient.empty() && !by_distance && shape.queries > 1 && bias.query < shape.keys)
     throw DeviceFailure("biases of attention have a gradient of every pair of query and key, or by their distance");
@@ -78,6 +111,7 @@ void attention_backward(auto& launcher, View<std::byte> scratch, const Attention
   problem.d_o = d_o;
   problem.lse = lse;
   problem.delta = delta;
+  documents.give(problem);
   flash_backward(launcher, problem, o, dq, dk, dv);
   if (bias.gradient.empty()) return;
   float* const gradient = bias.gradient.data + bias.first;

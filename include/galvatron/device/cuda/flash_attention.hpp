@@ -37,16 +37,16 @@ struct FlashForward {
     const int first_row = at.first + 16 * warp;
 
     problem.template load_queries<D>(block, at.unit, at.head, at.first, Tiles::rows, tiles.keeps(0), nullptr,
-                                     tiles.row_marks());
+                                     tiles.row_marks(), at.documents);
     float results[D / 8][4] = {};
     float maximum[2] = {-std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
     float sum[2] = {};  // of the lane's own columns
-    for (int first_key = 0; first_key < at.end; first_key += Tiles::columns) {
+    for (int first_key = at.first_key; first_key < at.end; first_key += Tiles::columns) {
       block.sync();
       problem.template load_keys<D>(block, at.unit, at.kv_head, first_key, Tiles::columns, tiles.passes(0),
                                     tiles.passes(1), tiles.column_marks());
       block.sync();
-      if (first_row >= problem.queries || (problem.causal && first_key > first_row + 15)) continue;
+      if (problem.is_apart(first_row, 16, first_key, Tiles::columns, tiles.row_marks() + 16 * warp)) continue;
       float scores[Tiles::pieces][4] = {};
       multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), scores);
       problem.template to_scores<false>(block, tiles, at.head, first_row, first_key, scores);
@@ -80,7 +80,8 @@ struct FlashForward {
       const float total = over_row(block, sum[half], Sum{});
       const int query = first_row + block.thread() % warp_threads / 4 + 8 * half;
       if (query >= problem.queries) continue;
-      store_row(block, results, half, 1.0F / total, problem.head_dim, problem.packed,
+      // A query without keys has nothing to divide by.
+      store_row(block, results, half, total == 0 ? 0.0F : 1.0F / total, problem.head_dim, problem.packed,
                 o + problem.row(at.unit, query) * problem.out_stride + at.head * problem.head_dim);
       if (block.thread() % 4 == 0)
         lse[problem.lse_at(at.unit, at.head, query)] = maximum[half] * kernels::ln_2 + std::log(total);
@@ -137,7 +138,7 @@ struct FlashQueryGradient {
     QueryStatistics* const statistics = tiles.of_queries() + 16 * warp;
 
     problem.template load_queries<D>(block, at.unit, at.head, at.first, Tiles::rows, tiles.keeps(0), tiles.keeps(1),
-                                     tiles.row_marks());
+                                     tiles.row_marks(), at.documents);
     if (lane < 16) {
       const bool there = first_row + lane < problem.queries;
       statistics[lane] = {
@@ -151,12 +152,12 @@ struct FlashQueryGradient {
     }
     float results[D / 8][4] = {};
     for (int pass = o == nullptr ? 0 : 1; pass < 2; ++pass) {
-      for (int first_key = 0; first_key < at.end; first_key += Tiles::columns) {
+      for (int first_key = at.first_key; first_key < at.end; first_key += Tiles::columns) {
         block.sync();
         problem.template load_keys<D>(block, at.unit, at.kv_head, first_key, Tiles::columns, tiles.passes(0),
                                       tiles.passes(1), tiles.column_marks());
         block.sync();
-        if (first_row >= problem.queries || (problem.causal && first_key > first_row + 15)) continue;
+        if (problem.is_apart(first_row, 16, first_key, Tiles::columns, tiles.row_marks() + 16 * warp)) continue;
         float p[Tiles::pieces][4] = {}, ds[Tiles::pieces][4] = {};
         differentiate<D, false>(block, problem, tiles, at.head, first_row, first_key, p, ds);
         if (pass == 0) {
@@ -240,15 +241,15 @@ struct FlashKeyGradient {
                                   tiles.row_marks());
     float of_keys[width / 8][4] = {};
     float of_values[width / 8][4] = {};
-    const int begin = problem.causal ? first_key / Tiles::columns * Tiles::columns : 0;
+    const KeyTile tile = problem.key_tile(first_key, Tiles::rows, Tiles::columns);
     for (int head = at.head * problem.group(); head < (at.head + 1) * problem.group(); ++head)
-      for (int first_query = begin; first_query < problem.queries; first_query += Tiles::columns) {
+      for (int first_query = tile.first_query; first_query < tile.end; first_query += Tiles::columns) {
         block.sync();
         problem.template load_queries<D>(block, at.unit, head, first_query, Tiles::columns, tiles.passes(0),
-                                         tiles.passes(1), tiles.column_marks());
+                                         tiles.passes(1), tiles.column_marks(), tile.documents);
         problem.load_statistics(block, at.unit, head, first_query, Tiles::columns, tiles.of_queries());
         block.sync();
-        if (first_row >= problem.keys || (problem.causal && first_query + Tiles::columns <= first_row)) continue;
+        if (problem.is_apart(first_query, Tiles::columns, first_row, 16, tiles.column_marks())) continue;
         float p[Tiles::pieces][4] = {};   // (keys, queries)
         float ds[Tiles::pieces][4] = {};  // (keys, queries)
         differentiate<D, true>(block, problem, tiles, head, first_row, first_query, p, ds);

@@ -1,17 +1,12 @@
-// What flash attention is to compute, for samples or windows of images; and products of tiles in shared memory by a
-// warp: bfloat16 on tensor cores, float on the others.
+// What flash attention is to compute, for samples, windows of images or packed documents, and the tiles of a block.
 //
-// A warp has 16 rows. Its part (16, 8 N) of a matrix lies in the registers of its lanes as PTX's mma.m16n8 has it:
+// A query sees one run of keys in each case but that of windows. Of packed documents both ends of it grow with the
+// query, so that the ends of a tile's first and last query say which keys the tile needs:
 //
-//   piece j (16, 8):   lane 4 g + t has   row g:      columns 8 j + 2 t, 8 j + 2 t + 1   in [j][0], [j][1]
-//                                         row g + 8:  the same columns                   in [j][2], [j][3]
-//
-// Where columns are elements of a head, pieces 2 i and 2 i + 1 share 16 of them, the even and the odd ones, so that a
-// lane has adjacent elements 16 i + 4 t + {0, 1, 2, 3}: those of row g are [2 i][0], [2 i + 1][0], [2 i][1],
-// [2 i + 1][1].
-//
-// Rows of tiles are 16 bytes longer than a power of two, so that the eight rows, or the four pairs of rows, that a warp
-// reads at once lie in different banks.
+//   keys ->       0   3       9     13    documents of 3, 6 and 4 rows; a tile of queries 2 .. 7 sees keys 0 .. 7,
+//   queries 0   [ \ ]                     and none of the last document
+//           3       [   \   ]
+//           9               [  \  ]
 #pragma once
 
 #include <cmath>
@@ -20,146 +15,32 @@
 #include <string>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/device/cuda/flash_products.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::cuda {
 
-/// Elements between rows of a tile of heads of up to D elements.
-template <class T, int D>
-inline constexpr int tile_stride = D + Pack<T>::size;
-
-/// Two neighbours, as one register of a product has them.
-GALVATRON_KERNEL std::uint32_t two(const bfloat16* at) { return Pack<bfloat16, 2>::at(at).words[0]; }
-
-/// Four neighbours, as a lane has them of a row of results.
-template <class T>
-using Four = Pack<T, 4>;
-
-/// c (16, 8 N) += a (16, D) b (8 N, D)^T, with a and b row by row in shared memory.
-template <int D, int N>
-GALVATRON_KERNEL void multiply_rows(auto& block, const bfloat16* a, const bfloat16* b, float (&c)[N][4]) {
-  constexpr int stride = tile_stride<bfloat16, D>;
-  const int lane = block.thread() % warp_threads;
-  const int from = lane / 4 * stride + lane % 4 * 2;
-  GALVATRON_UNROLL
-  for (int k = 0; k < D; k += 16) {
-    const bfloat16* left = a + from + k;
-    const std::uint32_t rows[4] = {two(left), two(left + 8 * stride), two(left + 8), two(left + 8 * stride + 8)};
-    GALVATRON_UNROLL
-    for (int j = 0; j < N; ++j) {
-      const bfloat16* right = b + from + 8 * j * stride + k;
-      const std::uint32_t columns[2] = {two(right), two(right + 8)};
-      block.multiply(c[j], rows, columns);
-    }
-  }
-}
-
-template <int D, int N>
-GALVATRON_KERNEL void multiply_rows(auto& block, const float* a, const float* b, float (&c)[N][4]) {
-  constexpr int stride = tile_stride<float, D>;
-  const int lane = block.thread() % warp_threads;
-  const float* left = a + lane / 4 * stride;
-  const float* right = b + lane % 4 * 2 * stride;
-  GALVATRON_NO_UNROLL
-  for (int k = 0; k < D; k += 4) {
-    Four<float> rows[2];
-    rows[0] = Four<float>::at(left + k);
-    rows[1] = Four<float>::at(left + 8 * stride + k);
-    GALVATRON_UNROLL
-    for (int j = 0; j < N; ++j)
-      for (int column = 0; column < 2; ++column) {
-        const auto x = Four<float>::at(right + (8 * j + column) * stride + k);
-        GALVATRON_UNROLL
-        for (int half = 0; half < 2; ++half)
-          for (int i = 0; i < 4; ++i) c[j][2 * half + column] += rows[half][i] * x[i];
-      }
-  }
-}
-
-/// Floats of shared memory that the next product needs for itself, of every warp, for float.
-template <int M>
-inline constexpr int room_stride = 8 * M + 4;
-
-/// c (16, 8 N) += p (16, 8 M) v (8 M, 8 N): p rounded to v's type, v row by row in shared memory with rows for heads of
-/// D elements; columns of c are elements of heads. `room` (16, room_stride) is not used here.
-template <int D, int M, int N>
-GALVATRON_KERNEL void multiply_values(auto& block, const float (&p)[M][4], const bfloat16* v, float* /*room*/,
-                                      float (&c)[N][4]) {
-  static_assert(M % 2 == 0 && N % 2 == 0, "galvatron: products of bfloat16 take 16 rows at a time");
-  constexpr int stride = tile_stride<bfloat16, D>;
-  const int lane = block.thread() % warp_threads;
-  GALVATRON_UNROLL
-  for (int k = 0; k < M; k += 2) {
-    const std::uint32_t rows[4] = {kernels::two_rounded(p[k][0], p[k][1]), kernels::two_rounded(p[k][2], p[k][3]),
-                                   kernels::two_rounded(p[k + 1][0], p[k + 1][1]),
-                                   kernels::two_rounded(p[k + 1][2], p[k + 1][3])};
-    const bfloat16* from = v + (8 * k + lane % 4 * 2) * stride + lane / 4 * 2;
-    GALVATRON_UNROLL
-    for (int i = 0; i < N / 2; ++i) {
-      const bfloat16* at = from + 16 * i;
-      const std::uint32_t x[4] = {two(at), two(at + stride), two(at + 8 * stride), two(at + 9 * stride)};
-      const std::uint32_t even[2] = {(x[0] & 0xffffU) | x[1] << 16, (x[2] & 0xffffU) | x[3] << 16};
-      const std::uint32_t odd[2] = {x[0] >> 16 | (x[1] & 0xffff0000U), x[2] >> 16 | (x[3] & 0xffff0000U)};
-      block.multiply(c[2 * i], rows, even);
-      block.multiply(c[2 * i + 1], rows, odd);
-    }
-  }
-}
-
-/// Lanes give each other p through `room`.
-template <int D, int M, int N>
-GALVATRON_KERNEL void multiply_values(auto& block, const float (&p)[M][4], const float* v, float* room,
-                                      float (&c)[N][4]) {
-  constexpr int stride = tile_stride<float, D>;
-  const int lane = block.thread() % warp_threads;
-  block.sync_warp();
-  GALVATRON_UNROLL
-  for (int j = 0; j < M; ++j)
-    for (int i = 0; i < 4; ++i) room[(lane / 4 + i / 2 * 8) * room_stride<M> + 8 * j + lane % 4 * 2 + i % 2] = p[j][i];
-  block.sync_warp();
-  const float* left = room + lane / 4 * room_stride<M>;
-  const float* right = v + lane % 4 * 4;
-  GALVATRON_NO_UNROLL
-  for (int k = 0; k < 8 * M; k += 4) {
-    Four<float> rows[2];
-    rows[0] = Four<float>::at(left + k);
-    rows[1] = Four<float>::at(left + 8 * room_stride<M> + k);
-    GALVATRON_UNROLL
-    for (int row = 0; row < 4; ++row)
-      for (int i = 0; i < N / 2; ++i) {
-        const auto x = Four<float>::at(right + (k + row) * stride + 16 * i);
-        GALVATRON_UNROLL
-        for (int half = 0; half < 2; ++half)
-          for (int e = 0; e < 4; ++e) c[2 * i + e % 2][2 * half + e / 2] += rows[half][row] * x[e];
-      }
-  }
-}
-
-/// The lane's part of row g (half 0) or g + 8 (half 1), times `factor`, to the first `width` elements of a head, four
-/// at a time where `packed`.
-template <int N, class T>
-GALVATRON_KERNEL void store_row(auto& block, const float (&c)[N][4], int half, float factor, int width, bool packed,
-                                T* to) {
-  const int first = block.thread() % 4 * 4;
-  GALVATRON_UNROLL
-  for (int i = 0; i < N / 2; ++i) {
-    const int at = 16 * i + first;
-    const auto four = Four<T>::of([&](int e) { return factor * c[2 * i + e % 2][2 * half + e / 2]; });
-    if (at < width) store_pack(four, to, at, width, packed);
-  }
-}
-
-/// The sum, or another join, over the four lanes that share rows.
-GALVATRON_KERNEL float over_row(auto& block, float value, auto join) {
-  value = join(value, block.shuffle_xor(value, 1));
-  return join(value, block.shuffle_xor(value, 2));
-}
-
 /// Where a token of a window is: biases go by differences of `code`, and only tokens of one side see each other.
 struct WindowMark {
   int code, side;
+};
+
+/// The keys that a query of a packed document sees. Both ends grow with the query.
+struct KeyRange {
+  int first, end;
+};
+
+/// What a block notes of a token of a tile.
+union TokenMark {
+  WindowMark window;
+  KeyRange keys;
+};
+
+/// Documents [first, last) of a packed sequence.
+struct DocumentRange {
+  int first = 0, last = 0;
 };
 
 /// Of a query: its log-sum in log 2, and the row sum of o * d_o.
@@ -175,7 +56,14 @@ struct FlashBlock {
 /// A tile of a head's queries.
 struct QueryTile {
   int unit, head, kv_head, first;
-  int end;  ///< of the keys that they see
+  int first_key, end;       ///< of the keys that they see
+  DocumentRange documents;  ///< that have them
+};
+
+/// A tile of keys of packed documents: these have it, and the queries from `first_query` to `end` see some of it.
+struct KeyTile {
+  DocumentRange documents;
+  int first_query, end;
 };
 
 /// Rows of tensors are tokens of the whole problem; see AttentionShape, WindowShape and AttentionBias.
@@ -195,6 +83,8 @@ struct FlashProblem {
   int window = 0;  ///< 0: a unit is a sample, else a window
   int side = 0, shift = 0;
   const T* table = nullptr;  ///< of a window's biases
+  int documents = 0;         ///< in the one sample; 0: queries see the keys of their unit
+  const std::int32_t *document_queries = nullptr, *document_keys = nullptr;  ///< see DocumentRows
   // The tensors that forward reads, and those that backward needs beside them.
   const T *q = nullptr, *k = nullptr, *v = nullptr, *d_o = nullptr;
   const float* lse = nullptr;
@@ -214,7 +104,38 @@ struct FlashProblem {
     const int tiles = (queries + rows - 1) / rows;
     const FlashBlock at = block_of(index, heads, tiles);
     const int first = (tiles - 1 - at.tile) * rows;
-    return {at.unit, at.head, at.head / group(), first, causal && first + rows < keys ? first + rows : keys};
+    QueryTile out{at.unit, at.head, at.head / group(), first, 0, causal && first + rows < keys ? first + rows : keys,
+                  {}};
+    if (documents == 0) return out;
+    const int last = (first + rows < queries ? first + rows : queries) - 1;
+    out.documents = documents_of(document_queries, first, last);
+    out.first_key = document_keys[out.documents.first];
+    out.end = keys_of(out.documents.last - 1, last).end;
+    return out;
+  }
+  /// The `rows` keys from `first` on, which exists.
+  [[nodiscard]] GALVATRON_KERNEL KeyTile key_tile(int first, int rows, int columns) const {
+    if (documents == 0) return {{}, causal ? first / columns * columns : 0, queries};
+    const DocumentRange range = documents_of(document_keys, first, (first + rows < keys ? first + rows : keys) - 1);
+    const int before = causal ? first - document_keys[range.first] : 0;
+    return {range, document_queries[range.first] + before, document_queries[range.last]};
+  }
+
+  /// The documents of rows `first` to `last`, by their cumulative lengths.
+  [[nodiscard]] GALVATRON_KERNEL DocumentRange documents_of(const std::int32_t* lengths, int first, int last) const {
+    const int begin = document_of(lengths, first, {0, documents});
+    return {begin, document_of(lengths, last, {begin, documents}) + 1};
+  }
+  /// The one of `range` that has the row, which exists.
+  [[nodiscard]] GALVATRON_KERNEL int document_of(const std::int32_t* lengths, int row,
+                                                 const DocumentRange& range) const {
+    return static_cast<int>(
+        first_where(range.first, range.last - 1, [&](std::int64_t i) { return lengths[i + 1] > row; }));
+  }
+  /// What a query of a document sees.
+  [[nodiscard]] GALVATRON_KERNEL KeyRange keys_of(int document, int query) const {
+    const int first = document_keys[document];
+    return {first, causal ? first + query - document_queries[document] + 1 : document_keys[document + 1]};
   }
   [[nodiscard]] std::int64_t query_tiles(int rows) const { return divide_up(queries, rows) * heads * units; }
 
@@ -253,24 +174,50 @@ struct FlashProblem {
     const int beyond = at % across * window + shift + x >= side ? 1 : 0;
     return {y * (2 * window - 1) + x, below + beyond};
   }
-  /// Marks `count` tokens of a tile; nothing where units are samples.
-  GALVATRON_KERNEL void mark_tile(auto& block, int unit, int first, int count, WindowMark* marks) const {
+  /// Marks `count` tokens of a tile of windows.
+  GALVATRON_KERNEL void mark_tile(auto& block, int unit, int first, int count, TokenMark* marks) const {
     if (window == 0) return;
-    for (int i = block.thread(); i < count; i += block.threads()) marks[i] = mark(unit, first + i);
+    for (int i = block.thread(); i < count; i += block.threads()) marks[i].window = mark(unit, first + i);
+  }
+  /// Marks those of `count` queries of packed documents that exist. Queries before `range` are not asked for, those
+  /// behind it see no key of the tile.
+  GALVATRON_KERNEL void mark_queries(auto& block, const DocumentRange& range, int first, int count,
+                                     TokenMark* marks) const {
+    if (documents == 0) return;
+    for (int i = block.thread(); i < count && first + i < queries; i += block.threads())
+      marks[i].keys = first + i < document_queries[range.last]
+                          ? keys_of(document_of(document_queries, first + i, range), first + i)
+                          : KeyRange{keys, keys};
   }
 
+  /// True when none of `query_count` queries sees one of `key_count` keys, as far as it is known without looking at
+  /// each; `marks` are those of the queries.
+  [[nodiscard]] GALVATRON_KERNEL bool is_apart(int first_query, int query_count, int first_key, int key_count,
+                                               const TokenMark* marks) const {
+    if (first_query >= queries || first_key >= keys) return true;
+    if (documents == 0) return causal && first_key >= first_query + query_count;
+    const int last = first_query + query_count <= queries ? query_count - 1 : queries - first_query - 1;
+    return first_key >= marks[last].keys.end || first_key + key_count <= marks[0].keys.first;
+  }
   /// True when all these queries see all these keys, and without biases.
-  [[nodiscard]] GALVATRON_KERNEL bool is_plain(int first_query, int query_count, int first_key, int key_count) const {
-    return bias == nullptr && window == 0 && first_query + query_count <= queries && first_key + key_count <= keys &&
-           (!causal || first_key + key_count <= first_query + 1);
+  [[nodiscard]] GALVATRON_KERNEL bool is_plain(int first_query, int query_count, int first_key, int key_count,
+                                               const TokenMark* marks) const {
+    if (bias != nullptr || window > 0 || first_query + query_count > queries || first_key + key_count > keys)
+      return false;
+    if (documents > 0)
+      return marks[query_count - 1].keys.first <= first_key && first_key + key_count <= marks[0].keys.end;
+    return !causal || first_key + key_count <= first_query + 1;
   }
   /// What is added to a score, in log 2; -infinity where the query does not see the key or one of them does not exist.
-  [[nodiscard]] GALVATRON_KERNEL float added(int head, int query, int key, const WindowMark* at_query,
-                                             const WindowMark* at_key) const {
-    if (query >= queries || key >= keys || (causal && key > query)) return -std::numeric_limits<float>::infinity();
+  [[nodiscard]] GALVATRON_KERNEL float added(int head, int query, int key, const TokenMark* at_query,
+                                             const TokenMark* at_key) const {
+    constexpr float unseen = -std::numeric_limits<float>::infinity();
+    if (query >= queries || key >= keys) return unseen;
+    if (documents > 0) return key >= at_query->keys.first && key < at_query->keys.end ? 0.0F : unseen;
+    if (causal && key > query) return unseen;
     if (window > 0) {
-      if (at_query->side != at_key->side) return -std::numeric_limits<float>::infinity();
-      const int entry = at_query->code - at_key->code + 2 * window * (window - 1);
+      if (at_query->window.side != at_key->window.side) return unseen;
+      const int entry = at_query->window.code - at_key->window.code + 2 * window * (window - 1);
       return kernels::get(table[static_cast<std::int64_t>(entry) * heads + head]) * kernels::log2_e;
     }
     return bias == nullptr ? 0.0F : bias[head * bias_head + query * bias_query + key] * kernels::log2_e;
@@ -281,11 +228,11 @@ struct FlashProblem {
   template <bool across, int N>
   GALVATRON_KERNEL void to_scores(auto& block, const auto& tiles, int head, int first_row, int first_column,
                                   float (&s)[N][4]) const {
-    const WindowMark* const rows = tiles.row_marks() + 16 * (block.thread() / warp_threads);
-    const WindowMark* const columns = tiles.column_marks();
+    const TokenMark* const rows = tiles.row_marks() + 16 * (block.thread() / warp_threads);
+    const TokenMark* const columns = tiles.column_marks();
     const float factor = scale() * kernels::log2_e;
-    const bool plain =
-        across ? is_plain(first_column, 8 * N, first_row, 16) : is_plain(first_row, 16, first_column, 8 * N);
+    const bool plain = across ? is_plain(first_column, 8 * N, first_row, 16, columns)
+                              : is_plain(first_row, 16, first_column, 8 * N, rows);
     const int lane = block.thread() % warp_threads;
     GALVATRON_UNROLL
     for (int j = 0; j < N; ++j)
@@ -299,18 +246,20 @@ struct FlashProblem {
       }
   }
 
-  /// Tiles (rows, D) of a head's queries from `first` on, of their d_o unless that is null, and their marks.
+  /// Tiles (rows, D) of a head's queries from `first` on, of their d_o unless that is null, and their marks, for which
+  /// `range` has the documents.
   template <int D>
   GALVATRON_KERNEL void load_queries(auto& block, int unit, int head, int first, int rows, T* to, T* to_d_o,
-                                     WindowMark* marks) const {
+                                     TokenMark* marks, const DocumentRange& range = {}) const {
     load<D>(block, unit, head, first, rows, queries, q, q_stride, to);
     if (to_d_o != nullptr) load<D>(block, unit, head, first, rows, queries, d_o, out_stride, to_d_o);
     mark_tile(block, unit, first, rows, marks);
+    mark_queries(block, range, first, rows, marks);
   }
   /// The same of keys and of their values.
   template <int D>
   GALVATRON_KERNEL void load_keys(auto& block, int unit, int kv_head, int first, int rows, T* to, T* to_values,
-                                  WindowMark* marks) const {
+                                  TokenMark* marks) const {
     load<D>(block, unit, kv_head, first, rows, keys, k, kv_stride, to);
     load<D>(block, unit, kv_head, first, rows, keys, v, kv_stride, to_values);
     mark_tile(block, unit, first, rows, marks);
@@ -354,7 +303,7 @@ struct FlashTiles {
   static constexpr int statistics = rows > columns ? rows : columns;
   static constexpr std::int64_t bytes = (own * rows + 2 * columns) * stride * static_cast<std::int64_t>(sizeof(T)) +
                                         warps * warp_room * static_cast<std::int64_t>(sizeof(float)) +
-                                        (rows + columns) * static_cast<std::int64_t>(sizeof(WindowMark)) +
+                                        (rows + columns) * static_cast<std::int64_t>(sizeof(TokenMark)) +
                                         statistics * static_cast<std::int64_t>(sizeof(QueryStatistics));
   static_assert(bytes <= (99 << 10) - 512, "galvatron: a block of every GPU since Ampere has 99 KiB of shared memory");
 
@@ -368,8 +317,8 @@ struct FlashTiles {
   [[nodiscard]] GALVATRON_KERNEL float* room(int warp) const {
     return reinterpret_cast<float*>(passes(2)) + warp * warp_room;
   }
-  [[nodiscard]] GALVATRON_KERNEL WindowMark* row_marks() const { return reinterpret_cast<WindowMark*>(room(warps)); }
-  [[nodiscard]] GALVATRON_KERNEL WindowMark* column_marks() const { return row_marks() + rows; }
+  [[nodiscard]] GALVATRON_KERNEL TokenMark* row_marks() const { return reinterpret_cast<TokenMark*>(room(warps)); }
+  [[nodiscard]] GALVATRON_KERNEL TokenMark* column_marks() const { return row_marks() + rows; }
   [[nodiscard]] GALVATRON_KERNEL QueryStatistics* of_queries() const {
     return reinterpret_cast<QueryStatistics*>(column_marks() + columns);
   }

@@ -110,24 +110,25 @@ class Gpu {
 
   template <class T>
   void attention_forward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, View<T> o, View<float> lse,
-                         const AttentionBias& bias = {}) {
+                         const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && !shape.is_document &&
+    if (bias.values.empty() && documents.empty() &&
         m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data))
       return;
-    cuda::attention_forward(m_, shape, q.data, k.data, v.data, o.data, lse.data, bias);
+    cuda::attention_forward(m_, shape, q.data, k.data, v.data, o.data, lse.data, bias,
+                            write_documents(m_, scratch_, documents));
   }
   template <class T>
   void attention_backward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, In<T> o, View<const float> lse,
                           In<T> d_o, View<T> dq, View<T> dk, View<T> dv, View<float> delta,
-                          const AttentionBias& bias = {}) {
+                          const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && !shape.is_document &&
+    if (bias.values.empty() && documents.empty() &&
         m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
                      dv.data))
       return;
     cuda::attention_backward(m_, scratch_, shape, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
-                             dv.data, delta.data, bias);
+                             dv.data, delta.data, bias, write_documents(m_, scratch_, documents));
   }
   // Kernels: each is launched by the function of its name in device/cuda, with the addresses of the views.
   void attention_merge(const auto&... a) { cuda::attention_merge(m_, plain(a)...); }

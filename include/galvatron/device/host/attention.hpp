@@ -179,11 +179,68 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
   }
 }
 
+/// Calls attend(team, shape, first query, first key) for each document: with the whole team, one after the other, for
+/// those that are a large part of the work; the others are shared out, and each has a thread of its own.
+template <class F>
+void for_each_document(const Team& team, const AttentionShape& shape, const DocumentRows& documents, const F& attend) {
+  const auto count = static_cast<std::size_t>(documents.count());
+  const auto document = [&](std::size_t i) {
+    AttentionShape own = shape;
+    own.queries = documents.queries[i + 1] - documents.queries[i];
+    own.keys = documents.keys[i + 1] - documents.keys[i];
+    own.lse_stride = shape.lse_row();
+    return own;
+  };
+  // Multiples of rows are what tiles and the calls around them cost.
+  const auto cost = [&](std::size_t i) {
+    const AttentionShape own = document(i);
+    return (own.queries + query_block / 2) * (own.keys + key_block / 2);
+  };
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < count; ++i) all += cost(i);
+  const auto is_long = [&](std::size_t i) { return team.threads == 1 || 8 * team.threads * cost(i) > all; };
+  std::int64_t short_ones = 0;
+  for (std::size_t i = 0; i < count; ++i)
+    if (is_long(i))
+      attend(team, document(i), documents.queries[i], documents.keys[i]);
+    else
+      short_ones += cost(i);
+  if (short_ones == 0) return;
+  on_threads(team.threads, [&](int thread) {
+    const Team alone{.threads = 1, .isa = team.isa, .scratch = team.scratch_of(thread)};
+    std::int64_t passed = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (is_long(i)) continue;
+      const std::int64_t own = cost(i);
+      if ((passed + own / 2) * team.threads / short_ones == thread)
+        attend(alone, document(i), documents.queries[i], documents.keys[i]);
+      passed += own;
+    }
+  });
+}
+
+/// Sets the elements of all heads in rows of a tensor to zero.
+template <class T>
+void clear_heads(std::int64_t rows, std::int64_t stride, std::int64_t width, T* to) {
+  for (std::int64_t row = 0; row < rows; ++row) std::fill_n(to + row * stride, width, T{});
+}
+
 /// o and lse from q, k and v; see Device::attention_forward.
 template <class T>
 void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
-                       float* lse, const AttentionBias& bias = {}) {
+                       float* lse, const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
   if (shape.batch == 0 || shape.queries == 0) return;
+  if (!documents.empty())
+    return for_each_document(
+        team, shape, documents, [&](const Team& own, const AttentionShape& s, std::int64_t query, std::int64_t key) {
+          T* const to = o + query * s.out_stride;
+          if (s.keys > 0)
+            return attention_forward(own, s, q + query * s.q_stride, k + key * s.kv_stride, v + key * s.kv_stride, to,
+                                     lse + query);
+          clear_heads(s.queries, s.out_stride, s.heads * s.head_dim, to);
+          for (std::int64_t head = 0; head < s.heads; ++head)
+            std::fill_n(lse + head * s.lse_row() + query, s.queries, -std::numeric_limits<float>::infinity());
+        });
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
   const float scale = kernels::log2_e * shape.score_scale();

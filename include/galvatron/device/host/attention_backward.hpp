@@ -108,8 +108,22 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
 template <class T>
 void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
                         const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
-                        const AttentionBias& bias = {}) {
+                        const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
   if (shape.batch == 0 || shape.queries == 0) return;
+  if (!documents.empty())
+    return for_each_document(team, shape, documents,
+                             [&](const Team& own, const AttentionShape& s, std::int64_t query, std::int64_t key) {
+                               T* const to_q = dq + query * s.dq_row();
+                               T* const to_k = dk + key * s.dkv_row();
+                               T* const to_v = dv + key * s.dkv_row();
+                               if (s.queries > 0 && s.keys > 0)
+                                 return attention_backward(own, s, q + query * s.q_stride, k + key * s.kv_stride,
+                                                           v + key * s.kv_stride, o + query * s.out_stride, lse + query,
+                                                           d_o + query * s.out_stride, to_q, to_k, to_v, delta + query);
+                               clear_heads(s.queries, s.dq_row(), s.heads * s.head_dim, to_q);
+                               for (T* const gradient : {to_k, to_v})
+                                 clear_heads(s.keys, s.dkv_row(), s.kv_heads * s.head_dim, gradient);
+                             });
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
   const std::int64_t tile = query_block * width;

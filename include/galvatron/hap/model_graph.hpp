@@ -1,0 +1,204 @@
+// The graph of a model: its layers' forward passes (model/layers.hpp) as they are, one after the other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
+#include <galvatron/hap/check.hpp>
+#include <galvatron/hap/graph.hpp>
+#include <galvatron/model/layers.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron::hap {
+
+namespace detail {
+
+/// Adds the layers of a model to a graph. Throws Failure (usage) for what HAP has no operation for.
+class ModelGraph {
+ public:
+  ModelGraph(const ModelSpec& model, std::int64_t batch, std::int64_t sequence)
+      : model_(model), batch_(batch), sequence_(sequence) {}
+
+  Graph build() {
+    for (int number = 0; number < model_.layers(); ++number) add_layer(number);
+    out_.loss = loss_;
+    return std::move(out_);
+  }
+
+ private:
+  using Shape = std::vector<std::int64_t>;
+
+  [[noreturn]] void fail(const char* what) const {
+    refuse(model_.name, ": layer ", number_, " has ", what,
+           ", for which HAP's graph has no operation; models of the GPT, BERT, Llama and ViT families have one");
+  }
+
+  void add_layer(int number) {
+    number_ = number;
+    const LayerSpec& layer = model_.layer(number);
+    const forward::Graph graph = forward_of(layer);
+    if (graph.inputs[1] >= 0 || graph.outputs[1] >= 0 || !layer.is_in_chain()) fail("several inputs or outputs");
+    prefix_ = number == 0 ? "embedding." : number + 1 == model_.layers() ? "head." : text_of("block", number, ".");
+    nodes_ = 0;
+    tensors_.assign(static_cast<std::size_t>(graph.tensor_count), -1);
+    weights_.assign(static_cast<std::size_t>(graph.weight_count), -1);
+    if (graph.takes_data) {
+      const Shape shape = with_width(graph, graph.inputs[0]);
+      at(tensors_, graph.inputs[0]) = out_.add(Operation::placeholder, {}, "data", shape);
+    } else if (graph.inputs[0] >= 0) {
+      at(tensors_, graph.inputs[0]) = activation_;
+    }
+    for (int i = 0; i < graph.node_count; ++i) add_node(graph, graph.node(i));
+    if (graph.outputs[0] >= 0) activation_ = at(tensors_, graph.outputs[0]);
+  }
+
+  static int& at(std::vector<int>& ids, int i) { return ids[static_cast<std::size_t>(i)]; }
+
+  [[nodiscard]] Shape rows(const forward::Graph& graph, int tensor) const {
+    const std::int64_t tokens = graph.layer.tokens.of(sequence_);
+    switch (graph.rows(tensor)) {
+      case forward::Rows::tokens:
+        return {batch_, tokens};
+      case forward::Rows::patches:
+        return {batch_, tokens - 1};
+      case forward::Rows::first_tokens:
+      case forward::Rows::samples:
+        return {batch_};
+      default:
+        fail("rows that are no tokens of its own");
+    }
+  }
+  [[nodiscard]] Shape with_width(const forward::Graph& graph, int tensor) const {
+    Shape out = rows(graph, tensor);
+    out.push_back(graph.width(tensor).extent);
+    return out;
+  }
+  // A parameter, where it is first read. The head of tied ends has the embedding's table.
+  int parameter(const forward::Graph& graph, int weight) {
+    int& id = at(weights_, weight);
+    if (id >= 0) return id;
+    const forward::WeightSpec& spec = graph.weight(weight);
+    if (spec.is_table && graph.layer.tied && table_ >= 0) return id = table_;
+    const bool vector = spec.columns == forward::Width{1};
+    id = out_.add(Operation::parameter, {}, prefix_ + std::string(name_of(spec.name)),
+                  vector ? Shape{spec.rows.extent} : Shape{spec.rows.extent, spec.columns.extent});
+    if (spec.is_table) table_ = id;
+    return id;
+  }
+  int add(Operation operation, std::vector<int> inputs, Shape shape) {
+    const std::string name = text_of(prefix_, row_of(operation).name, ".", nodes_++);
+    return out_.add(operation, std::move(inputs), name, std::move(shape));
+  }
+
+  void add_node(const forward::Graph& graph, const forward::Node& node) {
+    const auto weight = [&](std::size_t i) { return parameter(graph, node.weights[i]); };
+    const int x = node.inputs[0] < 0 ? -1 : at(tensors_, node.inputs[0]);
+    const int y = node.inputs[1] < 0 ? -1 : at(tensors_, node.inputs[1]);
+    if (node.operation == forward::Kind::cross_entropy) return add_loss(graph, node, x);
+    const Shape shape = with_width(graph, node.output);
+    int& out = at(tensors_, node.output);
+    switch (node.operation) {
+      case forward::Kind::norm: {
+        std::vector<int> inputs{x, weight(0)};
+        if (node.weights[1] >= 0) inputs.push_back(weight(1));
+        out = add(Operation::layer_norm, std::move(inputs), shape);
+        break;
+      }
+      case forward::Kind::linear:
+        out = add(Operation::linear, {x, weight(0)}, shape);
+        mark_heads(graph, node, out);
+        if (node.weights[1] >= 0) out = add(Operation::add_bias, {out, weight(1)}, shape);
+        break;
+      case forward::Kind::activation: {
+        const bool gated = inputs_of(node.activation) == 2;
+        const Operation plain = node.activation == ActivationKind::relu ? Operation::relu : Operation::gelu;
+        out = add(gated ? Operation::gated : plain, {x}, shape);
+        break;
+      }
+      case forward::Kind::add:
+        out = add(Operation::add, {x, y}, shape);
+        break;
+      case forward::Kind::multiply:
+        out = add(Operation::multiply, {x, y}, shape);
+        break;
+      case forward::Kind::rotate:
+        out = add(Operation::rotate, {x}, shape);
+        break;
+      case forward::Kind::attend:
+        if (node.weights[0] >= 0) fail("biases of attention by distance");
+        if (graph.layer.window > 0) fail("attention within windows");
+        out = add(Operation::self_attention, {x}, shape);
+        break;
+      case forward::Kind::look_up: {
+        const int ids = out_.add(Operation::placeholder, {}, "tokens", rows(graph, node.output));
+        out = add(Operation::embedding, {ids, weight(0)}, shape);
+        break;
+      }
+      case forward::Kind::add_positions:
+      case forward::Kind::add_segment:
+        out = add(Operation::add_rows, {x, weight(0)}, shape);
+        break;
+      case forward::Kind::prepend:
+        out = add(Operation::prepend, {x, weight(0)}, shape);
+        break;
+      case forward::Kind::first_token:
+        out = add(Operation::first_token, {x}, shape);
+        break;
+      case forward::Kind::mean:
+        out = add(Operation::mean_token, {x}, shape);
+        break;
+      case forward::Kind::experts:
+        fail("experts");
+      case forward::Kind::norm_heads:
+        fail("norms of queries and keys");
+      default:
+        fail("an operation of another family");
+    }
+    mark_heads(graph, node, out);
+  }
+  // Fused projections, and what attention makes of them, are cut by heads.
+  void mark_heads(const forward::Graph& graph, const forward::Node& node, int tensor) {
+    const bool fused = graph.width(node.output).sections[2] > 0;
+    if (fused || node.operation == forward::Kind::attend)
+      out_.tensors[static_cast<std::size_t>(tensor)].heads = graph.layer.kv_heads;
+  }
+  // Logits over the table, and the sum of the rows' losses.
+  void add_loss(const forward::Graph& graph, const forward::Node& node, int x) {
+    const int table = parameter(graph, node.weights[0]);
+    Shape shape = out_.tensor(x).shape;
+    shape.back() = graph.layer.vocabulary;
+    int logits = add(Operation::linear, {x, table}, shape);
+    if (node.weights[1] >= 0) logits = add(Operation::add_bias, {logits, parameter(graph, node.weights[1])}, shape);
+    loss_ = out_.add(Operation::cross_entropy, {logits}, "loss", {});
+  }
+
+  const ModelSpec& model_;
+  std::int64_t batch_;
+  std::int64_t sequence_;
+  Graph out_;
+  int number_ = 0;  // of the layer
+  std::string prefix_;
+  int nodes_ = 0;  // of the layer
+  int activation_ = -1;
+  int table_ = -1;
+  int loss_ = -1;
+  std::vector<int> tensors_;  // of the layer, in the graph
+  std::vector<int> weights_;
+};
+
+}  // namespace detail
+
+/// The graph of a step of a model on `batch` samples of `sequence` tokens. Throws Failure (usage): a layer that HAP's
+/// operations cannot say, or a graph that is too large.
+inline Graph graph_of(const ModelSpec& model, std::int64_t batch, std::int64_t sequence) {
+  Graph out = detail::ModelGraph(model, batch, sequence).build();
+  if (const std::string wrong = problem_of(out); !wrong.empty()) refuse(model.name, ": ", wrong);
+  return out;
+}
+
+}  // namespace galvatron::hap

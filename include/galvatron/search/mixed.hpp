@@ -1,0 +1,219 @@
+// The search on a mixed cluster: the fastest plan of any group alone, and of pipelines over several groups.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/mixed.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/team.hpp>
+#include <galvatron/core/text.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/search/case.hpp>
+#include <galvatron/search/memory_bounds.hpp>
+#include <galvatron/search/mixed_cases.hpp>
+#include <galvatron/search/options.hpp>
+#include <galvatron/search/search.hpp>
+#include <galvatron/search/solver.hpp>
+#include <galvatron/search/tuning.hpp>
+
+namespace galvatron::search {
+
+/// How alternatives of a mixed cluster are called: the fastest plan on one group alone, and the fastest that is known
+/// of those that use a group which the best plan leaves idle.
+inline std::string alone_on(const ClusterView& cluster, int group) {
+  return "best on " + cluster.group_name(group) + " alone";
+}
+inline std::string best_with(const ClusterView& cluster, int group) { return "best with " + cluster.group_name(group); }
+
+namespace detail {
+
+inline bool uses_group(const std::vector<StageDevices>& on, int group) {
+  return std::ranges::any_of(on, [=](const StageDevices& stage) { return stage.group == group; });
+}
+
+/// Whether stages on several groups may be chosen: strategies and layers of stages then differ.
+inline bool may_mix(const SearchOptions& options) {
+  return options.algorithm == Algorithm::exact && options.trainer == cost::Trainer::galvatron &&
+         !options.one_strategy && !options.even_stages;
+}
+
+/// The searches of all groups, and what is known from them.
+class GroupSearches {
+ public:
+  GroupSearches(const ClusterView& cluster, const SearchOptions& options) : cluster_(cluster), options_(options) {}
+
+  template <class Executor>
+  void run(const ModelSpec& model) {
+    for (int group = 0; group < cluster_.count(); ++group) {
+      results_.emplace_back();
+      if (!cluster_.group(group).lack_of(options_.precision).empty()) continue;
+      auto found = search<Executor>(model, cluster_.group(group), options_);
+      if (found) {
+        add(group, std::move(*found));
+      } else if (!error_) {
+        error_ = std::move(found.error());
+      }
+    }
+  }
+
+  /// The fastest plan on one group, its peak with what the group has less than the budget.
+  [[nodiscard]] const std::optional<Candidate>& best() const { return best_; }
+  /// The plan of the least memory, where none fits.
+  [[nodiscard]] const std::optional<Candidate>& smallest() const { return smallest_; }
+  [[nodiscard]] const SearchStatistics& statistics() const { return statistics_; }
+  /// The first that failed, if any did: its options suit no cluster, or not this one.
+  [[nodiscard]] const std::optional<Error>& error() const { return error_; }
+  [[nodiscard]] const std::vector<std::optional<SearchResult>>& results() const { return results_; }
+
+ private:
+  void add(int group, SearchResult found) {
+    const Bytes missing = lacks(cluster_.group(group), options_.memory);
+    const auto place = [&](Candidate& candidate) {
+      candidate.on.assign(static_cast<std::size_t>(candidate.stages),
+                          {group, cluster_.group(group).devices / candidate.stages});
+      candidate.peak += missing;
+    };
+    if (found.feasible) {
+      place(found.best);
+      if (!best_ || found.best.iteration < best_->iteration) best_ = found.best;
+    } else if (found.smallest) {
+      place(*found.smallest);
+      if (!smallest_ || found.smallest->peak < smallest_->peak) smallest_ = found.smallest;
+    }
+    SearchStatistics& sum = statistics_;
+    sum.cases += found.statistics.cases;
+    sum.solved += found.statistics.solved;
+    sum.labels += found.statistics.labels;
+    sum.proven = sum.proven && found.statistics.proven;
+    sum.narrowed = sum.narrowed || found.statistics.narrowed;
+    if (found.feasible)
+      sum.bound = sum.bound.value > 0 ? min(sum.bound, found.statistics.bound) : found.statistics.bound;
+    results_.back() = std::move(found);
+  }
+
+  ClusterView cluster_;
+  const SearchOptions& options_;
+  std::vector<std::optional<SearchResult>> results_;
+  std::optional<Candidate> best_;
+  std::optional<Candidate> smallest_;
+  std::optional<Error> error_;
+  SearchStatistics statistics_;
+};
+
+/// The fastest plan known that uses a group which the best one leaves idle. It does not exist where no case has the
+/// group, and does not fit where no stage of any case does.
+template <class Executor>
+Alternative with_idle_group(const ClusterView& cluster, int group, const SearchResult& alone,
+                            const std::vector<Alternative>& found, const std::vector<Case>& cases,
+                            const SearchOptions& options, Executor& executor) {
+  Alternative out{best_with(cluster, group), {}, false, false};
+  const auto offer = [&](const Candidate& candidate) {
+    if (!out.fits || candidate.iteration < out.candidate.iteration) out.candidate = candidate;
+    out.exists = out.fits = true;
+  };
+  if (alone.feasible) offer(alone.best);
+  for (const Alternative& one : found)
+    if (one.exists && one.fits && uses_group(one.candidate.on, group)) offer(one.candidate);
+  if (out.fits) return out;
+  std::vector<const Case*> with;
+  for (const Case& c : cases)
+    if (uses_group(c.on, group)) with.push_back(&c);
+  out.exists = alone.statistics.cases > 0 || !with.empty();
+  constexpr std::size_t most = 4096;
+  for (const Case* one : some_of(with, most)) {
+    if (options.interrupted()) break;
+    const OpenCase opened(*one);
+    const Case& c = *opened;
+    if (!MemoryBounds(c.problem).may_fit(options.memory.count)) continue;
+    Solver<Executor> solver(c.problem, {.labels = tuning::few, .stop = options.stop}, &executor);
+    const auto solution = solver.fastest();
+    if (!solution) continue;
+    offer(candidate_of(c, *solution, cluster.group(group)));
+    break;
+  }
+  return out;
+}
+
+/// Adds what is known of each group: of one that is idle the fastest plan with it, of one that the best plan shares
+/// with others the fastest on it alone.
+template <class Executor>
+void add_groups(SearchResult& out, const ClusterView& cluster, const GroupSearches& groups,
+                const std::vector<Case>& cases, const SearchOptions& options, Executor& executor) {
+  const std::vector<Alternative> found = out.alternatives;
+  for (int group = 0; group < cluster.count(); ++group) {
+    const std::optional<SearchResult>& alone = nth(groups.results(), group);
+    if (!alone) continue;
+    if (out.feasible && !uses_group(out.best.on, group))
+      out.alternatives.push_back(with_idle_group(cluster, group, *alone, found, cases, options, executor));
+    else if (alone->feasible && out.best.on != alone->best.on)
+      out.alternatives.push_back({alone_on(cluster, group), alone->best, true, true});
+    else if (alone->smallest)
+      out.alternatives.push_back({alone_on(cluster, group), *alone->smallest, true, false});
+  }
+}
+
+inline std::string why_no_mixed_plan(const SearchResult& found, const ModelSpec& model, const ClusterView& cluster,
+                                     const SearchOptions& options) {
+  if (found.statistics.interrupted) return "the search was interrupted before it found a plan";
+  const std::string none = text_of("no plan for ", model.name, " on ", cluster.name(), " fits");
+  if (!found.smallest)
+    return text_of(none, ": no strategy of the space spreads it over one group or several", and_hint(options.space));
+  const Bytes more = found.smallest->peak - options.memory;
+  return text_of(none, " ", format_bytes(options.memory), " a device, or what a device has: each would need ",
+                 more.count, " bytes (", format_bytes(more), ") more", and_hint(options.space));
+}
+
+}  // namespace detail
+
+/// The fastest plan on a mixed cluster: on one group, or with a run of pipeline stages on each of several. Errors
+/// (usage): those of search on every group, where no pipeline over several is possible either.
+/// @tparam Executor  as of search
+template <class Executor = Team>
+Result<SearchResult> search_mixed(const ModelSpec& model, const ClusterView& cluster, const SearchOptions& wanted) {
+  const double begin = steady_seconds();
+  auto options = completed(wanted, model, cluster);
+  if (!options) return tl::unexpected<Error>(std::move(options.error()));
+  detail::GroupSearches groups(cluster, *options);
+  groups.run<Executor>(model);
+  Executor executor(options->threads);
+  SearchResult out;
+  out.statistics = groups.statistics();
+  const Candidate* known = groups.best() ? &*groups.best() : nullptr;
+  std::optional<MixedCases> mixed;
+  if (detail::may_mix(*options)) mixed.emplace(model, cluster, *options, executor);
+  const std::vector<Case> cases = mixed ? mixed->cases() : std::vector<Case>{};
+  if (!cases.empty()) {
+    SearchStatistics sum = out.statistics;
+    out = detail::Search(cluster.group(0), *options, cases, executor, known).run();
+    std::erase_if(out.alternatives, [](const Alternative& one) { return !one.exists; });
+    out.statistics.cases += sum.cases;
+    out.statistics.solved += sum.solved;
+    out.statistics.labels += sum.labels;
+    out.statistics.proven = out.statistics.proven && sum.proven;
+    out.statistics.narrowed = sum.narrowed || mixed->narrowed();
+    if (sum.bound.value > 0) out.statistics.bound = min(out.statistics.bound, sum.bound);
+  } else if (known != nullptr) {
+    out.feasible = true;
+    out.best = *known;
+  } else if (groups.error()) {
+    return tl::unexpected<Error>(*groups.error());
+  }
+  out.statistics.proven = out.statistics.proven && !out.statistics.narrowed;
+  out.statistics.interrupted = options->interrupted();
+  detail::add_groups(out, cluster, groups, cases, *options, executor);
+  if (!out.feasible) {
+    if (groups.smallest() && (!out.smallest || groups.smallest()->peak < out.smallest->peak))
+      out.smallest = groups.smallest();
+    out.reason = detail::why_no_mixed_plan(out, model, cluster, *options);
+  }
+  out.statistics.seconds = {steady_seconds() - begin};
+  return out;
+}
+
+}  // namespace galvatron::search

@@ -1,0 +1,275 @@
+// The cases of a mixed cluster: pipelines whose stages are on several groups of devices.
+//
+// Each group that takes part has a run of stages, one behind the other, which share its devices alike; groups stand in
+// any order, and may be left idle. What layers cost on a run depends on its group, its ranks and the micro-batches, not
+// on the other runs: it is priced once (RunFigures). The problem of a case puts the runs' figures together, with what
+// crosses the borders between them, and is made when the case is searched.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/mixed.hpp>
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/cost/pipeline.hpp>
+#include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/schedule/in_flight.hpp>
+#include <galvatron/search/build_problem.hpp>
+#include <galvatron/search/case.hpp>
+#include <galvatron/search/choices.hpp>
+#include <galvatron/search/group_pipelines.hpp>
+#include <galvatron/search/options.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/search/run_bound.hpp>
+#include <galvatron/search/tuning.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+#include <galvatron/strategy/space.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::search {
+
+namespace detail {
+
+/// What layers cost on a run, whatever the other runs are.
+struct RunFigures {
+  Problem problem;                 // its types, moves, layouts and fixed bytes; no types: nothing fits
+  std::vector<StrategySpec> like;  // of every layout
+  std::vector<Terms> least;        // of every type: of a micro-batch and of an iteration
+};
+
+/// What a group's devices have less than the budget, which counts as taken there, so that all stages have one budget.
+inline Bytes lacks(const Cluster& group, Bytes budget) { return budget - min(budget, group.device.memory); }
+
+}  // namespace detail
+
+/// Cases whose runs are on two groups or more. They refer to the arguments.
+class MixedCases : public CaseSource {
+ public:
+  /// @param options  completed; their memory may be more than some groups have
+  template <class Executor>
+  MixedCases(const ModelSpec& model, const ClusterView& cluster, const SearchOptions& options, Executor& executor)
+      : model_(model),
+        cluster_(cluster),
+        options_(options),
+        kinds_(model),
+        pipelines_(group_pipelines(model, cluster, options)) {
+    for (std::size_t pair = 0; pair < cluster.links().size(); ++pair)
+      equal_link_.push_back(
+          static_cast<int>(std::ranges::find(cluster.links(), cluster.links()[pair]) - cluster.links().begin()));
+    price(executor);
+  }
+
+  /// All of them, without their problems.
+  [[nodiscard]] std::vector<Case> cases() const {
+    std::vector<Case> out;
+    for (std::size_t i = 0; i < pipelines_.all.size(); ++i) {
+      if (bound(i) == infinite) continue;
+      Case one;
+      one.problem.objective = objective_of(pipelines_.all[i]);
+      one.schedule = pipelines_.all[i].schedule;
+      one.on = pipelines_.all[i].devices();
+      one.source = this;
+      one.number = i;
+      out.push_back(std::move(one));
+    }
+    return out;
+  }
+  /// Micro-batches, numbers of stages or groups at once were left out.
+  [[nodiscard]] bool narrowed() const { return pipelines_.narrowed; }
+
+  [[nodiscard]] Case open(std::size_t number) const override {
+    const GroupPipeline& one = pipelines_.all[number];
+    Case out;
+    Problem& p = out.problem;
+    p = frame_of(one);
+    int stage = 0;
+    for (std::size_t i = 0; i < one.runs.size(); ++i) {
+      Problem& own = p.on_devices.emplace_back(frame_of(one));
+      const detail::RunFigures& figures = figures_of(one, i);
+      own.types = figures.problem.types;
+      own.moves = figures.problem.moves;
+      own.layouts = figures.problem.layouts;
+      own.fixed = figures.problem.fixed;
+      if (i > 0) {
+        own.across_before = stage;
+        add_borders(own, figures, one, i, i - 1);
+      }
+      stage += one.runs[i].stages;
+      if (i + 1 < one.runs.size()) {
+        own.across_after = stage - 1;
+        add_borders(own, figures, one, i, i + 1);
+      }
+      p.devices_of.insert(p.devices_of.end(), static_cast<std::size_t>(one.runs[i].stages), static_cast<int>(i));
+    }
+    drop_dominated(p);
+    out.schedule = one.schedule;
+    out.specs = specs_;
+    out.on = one.devices();
+    return out;
+  }
+
+  /// Memory and changes of layout do not count.
+  [[nodiscard]] double bound(std::size_t number) const override {
+    const GroupPipeline& one = pipelines_.all[number];
+    std::vector<RunTerms> runs;
+    for (std::size_t i = 0; i < one.runs.size(); ++i) {
+      runs.push_back({one.runs[i].stages, figures_of(one, i).least});
+      if (runs.back().least.empty()) return infinite;
+    }
+    return run_bound(objective_of(one), runs, kinds_.of);
+  }
+
+ private:
+  // Group, stages on it, micro-batches, split backward, and the link to the group at the other end
+  // of the pipeline (the first pair of groups that has an equal one) where a table of this run is tied to one there;
+  // -1: none.
+  using Key = std::tuple<int, int, int, bool, int>;
+
+  [[nodiscard]] bool ties() const { return model_.head.tied; }
+  [[nodiscard]] Key key_of(const GroupPipeline& one, std::size_t i) const {
+    const GroupRun& run = one.runs[i];
+    int other = -1;
+    if (ties() && (i == 0 || i + 1 == one.runs.size()))
+      other = nth(equal_link_, static_cast<int>(pair_index(one.runs.front().group, one.runs.back().group)));
+    return {run.group, run.stages, one.microbatches, splits_backward(one.schedule), other};
+  }
+  [[nodiscard]] const detail::RunFigures& figures_of(const GroupPipeline& one, std::size_t i) const {
+    return figures_.at(key_of(one, i));
+  }
+  [[nodiscard]] Objective objective_of(const GroupPipeline& one) const {
+    Objective out;
+    out.stages = one.stages();
+    out.microbatches = one.microbatches;
+    out.weights = cost::pipeline_weights(one.schedule, out.stages, out.microbatches);
+    return out;
+  }
+  // All of a problem but what depends on devices.
+  [[nodiscard]] Problem frame_of(const GroupPipeline& one) const {
+    Problem p;
+    p.objective = objective_of(one);
+    p.layers = kinds_.of;
+    p.leading = p.trailing = 1;
+    p.tied = ties();
+    p.budget = options_.memory.count;
+    for (int stage = 0; stage < p.stages(); ++stage)
+      p.slots.push_back({microbatches_in_flight(one.schedule, p.stages(), stage, p.objective.microbatches),
+                         microbatches_deferred(one.schedule, stage, p.objective.microbatches)});
+    return p;
+  }
+
+  // What stages of run `i` receive from a stage of run `other`.
+  void add_borders(Problem& p, const detail::RunFigures& figures, const GroupPipeline& one, std::size_t i,
+                   std::size_t other) const {
+    const GroupRun& run = one.runs[i];
+    const GroupRun& peer = one.runs[other];
+    const cost::Batch batch = batch_of(one.microbatches, false);
+    const auto seconds = [&](std::int64_t elements) {
+      const cost::MovePricer price(batch, elements, cluster_.group(run.group), run.stages * run.ranks);
+      std::vector<double> out;
+      for (const StrategySpec& spec : figures.like)
+        out.push_back(price.receive_over(cluster_.link(run.group, peer.group), spec, peer.ranks).value);
+      return out;
+    };
+    for (std::size_t type = 0; type < p.moves.size(); ++type) {
+      const LayerSpec& layer = kinds_.programs[type].layer();
+      if (other < i)
+        p.moves[type].input_across = seconds(layer.input_elements(options_.sequence));
+      else
+        p.moves[type].output_across = seconds(layer.output_elements(options_.sequence));
+    }
+  }
+  [[nodiscard]] cost::Batch batch_of(int microbatches, bool splits) const {
+    // Of any pipeline of several stages: the last one is not the first.
+    cost::Batch batch =
+        detail::batch_for(options_, microbatches, 2, splits, std::ranges::all_of(cluster_.groups(), cost::can_overlap));
+    batch.last_first_rank = 1;
+    return batch;
+  }
+
+  template <class Executor>
+  void price(Executor& executor) {
+    for (const GroupPipeline& one : pipelines_.all)
+      for (std::size_t i = 0; i < one.runs.size(); ++i) figures_.try_emplace(key_of(one, i));
+    // A setting for each group and number of stages on it.
+    std::map<std::pair<int, int>, std::size_t> numbers;
+    std::vector<std::pair<int, int>> wanted;
+    for (const auto& [key, ignored] : figures_)
+      if (numbers.try_emplace({std::get<0>(key), std::get<1>(key)}, wanted.size()).second)
+        wanted.emplace_back(std::get<0>(key), std::get<1>(key));
+    settings_.resize(wanted.size());
+    executor.each(wanted.size(), [&](std::size_t i) {
+      const auto [group, stages] = wanted[i];
+      const Cluster& cluster = cluster_.group(group);
+      std::vector<StrategySpec> specs = strategies(options_.space, cluster.devices / stages, cluster.devices_per_node);
+      detail::keep_fit(specs, kinds_, options_, 2, true);
+      settings_[i] = detail::StageSetting(stages, cluster.devices / stages, std::move(specs));
+    });
+    number_specs();
+    kinds_.lower(options_, settings_, false);
+    if (std::ranges::any_of(pipelines_.all, [](const GroupPipeline& one) { return splits_backward(one.schedule); }))
+      kinds_.lower(options_, settings_, true);
+    std::vector<std::pair<const Key*, detail::RunFigures*>> open;
+    for (auto& [key, figures] : figures_) open.emplace_back(&key, &figures);
+    executor.each(open.size(), [&](std::size_t i) {
+      const Key& key = *open[i].first;
+      price_run(key, numbers.at({std::get<0>(key), std::get<1>(key)}), *open[i].second);
+    });
+  }
+  // One number for a strategy, whatever the group.
+  void number_specs() {
+    std::map<int, std::vector<int>> of_ranks;
+    for (const detail::StageSetting& setting : settings_) {
+      std::vector<int>& known = of_ranks[setting.ranks];
+      std::vector<int>& tags = tags_.emplace_back();
+      for (const StrategySpec& spec : setting.specs) {
+        const auto same = std::ranges::find_if(known, [&](int tag) { return nth(specs_, tag) == spec; });
+        tags.push_back(same == known.end() ? static_cast<int>(specs_.size()) : *same);
+        if (same != known.end()) continue;
+        known.push_back(tags.back());
+        specs_.push_back(spec);
+      }
+    }
+  }
+  void price_run(const Key& key, std::size_t setting_number, detail::RunFigures& out) const {
+    if (options_.interrupted()) return;
+    const auto& [group, stages, microbatches, splits, other] = key;
+    const Cluster& cluster = cluster_.group(group);
+    const detail::StageSetting& setting = settings_[setting_number];
+    const cost::Batch batch = batch_of(microbatches, splits);
+    cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, cluster.devices),
+                            other < 0 ? nullptr : &cluster_.links()[static_cast<std::size_t>(other)]);
+    Problem& p = out.problem;
+    std::vector<std::span<const int>> same;
+    for (const int layout : detail::price_layers(p, same, kinds_, cluster, options_, setting, batch, prices))
+      out.like.push_back(nth(setting.like, layout));
+    p.fixed = (cluster.device.library_workspace + detail::lacks(cluster, options_.memory)).count;
+    for (LayerType& type : p.types) {
+      for (Choice& choice : type) choice.tag = nth(tags_[setting_number], choice.tag);
+      std::ranges::sort(type, {}, &Choice::tag);
+      Terms least{infinite, infinite, infinite, infinite, ~std::uint64_t{0}};
+      for (const Choice& c : type)
+        least = min(least, {c.seconds(), c.seconds() - (splits ? 2 * c.weights : 0), c.per_iteration(), 0, 0});
+      out.least.push_back(least);
+    }
+  }
+
+  const ModelSpec& model_;
+  ClusterView cluster_;
+  const SearchOptions& options_;
+  detail::LayerKinds kinds_;
+  GroupPipelines pipelines_;
+  std::vector<int> equal_link_;  // of every pair of groups, the first pair that has this link
+  std::vector<detail::StageSetting> settings_;
+  std::vector<std::vector<int>> tags_;  // (settings, specs) in specs_
+  std::vector<StrategySpec> specs_;
+  std::map<Key, detail::RunFigures> figures_;
+};
+
+}  // namespace galvatron::search

@@ -1,0 +1,141 @@
+// What a pipeline over groups of devices takes at least, when all that is known of each run of its stages is the least
+// that a layer of every type takes there. Two bounds, of which the larger one counts.
+//
+// By speed: with multipliers l_i >= 0, sum over runs of stages_i l_i = 1, the slowest stage takes at least
+//
+//     sum over layers of min over runs i of l_i t_i(layer)
+//
+// because that is at most the sum of l_i over all stages' seconds. l_i is in proportion to the speed of a run.
+//
+// By blocks: a stage has whole blocks, one at least. If the slowest stage takes t, a stage of run i has at most
+// floor(t / t_i) (the first one and the last one fewer, for the embedding and the head). Of all ways to give the stages
+// so many, that one fills the pipeline least which gives most to the runs whose blocks fill least. The bound is the
+// least of all t, which are multiples of some t_i.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include <galvatron/search/problem.hpp>
+
+namespace galvatron::search {
+
+/// A run of stages on equal devices.
+struct RunTerms {
+  int stages = 1;
+  std::span<const Terms> least;  ///< of every type of layer, each number by itself
+};
+
+namespace detail {
+
+/// The least sums that a pipeline can have: the slowest stage, what fills it, the largest per-iteration cost.
+/// @param layers  the type of every layer: the embedding, blocks, the head
+inline Terms least_by_speed(std::span<const RunTerms> runs, std::span<const int> layers) {
+  std::vector<double> multipliers;
+  double speed = 0;
+  int stages = 0;
+  for (const RunTerms& run : runs) {
+    double seconds = 0;
+    for (std::size_t layer = 1; layer + 1 < layers.size(); ++layer) seconds += nth(run.least, layers[layer]).time;
+    multipliers.push_back(1 / std::max(seconds, 1e-300));
+    speed += run.stages * multipliers.back();
+    stages += run.stages;
+  }
+  Terms all;
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    Terms least{infinite, infinite, infinite, 0, 0};
+    const std::size_t first = layer + 1 == layers.size() ? runs.size() - 1 : 0;
+    const std::size_t end = layer == 0 ? 1 : runs.size();
+    for (std::size_t i = first; i < end; ++i) {
+      const Terms& own = nth(runs[i].least, layers[layer]);
+      least = min(least, {multipliers[i] / speed * own.time, own.fill, own.per_iteration, 0, 0});
+    }
+    all += least;
+  }
+  all.per_iteration /= stages;
+  return all;
+}
+
+/// The bound by blocks.
+class BlockBound {
+ public:
+  BlockBound(const Objective& objective, std::span<const RunTerms> runs, std::span<const int> layers,
+             double per_iteration)
+      : objective_(objective),
+        runs_(runs),
+        embedding_(nth(runs.front().least, layers.front())),
+        head_(nth(runs.back().least, layers.back())),
+        per_iteration_(per_iteration),
+        count_(static_cast<int>(layers.size()) - 2),
+        order_(runs.size()) {
+    for (const RunTerms& run : runs) {
+      Terms& block = blocks_.emplace_back(Terms{infinite, infinite, infinite, 0, 0});
+      for (const int type : layers.subspan(1, layers.size() - 2)) block = min(block, nth(run.least, type));
+    }
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    std::ranges::sort(order_, {}, [this](std::size_t i) { return blocks_[i].fill; });
+  }
+
+  [[nodiscard]] double seconds() const {
+    double least = infinite;
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      for (const double besides : {0.0, i == 0 ? embedding_.time : 0.0, i + 1 == runs_.size() ? head_.time : 0.0})
+        for (int count = 1; count <= count_; ++count) {
+          const double slowest = besides + count * blocks_[i].time;
+          if (objective_({slowest, 0, per_iteration_}) >= least) break;  // with more it takes longer
+          least = std::min(least, with(slowest));
+        }
+    return least / rounding;
+  }
+
+ private:
+  static constexpr double rounding = 1 + 1e-9;  // so that k blocks of t_i fit in k t_i
+
+  // Blocks of run i in so many seconds.
+  [[nodiscard]] double fit(double seconds, std::size_t i) const {
+    return seconds <= 0 ? 0 : std::floor(std::min(seconds * rounding / std::max(blocks_[i].time, 1e-300), 1e9));
+  }
+  // Of pipelines whose slowest stage takes that.
+  [[nodiscard]] double with(double slowest) const {
+    double left = count_;
+    double fill = embedding_.fill + head_.fill;
+    for (std::size_t i = 0; i < runs_.size(); ++i) {  // one block a stage
+      left -= runs_[i].stages;
+      fill += runs_[i].stages * blocks_[i].fill;
+    }
+    for (const std::size_t i : order_) {
+      double most = runs_[i].stages * fit(slowest, i);
+      if (i == 0) most += fit(slowest - embedding_.time, i) - fit(slowest, i);
+      if (i + 1 == runs_.size()) most += fit(slowest - head_.time, i) - fit(slowest, i);
+      if (most < runs_[i].stages) return infinite;
+      const double more = std::min(left, most - runs_[i].stages);
+      left -= more;
+      fill += more * blocks_[i].fill;
+    }
+    return left > 0 ? infinite : objective_({slowest, fill, per_iteration_});
+  }
+
+  const Objective& objective_;
+  std::span<const RunTerms> runs_;
+  Terms embedding_;
+  Terms head_;
+  double per_iteration_;
+  int count_;
+  std::vector<Terms> blocks_;       // (runs) the least of any
+  std::vector<std::size_t> order_;  // runs by what a block fills
+};
+
+}  // namespace detail
+
+/// Seconds that no pipeline with these runs, two or more, is faster than.
+/// @param layers  the type of every layer: the embedding, blocks, the head
+inline double run_bound(const Objective& objective, std::span<const RunTerms> runs, std::span<const int> layers) {
+  const Terms least = detail::least_by_speed(runs, layers);
+  return std::max(objective(least), detail::BlockBound(objective, runs, layers, least.per_iteration).seconds());
+}
+
+}  // namespace galvatron::search

@@ -1,0 +1,273 @@
+// Attention of packed documents, on the host and by a GPU's kernels in the emulator, against attention of one document
+// after the other in double precision.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/device/cuda/gpu.hpp>
+
+#include "emulated_machine.hpp"
+#include "host_fixture.hpp"
+
+namespace {
+
+using namespace galvatron;
+using namespace galvatron::test;
+using device::AttentionShape;
+using device::DocumentRows;
+
+std::size_t place(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+using Lengths = std::vector<std::int32_t>;
+
+Lengths cumulative(const Lengths& lengths) {
+  Lengths out(lengths.size() + 1, 0);
+  std::partial_sum(lengths.begin(), lengths.end(), out.begin() + 1);
+  return out;
+}
+
+struct PackedSizes {
+  std::int64_t heads, kv_heads, head_dim;
+  bool causal;
+};
+
+/// Outputs in the order of the rows of their tensors.
+template <class X>
+struct PackedOutputs {
+  std::vector<X> o, dq, dk, dv;
+  std::vector<float> lse;
+};
+
+/// Queries of documents and their keys, in tensors of their own: as a ring's part has them, or one sequence.
+template <class T>
+struct PackedProblem {
+  AttentionShape shape;
+  Lengths query_rows, key_rows;
+  std::vector<T> q, k, v, d_o;
+
+  PackedProblem(std::mt19937& random, const PackedSizes& s, const Lengths& queries, const Lengths& keys)
+      : query_rows(cumulative(queries)), key_rows(cumulative(keys)) {
+    const std::int64_t wide = s.heads * s.head_dim;
+    const std::int64_t narrow = s.kv_heads * s.head_dim;
+    shape = {.batch = 1,
+             .queries = query_rows.back(),
+             .keys = key_rows.back(),
+             .heads = s.heads,
+             .kv_heads = s.kv_heads,
+             .head_dim = s.head_dim,
+             .causal = s.causal,
+             .q_stride = wide + 4,
+             .kv_stride = narrow + 8,
+             .out_stride = wide,
+             .dq_stride = wide + 8,
+             .dkv_stride = narrow + 4,
+             .lse_stride = query_rows.back() + 3,
+             .score_factor = 1.25F};
+    q = random_tensor<T>(random, shape.queries * shape.q_stride, 2.0F);
+    k = random_tensor<T>(random, shape.keys * shape.kv_stride, 2.0F);
+    v = random_tensor<T>(random, shape.keys * shape.kv_stride, 2.0F);
+    d_o = random_tensor<T>(random, shape.queries * shape.out_stride);
+  }
+  [[nodiscard]] DocumentRows documents() const { return {query_rows, key_rows}; }
+
+  /// `attend` and `differentiate` of a device, with tensors that begin as what must be overwritten.
+  PackedOutputs<T> on(auto& d) {
+    constexpr float left = 7;
+    PackedOutputs<T> out{.o = std::vector<T>(d_o.size(), T(left)),
+                         .dq = std::vector<T>(place(shape.queries * shape.dq_row()), T(left)),
+                         .dk = std::vector<T>(place(shape.keys * shape.dkv_row()), T(left)),
+                         .dv = std::vector<T>(place(shape.keys * shape.dkv_row()), T(left)),
+                         .lse = std::vector<float>(place(shape.heads * shape.lse_stride), left)};
+    d.attention_forward(shape, view(q), view(k), view(v), view(out.o), view(out.lse), device::AttentionBias{},
+                        documents());
+    // Around a ring a query without keys in this part has some in another.
+    std::vector<float> lse = out.lse;
+    for (float& x : lse)
+      if (std::isinf(x)) x = 0;
+    std::vector<float> delta(lse.size());
+    d.attention_backward(shape, view(q), view(k), view(v), view(out.o), view(lse), view(d_o), view(out.dq),
+                         view(out.dk), view(out.dv), view(delta), device::AttentionBias{}, documents());
+    return out;
+  }
+
+  /// Softmax by its definition. Elements between rows are as `on` leaves them.
+  [[nodiscard]] PackedOutputs<double> reference() const {
+    constexpr double left = 7;
+    PackedOutputs<double> out{.o = std::vector<double>(d_o.size(), left),
+                              .dq = std::vector<double>(place(shape.queries * shape.dq_row()), left),
+                              .dk = std::vector<double>(place(shape.keys * shape.dkv_row()), left),
+                              .dv = std::vector<double>(place(shape.keys * shape.dkv_row()), left),
+                              .lse = std::vector<float>(place(shape.heads * shape.lse_stride), left)};
+    const auto clear = [&](std::vector<double>& x, std::int64_t rows, std::int64_t stride, std::int64_t heads) {
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t i = 0; i < heads * shape.head_dim; ++i) x[place(r * stride + i)] = 0;
+    };
+    clear(out.o, shape.queries, shape.out_stride, shape.heads);
+    clear(out.dq, shape.queries, shape.dq_row(), shape.heads);
+    clear(out.dk, shape.keys, shape.dkv_row(), shape.kv_heads);
+    clear(out.dv, shape.keys, shape.dkv_row(), shape.kv_heads);
+    for (std::size_t i = 0; i + 1 < query_rows.size(); ++i)
+      for (std::int64_t head = 0; head < shape.heads; ++head)
+        for (std::int32_t query = query_rows[i]; query < query_rows[i + 1]; ++query) {
+          const std::int32_t seen = shape.causal ? key_rows[i] + query - query_rows[i] + 1 : key_rows[i + 1];
+          attend(out, head, query, key_rows[i], seen);
+        }
+    return out;
+  }
+
+ private:
+  void attend(PackedOutputs<double>& out, std::int64_t head, std::int64_t query, std::int64_t first,
+              std::int64_t end) const {
+    const std::int64_t kv_head = head / (shape.heads / shape.kv_heads);
+    const auto number = [](T x) { return static_cast<double>(static_cast<float>(x)); };
+    const auto dot = [&](const std::vector<T>& a, std::int64_t at_a, const std::vector<T>& b, std::int64_t at_b) {
+      double sum = 0;
+      for (std::int64_t e = 0; e < shape.head_dim; ++e) sum += number(a[place(at_a + e)]) * number(b[place(at_b + e)]);
+      return sum;
+    };
+    const std::int64_t at_q = query * shape.q_stride + head * shape.head_dim;
+    const std::int64_t at_o = query * shape.out_stride + head * shape.head_dim;
+    const auto at_k = [&](std::int64_t key) { return key * shape.kv_stride + kv_head * shape.head_dim; };
+    const double scale = shape.score_scale();
+    std::vector<double> weights;
+    double sum = 0;
+    for (std::int64_t key = first; key < end; ++key) {
+      weights.push_back(std::exp(scale * dot(q, at_q, k, at_k(key))));
+      sum += weights.back();
+    }
+    out.lse[place(head * shape.lse_stride + query)] =
+        weights.empty() ? -std::numeric_limits<float>::infinity() : static_cast<float>(std::log(sum));
+    double delta = 0;
+    for (std::int64_t key = first; key < end; ++key) {
+      weights[place(key - first)] /= sum;
+      delta += weights[place(key - first)] * dot(d_o, at_o, v, at_k(key));
+      for (std::int64_t e = 0; e < shape.head_dim; ++e)
+        out.o[place(at_o + e)] += weights[place(key - first)] * number(v[place(at_k(key) + e)]);
+    }
+    for (std::int64_t key = first; key < end; ++key) {
+      const double p = weights[place(key - first)];
+      const double ds = scale * p * (dot(d_o, at_o, v, at_k(key)) - delta);
+      const std::int64_t to = key * shape.dkv_row() + kv_head * shape.head_dim;
+      for (std::int64_t e = 0; e < shape.head_dim; ++e) {
+        out.dv[place(to + e)] += p * number(d_o[place(at_o + e)]);
+        out.dk[place(to + e)] += ds * number(q[place(at_q + e)]);
+        out.dq[place(query * shape.dq_row() + head * shape.head_dim + e)] += ds * number(k[place(at_k(key) + e)]);
+      }
+    }
+  }
+};
+
+template <class T>
+void compare_packed(const PackedOutputs<T>& got, const PackedOutputs<double>& wanted) {
+  constexpr bool single = std::is_same_v<T, float>;
+  CHECK(error_of(got.o, wanted.o) < (single ? 4e-6 : 1e-2));
+  CHECK(error_of(got.dq, wanted.dq) < (single ? 1e-5 : 2e-2));
+  CHECK(error_of(got.dk, wanted.dk) < (single ? 1e-5 : 2e-2));
+  CHECK(error_of(got.dv, wanted.dv) < (single ? 1e-5 : 2e-2));
+  REQUIRE(got.lse.size() == wanted.lse.size());
+  for (std::size_t i = 0; i < got.lse.size(); ++i)
+    if (std::isinf(wanted.lse[i]))
+      CHECK(got.lse[i] == wanted.lse[i]);
+    else
+      CHECK(std::abs(got.lse[i] - wanted.lse[i]) < 1e-5F * (1 + std::abs(wanted.lse[i])));
+}
+
+/// Launches and outputs of the kernels.
+template <class T>
+std::pair<int, PackedOutputs<T>> on_emulated_gpu(PackedProblem<T>& problem, std::uint64_t seed = 3) {
+  EmulatedMachine machine(seed);
+  device::cuda::Gpu<EmulatedMachine> gpu(machine);
+  PackedOutputs<T> out = problem.on(gpu);
+  return {machine.launches(), std::move(out)};
+}
+
+template <class T>
+void check_packed(std::mt19937& random, const PackedSizes& s, const Lengths& queries, const Lengths& keys) {
+  CAPTURE(s.heads);
+  CAPTURE(s.kv_heads);
+  CAPTURE(s.head_dim);
+  CAPTURE(s.causal);
+  PackedProblem<T> problem(random, s, queries, keys);
+  const PackedOutputs<double> wanted = problem.reference();
+  for (const int threads : {1, 3}) {
+    CAPTURE(threads);
+    TestHost host(threads);
+    compare_packed(problem.on(*host), wanted);
+  }
+  const auto [launches, out] = on_emulated_gpu(problem);
+  compare_packed(out, wanted);
+  CHECK(launches == 3);  // forward, the gradient of queries, that of keys and values
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("packed documents attend to themselves alone, with one launch on a GPU", T, float, bfloat16) {
+  std::mt19937 random(61);
+  // Of one row, shorter than a tile, longer than one, and padding at the end.
+  const Lengths lengths{1, 5, 70, 1, 1, 64, 2, 13, 3};
+  for (const bool causal : {true, false}) {
+    check_packed<T>(random, {2, 1, 24, causal}, lengths, lengths);
+    check_packed<T>(random, {2, 2, 72, causal}, {33, 1, 40}, {33, 1, 40});
+    check_packed<T>(random, {1, 1, 132, causal}, {3, 18}, {3, 18});
+    check_packed<T>(random, {1, 1, 8, causal}, {1}, {1});
+    check_packed<T>(random, {1, 1, 16, causal}, {130}, {130});
+  }
+}
+
+TEST_CASE_TEMPLATE("documents of a ring's part have queries without keys, and keys without queries", T, float,
+                   bfloat16) {
+  std::mt19937 random(67);
+  check_packed<T>(random, {4, 2, 16, false}, {3, 0, 70, 5, 4}, {0, 9, 40, 0, 66});
+  check_packed<T>(random, {1, 1, 40, false}, {64, 64, 1}, {0, 64, 1});
+  check_packed<T>(random, {1, 1, 32, false}, {2, 2}, {130, 3});
+}
+
+TEST_CASE("random packed documents attend to themselves alone") {
+  const unsigned seed = std::random_device{}();
+  std::mt19937 random(seed);
+  const auto below = [&random](std::int64_t n) { return static_cast<std::int64_t>(random() % place(n)); };
+  for (int i = 0; i < 12; ++i) {
+    CAPTURE(seed);
+    CAPTURE(i);
+    const bool causal = below(2) == 0;
+    Lengths queries, keys;
+    const std::int64_t count = 1 + below(8);
+    for (std::int64_t d = 0; d < count; ++d) {
+      const std::int64_t most = below(3) == 0 ? 80 : 12;
+      queries.push_back(static_cast<std::int32_t>(causal ? 1 + below(most) : below(most)));
+      keys.push_back(static_cast<std::int32_t>(causal ? queries.back() : below(most)));
+    }
+    queries.back() += causal ? 0 : 1;  // there is a row
+    keys.back() = causal ? queries.back() : keys.back() + 1;
+    const std::int64_t kv_heads = 1 + below(2);
+    check_packed<float>(random, {kv_heads * (1 + below(2)), kv_heads, 4 * (1 + below(20)), causal}, queries, keys);
+  }
+}
+
+TEST_CASE("packed attention on a GPU has the same bits in whatever order threads run, and as many launches") {
+  std::mt19937 random(71);
+  const PackedSizes sizes{2, 1, 16, true};
+  PackedProblem<float> many(random, sizes, Lengths(50, 3), Lengths(50, 3));
+  const auto [launches, a] = on_emulated_gpu(many, 5);
+  const auto [again, b] = on_emulated_gpu(many, 6);
+  CHECK(launches == 3);
+  CHECK(same_bits(a.o, b.o));
+  CHECK(same_bits(a.dq, b.dq));
+  CHECK(same_bits(a.dk, b.dk));
+  CHECK(same_bits(a.dv, b.dv));
+}
+
+TEST_CASE("more documents than a GPU has room for are refused with their number") {
+  std::vector<std::byte> scratch(4 * 8);
+  EmulatedMachine machine;
+  const Lengths rows = cumulative(Lengths(4, 1));
+  CHECK_THROWS_WITH_AS(device::cuda::write_documents(machine, view(scratch), DocumentRows{rows, rows}),
+                       "the GPU's attention has room for 3 documents at a time, not 4", DeviceFailure);
+}
