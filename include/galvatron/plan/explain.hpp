@@ -177,7 +177,7 @@ inline std::string idle_groups(const Plan& plan, const ClusterView& cluster) {
                                               : ": with it no plan is faster.";
     std::string name = cluster.group_name(group);
     name.front() = 'G';
-    out += wrapped(name + " is left idle" + why, 0);
+    out += wrapped(text_of(name, " is left idle", why), 0);
   }
   return out;
 }
