@@ -187,40 +187,37 @@ struct Row {
 constexpr Row rows[] = {
     {Family::mlp, "MLPs"}, {Family::mlp_residual, "MLPs with residuals"}, {Family::block, "attention and MLP"}};
 
-void print_alternation(int graphs) {
+// A row for each family of random graphs, of what `measure(devices, instance, gaps)` adds.
+template <class Measure>
+void print_gaps(int graphs, unsigned seed, const Measure& measure) {
   std::printf("| graphs | number | above | mean of those | largest |\n|---|---|---|---|---|\n");
   for (const Row& row : rows) {
-    Random random(20261126);
+    Random random(seed);
     Gaps gaps;
     for (int i = 0; i < graphs; ++i) {
       const hap::Graph graph = random_graph(random, row.family);
       const hap::Devices devices = random_devices(random);
       const hap::Prices prices(graph, devices, hap::Dialect::paper);
-      const hap::Instance instance(prices);
-      gaps.add(hap::alternate(instance)->seconds, hap::best_program_and_ratios(instance)->seconds);
+      measure(devices, hap::Instance(prices), gaps);
     }
     gaps.print(row.name);
   }
 }
 
+void print_alternation(int graphs) {
+  print_gaps(graphs, 20261126, [](const hap::Devices&, const hap::Instance& instance, Gaps& gaps) {
+    gaps.add(hap::alternate(instance)->seconds, hap::best_program_and_ratios(instance)->seconds);
+  });
+}
+
 void print_pruning(int graphs) {
-  std::printf("| graphs | number | above | mean of those | largest |\n|---|---|---|---|---|\n");
-  for (const Row& row : rows) {
-    Random random(20261127);
-    Gaps gaps;
-    for (int i = 0; i < graphs; ++i) {
-      const hap::Graph graph = random_graph(random, row.family);
-      const hap::Devices devices = random_devices(random);
-      const hap::Prices prices(graph, devices, hap::Dialect::paper);
-      const hap::Instance instance(prices);
-      const hap::Ratios ratios = hap::proportional_ratios(devices.flops);
-      constexpr std::size_t most = 200'000;
-      const auto right = hap::a_star(instance, ratios, hap::CostModel::stages, most);
-      const auto paper = hap::a_star(instance, ratios, hap::CostModel::stages, most, hap::Pruning::paper);
-      if (right && paper) gaps.add(paper->seconds, right->seconds);
-    }
-    gaps.print(row.name);
-  }
+  print_gaps(graphs, 20261127, [](const hap::Devices& devices, const hap::Instance& instance, Gaps& gaps) {
+    const hap::Ratios ratios = hap::proportional_ratios(devices.flops);
+    constexpr std::size_t most = 200'000;
+    const auto right = hap::a_star(instance, ratios, hap::CostModel::stages, most);
+    const auto paper = hap::a_star(instance, ratios, hap::CostModel::stages, most, hap::Pruning::paper);
+    if (right && paper) gaps.add(paper->seconds, right->seconds);
+  });
 }
 
 int run(const Arguments& a) {

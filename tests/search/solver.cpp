@@ -26,6 +26,18 @@ void check_valid(const Problem& p, const Assignment& plan) {
   }
 }
 
+// The answer of a solver is the fastest plan, and its bound holds.
+void check_fastest(const Problem& p, Solver<>& solver, const Solution& fastest, const testing::BruteForce& truth) {
+  check_valid(p, fastest.plan);
+  REQUIRE(solver.proven());
+  REQUIRE(solver.bound() <= truth.seconds * (1 + 1e-9));
+  for (const double enough : {1.001, 1.2, 3.0})
+    REQUIRE(solver.bound(enough * truth.seconds) <= truth.seconds * (1 + 1e-9));
+  REQUIRE(fastest.cost.peak <= p.budget);
+  REQUIRE(fastest.cost.seconds == doctest::Approx(truth.seconds).epsilon(1e-9));
+  REQUIRE(!Solver(p, {.labels = 4096}).fastest(truth.seconds));
+}
+
 }  // namespace
 
 TEST_CASE("the solver finds what brute force finds on random problems") {
@@ -56,14 +68,7 @@ TEST_CASE("the solver finds what brute force finds on random problems") {
       continue;
     }
     ++feasible;
-    check_valid(p, fastest->plan);
-    REQUIRE(solver.proven());
-    REQUIRE(solver.bound() <= truth.seconds * (1 + 1e-9));
-    for (const double enough : {1.001, 1.2, 3.0})
-      REQUIRE(solver.bound(enough * truth.seconds) <= truth.seconds * (1 + 1e-9));
-    REQUIRE(fastest->cost.peak <= p.budget);
-    REQUIRE(fastest->cost.seconds == doctest::Approx(truth.seconds).epsilon(1e-9));
-    REQUIRE(!Solver(p, {.labels = 4096}).fastest(truth.seconds));
+    check_fastest(p, solver, *fastest, truth);
     REQUIRE(Solver(p, {.labels = 4096}).fastest(truth.seconds * 1.0001 + 1e-9));
   }
   CHECK(feasible > 1000);
@@ -91,14 +96,7 @@ TEST_CASE("the solver finds what brute force finds where stages have unequal dev
     REQUIRE(fastest.has_value() == (truth.peak <= p.budget));
     if (!fastest) continue;
     ++feasible;
-    check_valid(p, fastest->plan);
-    REQUIRE(solver.proven());
-    REQUIRE(solver.bound() <= truth.seconds * (1 + 1e-9));
-    for (const double enough : {1.001, 1.2, 3.0})
-      REQUIRE(solver.bound(enough * truth.seconds) <= truth.seconds * (1 + 1e-9));
-    REQUIRE(fastest->cost.peak <= p.budget);
-    REQUIRE(fastest->cost.seconds == doctest::Approx(truth.seconds).epsilon(1e-9));
-    REQUIRE(!Solver(p, {.labels = 4096}).fastest(truth.seconds));
+    check_fastest(p, solver, *fastest, truth);
   }
   CHECK(feasible > 1000);
 }

@@ -244,43 +244,37 @@ json small_hap_case() {
             {"bandwidth", {{"all_reduce", 1e9}, {"all_gather", 2e9}, {"reduce_scatter", 2e9}, {"all_to_all", 2e9}}}}}};
 }
 
-}  // namespace
-
-TEST_CASE("hap case: the best programs at given ratios, and of all ratios") {
+// Calls f(what a case of a file expects, the seconds of the answer at proportional ratios, those at its own) for all.
+template <class F>
+void for_hap_answers(const char* file, const F& f) {
   const std::string data = hap_data();
   if (data.empty()) return;
   const Folder folder;
-  const json cases = hap_file(data, "graph_cases");
+  const json cases = hap_file(data, file);
   const json answers = hap_answers(folder, cases);
   CHECK(answers.size() == cases.size());
   for (const json& one : cases) {
     CAPTURE(one.at("name"));
     const json& answer = answers.at(one.at("name").get<std::string>());
     REQUIRE(answer.size() == 2);
-    const json& expected = one.at("expect");
-    CHECK(check_hap_answer(one, answer[0], "proportional") ==
-          doctest::Approx(expected.at("optimum_at_proportional_seconds").get<double>()).epsilon(1e-9));
-    CHECK(check_hap_answer(one, answer[1], "free") ==
-          doctest::Approx(expected.at("joint_seconds").get<double>()).epsilon(1e-9));
+    f(one.at("expect"), check_hap_answer(one, answer[0], "proportional"), check_hap_answer(one, answer[1], "free"));
   }
 }
 
+}  // namespace
+
+TEST_CASE("hap case: the best programs at given ratios, and of all ratios") {
+  for_hap_answers("graph_cases", [](const json& expected, double proportional, double free) {
+    CHECK(proportional == doctest::Approx(expected.at("optimum_at_proportional_seconds").get<double>()).epsilon(1e-9));
+    CHECK(free == doctest::Approx(expected.at("joint_seconds").get<double>()).epsilon(1e-9));
+  });
+}
+
 TEST_CASE("hap case: the released program's runs, and never above its alternation") {
-  const std::string data = hap_data();
-  if (data.empty()) return;
-  const Folder folder;
-  const json cases = hap_file(data, "released_runs");
-  const json answers = hap_answers(folder, cases);
-  CHECK(answers.size() == cases.size());
-  for (const json& one : cases) {
-    CAPTURE(one.at("name"));
-    const json& answer = answers.at(one.at("name").get<std::string>());
-    REQUIRE(answer.size() == 2);
-    const json& expected = one.at("expect");
-    CHECK(check_hap_answer(one, answer[0], "proportional") ==
-          doctest::Approx(expected.at("first_cost_seconds").get<double>()).epsilon(1e-9));
-    CHECK(check_hap_answer(one, answer[1], "free") <= expected.at("best_cost_seconds").get<double>() * (1 + 1e-9));
-  }
+  for_hap_answers("released_runs", [](const json& expected, double proportional, double free) {
+    CHECK(proportional == doctest::Approx(expected.at("first_cost_seconds").get<double>()).epsilon(1e-9));
+    CHECK(free <= expected.at("best_cost_seconds").get<double>() * (1 + 1e-9));
+  });
 }
 
 TEST_CASE("hap case: ratios, whole sizes and factors") {

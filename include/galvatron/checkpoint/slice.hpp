@@ -193,9 +193,7 @@ inline Bytes snapshot_bytes(const StagePlan& stage, int rank) {
           runtime::StoreView view;
           view.layer = entry.number;
           view.layout = &layout;
-          const bool even = entry.spec.shard_kind == ShardKind::even;
-          view.own = ranks.cut(layout.elements, even ? std::span<const int>{} : stage.state_ratios, local)
-                         .range(ranks.shard(local));
+          view.own = ranks.cut(layout.elements, stage.state_ratios, local).range(ranks.shard(local));
           view.place = ranks.place(local);
           visitor(view);
         });

@@ -31,7 +31,7 @@ namespace galvatron {
 
 namespace detail {
 
-/// The preset of a name in a file; where there is none, `fields` has failed.
+/// The preset with a name that a file gives. An unknown name is an error of `fields`.
 inline Cluster preset_group(JsonObject& fields, const std::string& name, const std::string& place) {
   auto preset = find_cluster(name);
   if (preset) return std::move(*preset);

@@ -88,12 +88,10 @@ class StoreCounts {
     const ParameterLayout layout = parameter_layout(graph, part, ranks_);
     n_ = layout.elements;
     whole_ = layout.whole_end - layout.whole_begin;
-    if (shape.spec.shard_kind == ShardKind::even || shape.batch.state_ratios.empty())
-      own_ = n_ / shards_;
-    else
-      own_ =
-          ranks_.cut(n_, shape.batch.state_ratios, shape.batch.local_rank).count(ranks_.shard(shape.batch.local_rank));
-    added_ = s_.traits.writes_gradients ? n_ - layout.written_end : n_;
+    const Batch& batch = shape.batch;
+    own_ = batch.state_ratios.empty()
+               ? n_ / shards_
+               : ranks_.cut(n_, batch.state_ratios, batch.local_rank).count(ranks_.shard(batch.local_rank));
   }
 
   [[nodiscard]] constexpr Bytes states() const {

@@ -48,14 +48,14 @@ class DynamicProgram {
     for (std::size_t i = 0; i < instance.items().size(); ++i) transitions_.push_back(transition_of(i, project));
   }
 
-  /// Labels whose `hopeless(price, item, completing)` holds after an item are dropped: no program with them is wanted.
-  template <class Hopeless>
-  void run(SearchLimits limits, const Hopeless& hopeless) {
-    run(limits, hopeless, std::vector<std::optional<Decision>>(transitions_.size()));
+  /// Labels whose `pruned(price, item, completing)` holds after an item are dropped.
+  template <class Pruned>
+  void run(SearchLimits limits, const Pruned& pruned) {
+    run(limits, pruned, std::vector<std::optional<Decision>>(transitions_.size()));
   }
   /// The same among the programs with the decisions that are held.
-  template <class Hopeless>
-  void run(SearchLimits limits, const Hopeless& hopeless, std::vector<std::optional<Decision>> held) {
+  template <class Pruned>
+  void run(SearchLimits limits, const Pruned& pruned, std::vector<std::optional<Decision>> held) {
     limits_ = limits;
     held_ = std::move(held);
     history_.assign(transitions_.size(), {});
@@ -64,7 +64,7 @@ class DynamicProgram {
     Front front;
     front.push_back({{}, {Label{}}, 0});
     for (std::size_t i = 0; i < transitions_.size(); ++i) {
-      front = advanced(front, i, hopeless);
+      front = advanced(front, i, pruned);
       if (front.empty()) return;
     }
     for (const State& state : front) finals_.insert(finals_.end(), state.labels.begin(), state.labels.end());
@@ -208,8 +208,8 @@ class DynamicProgram {
     return out;
   }
 
-  template <class Hopeless>
-  Front advanced(const Front& front, std::size_t i, const Hopeless& hopeless) {
+  template <class Pruned>
+  Front advanced(const Front& front, std::size_t i, const Pruned& pruned) {
     const Transition& transition = transitions_[i];
     std::unordered_map<std::string, std::size_t> index;
     Front out;
@@ -225,7 +225,7 @@ class DynamicProgram {
             }))
           continue;
         if (std::ranges::all_of(labels,
-                                [&](const Label& label) { return hopeless(sum(label.price, way.price), i, 0.0); }))
+                                [&](const Label& label) { return pruned(sum(label.price, way.price), i, 0.0); }))
           continue;
         keys_after(key, transition, w, keys);
         for (const std::string& kept : keys)
@@ -238,7 +238,7 @@ class DynamicProgram {
             for (const Label& label : labels) {
               Label made{.parent = label.own, .rule = way.rule, .moved = option.moved};
               made.price = sum(sum(label.price, way.price), option.price);
-              if (!hopeless(made.price, i, state.completing)) insert(state.labels, made);
+              if (!pruned(made.price, i, state.completing)) insert(state.labels, made);
             }
           }
       }

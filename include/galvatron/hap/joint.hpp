@@ -58,19 +58,19 @@ class FixedRatios {
         }
       return better;
     };
-    const auto hopeless = [&](const Search::Price& price, std::size_t i, double completing) {
+    const auto pruned = [&](const Search::Price& price, std::size_t i, double completing) {
       return price[0] + completing + completion_.seconds_of_sources(i + 1) >= most * (1 + slack);
     };
     // Narrow searches first: the better the best program that is known, the fewer states are worth keeping.
     for (std::size_t states = narrowest;; states *= widening) {
       const bool last = states >= limits.states;
-      search.run(last ? limits : SearchLimits{states, limits.labels}, hopeless);
+      search.run(last ? limits : SearchLimits{states, limits.labels}, pruned);
       keep_best();
       bound = search.least_dropped();
       if (bound >= most) break;
       if (last || states > narrowest)
         improve(best, [&](std::vector<std::optional<Decision>> held) {
-          search.run({.states = narrowest * widening}, hopeless, std::move(held));
+          search.run({.states = narrowest * widening}, pruned, std::move(held));
           return keep_best();
         });
       if (last) break;

@@ -62,15 +62,15 @@ namespace detail {
 /// The best ratios of the stages of one segment.
 ///
 /// Let rho_i = r_i / s_i. Stage i takes s_i t_i with B_j <= t_i F_j - rho_i for all j: its line over the speeds lies
-/// above the ratios, and so does the horizontal line B_j <= v. The dual problem gives every device masses y_ij of the
-/// lines, at least the same sum `price` to each:
+/// above the ratios, and so does the horizontal line B_j <= v. The dual problem gives every line
+/// multipliers y_ij, whose sum on each device is at least `price`:
 ///
 ///     max  sum_ij rho_i y_ij + price    with  sum_j F_j y_ij = s_i,  sum_j y_vj = M,  sum_i y_ij + y_vj >= price
 ///
-/// At a given price the best masses are a staircase: the horizontal line serves the fastest devices, then come the
-/// lines in the order of rho, and what is left goes to the slowest. The optimum over the price is that of a concave
-/// function of one number with linear pieces, whose tangents follow from the staircase. The ratios are the tight lines
-/// of the two pieces that meet there.
+/// At a given price the best multipliers are found greedily: those of the horizontal line go to the fastest devices,
+/// then those of the lines in the order of rho, and what is left goes to the slowest. The optimum over the price is
+/// that of a concave function of one number with linear pieces, whose tangents follow from these multipliers. The
+/// ratios are the tight lines of the two pieces that meet there.
 class StageRatios {
  public:
   StageRatios(const std::vector<double>& flops, const std::vector<Stage>& stages) : flops_(flops) {
@@ -133,7 +133,7 @@ class StageRatios {
   };
   static constexpr int most_turns = 1000;
 
-  // Beyond it the lines have too little mass for all devices.
+  // Beyond it the multipliers of the lines do not suffice for all devices.
   [[nodiscard]] double highest_price(double work) const {
     double out = std::numeric_limits<double>::infinity();
     double slower = 0;
@@ -155,11 +155,11 @@ class StageRatios {
     for (std::size_t k = kinds_.size(); k-- > 0;) {
       double need = price * kinds_[k].count;
       const auto use = [&] {
-        const double mass = lines_[line].horizontal ? left : left / kinds_[k].speed;
-        const double used = std::min(mass, need);
+        const double most = lines_[line].horizontal ? left : left / kinds_[k].speed;
+        const double used = std::min(most, need);
         out.value += lines_[line].rho * used;
-        need = used < mass ? 0 : need - used;
-        left = used < mass ? left - (lines_[line].horizontal ? used : used * kinds_[k].speed) : 0;
+        need = used < most ? 0 : need - used;
+        left = used < most ? left - (lines_[line].horizontal ? used : used * kinds_[k].speed) : 0;
       };
       while (left <= 0 && line + 1 < lines_.size()) left = lines_[++line].amount;
       out.tight[k] = line;

@@ -16,6 +16,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/plan/asked_plan.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find_spread.hpp>
 #include <galvatron/plan/plan.hpp>
@@ -40,16 +41,7 @@ struct FoundPlan {
 /// A search's candidate as a plan; the model and the cluster are named by their own names.
 inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, const ClusterView& cluster,
                     const SearchOptions& options) {
-  Plan plan;
-  plan.model = model.name;
-  plan.cluster = cluster.name();
-  plan.global_batch = options.global_batch;
-  plan.sequence_length = options.sequence;
-  plan.precision = options.precision;
-  plan.trainer = options.trainer;
-  plan.moments = options.moments;
-  plan.expert_imbalance = options.expert_imbalance;
-  plan.lsh = options.lsh;
+  Plan plan = asked_plan(model, cluster, options);
   plan.microbatches = candidate.microbatches;
   plan.schedule = candidate.schedule;
   plan.virtual_stages = candidate.virtual_stages;

@@ -18,6 +18,7 @@
 #include <galvatron/cost/layer_pricer.hpp>
 #include <galvatron/cost/time.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/plan/asked_plan.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/search/build_problem.hpp>
@@ -127,15 +128,7 @@ class SpreadSearch {
 
   // A plan of one stage with this strategy; its micro-batch and samples are set later.
   [[nodiscard]] Plan plan_with(const std::vector<int>& groups, int ranks, const StrategySpec& spec) const {
-    Plan plan;
-    plan.model = model_.name;
-    plan.cluster = cluster_.name();
-    plan.global_batch = options_.global_batch;
-    plan.sequence_length = options_.sequence;
-    plan.precision = options_.precision;
-    plan.moments = options_.moments;
-    plan.expert_imbalance = options_.expert_imbalance;
-    plan.lsh = options_.lsh;
+    Plan plan = asked_plan(model_, cluster_, options_);
     plan.overlap = std::ranges::all_of(groups, [&](int group) { return cost::can_overlap(cluster_.group(group)); });
     PlanStage stage{0, static_cast<int>(model_.blocks.size()) - 1, 0, ranks, groups.front()};
     for (const int group : groups)

@@ -69,8 +69,7 @@ struct Context {
   }
   /// How ZeRO shards a store of so many elements over these ranks.
   [[nodiscard]] Sharding cut(ParameterPart part, std::int64_t elements) const {
-    const bool even = spec.shard_kind == ShardKind::even;
-    return StoreRanks(spec, part).cut(elements, even ? std::span<const int>{} : state_ratios, local_rank);
+    return StoreRanks(spec, part).cut(elements, state_ratios, local_rank);
   }
   /// The same place, where samples have so many tokens.
   [[nodiscard]] Context with_tokens(std::int64_t count) const {

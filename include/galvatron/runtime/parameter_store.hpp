@@ -126,7 +126,7 @@ class ParameterStore final : public Store {
     const Sharding cut = context.cut(part, n);
     own_ = cut.range(shards_->rank());
     const std::int64_t shard = own_.count();
-    if (!context.state_ratios.empty() && context.spec.shard_kind == ShardKind::by_ratio)
+    if (cut != Sharding::even(n, shards_->size()))
       for (int i = 0; i < shards_->size(); ++i) ends_.push_back(cut.range(i).end);
     if (n == 0) return;
     parameters_ = states.take<T>(zero_ == 3 ? shard : n);

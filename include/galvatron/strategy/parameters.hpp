@@ -99,7 +99,8 @@ struct StorePlace {
 class StoreRanks {
  public:
   constexpr StoreRanks(const StrategySpec& spec, ParameterPart part)
-      : layout_(part == ParameterPart::experts ? spec.expert_layout() : spec.rank_layout()) {}
+      : layout_(part == ParameterPart::experts ? spec.expert_layout() : spec.rank_layout()),
+        even_(spec.shard_kind == ShardKind::even) {}
 
   [[nodiscard]] constexpr int tensor() const { return layout_.size(RankMode::tp); }
   [[nodiscard]] constexpr int experts() const { return layout_.size(RankMode::ep); }
@@ -108,11 +109,12 @@ class StoreRanks {
   /// Of the stage's rank `local`.
   [[nodiscard]] constexpr int shard(int local) const { return layout_.coordinate(shard_modes, local); }
   /// How the elements of a store are cut over the ranks that have the same part of it as the stage's rank `local`.
-  /// @param ratios  of the ranks of the stage, in proportion; empty, or all 0 on these ranks: equal shards
+  /// @param ratios  of the ranks of the stage, in proportion, which strategies with even shards do not take; empty, or
+  ///                all 0 on these ranks: equal shards
   [[nodiscard]] constexpr Sharding cut(std::int64_t elements, std::span<const int> ratios, int local) const {
     std::vector<std::int64_t> own;
     std::int64_t sum = 0;
-    if (!ratios.empty())
+    if (!even_ && !ratios.empty())
       for (const int rank : layout_.group(shard_modes, local))
         sum += own.emplace_back(ratios[static_cast<std::size_t>(rank)]);
     return sum == 0 ? Sharding::even(elements, shards())
@@ -124,6 +126,7 @@ class StoreRanks {
 
  private:
   RankLayout layout_;
+  bool even_;
 };
 
 /// The tokens of the vocabulary that each of `tensor` ranks has.

@@ -74,13 +74,13 @@ struct DocumentTable {
 };
 
 /// Writes the lengths of documents to the beginning of `scratch`, where they stay until it serves another operation.
-/// Throws DeviceFailure where there are more of them than it has room for.
+/// Throws DeviceFailure where there are more of them than it holds.
 DocumentTable write_documents(auto& machine, View<std::byte> scratch, const DocumentRows& documents) {
   if (documents.empty()) return {};
   const std::int64_t lengths = documents.count() + 1;
   const std::int64_t bytes = 2 * lengths * static_cast<std::int64_t>(sizeof(std::int32_t));
   if (bytes > scratch.count)
-    throw DeviceFailure("the GPU's attention has room for " + std::to_string(scratch.count / 8 - 1) +
+    throw DeviceFailure("the scratch memory of the GPU's attention holds " + std::to_string(scratch.count / 8 - 1) +
                         " documents at a time, not " + std::to_string(documents.count()));
   machine.upload(scratch.data, bytes, [&](std::byte* to) {
     std::memcpy(to, documents.queries.data(), static_cast<std::size_t>(bytes / 2));
