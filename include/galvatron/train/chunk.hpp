@@ -8,11 +8,11 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/core/rng.hpp>
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/make_layer.hpp>
+#include <galvatron/train/chunk_data.hpp>
 #include <galvatron/train/exchange.hpp>
 #include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/zero_prefetch.hpp>
@@ -46,6 +46,7 @@ class Chunk {
         memory_(memory),
         stage_(stage),
         plan_(plan),
+        data_(device, stage_, plan_, world.rank()),
         prefetch_(memory.workspace, plan.deferred > 0) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
       add_layer(i, make, counts(plan_.layers[i].number));
@@ -86,7 +87,7 @@ class Chunk {
 
   /// The step's samples are packed like this, which outlives its passes; null: they have equally many tokens.
   void pack(const Packing* packing) {
-    packing_ = packing;
+    data_.pack(packing);
     const double prediction = packing == nullptr ? stage_.token_weight : 1.0 / static_cast<double>(packing->tokens());
     for (auto& layer : layers_) layer->weigh(prediction);
   }
@@ -95,14 +96,12 @@ class Chunk {
   /// @param seed  of noise
   void forward(std::int64_t step, int microbatch, BatchSource* source, std::uint64_t seed) {
     const int slot = slot_of(microbatch);
-    if (packing_ != nullptr) {
-      const OwnSequence own = own_sequence(microbatch);
-      const PackedSequence& sequence = packing_->sequences[at(own.number)];
-      for (auto& layer : layers_) layer->pack(slot, own.first, own.ranks, sequence.rows(), sequence.documents);
-    }
+    if (const PackedPart own = data_.packed_part(microbatch); own.sequence != nullptr)
+      for (auto& layer : layers_)
+        layer->pack(slot, own.first, own.ranks, own.sequence->rows(), own.sequence->documents);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const device::Scope scope(memory_.workspace);
-      if constexpr (!D::counts_only) read_data(i, microbatch, step, *source, seed);
+      if constexpr (!D::counts_only) data_.read(*layers_[i], i, microbatch, {step, seed}, *source);
       prefetch_.before(Phase::forward, i, true);
       const int made = layer(i).place.outputs[0];
       if (i + 1 == layers_.size()) {
@@ -224,7 +223,7 @@ class Chunk {
   void add_layer(std::size_t i, const LayerMaker<D, T>& make, const LayerCounts& counts) {
     const ChunkPlan::Entry& entry = plan_.layers[i];
     auto context = runtime::make_context(device_, memory_.workspace, world_, stage_.first_rank, entry.spec,
-                                         own_samples(plan_.layouts[i]).count(), stage_.batch.sequence,
+                                         samples_of(plan_.layouts[i], world_.rank()).count(), stage_.batch.sequence,
                                          stage_.batch.overlap, stage_.batch.precision == Precision::fp8,
                                          stage_.batch.moments, stage_.batch.expert_imbalance, stage_.batch.lsh);
     context.all_samples = plan_.layouts[i].batch;
@@ -319,114 +318,8 @@ class Chunk {
   static void start_synchronise(runtime::Layer<T>& layer) {
     layer.for_each_store([](runtime::Store& store) { store.start_synchronise(); });
   }
-  // Of a layer's noise in a step: neither that of another one, nor of initial values.
-  static constexpr std::uint64_t noise_stream(std::int64_t step, int layer) {
-    return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(layer) << 40 | static_cast<std::uint64_t>(step);
-  }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
-  // What an end of the model reads of the data: the patches or tokens of an embedding, the targets of a head.
-  // A block with noise gets the stream of the step and the layer.
-  void read_data(std::size_t i, int microbatch, std::int64_t step, BatchSource& source, std::uint64_t seed) {
-    const LayerSpec& end = layer(i);
-    if (end.kind == LayerKind::block && !end.has_jitter()) return;
-    const ActivationLayout& layout = plan_.layouts[i];
-    const std::int64_t first = microbatch * layout.batch + own_samples(layout).begin;
-    const std::int64_t samples = own_samples(layout).count();
-    if (end.kind == LayerKind::block)
-      return device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
-        SampleStream{seed, noise_stream(step, plan_.layers[i].number), static_cast<std::uint64_t>(first)}.write(
-            out.data);
-      });
-    if (end.patch_width > 0)
-      return device_.write(layers_[i]->patches(slot_of(microbatch)),
-                           [&](View<T> out) { source.patches(step, first, samples, patches_of(i), out); });
-    if (packing_ != nullptr) return read_packed(i, microbatch, step, source);
-    const std::int64_t tokens = end.tokens.of(stage_.batch.sequence);
-    device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
-      if (end.kind == LayerKind::head && end.head == HeadKind::classifier)
-        return source.targets(step, first, samples, {0, 1}, out);
-      if (end.kind == LayerKind::head)
-        return read(i, microbatch, tokens, out, [&](auto... part_and_out) { source.targets(step, part_and_out...); });
-      const std::int64_t target = end.target.of(stage_.batch.sequence);
-      const std::int64_t behind_inputs = out.count / (tokens + target) * tokens;
-      read(i, microbatch, tokens, out.slice(0, behind_inputs),
-           [&](auto... part_and_out) { source.inputs(step, part_and_out...); });
-      if (target > 0)
-        read(i, microbatch, target, out.slice(behind_inputs, out.count - behind_inputs),
-             [&](auto... part_and_out) { source.decoder_inputs(step, part_and_out...); });
-    });
-  }
-  // The packed sequence that this rank has a part of.
-  struct OwnSequence {
-    int number = 0;  ///< in the step
-    int first = 0;   ///< of the ranks that share parameters, and how many share the sequence
-    int ranks = 0;
-  };
-  [[nodiscard]] OwnSequence own_sequence(int microbatch) const {
-    const StrategySpec& spec = plan_.layers.front().spec;  // all layers have the same degrees
-    const int own = spec.shard(world_.rank() - stage_.first_rank);
-    OwnSequence out{.number = static_cast<int>(packing_->number(microbatch, 0))};
-    for (;; ++out.number, out.first += out.ranks) {
-      const int ranks = packing_->sequences[at(out.number)].ranks;
-      out.ranks = ranks > 0 ? ranks : spec.context;
-      if (own < out.first + out.ranks) return out;
-    }
-  }
-  // The tokens or targets of this rank's part of it.
-  void read_packed(std::size_t i, int microbatch, std::int64_t step, BatchSource& source) {
-    const OwnSequence own = own_sequence(microbatch);
-    const int local = world_.rank() - stage_.first_rank;
-    StrategySpec spec = plan_.layers[i].spec;
-    const int tensor = spec.tensor_rank(local);
-    const int context = spec.shard(local) - own.first;
-    spec.context = own.ranks;
-    spec.data = 1;
-    spec.strided = false;
-    const ActivationLayout layout = region_layout(spec, 0, 1, packing_->sequences[at(own.number)].rows());
-    const RankLayout ranks = spec.rank_layout();
-    const int place = ranks.offset(RankMode::tp, tensor) + ranks.offset(RankMode::cp, context);
-    device_.write(layers_[i]->tokens(slot_of(microbatch)), [&](View<std::int32_t> out) {
-      std::int64_t row = 0;
-      for (int piece = 0; piece < layout.pieces(); ++piece) {
-        const galvatron::Region part = layout.region(place, piece);
-        const SequenceRange range{part.sequence_begin, part.sequence_end - part.sequence_begin};
-        const View<std::int32_t> to = out.slice(row, range.count);
-        layer(i).kind == LayerKind::head ? source.targets(step, own.number, 1, range, to)
-                                         : source.inputs(step, own.number, 1, range, to);
-        row += range.count;
-      }
-      std::fill(out.begin() + row, out.end(), 0);
-    });
-  }
-  // The tokens or targets of this rank in sequences of so many, piece by piece; whole sequences unless they are cut
-  // over context ranks.
-  template <class Read>
-  void read(std::size_t layer, int microbatch, std::int64_t tokens, View<std::int32_t> out, Read&& from_source) const {
-    const ActivationLayout& between = plan_.layouts[layer];
-    const ActivationLayout layout =
-        region_layout(plan_.layers[layer].spec, between.first_rank, between.batch, tokens, between.ratios);
-    const std::int64_t samples = own_samples(layout).count();
-    std::int64_t row = 0;
-    for (int piece = 0; piece < layout.pieces(); ++piece) {
-      const galvatron::Region part = layout.region(world_.rank(), piece);
-      const SequenceRange range{part.sequence_begin, part.sequence_end - part.sequence_begin};
-      from_source(microbatch * layout.batch + part.batch_begin, samples, range, out.slice(row, range.count * samples));
-      row += range.count * samples;
-    }
-  }
-  // This rank's samples of a micro-batch.
-  [[nodiscard]] Sharding::Range own_samples(const ActivationLayout& layout) const {
-    return layout.samples().range(layout.place(world_.rank()).data);
-  }
-  // Of every image, those that this rank has as tokens.
-  [[nodiscard]] SequenceRange patches_of(std::size_t layer) const {
-    const galvatron::Region part = plan_.layouts[layer].region(world_.rank());
-    const std::int64_t others = plan_.layers[layer].layer.class_token ? 1 : 0;  // tokens that are no patches
-    const std::int64_t first = std::max(part.sequence_begin - others, std::int64_t{0});
-    return {first, part.sequence_end - others - first};
-  }
-
   void move(Exchange& change, const ActivationBundle<T>& from, const ActivationBundle<T>& to) {
     change.post(world_, from);
     change.receive(world_, to);
@@ -438,6 +331,7 @@ class Chunk {
   RankMemory& memory_;
   const StagePlan& stage_;
   const ChunkPlan& plan_;
+  ChunkData<D, T> data_;
   std::vector<std::unique_ptr<runtime::Layer<T>>> layers_;
   ZeroPrefetch prefetch_;
   /// Of each layer, slot by slot: what is not kept by the layer itself.
@@ -445,7 +339,6 @@ class Chunk {
   std::vector<Exchange> down_;  ///< activations from layer i to i + 1
   std::vector<Exchange> up_;    ///< gradients from layer i + 1 to i
   Exchange receive_activation_, send_activation_, receive_gradient_, send_gradient_;
-  const Packing* packing_ = nullptr;
   View<T> activation_out_;
   View<T> gradient_out_;
   View<T> gradient_;  ///< of the bundle behind the layer that is next in backward
