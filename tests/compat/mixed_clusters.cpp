@@ -25,6 +25,14 @@ TEST_CASE("plans of mixed clusters are exported as headers alone") {
     REQUIRE_FALSE(refused.has_value());
     CHECK(refused.error().kind == ErrorKind::usage);
     CHECK(says(refused.error().message, "mixed clusters are not exported"));
+    Plan uneven = plan;
+    for (PlanStage& stage : uneven.stages) stage.group = 0;
+    uneven.stages[1].sample_ratios = {3, 1};
+    uneven.layers[1].shard_kind = ShardKind::by_ratio;
+    const auto cut = export_plan(uneven, target);
+    REQUIRE_FALSE(cut.has_value());
+    CHECK(says(cut.error().message, "by ratios"));
+    CHECK(says(value_or_throw(export_header(uneven)).text, "sample_ratios1{3, 1}"));
     Plan alone = plan;
     for (PlanStage& stage : alone.stages) stage.group = 1;
     if (target != ExportTarget::deepspeed) CHECK(export_plan(alone, target).has_value());

@@ -94,7 +94,7 @@ inline std::string why_not_run(const Exported& exported, const ModelSpec& model,
 }
 
 /// A consistent plan (why_inconsistent) for `target`; what that cannot express is in the result. Errors (usage): a plan
-/// whose stages have different numbers of ranks, or one that DeepSpeed cannot run at all.
+/// whose stages have different numbers of ranks, or ratios, or one that DeepSpeed cannot run at all.
 /// @param model  what the plan is for: arguments of experts and latent attention, and which layers have experts; null
 ///               where it is not known
 inline Result<Exported> export_plan(const Plan& plan, ExportTarget target, const ModelSpec* model = nullptr) {
@@ -102,6 +102,11 @@ inline Result<Exported> export_plan(const Plan& plan, ExportTarget target, const
     return usage_error(
         "stages on several groups of devices: plans of mixed clusters are not exported to other trainers "
         "yet; export it as a header");
+  if (plan.has_ratios())
+    return usage_error(
+        "samples or states are cut over ranks by ratios: the trainers that plans are exported to cut them evenly; "
+        "export "
+        "it as a header");
   for (const PlanStage& stage : plan.stages)
     if (stage.rank_count != plan.stages.front().rank_count)
       return usage_error(text_of(

@@ -118,7 +118,6 @@ inline void tell_outputs(const Plan& plan, const std::string& target, Exported& 
   if (plan.packed)
     out.lacks("documents are packed into sequences of at most ", plan.sequence_length, " tokens: ", target,
               " gets samples of that length");
-  if (plan.has_ratios()) out.lacks("samples or states are cut over ranks by ratios: ", target, " cuts them evenly");
   if (const auto lsh = layers_where(plan, [](const StrategySpec& s) { return s.compresses_tokens(); }); !lsh.empty())
     out.lacks("means of tokens go to experts in ", layers_text(lsh), ": ", target, " sends the tokens");
   if (const auto by_nodes = layers_where(plan, [](const StrategySpec& s) { return s.relays_tokens(); });
