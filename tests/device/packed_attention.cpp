@@ -264,10 +264,10 @@ TEST_CASE("packed attention on a GPU has the same bits in whatever order threads
   CHECK(same_bits(a.dv, b.dv));
 }
 
-TEST_CASE("more documents than a GPU has room for are refused with their number") {
+TEST_CASE("more documents than a GPU's scratch memory holds are refused with their number") {
   std::vector<std::byte> scratch(4 * 8);
   EmulatedMachine machine;
   const Lengths rows = cumulative(Lengths(4, 1));
   CHECK_THROWS_WITH_AS(device::cuda::write_documents(machine, view(scratch), DocumentRows{rows, rows}),
-                       "the GPU's attention has room for 3 documents at a time, not 4", DeviceFailure);
+                       "the scratch memory of the GPU's attention holds 3 documents at a time, not 4", DeviceFailure);
 }

@@ -88,6 +88,7 @@ class StoreCounts {
     const ParameterLayout layout = parameter_layout(graph, part, ranks_);
     n_ = layout.elements;
     whole_ = layout.whole_end - layout.whole_begin;
+    added_ = s_.traits.writes_gradients ? n_ - layout.written_end : n_;
     const Batch& batch = shape.batch;
     own_ = batch.state_ratios.empty()
                ? n_ / shards_
