@@ -84,7 +84,7 @@ class EmulatedMachine {
     return true;
   }
 
-  bool attention(const device::AttentionShape&, Precision, auto...) { return false; }
+  bool attention(const auto&...) { return false; }
 
  private:
   static constexpr std::int64_t workspace_bytes = device::cuda::Gpu<EmulatedMachine>::workspace_bytes;

@@ -13,7 +13,7 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/core/units.hpp>
-#include <galvatron/device/cuda/cudnn_attention.hpp>
+#include <galvatron/device/cuda/cudnn_attention_plan.hpp>
 
 #include "described_device.hpp"
 
