@@ -35,7 +35,8 @@ class Attention {
   /// it.
   bool compute(const AttentionShape& s, Precision precision, auto*... tensors) {
     const cudnn::AttentionData data{tensors...};
-    const cudnn::PlannedAttention* const planned = plan(s, precision, data, false);
+    if (precision != Precision::bf16) return false;
+    const cudnn::PlannedAttention* const planned = plan(s, data, false);
     if (planned == nullptr) return false;
     for (std::int64_t sample = 0; sample < s.batch; sample += planned->part.samples)
       for (std::int64_t group = 0; group < s.kv_heads; group += planned->part.kv_heads)
@@ -43,12 +44,11 @@ class Attention {
     return true;
   }
   /// The same of packed documents with a causal mask, whose tables lie on the device: a call for each group of them.
-  bool compute(const AttentionShape& s, const DocumentGroups& documents, const std::byte* tables, Precision precision,
-               auto*... tensors) {
+  bool compute(const AttentionShape& s, const DocumentGroups& documents, const std::byte* tables, auto*... tensors) {
     cudnn::AttentionData data{tensors...};
     std::vector<const cudnn::PlannedAttention*> plans;
     for (const DocumentGroup& group : documents.all()) {
-      plans.push_back(plan(shape_of(s, group), precision, data, true));
+      plans.push_back(plan(shape_of(s, group), data, true));
       if (plans.back() == nullptr) return false;
     }
     if (s.queries * s.heads * static_cast<std::int64_t>(sizeof(float)) > statistics_bytes()) {
@@ -117,9 +117,8 @@ class Attention {
     }
   }
 
-  const cudnn::PlannedAttention* plan(const AttentionShape& s, Precision precision, const cudnn::AttentionData& data,
-                                      bool packed) {
-    if (precision != Precision::bf16 || s.keys == 0) return nullptr;
+  const cudnn::PlannedAttention* plan(const AttentionShape& s, const cudnn::AttentionData& data, bool packed) {
+    if (s.keys == 0) return nullptr;
     const std::string what = (packed ? "packed documents, " : "") + cudnn::to_string(s, data.backward()) + ": ";
     if (!data.on_boundaries()) {
       refusals_.insert(what + "cuDNN takes tensors on 16-byte boundaries");

@@ -34,7 +34,7 @@ namespace galvatron::device::cuda {
 ///   nothing was done;
 /// - attention(shape, precision, q, k, v, o, lse), or with (d_o, dq, dk, dv) behind them backward: false when the
 ///   machine has none of its own for this shape, and nothing was done;
-/// - the same of packed documents in bfloat16 with a causal mask: attention(shape, groups, tables, precision, ...), see
+/// - the same of packed documents in bfloat16 with a causal mask: attention(shape, groups, tables, ...), see
 ///   DocumentGroups; `tables` are on the device;
 /// - wait(): until all that was launched is done;
 /// - fetch(from, to, bytes): to memory of the program, and waits for it;
@@ -256,11 +256,15 @@ class Gpu {
   template <class T>
   bool attend(const AttentionShape& shape, const DocumentRows& documents, auto*... tensors) {
     if (documents.empty()) return m_.attention(shape, precision_of<T>, tensors...);
-    if (precision_of<T> != Precision::bf16 || !shape.causal) return false;
-    const DocumentGroups groups(shape, documents);
-    if (groups.bytes() > scratch_.count) return false;
-    m_.upload(scratch_.data, groups.bytes(), [&](std::byte* to) { groups.write(to); });
-    return m_.attention(shape, groups, scratch_.data, precision_of<T>, tensors...);
+    if constexpr (precision_of<T> == Precision::bf16) {
+      if (!shape.causal) return false;
+      const DocumentGroups groups(shape, documents);
+      if (groups.bytes() > scratch_.count) return false;
+      m_.upload(scratch_.data, groups.bytes(), [&](std::byte* to) { groups.write(to); });
+      return m_.attention(shape, groups, scratch_.data, tensors...);
+    } else {
+      return false;
+    }
   }
 
   GraphReplay<M> m_;

@@ -89,10 +89,10 @@ class GraphReplay {
   }
   /// A recording is of groups of that many documents; where they lie is in the tables.
   bool attention(const AttentionShape& shape, const DocumentGroups& documents, const std::byte* tables,
-                 Precision precision, auto... arguments) {
+                 auto... arguments) {
     for (const DocumentGroup& group : documents.all()) ask(group.tokens, group.count());
-    return answer([&] { return m_.attention(shape, documents, tables, precision, arguments...); }, shape.queries,
-                  shape.lse_row(), tables, arguments...);
+    return answer([&] { return m_.attention(shape, documents, tables, arguments...); }, shape.queries, shape.lse_row(),
+                  tables, arguments...);
   }
 
   void wait() {
