@@ -135,6 +135,60 @@ void products_of_experts(const Arguments& a, Bench& bench, std::int64_t rows, co
   time(op::Kind::gemm_tn, y, x, gradients);
 }
 
+// Attention of packed documents of 4,096 tokens and fewer: as training does it, and by the library's own kernels.
+template <class Print>
+void packed_documents(const Arguments& a, Bench& bench, const Print& computes) {
+  constexpr std::int64_t heads = 16;
+  constexpr std::int64_t head_dim = 128;
+  constexpr std::int64_t width = heads * head_dim;
+  constexpr std::int64_t rows = 16384;
+  std::vector<std::int32_t> ends{0};
+  double pairs = 0;  // of queries and keys
+  for (double length = 4096; ends.back() < rows; length = std::max(0.8 * length, 40.0)) {
+    const auto next = static_cast<std::int32_t>(std::min<std::int64_t>(std::lround(length), rows - ends.back()));
+    pairs += 0.5 * static_cast<double>(next) * static_cast<double>(next);
+    ends.push_back(ends.back() + next);
+  }
+  const device::DocumentRows documents{ends, ends};
+  const device::AttentionShape s{.batch = 1,
+                                 .queries = rows,
+                                 .keys = rows,
+                                 .heads = heads,
+                                 .kv_heads = heads,
+                                 .head_dim = head_dim,
+                                 .causal = true,
+                                 .q_stride = 3 * width,
+                                 .kv_stride = 3 * width,
+                                 .out_stride = width};
+  Bench::Device& d = bench.device();
+  train::detail::Walk memory(bench.buffer());
+  const View<bfloat16> fused = memory.next<bfloat16>(rows * 3 * width);
+  const View<bfloat16> gradient = memory.next<bfloat16>(rows * 3 * width);
+  const View<bfloat16> o = memory.next<bfloat16>(rows * width);
+  const View<bfloat16> d_o = memory.next<bfloat16>(rows * width);
+  const View<float> lse = memory.next<float>(rows * heads);
+  const View<float> delta = memory.next<float>(rows * heads);
+  const View<std::byte> scratch = memory.next<std::byte>(1 << 20);
+  const auto part = [](View<bfloat16> all, int i) { return all.slice(i * width, all.count - i * width); };
+  const View<bfloat16> q = part(fused, 0), k = part(fused, 1), v = part(fused, 2);
+  const View<bfloat16> dq = part(gradient, 0), dk = part(gradient, 1), dv = part(gradient, 2);
+  const auto print = [&](const std::string& name, double products, const auto& op) {
+    computes(name, 4 * products * pairs * static_cast<double>(width), bench.time(a.least, op));
+  };
+  const std::string of = " of " + std::to_string(documents.count()) + " packed documents";
+  const auto table = [&] { return device::cuda::write_documents(d.machine(), scratch, documents); };
+  print("attention forward" + of, 1, [&] { d.attention_forward(s, q, k, v, o, lse, {}, documents); });
+  print("  own kernels", 1, [&] {
+    device::cuda::attention_forward<bfloat16>(d.machine(), s, q.data, k.data, v.data, o.data, lse.data, {}, table());
+  });
+  print("attention backward" + of, 2.5,
+        [&] { d.attention_backward(s, q, k, v, o, lse, d_o, dq, dk, dv, delta, {}, documents); });
+  print("  own kernels", 2.5, [&] {
+    device::cuda::attention_backward<bfloat16>(d.machine(), scratch, s, q.data, k.data, v.data, o.data, lse.data,
+                                               d_o.data, dq.data, dk.data, dv.data, delta.data, {}, table());
+  });
+}
+
 void operations(const Arguments& a) {
   const auto measure = [&](auto&, const train::CudaPlatform& platform) {
     Bench bench(platform,
@@ -182,6 +236,7 @@ void operations(const Arguments& a) {
                      std::to_string(heads) + " heads of " + std::to_string(head_dim),
                  flops, bench.attention<bfloat16>(pass, length, head_dim, heads, a.least));
       }
+    packed_documents(a, bench, computes);
     const std::int64_t copied = std::int64_t{1} << 28;
     const double copy =
         2.0 * static_cast<double>(copied) / bench.memory_bound<bfloat16>(op::Kind::copy, copied, 1, a.least);

@@ -253,14 +253,12 @@ struct Call {
   }
   /// Tensors of a part from sample `sample` and key/value head `group` on.
   void tensors(const AttentionShape& s, const AttentionData& from, std::int64_t sample, std::int64_t group) {
-    add(
-        s, from, group, [&](std::int64_t row) { return sample * row; },
-        (sample * s.heads + group * (s.heads / s.kv_heads)) * s.lse_row());
+    add(s, from, sample, group, (sample * s.heads + group * (s.heads / s.kv_heads)) * s.lse_row());
   }
   /// The same of packed documents from slot `slot` on, whose log-sum-exps are by token.
   void tensors(const AttentionShape& s, const AttentionData& from, const DocumentGroups::Table& table,
                std::int64_t slot, std::int64_t group) {
-    add(s, from, group, [](std::int64_t) { return std::int64_t{0}; }, group * (s.heads / s.kv_heads));
+    add(s, from, 0, group, group * (s.heads / s.kv_heads));
     tensor(query_lengths, table.lengths + slot);
     tensor(key_lengths, table.lengths + slot);
     for (const DocumentGroups::Rows kind : DocumentGroups::kinds_of(from.backward()))
@@ -268,17 +266,17 @@ struct Call {
   }
 
  private:
-  void add(const AttentionShape& s, const AttentionData& from, std::int64_t group, const auto& first,
-           std::int64_t first_statistic) {
+  void add(const AttentionShape& s, const AttentionData& from, std::int64_t sample, std::int64_t group,
+           std::int64_t statistic) {
     const std::int64_t head = group * (s.heads / s.kv_heads);
     const auto place = [&](std::int64_t row, std::int64_t of) {
-      return (first(row) + of * s.head_dim) * static_cast<std::int64_t>(sizeof(bfloat16));
+      return (sample * row + of * s.head_dim) * static_cast<std::int64_t>(sizeof(bfloat16));
     };
     tensor(q, from.q, place(s.q_stride, head));
     tensor(k, from.k, place(s.kv_stride, group));
     tensor(v, from.v, place(s.kv_stride, group));
     tensor(o, from.o, place(s.out_stride, head));
-    tensor(lse, from.lse + first_statistic);
+    tensor(lse, from.lse + statistic);
     if (!from.backward()) return;
     tensor(d_o, from.d_o, place(s.out_stride, head));
     tensor(dq, from.dq, place(s.dq_row(), head));
@@ -343,7 +341,8 @@ inline PlannedAttention plan_attention(const AttentionShape& s, bool backward, c
 ///
 /// cuDNN's notes know no gradients of a single key, and none of heads above 128 before Hopper. On Hopper its backward
 /// walks 128 keys and 64 queries at a time, and tiles that are not full give NaN where a row's log-sum-exp is far below
-/// zero, unless a causal mask covers them (pytorch/pytorch#196678, NVIDIA/cudnn-frontend#628 and #1072).
+/// zero, unless a causal mask covers them (pytorch/pytorch#196678, NVIDIA/cudnn-frontend#628 and #1072). Before Hopper,
+/// its backward reads log-sum-exps as if heads had no distance of their own (NVIDIA/cudnn-frontend#304).
 inline std::string unsuited(const AttentionShape& s, bool backward, int major) {
   if (s.head_dim % 8 != 0 || s.head_dim > 256) return "cuDNN takes heads of a multiple of 8 up to 256 elements";
   for (const std::int64_t row : {s.q_stride, s.kv_stride, s.out_stride, s.dq_row(), s.dkv_row()})
@@ -352,6 +351,8 @@ inline std::string unsuited(const AttentionShape& s, bool backward, int major) {
   if (backward && major == 9 && !s.causal && (s.keys % 128 == 64 || (s.keys % 128 == 0 && s.queries % 64 != 0)))
     return "cuDNN's gradients may be NaN for these lengths without a causal mask";
   if (backward && major < 9 && s.head_dim > 128) return "cuDNN has gradients of heads up to 128 elements on this card";
+  if (backward && major < 9 && s.lse_row() != s.queries)
+    return "cuDNN's gradients on this card take log-sum-exps that lie next to each other";
   return {};
 }
 
