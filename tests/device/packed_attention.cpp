@@ -326,31 +326,31 @@ TEST_CASE("packed attention on a GPU has the same bits in whatever order threads
   CHECK(same_bits(a.dv, b.dv));
 }
 
-TEST_CASE("documents of like lengths are a group, with slots to a power of four") {
+TEST_CASE("neighbours of like lengths are a group, with slots to a power of four") {
   const PackedSizes sizes{2, 1, 8, true};
   std::mt19937 random(73);
-  const Lengths lengths{1, 300, 5, 0, 129, 128, 256, 512, 7, 9};
+  const Lengths lengths{512, 300, 0, 129, 256, 1, 5, 128, 7, 0, 9, 400};
   const PackedProblem<bfloat16> problem(random, sizes, lengths, lengths);
   const DocumentGroups groups(problem.shape, problem.documents());
   std::vector<std::byte> memory(place(groups.bytes()) + 16, std::byte{0x7f});
   groups.write(memory.data());
   CHECK(memory[place(groups.bytes())] == std::byte{0x7f});
   struct Wanted {
-    std::int64_t tokens, slots;
+    std::int64_t tokens;
     std::vector<std::int64_t> lengths, rows;
   };
-  const Wanted wanted[] = {
-      {128,
-       16,
-       {1, 5, 128, 7, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-       {0, 301, 435, 1331, 1338, 1347, 1347, 1347, 1347, 1347, 1347, 1347, 1347, 1347, 1347, 1347, 1347}},
-      {256, 4, {129, 256, 0, 0}, {306, 563, 819, 819, 819}},
-      {512, 4, {300, 512, 0, 0}, {1, 819, 1331, 1331, 1331}}};
+  const std::int64_t end = 1347;
+  const Wanted wanted[] = {{512, {512, 300, 0, 0}, {0, 512, 812, 812, 812}},
+                           {256, {129, 256, 0, 0}, {812, 941, 1197, 1197, 1197}},
+                           {128,
+                            {1, 5, 128, 7, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+                            {1197, 1198, 1203, 1331, 1338, end, end, end, end, end, end, end, end, end, end, end, end}},
+                           {512, {400}, {end, end + 400}}};
   REQUIRE(groups.all().size() == std::size(wanted));
   for (std::size_t i = 0; i < groups.all().size(); ++i) {
     const DocumentGroup& group = groups.all()[i];
     CHECK(group.tokens == wanted[i].tokens);
-    CHECK(group.slots == wanted[i].slots);
+    REQUIRE(group.slots == std::ssize(wanted[i].lengths));
     const DocumentGroups::Table table = groups.table(i, memory.data());
     for (std::int64_t slot = 0; slot < group.slots; ++slot)
       CHECK(table.lengths[slot] == wanted[i].lengths[place(slot)]);
@@ -370,7 +370,7 @@ TEST_CASE("documents of like lengths are a group, with slots to a power of four"
   REQUIRE(halves.all().size() == 2);
   CHECK(halves.all()[0].count() == DocumentGroups::most_slots);
   CHECK(halves.all()[1].count() == 1500 - DocumentGroups::most_slots);
-  CHECK(halves.all()[1].first[0] == DocumentGroups::most_slots);
+  CHECK(halves.all()[1].ends[0] == DocumentGroups::most_slots);
 }
 
 TEST_CASE("a machine that attends to groups of documents by their tables is given all of them") {

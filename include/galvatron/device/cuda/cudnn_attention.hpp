@@ -46,6 +46,11 @@ class Attention {
   /// The same of packed documents with a causal mask, whose tables lie on the device: a call for each group of them.
   bool compute(const AttentionShape& s, const DocumentGroups& documents, const std::byte* tables, auto*... tensors) {
     cudnn::AttentionData data{tensors...};
+    if (documents.all().size() > most_groups) {
+      refusals_.insert("attention of packed documents: more than " + std::to_string(most_groups) +
+                       " groups of neighbours of like lengths, of which each would be a call");
+      return false;
+    }
     std::vector<const cudnn::PlannedAttention*> plans;
     for (const DocumentGroup& group : documents.all()) {
       plans.push_back(plan(shape_of(s, group), data, true));
@@ -69,6 +74,9 @@ class Attention {
  private:
   /// Before 9.16, backward is wrong where keys are not a multiple of 128.
   static constexpr std::size_t oldest = 91600;
+  /// Of a call. Documents in the order of their lengths are about ten groups, and twice as many in the two parts of a
+  /// sequence that a rank of a ring has.
+  static constexpr std::size_t most_groups = 24;
 
   /// Of the workspace, what log-sum-exps of packed documents have: (tokens, heads) floats.
   [[nodiscard]] std::int64_t statistics_bytes() const { return workspace_.count / 16 / 256 * 256; }

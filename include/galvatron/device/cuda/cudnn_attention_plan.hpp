@@ -358,7 +358,7 @@ inline std::string unsuited(const AttentionShape& s, bool backward, int major) {
 
 /// The same of packed documents, which are asked about on Hopper. Before, cuDNN has no deterministic gradients of them
 /// and takes no log-sum-exps by token (NVIDIA/cudnn-frontend, its checks for SM 8x). Before version 9.18 gradients on
-/// Hopper were wrong where rows of a group of documents lie apart (NVIDIA/TransformerEngine#2186).
+/// Hopper did not set up their workspace for all lengths (NVIDIA/TransformerEngine#2186).
 inline std::string unsuited_documents(const AttentionShape& s, bool backward, int major) {
   constexpr std::size_t oldest = 91800;
   if (major != 9) return "cuDNN is asked for packed documents on Hopper only";

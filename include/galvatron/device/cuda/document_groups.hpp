@@ -6,9 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <galvatron/core/units.hpp>
@@ -16,18 +14,18 @@
 
 namespace galvatron::device::cuda {
 
-/// Documents whose lengths round up to the same power of two.
+/// Neighbouring documents whose lengths round up to the same power of two.
 struct DocumentGroup {
-  std::int64_t tokens = 0;             ///< that power of two
-  std::int64_t slots = 0;              ///< documents, up to a power of four; slots without one have length 0
-  std::vector<std::int32_t> first{};   ///< rows
-  std::vector<std::int32_t> length{};  ///< rows of each
+  std::int64_t tokens = 0;           ///< that power of two
+  std::int64_t slots = 0;            ///< documents, up to a power of four; slots without one have length 0
+  std::vector<std::int32_t> ends{};  ///< the first document's first row, and the row behind each
 
-  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(first.size()); }
+  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(ends.size()) - 1; }
 };
 
 /// All documents of a call, causal: as many queries as keys each. So that few plans serve all calls, a group is a shape
-/// of its own, whatever documents are in it; and what a plan needs of memory grows with the longest of them.
+/// of its own, whatever documents are in it; and what a plan needs of memory grows with the longest of them. Its
+/// documents follow each other without a gap, since the library may write zeros behind a document up to the next.
 ///
 /// A group's table has the length of each slot, and for every kind of rows the elements before each slot's first row,
 /// and before the end of the last.
@@ -46,19 +44,19 @@ class DocumentGroups {
 
   DocumentGroups(const AttentionShape& s, const DocumentRows& documents)
       : strides_{s.q_stride, s.kv_stride, s.out_stride, s.heads, s.dq_row(), s.dkv_row()} {
-    std::map<std::int64_t, DocumentGroup> by_length;
     for (std::size_t i = 0; i + 1 < documents.queries.size(); ++i) {
-      const std::int32_t length = documents.queries[i + 1] - documents.queries[i];
+      const std::int32_t end = documents.queries[i + 1];
+      const std::int32_t length = end - documents.queries[i];
       if (length == 0) continue;
       const std::int64_t tokens = rounded(std::max<std::int64_t>(length, least_tokens));
-      DocumentGroup& group = by_length[tokens];
-      group.tokens = tokens;
-      group.first.push_back(documents.queries[i]);
-      group.length.push_back(length);
-      if (group.count() == most_slots) add(std::exchange(group, {}));
+      if (groups_.empty() || groups_.back().tokens != tokens || groups_.back().count() == most_slots)
+        groups_.push_back({.tokens = tokens, .ends = {documents.queries[i]}});
+      groups_.back().ends.push_back(end);
     }
-    for (auto& [tokens, group] : by_length)
-      if (group.count() > 0) add(std::move(group));
+    for (DocumentGroup& group : groups_) {
+      for (group.slots = 1; group.slots < group.count();) group.slots *= 4;
+      begins_.push_back(begins_.back() + offset_begin(group, kinds));
+    }
   }
 
   [[nodiscard]] const std::vector<DocumentGroup>& all() const { return groups_; }
@@ -69,11 +67,10 @@ class DocumentGroups {
     for (std::size_t i = 0; i < groups_.size(); ++i) {
       const DocumentGroup& group = groups_[i];
       auto* const lengths = reinterpret_cast<std::int32_t*>(to + begins_[i]);
-      std::fill_n(std::copy(group.length.begin(), group.length.end(), lengths), group.slots - group.count(), 0);
+      for (std::int64_t slot = 0; slot < group.slots; ++slot) lengths[slot] = row(group, slot + 1) - row(group, slot);
       for (std::size_t kind = 0; kind < kinds; ++kind) {
         auto* const offsets = reinterpret_cast<std::int64_t*>(to + begins_[i] + offset_begin(group, kind));
-        for (std::int64_t slot = 0; slot <= group.slots; ++slot)
-          offsets[slot] = first_row(group, slot) * strides_[kind];
+        for (std::int64_t slot = 0; slot <= group.slots; ++slot) offsets[slot] = row(group, slot) * strides_[kind];
       }
     }
   }
@@ -97,20 +94,14 @@ class DocumentGroups {
   static std::int64_t rounded(std::int64_t n) {
     return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
   }
-  void add(DocumentGroup group) {
-    for (group.slots = 1; group.slots < group.count();) group.slots *= 4;
-    begins_.push_back(begins_.back() + offset_begin(group, kinds));
-    groups_.push_back(std::move(group));
-  }
   static std::int64_t offset_begin(const DocumentGroup& group, std::size_t kind) {
     return round_up(group.slots * static_cast<std::int64_t>(sizeof(std::int32_t)), boundary) +
            static_cast<std::int64_t>(kind) *
                round_up((group.slots + 1) * static_cast<std::int64_t>(sizeof(std::int64_t)), boundary);
   }
-  /// Of a slot without a document, where the last document ends.
-  static std::int64_t first_row(const DocumentGroup& group, std::int64_t slot) {
-    if (slot < group.count()) return group.first[static_cast<std::size_t>(slot)];
-    return std::int64_t{group.first.back()} + group.length.back();
+  /// The first of a slot; behind the last document, its end.
+  static std::int32_t row(const DocumentGroup& group, std::int64_t slot) {
+    return group.ends[static_cast<std::size_t>(std::min(slot, group.count()))];
   }
 
   std::array<std::int64_t, kinds> strides_;  ///< elements
