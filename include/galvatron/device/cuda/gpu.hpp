@@ -33,6 +33,7 @@ namespace galvatron::device::cuda {
 ///   nothing was done;
 /// - attention(shape, precision, q, k, v, o, lse), or with (d_o, dq, dk, dv) behind them backward: false when the
 ///   machine has none of its own for this shape, and nothing was done;
+/// - has_warp_groups(): there are products of warp groups, see Block;
 /// - wait(): until all that was launched is done;
 /// - fetch(from, to, bytes): to memory of the program, and waits for it;
 /// - upload(to, bytes, writer): writer(std::byte*) fills memory of the program, which goes to the device;
@@ -104,8 +105,8 @@ class Gpu {
   void gemm_grouped(op::Kind kind, std::int64_t experts, std::int64_t rows, std::int64_t n, std::int64_t k,
                     View<const std::int32_t> offsets, View<A> a, In<A> b, View<C> c, bool accumulate = false) {
     check_gemm(kind);
-    cuda::gemm_grouped<std::remove_const_t<A>>(m_, kind, experts, rows, n, k, offsets.data, a.data, b.data, c.data,
-                                               accumulate);
+    cuda::gemm_grouped<std::remove_const_t<A>>(m_, machine().has_warp_groups(), kind, experts, rows, n, k, offsets.data,
+                                               a.data, b.data, c.data, accumulate);
   }
 
   template <class T>
