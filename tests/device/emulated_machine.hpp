@@ -40,6 +40,7 @@ class EmulatedMachine {
   void copy(const void* from, void* to, std::int64_t bytes) {
     recorder_.give([=] { std::memmove(to, from, static_cast<std::size_t>(bytes)); });
   }
+  [[nodiscard]] bool has_warp_groups() const { return true; }
   void wait() {}
   void fetch(const void* from, void* to, std::int64_t bytes) { copy(from, to, bytes); }
   template <class Writer>

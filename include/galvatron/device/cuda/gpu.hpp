@@ -36,6 +36,7 @@ namespace galvatron::device::cuda {
 ///   machine has none of its own for this shape, and nothing was done;
 /// - the same of packed documents in bfloat16 with a causal mask: attention(shape, groups, tables, ...), see
 ///   DocumentGroups; `tables` are on the device;
+/// - has_warp_groups(): there are products of warp groups, see Block;
 /// - wait(): until all that was launched is done;
 /// - fetch(from, to, bytes): to memory of the program, and waits for it;
 /// - upload(to, bytes, writer): writer(std::byte*) fills memory of the program, which goes to the device;
@@ -107,8 +108,8 @@ class Gpu {
   void gemm_grouped(op::Kind kind, std::int64_t experts, std::int64_t rows, std::int64_t n, std::int64_t k,
                     View<const std::int32_t> offsets, View<A> a, In<A> b, View<C> c, bool accumulate = false) {
     check_gemm(kind);
-    cuda::gemm_grouped<std::remove_const_t<A>>(m_, kind, experts, rows, n, k, offsets.data, a.data, b.data, c.data,
-                                               accumulate);
+    cuda::gemm_grouped<std::remove_const_t<A>>(m_, machine().has_warp_groups(), kind, experts, rows, n, k, offsets.data,
+                                               a.data, b.data, c.data, accumulate);
   }
 
   template <class T>
