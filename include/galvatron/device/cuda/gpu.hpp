@@ -146,7 +146,10 @@ class Gpu {
   void activation_forward(const auto&... a) { cuda::activation_forward(m_, plain(a)...); }
   void activation_backward(const auto&... a) { cuda::activation_backward(m_, plain(a)...); }
   void bias_gradient(const auto&... a) { cuda::bias_gradient(m_, scratch_, tickets_, plain(a)...); }
-  void rotary(const auto&... a) { cuda::rotary(m_, plain(a)...); }
+  void rotary(std::int64_t rows, std::int64_t b, const TokenPositions& positions, const auto&... a) {
+    cuda::rotary(m_, rows, b, positions.first,
+                 write_pairs(m_, scratch_, positions.tokens, positions.positions, "runs of positions"), plain(a)...);
+  }
   void jitter(const auto&... a) { cuda::jitter(m_, plain(a)...); }
   void embedding_forward(const auto&... a) { cuda::embedding_forward(m_, plain(a)...); }
   void embedding_backward(const auto&... a) { cuda::embedding_backward(m_, scratch_, plain(a)...); }
