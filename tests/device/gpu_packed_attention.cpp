@@ -121,12 +121,18 @@ void compare_packed_documents(TestMachine& machine, TestHost& host, const Packed
   const GpuTensor<std::byte> tables(std::vector<std::byte>(static_cast<std::size_t>(groups.bytes())));
   machine->upload(tables.data(), groups.bytes(), [&](std::byte* to) { groups.write(to); });
   const GpuTensor<bfloat16> gq(q), gk(k), gv(v), gd_o(d_o);
+  const auto took = [&](bool done) {
+    if (!done)
+      for (const std::string& line : machine->attention_refusals()) MESSAGE(line);
+    return done;
+  };
   std::vector<std::vector<bfloat16>> first;
   for (int run = 0; run < 2; ++run) {
     const GpuTensor<bfloat16> go(of_o.poison<bfloat16>()), gdq(of_dq.poison<bfloat16>());
     const GpuTensor<bfloat16> gdk(of_dkv.poison<bfloat16>()), gdv(of_dkv.poison<bfloat16>());
     const GpuTensor<float> glse(poison);
-    REQUIRE(machine->attention(s, groups, tables.data(), gq.data(), gk.data(), gv.data(), go.data(), glse.data()));
+    REQUIRE(
+        took(machine->attention(s, groups, tables.data(), gq.data(), gk.data(), gv.data(), go.data(), glse.data())));
     CHECK(of_o.difference(go.get(), o) < 1e-2);
     const std::vector<float> got = glse.get();
     bool same = true;
@@ -134,8 +140,8 @@ void compare_packed_documents(TestMachine& machine, TestHost& host, const Packed
       same =
           same && (std::isnan(lse[i]) ? std::isnan(got[i]) : std::abs(got[i] - lse[i]) < 2e-3 * (1 + std::abs(lse[i])));
     CHECK(same);
-    REQUIRE(machine->attention(s, groups, tables.data(), gq.data(), gk.data(), gv.data(), go.data(), glse.data(),
-                               gd_o.data(), gdq.data(), gdk.data(), gdv.data()));
+    REQUIRE(took(machine->attention(s, groups, tables.data(), gq.data(), gk.data(), gv.data(), go.data(), glse.data(),
+                                    gd_o.data(), gdq.data(), gdk.data(), gdv.data())));
     CHECK(of_dq.difference(gdq.get(), dq) < 2e-2);
     CHECK(of_dkv.difference(gdk.get(), dk) < 2e-2);
     CHECK(of_dkv.difference(gdv.get(), dv) < 2e-2);
