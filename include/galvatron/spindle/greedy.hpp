@@ -10,16 +10,12 @@
 
 #include <galvatron/spindle/levels.hpp>
 #include <galvatron/spindle/problem.hpp>
+#include <galvatron/spindle/relaxation.hpp>
+#include <galvatron/spindle/wave_length.hpp>
 
 namespace galvatron::spindle {
 
 namespace detail {
-
-/// Operators of `seconds` each that end within a wave; sums that differ by rounding are equal.
-inline int operators_within(double wave, double seconds, int most) {
-  if (!(seconds > 0) || wave >= seconds * most) return most;
-  return std::min(most, static_cast<int>(wave / seconds * (1 + 1e-12)));
-}
 
 /// Neighbouring waves of the same MetaOps and devices become one, if that takes no longer.
 inline void merge_equal_waves(const Problem& problem, std::vector<Wave>& waves) {
@@ -99,7 +95,7 @@ class GreedyWaves {
     }
     const double length = length_of(taken);
     for (Taken& one : taken)
-      one.operators = detail::operators_within(length, operator_seconds(tuples_[one.tuple].metaop, one.devices),
+      one.operators = operators_within(length, operator_seconds(tuples_[one.tuple].metaop, one.devices),
                                                tuples_[one.tuple].operators);
     if (extend_)
       while (free > 0 && extend_one(taken, length, free)) {
@@ -141,7 +137,7 @@ class GreedyWaves {
     const std::size_t place = own.find(best->devices) + 1;
     free -= own.devices[place] - best->devices;
     best->devices = own.devices[place];
-    if (std::get<bool>(rank)) best->operators = detail::operators_within(length, own.seconds[place], tuple.operators);
+    if (std::get<bool>(rank)) best->operators = operators_within(length, own.seconds[place], tuple.operators);
     return true;
   }
 
