@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include <galvatron/spindle/problem.hpp>
 #include <galvatron/spindle/relaxation.hpp>
 #include <galvatron/spindle/wave_length.hpp>
+#include <galvatron/spindle/work.hpp>
 
 namespace galvatron::spindle {
 
@@ -27,7 +27,7 @@ namespace detail {
 
 class ExactWaves {
  public:
-  explicit ExactWaves(const Problem& problem) : problem_(problem), relaxation_(problem), radix_{1} {
+  ExactWaves(const Problem& problem, Work& work) : problem_(problem), work_(work), relaxation_(problem), radix_{1} {
     for (const MetaOp& metaop : problem.metaops) {
       states_ *= metaop.operators + 1.0;
       operators_ += metaop.operators;
@@ -37,40 +37,45 @@ class ExactWaves {
     }
   }
 
-  /// Steps that the program takes at most; infinity where there are too many.
-  [[nodiscard]] double work() {
-    if (states_ > most_states || problem_.count() > most_metaops) return std::numeric_limits<double>::infinity();
+  /// Steps of the program if nothing is pruned; infinity where there are too many states.
+  [[nodiscard]] double steps() {
+    double choices = 1;
+    for (const MetaOp& metaop : problem_.metaops) choices *= static_cast<double>(metaop.curve.size() + 1);
+    if (states_ > most_states || choices > most_choices) return std::numeric_limits<double>::infinity();
     const std::uint32_t all = (1U << problem_.count()) - 1;
     return states_ * static_cast<double>(allocations(all).size()) * operators_ * static_cast<double>(problem_.count());
   }
 
-  /// The best plan that is below `limit` seconds; nothing where there is none.
-  std::optional<std::vector<Wave>> run(double limit) {
+  /// Finds the best plan that is below `limit` seconds. Whether there was enough work to know it.
+  bool run(double limit) {
     limit_ = limit;
-    states_reached_.assign(static_cast<std::size_t>(states_), {});
+    reached_.assign(static_cast<std::size_t>(states_), {});
     const std::vector<int> begin = operators_of(problem_);
     std::vector<int> left(problem_.count());
-    states_reached_[index_of(begin)].seconds = 0;
+    reached_[index_of(begin)].seconds = 0;
     // Waves lead to smaller indices.
-    for (std::size_t i = states_reached_.size(); i-- > 1;) {
-      if (!(states_reached_[i].seconds < limit_)) continue;
+    for (std::size_t i = reached_.size(); i-- > 1;) {
+      if (!(reached_[i].seconds < limit_)) continue;
+      if (work_.is_spent()) return false;
       for (std::size_t m = 0; m < left.size(); ++m)
         left[m] = static_cast<int>(i / radix_[m] % (radix_[m + 1] / radix_[m]));
-      if (states_reached_[i].seconds + relaxation_.bound(left) < limit_ * (1 - 1e-12)) expand(i, left);
+      if (reached_[i].seconds + relaxation_.bound(left) < limit_ * (1 - 1e-12)) expand(i, left);
     }
-    if (!(states_reached_[0].seconds < limit)) return std::nullopt;
-    return waves();
+    if (reached_[0].seconds < limit) waves_ = waves();
+    return true;
   }
+  /// The plan that was found; none where no plan is below the limit.
+  [[nodiscard]] std::vector<Wave>& found() { return waves_; }
 
  private:
   static constexpr double most_states = 1 << 21;
-  static constexpr std::size_t most_metaops = 12;
+  static constexpr double most_choices = 1e5;
   // Places of counts in the curves, -1 for none, of every MetaOp.
   using Places = std::vector<int>;
   struct State {
     double seconds = std::numeric_limits<double>::infinity();
-    std::uint32_t before = 0;            // state
-    std::uint32_t mask = 0;              // of the wave from there to here, whose allocation this is
+    std::uint32_t before = 0;  // state
+    std::uint32_t mask = 0;    // of the wave from there to here, whose allocation this is
     std::uint32_t allocation = 0;
   };
 
@@ -133,7 +138,8 @@ class ExactWaves {
         if (choices[a][m] < 0) continue;
         const double each = seconds(m, choices[a]);
         for (int operators = 1; operators <= left[m]; ++operators)
-          reach(index, left, mask, a, operators * each);
+          reach(index, left, mask, choices[a], a, operators * each);
+        work_.spend(left[m] * static_cast<std::int64_t>(4 * left.size()));
       }
     }
   }
@@ -141,10 +147,10 @@ class ExactWaves {
     return problem_.metaops[m].curve.seconds[static_cast<std::size_t>(places[m])];
   }
 
-  void reach(std::size_t index, const std::vector<int>& left, std::uint32_t mask, std::size_t a, double length) {
-    const double total = states_reached_[index].seconds + length;
+  void reach(std::size_t index, const std::vector<int>& left, std::uint32_t mask, const Places& places, std::size_t a,
+             double length) {
+    const double total = reached_[index].seconds + length;
     if (!(total < limit_)) return;
-    const Places& places = allocations_.find(mask)->second[a];
     std::size_t next = index;
     for (std::size_t m = 0; m < left.size(); ++m) {
       if (places[m] < 0) continue;
@@ -152,16 +158,16 @@ class ExactWaves {
       if (operators == 0) return;  // the same without this MetaOp is another allocation
       next -= radix_[m] * static_cast<std::size_t>(operators);
     }
-    State& state = states_reached_[next];
+    State& state = reached_[next];
     if (!(total < state.seconds)) return;
     state = {total, static_cast<std::uint32_t>(index), mask, static_cast<std::uint32_t>(a)};
     if (next == 0) limit_ = total;
   }
 
-  std::vector<Wave> waves() {
+  [[nodiscard]] std::vector<Wave> waves() const {
     std::vector<Wave> out;
-    for (std::size_t at = 0; at != states_reached_.size() - 1;) {
-      const State& state = states_reached_[at];
+    for (std::size_t at = 0; at != reached_.size() - 1;) {
+      const State& state = reached_[at];
       const Places& places = allocations_.find(state.mask)->second[state.allocation];
       Wave wave;
       for (std::size_t m = 0; m < places.size(); ++m) {
@@ -180,14 +186,16 @@ class ExactWaves {
   }
 
   const Problem& problem_;
+  Work& work_;
   Relaxation relaxation_;
-  double states_ = 1;
-  double operators_ = 0;
+  double states_ = 1;     // all there could be
+  double operators_ = 0;  // of all MetaOps
   bool independent_ = true;
   double limit_ = 0;
   std::vector<std::size_t> radix_;
   std::map<std::uint32_t, std::vector<Places>> allocations_;
-  std::vector<State> states_reached_;
+  std::vector<State> reached_;
+  std::vector<Wave> waves_;
 };
 
 }  // namespace detail

@@ -96,7 +96,7 @@ class GreedyWaves {
     const double length = length_of(taken);
     for (Taken& one : taken)
       one.operators = operators_within(length, operator_seconds(tuples_[one.tuple].metaop, one.devices),
-                                               tuples_[one.tuple].operators);
+                                       tuples_[one.tuple].operators);
     if (extend_)
       while (free > 0 && extend_one(taken, length, free)) {
       }
