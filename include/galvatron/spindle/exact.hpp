@@ -154,9 +154,7 @@ class ExactWaves {
     std::size_t next = index;
     for (std::size_t m = 0; m < left.size(); ++m) {
       if (places[m] < 0) continue;
-      const int operators = operators_within(length, seconds(m, places), left[m]);
-      if (operators == 0) return;  // the same without this MetaOp is another allocation
-      next -= radix_[m] * static_cast<std::size_t>(operators);
+      next -= radix_[m] * static_cast<std::size_t>(operators_within(length, seconds(m, places), left[m]));
     }
     State& state = reached_[next];
     if (!(total < state.seconds)) return;
@@ -174,9 +172,9 @@ class ExactWaves {
         if (places[m] < 0) continue;
         const std::size_t extent = radix_[m + 1] / radix_[m];
         const std::size_t operators = state.before / radix_[m] % extent - at / radix_[m] % extent;
-        wave.parts.push_back({static_cast<int>(m),
-                              problem_.metaops[m].curve.devices[static_cast<std::size_t>(places[m])],
-                              static_cast<int>(operators)});
+        if (operators == 0) continue;  // the wave is shorter than one
+        const int devices = problem_.metaops[m].curve.devices[static_cast<std::size_t>(places[m])];
+        wave.parts.push_back({static_cast<int>(m), devices, static_cast<int>(operators)});
       }
       wave.seconds = wave_seconds(problem_, wave.parts);
       out.insert(out.begin(), std::move(wave));
