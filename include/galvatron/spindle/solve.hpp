@@ -23,7 +23,7 @@ struct Limits {
   std::int64_t steps = 0;  ///< of about a nanosecond; 0: what the number of devices deserves
 
   [[nodiscard]] Work work(int devices) const {
-    return {steps > 0 ? steps : std::int64_t{30'000'000} * std::clamp(devices / 64, 1, 8)};
+    return {steps > 0 ? steps : std::int64_t{30'000'000} * std::clamp(devices / 64, 1, 5)};
   }
 };
 
