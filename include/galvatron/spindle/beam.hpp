@@ -30,16 +30,24 @@ namespace detail {
 class Beam {
  public:
   Beam(const Problem& problem, const BeamLimits& limits, Work& work)
-      : problem_(problem), limits_(limits), work_(work), relaxation_(problem), choice_(problem, work) {}
+      : problem_(problem),
+        limits_(limits),
+        work_(work),
+        relaxation_(problem),
+        choice_(problem, work),
+        moves_(has_transfers(problem)) {}
 
   /// The best plan found that is below `limit` seconds; no waves where there is none.
-  std::vector<Wave> run(const std::vector<int>& operators, double limit) {
+  /// @param last  devices of each MetaOp's last part before the plan, 0 for none
+  std::vector<Wave> run(double limit, std::vector<int> last = {}) {
+    if (last.empty()) last.assign(problem_.count(), 0);
+    const std::vector<int> operators = operators_of(problem_);
     best_ = limit;
     states_.clear();
     end_ = none;
     buckets_.assign(static_cast<std::size_t>(limits_.buckets) + 1, {});
     step_ = limit / limits_.buckets;
-    add({0, relaxation_.bound(operators), operators, none, {}});
+    add({0, relaxation_.bound(operators), operators, std::move(last), none, {}});
     for (std::vector<std::uint32_t>& bucket : buckets_)
       while (!bucket.empty()) {
         const std::vector<std::uint32_t> now = narrowed(std::exchange(bucket, {}));
@@ -55,6 +63,7 @@ class Beam {
     double seconds;
     double bound;  // of the whole plan
     std::vector<int> left;
+    std::vector<int> last;  // devices of each MetaOp's last part; empty where transfers take no time
     std::uint32_t before;
     std::vector<Part> parts;  // of the wave that led here
   };
@@ -101,12 +110,18 @@ class Beam {
     for (const auto& [loss, length] : found_) {
       const std::vector<Part> parts = choice_.best(length, ready_, left, answer.prices);
       if (parts.empty()) continue;
-      const double seconds = begin + wave_seconds(problem_, parts);
+      double seconds = begin + problem_.wave_overhead + wave_seconds(problem_, parts);
+      std::vector<int> last;
+      if (moves_) {
+        last = states_[at].last;
+        seconds += transfer_seconds(problem_, last, parts);
+        for (const Part& part : parts) last[static_cast<std::size_t>(part.metaop)] = part.devices;
+      }
       std::vector<int> next = left;
       for (const Part& part : parts) next[static_cast<std::size_t>(part.metaop)] -= part.operators;
       work_.spend(static_cast<std::int64_t>(40 * next.size()));
       const double bound = seconds + relaxation_.bound(next);
-      if (bound < best_ * (1 - 1e-9)) add({seconds, bound, std::move(next), at, parts});
+      if (bound < best_ * (1 - 1e-9)) add({seconds, bound, std::move(next), std::move(last), at, parts});
     }
   }
 
@@ -134,7 +149,8 @@ class Beam {
         const double length = operators * seconds;
         if (begin + length >= best_) break;
         work_.spend(static_cast<std::int64_t>(2 * options_.size()));
-        const double loss = 1 - gain_of(length) / length;  // devices and delays are worth a second each second
+        // Devices and delays are worth a second each second.
+        const double loss = 1 - gain_of(length) / (length + problem_.wave_overhead);
         auto& best = found_[bucket_of(begin + length)];
         if (loss < best.first) best = {loss, length};
       }
@@ -194,6 +210,7 @@ class Beam {
   Work& work_;
   Relaxation relaxation_;
   WaveChoice choice_;
+  bool moves_;
   double best_ = 0;
   double step_ = 0;
   std::uint32_t end_ = none;

@@ -41,7 +41,8 @@ class ExactWaves {
   [[nodiscard]] double steps() {
     double choices = 1;
     for (const MetaOp& metaop : problem_.metaops) choices *= static_cast<double>(metaop.curve.size() + 1);
-    if (states_ > most_states || choices > most_choices) return std::numeric_limits<double>::infinity();
+    if (states_ > most_states || choices > most_choices || has_transfers(problem_))
+      return std::numeric_limits<double>::infinity();
     const std::uint32_t all = (1U << problem_.count()) - 1;
     return states_ * static_cast<double>(allocations(all).size()) * operators_ * static_cast<double>(problem_.count());
   }
@@ -149,7 +150,7 @@ class ExactWaves {
 
   void reach(std::size_t index, const std::vector<int>& left, std::uint32_t mask, const Places& places, std::size_t a,
              double length) {
-    const double total = reached_[index].seconds + length;
+    const double total = reached_[index].seconds + length + problem_.wave_overhead;
     if (!(total < limit_)) return;
     std::size_t next = index;
     for (std::size_t m = 0; m < left.size(); ++m) {

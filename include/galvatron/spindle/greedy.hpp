@@ -17,7 +17,7 @@ namespace galvatron::spindle {
 
 namespace detail {
 
-/// Neighbouring waves of the same MetaOps and devices become one, if that takes no longer.
+/// Neighbouring waves of the same MetaOps and devices become one: its longest part takes no longer than both of theirs.
 inline void merge_equal_waves(const Problem& problem, std::vector<Wave>& waves) {
   const auto key = [](const Wave& wave) {
     std::vector<std::pair<int, int>> out;
@@ -27,17 +27,14 @@ inline void merge_equal_waves(const Problem& problem, std::vector<Wave>& waves) 
   };
   std::vector<Wave> out;
   for (Wave& wave : waves) {
-    if (!out.empty() && key(out.back()) == key(wave)) {
-      Wave both = out.back();
-      for (Part& part : both.parts)
-        part.operators += std::ranges::find(wave.parts, part.metaop, &Part::metaop)->operators;
-      both.seconds = wave_seconds(problem, both.parts);
-      if (both.seconds <= (out.back().seconds + wave.seconds) * (1 + 1e-12)) {
-        out.back() = std::move(both);
-        continue;
-      }
+    if (out.empty() || key(out.back()) != key(wave)) {
+      out.push_back(std::move(wave));
+      continue;
     }
-    out.push_back(std::move(wave));
+    Wave& last = out.back();
+    for (Part& part : last.parts)
+      part.operators += std::ranges::find(wave.parts, part.metaop, &Part::metaop)->operators;
+    last.seconds = wave_seconds(problem, last.parts);
   }
   waves = std::move(out);
 }

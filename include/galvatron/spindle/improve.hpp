@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <galvatron/spindle/beam.hpp>
@@ -24,6 +25,7 @@ struct Window {
       for (const Part& part : waves[w].parts) operators[static_cast<std::size_t>(part.metaop)] += part.operators;
     std::vector<int> number(whole.count(), -1);
     problem.devices = whole.devices;
+    problem.wave_overhead = whole.wave_overhead;
     for (std::size_t m = 0; m < whole.count(); ++m) {
       if (operators[m] == 0) continue;
       number[m] = static_cast<int>(metaops.size());
@@ -38,19 +40,35 @@ struct Window {
   }
 };
 
+/// Devices of a MetaOp's last part in these waves, 0 where it has none.
+inline int last_devices(const std::vector<Wave>& waves, int metaop) {
+  int out = 0;
+  for (const Wave& wave : waves)
+    for (const Part& part : wave.parts)
+      if (part.metaop == metaop) out = part.devices;
+  return out;
+}
+
 /// Replaces the plan of the window of `count` waves from `first` on by a faster one. Whether there was one.
 inline bool improve_window(const Problem& problem, std::vector<Wave>& waves, std::size_t first, std::size_t count,
                            const BeamLimits& limits, Work& work) {
-  const auto begin = waves.begin() + static_cast<std::ptrdiff_t>(first);
-  const auto end = begin + static_cast<std::ptrdiff_t>(count);
-  double seconds = 0;
-  for (auto wave = begin; wave != end; ++wave) seconds += wave->seconds;
   const Window window(problem, waves, first, count);
-  std::vector<Wave> found = Beam(window.problem, limits, work).run(operators_of(window.problem), seconds * (1 - 1e-9));
+  const auto at = [&](std::size_t wave) { return waves.begin() + static_cast<std::ptrdiff_t>(wave); };
+  const std::vector<Wave> until(waves.begin(), at(first + count));
+  const std::vector<Wave> before(waves.begin(), at(first));
+  std::vector<int> last;
+  for (const int metaop : window.metaops) last.push_back(last_devices(before, metaop));
+  const double seconds = step_seconds(problem, until) - step_seconds(problem, before);
+  std::vector<Wave> found = Beam(window.problem, limits, work).run(seconds * (1 - 1e-9), last);
   if (found.empty()) return false;
   for (Wave& wave : found)
     for (Part& part : wave.parts) part.metaop = window.metaops[static_cast<std::size_t>(part.metaop)];
-  waves.insert(waves.erase(begin, end), found.begin(), found.end());
+  std::vector<Wave> next = before;
+  next.insert(next.end(), found.begin(), found.end());
+  next.insert(next.end(), at(first + count), waves.end());
+  // Transfers into later waves change too.
+  if (!(step_seconds(problem, next) < step_seconds(problem, waves))) return false;
+  waves = std::move(next);
   return true;
 }
 

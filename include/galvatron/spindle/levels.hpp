@@ -22,6 +22,7 @@ inline std::vector<Level> levels_of(const Problem& problem) {
   for (std::size_t i = 0; i < problem.count(); ++i) {
     Level& level = out[static_cast<std::size_t>(problem.metaops[i].level)];
     level.problem.devices = problem.devices;
+    level.problem.wave_overhead = problem.wave_overhead;
     MetaOp& own = level.problem.metaops.emplace_back(problem.metaops[i]);
     own.after.clear();
     own.level = 0;

@@ -9,6 +9,8 @@
 //     seconds of a step    the sum over its waves                     to be minimised
 //     devices              sum over the parts of a wave <= N
 //     precedence           a MetaOp starts in a wave after those in which its predecessors end
+//
+// Optional terms: seconds between two waves, and seconds for moving activations where the number of devices changes.
 #pragma once
 
 #include <algorithm>
@@ -30,11 +32,13 @@ struct MetaOp {
   Curve curve;             ///< of one operator
   std::vector<int> after;  ///< predecessors, by their numbers
   int level = 0;           ///< above those of its predecessors
+  double transfer = 0;     ///< seconds in which its output, and later that one's gradient, pass through one device
 };
 
 struct Problem {
   int devices = 1;
   std::vector<MetaOp> metaops;
+  double wave_overhead = 0;  ///< seconds of a wave beside its parts
 
   [[nodiscard]] std::size_t count() const { return metaops.size(); }
   [[nodiscard]] int levels() const {
@@ -77,9 +81,46 @@ inline double wave_seconds(const Problem& problem, const std::vector<Part>& part
   return out;
 }
 
+/// Seconds of waves alone.
 inline double waves_seconds(const std::vector<Wave>& waves) {
   double out = 0;
   for (const Wave& wave : waves) out += wave.seconds;
+  return out;
+}
+
+/// Whether activations take time to move.
+inline bool has_transfers(const Problem& problem) {
+  return std::ranges::any_of(problem.metaops, [](const MetaOp& metaop) { return metaop.transfer > 0; });
+}
+
+/// Seconds before a wave in which the outputs that it reads move: from n to m devices each of the fewer ones passes its
+/// share. Where the number stays, the devices can stay too.
+/// @param last  devices of the last part of each MetaOp so far, 0 for none
+inline double transfer_seconds(const Problem& problem, const std::vector<int>& last, const std::vector<Part>& parts) {
+  double out = 0;
+  const auto move = [&](int metaop, int to) {
+    const int from = last[static_cast<std::size_t>(metaop)];
+    if (from != 0 && from != to)
+      out = std::max(out, problem.metaops[static_cast<std::size_t>(metaop)].transfer / std::min(from, to));
+  };
+  for (const Part& part : parts) {
+    if (last[static_cast<std::size_t>(part.metaop)] != 0)
+      move(part.metaop, part.devices);
+    else
+      for (const int before : problem.metaops[static_cast<std::size_t>(part.metaop)].after) move(before, part.devices);
+  }
+  return out;
+}
+
+/// Seconds of waves with their overheads and transfers.
+inline double step_seconds(const Problem& problem, const std::vector<Wave>& waves) {
+  double out = 0;
+  std::vector<int> last(problem.count(), 0);
+  const bool moves = has_transfers(problem);
+  for (const Wave& wave : waves) {
+    out += wave.seconds + problem.wave_overhead + (moves ? transfer_seconds(problem, last, wave.parts) : 0);
+    for (const Part& part : wave.parts) last[static_cast<std::size_t>(part.metaop)] = part.devices;
+  }
   return out;
 }
 

@@ -58,7 +58,7 @@ class Search {
 
  private:
   void take(std::vector<Wave> waves) {
-    const double seconds = waves_seconds(waves);
+    const double seconds = step_seconds(problem_, waves);
     if (waves.empty() || (!waves_.empty() && seconds >= seconds_)) return;
     waves_ = std::move(waves);
     seconds_ = seconds;
@@ -93,8 +93,7 @@ class Search {
   }
 
   std::vector<Wave> beam(int width) {
-    return Beam(problem_, {.buckets = 96, .width = width, .lengths = width < 8 ? 24 : 48}, work_)
-        .run(operators_of(problem_), seconds_);
+    return Beam(problem_, {.buckets = 96, .width = width, .lengths = width < 8 ? 24 : 48}, work_).run(seconds_);
   }
 
   // Windows of the plan, and beams of growing width between them.
@@ -137,7 +136,7 @@ inline Plan best_plan(const Problem& problem, const Limits& limits = {}) {
   out.proven = search.run();
   out.waves = std::move(search.waves());
   detail::merge_equal_waves(problem, out.waves);
-  out.seconds = waves_seconds(out.waves);
+  out.seconds = step_seconds(problem, out.waves);
   out.bound = std::min(Relaxation(problem).bound(operators_of(problem)), out.seconds);
   return out;
 }
