@@ -137,8 +137,8 @@ TEST_CASE("a placed plan costs what its messages and memory are") {
   const double first = 2 * (2.0 / 4 + 4.0 / 2);
   const double second = 2 * (2.0 / 4 + 4.0 / 2);
   CHECK(price.transfer_seconds == doctest::Approx(first + second));
-  // Operators 0 and 1 of a over {0, 1}, operator 2 over all; b on one device alone.
-  CHECK(price.reduce_seconds == doctest::Approx(2 * (2 * 0.5 * 12 / 4) + 2 * 0.75 * 12 / 2));
+  // Operators 0 and 1 of a over {0, 1}, operator 2 over two islands of two; b on one device alone.
+  CHECK(price.reduce_seconds == doctest::Approx(3 * (2 * 0.5 * 12 / 4) + 2 * 0.5 * 6 / 2));
   CHECK(price.peak_bytes == doctest::Approx(100 + 2000 + 1 + 2 * 2));
   CHECK(price.seconds == doctest::Approx(price.wave_seconds + price.transfer_seconds + price.reduce_seconds));
 }

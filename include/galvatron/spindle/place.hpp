@@ -24,11 +24,12 @@ namespace galvatron::spindle {
 namespace detail {
 
 /// Places wave after wave. A device is worth the bytes that need not move to it for a part: samples of its inputs, and
-/// parameters that it has already; among equals the one with the least memory is taken.
+/// gradients of parameters that it has already, by a weight; among equals the one with the least memory is taken.
 class GreedyPlacement {
  public:
-  GreedyPlacement(const Problem& problem, const Terms& terms, const std::vector<Wave>& waves, const Flows& flows)
-      : problem_(problem), terms_(terms), waves_(waves), flows_(flows) {
+  GreedyPlacement(const Problem& problem, const Terms& terms, const std::vector<Wave>& waves, const Flows& flows,
+                  double gradient_weight)
+      : problem_(problem), terms_(terms), waves_(waves), flows_(flows), gradient_weight_(gradient_weight) {
     bytes_.assign(static_cast<std::size_t>(problem.devices), 0);
     for (const Wave& wave : waves) stores_of_.emplace_back(wave.parts.size());
     holds_.resize(flows.stores().size());
@@ -96,7 +97,7 @@ class GreedyPlacement {
     }
     for (const std::size_t s : stores_of_[id.wave][id.part])
       for (const int device : holds_[s])
-        worth_[static_cast<std::size_t>(device)] += 2 * flows_.stores()[s].gradient_bytes + 1;
+        worth_[static_cast<std::size_t>(device)] += gradient_weight_ * flows_.stores()[s].gradient_bytes + 1;
   }
 
   // Free devices of each island, those of most worth first.
@@ -154,6 +155,7 @@ class GreedyPlacement {
   const Terms& terms_;
   const std::vector<Wave>& waves_;
   const Flows& flows_;
+  double gradient_weight_;
   Placement placement_;
   std::vector<double> bytes_;  // of each device
   std::vector<double> worth_;
@@ -209,7 +211,15 @@ inline constexpr int placement_trials = 1000;
 inline Placement place(const Problem& problem, const Terms& terms, const std::vector<Wave>& waves,
                        int trials = placement_trials) {
   Pricing pricing(problem, terms, waves);
-  Placement out = detail::GreedyPlacement(problem, terms, waves, pricing.flows()).run();
+  Placement out;
+  std::tuple<double, double, double> best;
+  for (const double weight : {2.0, 0.5, 0.1}) {
+    Placement placement = detail::GreedyPlacement(problem, terms, waves, pricing.flows(), weight).run();
+    const auto rank = detail::rank_of(pricing(placement), terms);
+    if (!out.empty() && !(rank < best)) continue;
+    best = rank;
+    out = std::move(placement);
+  }
   detail::improve_placement(problem, terms, pricing, out, trials);
   return out;
 }
@@ -221,40 +231,34 @@ struct PlacedPlan {
   Price price;
 };
 
-/// The fastest of several plans with their devices: that of the search with terms, that without, and the greedy waves.
+/// The fastest of several plans with their devices: those that the search with terms and the search without went
+/// through, down to Spindle's greedy waves. Never proven.
 /// Errors (infeasible): no plan fits into the memory of a device.
 inline Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, const Limits& limits = {}) {
   const Problem priced = with_terms(problem, terms);
-  std::vector<Plan> plans = {best_plan(priced, limits)};
-  if (has_transfers(priced) || terms.wave_overhead > 0 || terms.memory > 0) {
-    plans.push_back(best_plan(problem, limits));
-    for (const bool extend : {true, false}) {
-      Plan& plan = plans.emplace_back();
-      plan.waves = greedy_waves(problem, extend);
-      plan.bound = plans.front().bound;
-    }
-  }
+  std::vector<std::vector<Wave>> plans;
+  Plan plan = best_plan(priced, limits, &plans);
+  if (has_transfers(priced) || terms.wave_overhead > 0) best_plan(problem, limits, &plans);
+  plan.proven = false;
   PlacedPlan out;
   std::tuple<double, double, double> best;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    Plan& plan = plans[i];
-    plan.seconds = step_seconds(priced, plan.waves);
-    Placement placement = place(problem, terms, plan.waves);
-    const Price price = Pricing(problem, terms, plan.waves)(placement);
+  for (const std::vector<Wave>& waves : plans) {
+    Placement placement = place(problem, terms, waves);
+    const Price price = Pricing(problem, terms, waves)(placement);
     const auto rank = detail::rank_of(price, terms);
-    if (i > 0 && !(rank < best)) continue;
+    if (!out.placement.empty() && !(rank < best)) continue;
     best = rank;
-    out = {std::move(plan), std::move(placement), price};
+    plan.waves = waves;
+    plan.seconds = step_seconds(priced, waves);
+    out = {plan, std::move(placement), price};
   }
-  if (std::get<0>(best) > 0)
-    return tl::unexpected<Error>(
-        Error{ErrorKind::infeasible,
-              text_of("no plan of waves was found that fits into ",
-                      format_bytes(Bytes{static_cast<std::int64_t>(terms.memory)}), " a device; the best takes ",
-                      format_bytes(Bytes{static_cast<std::int64_t>(out.price.peak_bytes)}),
-                      ", take more devices, smaller batches or more memory")});
-  out.plan.proven = false;
-  return out;
+  if (std::get<0>(best) == 0) return out;
+  return tl::unexpected<Error>(
+      Error{ErrorKind::infeasible,
+            text_of("no plan of waves was found that fits into ",
+                    format_bytes(Bytes{static_cast<std::int64_t>(terms.memory)}), " a device; the best takes ",
+                    format_bytes(Bytes{static_cast<std::int64_t>(out.price.peak_bytes)}),
+                    ", take more devices, smaller batches or more memory")});
 }
 
 }  // namespace galvatron::spindle

@@ -55,13 +55,17 @@ class Search {
     return false;
   }
   [[nodiscard]] std::vector<Wave>& waves() { return waves_; }
+  /// All plans that were the best ones for a while, ascending in quality.
+  [[nodiscard]] const std::vector<std::vector<Wave>>& history() const { return history_; }
 
  private:
   void take(std::vector<Wave> waves) {
     const double seconds = step_seconds(problem_, waves);
     if (waves.empty() || (!waves_.empty() && seconds >= seconds_)) return;
+    merge_equal_waves(problem_, waves);
     waves_ = std::move(waves);
-    seconds_ = seconds;
+    seconds_ = step_seconds(problem_, waves_);
+    history_.push_back(waves_);
   }
 
   bool solve_exactly(double most) {
@@ -122,6 +126,7 @@ class Search {
   bool independent_ = false;
   std::vector<Wave> waves_;
   double seconds_ = 0;
+  std::vector<std::vector<Wave>> history_;
 };
 
 }  // namespace detail
@@ -129,13 +134,18 @@ class Search {
 /// A plan of waves, a bound of all schedules, and whether the plan is the best one of waves. Never slower than
 /// Spindle's greedy waves. The answer depends on the problem and the limits alone.
 /// @param problem  a valid one (problem_of)
-inline Plan best_plan(const Problem& problem, const Limits& limits = {}) {
+/// @param others   if given, gets the last plans that were the best ones for a while, the plan itself last
+inline Plan best_plan(const Problem& problem, const Limits& limits = {},
+                      std::vector<std::vector<Wave>>* others = nullptr) {
   Work work = limits.work(problem.devices);
   detail::Search search(problem, work);
   Plan out;
   out.proven = search.run();
+  if (others != nullptr) {
+    const auto& all = search.history();
+    others->insert(others->end(), all.end() - std::min<std::ptrdiff_t>(8, std::ssize(all)), all.end());
+  }
   out.waves = std::move(search.waves());
-  detail::merge_equal_waves(problem, out.waves);
   out.seconds = step_seconds(problem, out.waves);
   out.bound = std::min(Relaxation(problem).bound(operators_of(problem)), out.seconds);
   return out;

@@ -6,7 +6,8 @@
 //     transfer   before a wave every device receives those samples of its inputs that it does not hold, and sends what
 //                others lack; the wave starts when the slowest has both, forward and, reversed, backward
 //     reduction  once a step, the gradients of an operator's parameters are added over all devices that ran it, for any
-//                task: 2 (k - 1) / k of their bytes pass each of the k devices
+//                task: inside islands, of k devices at least, 2 (k - 1) / k of their bytes pass each device; over i
+//                islands 2 (i - 1) / i of a k-th of them
 //     memory     states of all parameters that a device ever uses, and the activations that it keeps
 #pragma once
 
@@ -217,10 +218,7 @@ class Pricing {
         users_.insert(users_.end(), devices_of(placement, id).begin(), devices_of(placement, id).end());
       std::ranges::sort(users_);
       users_.erase(std::unique(users_.begin(), users_.end()), users_.end());
-      const auto k = static_cast<double>(users_.size());
-      const bool near = terms_.island_of(users_.front()) == terms_.island_of(users_.back());
-      const double seconds =
-          seconds_of(2 * (k - 1) / k * store.gradient_bytes, near ? terms_.island_rate : terms_.rate);
+      const double seconds = reduce_seconds(store.gradient_bytes);
       for (const int device : users_) {
         bytes_[static_cast<std::size_t>(device)] += store.state_bytes;
         reduce_[static_cast<std::size_t>(device)] += seconds;
@@ -234,6 +232,21 @@ class Pricing {
       }
     price.peak_bytes = *std::ranges::max_element(bytes_);
     price.reduce_seconds = *std::ranges::max_element(reduce_);
+  }
+
+  // Of gradients over users_.
+  [[nodiscard]] double reduce_seconds(double bytes) const {
+    std::size_t islands = 0;
+    std::size_t fewest = users_.size();
+    for (std::size_t i = 0, begin = 0; i < users_.size(); ++i)
+      if (i + 1 == users_.size() || terms_.island_of(users_[i]) != terms_.island_of(users_[i + 1])) {
+        ++islands;
+        fewest = std::min(fewest, i + 1 - begin);
+        begin = i + 1;
+      }
+    const auto passed = [](std::size_t k) { return 2 * static_cast<double>(k - 1) / static_cast<double>(k); };
+    return seconds_of(passed(fewest) * bytes, terms_.island_rate) +
+           seconds_of(passed(islands) * bytes / static_cast<double>(fewest), terms_.rate);
   }
 
   const Terms& terms_;
