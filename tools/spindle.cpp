@@ -9,7 +9,10 @@
 #include <galvatron/files.hpp>
 #include <galvatron/spindle/json.hpp>
 #include <galvatron/spindle/levels.hpp>
+#include <galvatron/spindle/place.hpp>
 #include <galvatron/spindle/solve.hpp>
+#include <galvatron/spindle/terms.hpp>
+#include <galvatron/spindle/terms_json.hpp>
 
 #include "cases.hpp"
 #include "options.hpp"
@@ -19,10 +22,18 @@ namespace galvatron::tools {
 
 namespace {
 
-nlohmann::ordered_json spindle_answer(const spindle::Problem& problem) {
-  const spindle::Plan plan = spindle::best_plan(problem);
+nlohmann::ordered_json spindle_answer(const Case& one) {
+  const spindle::Problem problem = value_or_throw(spindle::problem_from_json(one.whole(), one.where()));
   nlohmann::ordered_json out;
   out["continuous_ms"] = spindle::continuous_seconds(problem) * 1e3;
+  if (one.has("terms")) {
+    const spindle::Terms terms = value_or_throw(spindle::terms_from_json(one.whole(), one.where(), problem));
+    const spindle::PlacedPlan placed = value_or_throw(spindle::best_placed_plan(problem, terms));
+    out.update(spindle::placed_json(problem, placed));
+    out["bound_ms"] = placed.plan.bound * 1e3;
+    return out;
+  }
+  const spindle::Plan plan = spindle::best_plan(problem);
   out["waves"] = spindle::waves_json(problem, plan.waves);
   out["ms"] = plan.seconds * 1e3;
   out["bound_ms"] = plan.bound * 1e3;
@@ -44,7 +55,7 @@ void run_spindle_case(const Arguments& arguments, Common& common) {
   const nlohmann::ordered_json answers = answers_of(path, [&](const Case& one) {
     names.push_back(one.required<std::string>("name"));
     if (std::ranges::count(names, names.back()) > 1) one.refuse_key("name", "another case has it too");
-    return spindle_answer(value_or_throw(spindle::problem_from_json(one.whole(), one.where())));
+    return spindle_answer(one);
   });
   nlohmann::ordered_json out = nlohmann::ordered_json::object();
   for (std::size_t i = 0; i < names.size(); ++i) out[names[i]] = answers[i];

@@ -7,7 +7,9 @@
 
 #include <galvatron/core/json.hpp>
 #include <galvatron/spindle/json.hpp>
+#include <galvatron/spindle/place.hpp>
 #include <galvatron/spindle/solve.hpp>
+#include <galvatron/spindle/terms_json.hpp>
 
 #include "require.hpp"
 
@@ -22,6 +24,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!problem) {
     require_one_line(problem.error());
     return 0;
+  }
+  if (value->contains("terms")) {
+    const auto terms = spindle::terms_from_json(*value, "input", *problem);
+    if (!terms) require_one_line(terms.error());
+    if (terms && problem->devices <= 64 && problem->count() <= 16) {
+      const auto placed = spindle::best_placed_plan(*problem, *terms, {.steps = 100'000});
+      if (!placed) require_one_line(placed.error());
+      if (placed) require(spindle::wrong_with(*problem, placed->plan.waves).empty());
+      if (placed) require(placed->price.seconds >= placed->plan.bound * (1 - 1e-9));
+    }
   }
   const spindle::Plan plan = spindle::best_plan(*problem, {.steps = 200'000});
   require(spindle::wrong_with(*problem, plan.waves).empty());

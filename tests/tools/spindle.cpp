@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -225,6 +226,40 @@ TEST_CASE("spindle case: a prime batch, a batch of 1, more tasks than devices, M
   CHECK(with.at("bare") == with.at("two_4"));
 }
 
+TEST_CASE("spindle case: terms give parts their devices, and memory is kept to") {
+  const Folder folder;
+  json one = many_tasks(4, 16);
+  one["terms"] = {{"island_devices", 8}, {"island_gb_per_s", 200}, {"gb_per_s", 6.25}, {"wave_overhead_ms", 0.2}};
+  for (json& metaop : one["metaops"]) {
+    metaop.update({{"output_mb", 100}, {"kept_mb", 400}, {"gradient_mb", 25}, {"state_mb", 200}});
+    if (metaop["name"].get<std::string>().starts_with("language")) metaop["parameters"] = "language";
+  }
+  const json answer = spindle_answers(folder, json::array({one})).begin().value();
+  const double ms = spindle_replayed(one, answer);
+  const auto waves = static_cast<double>(answer.at("waves").size());
+  CHECK(answer.at("step_ms").get<double>() ==
+        doctest::Approx(ms + 0.2 * waves + answer.at("transfer_ms").get<double>() +
+                        answer.at("reduce_ms").get<double>()));
+  for (const json& wave : answer.at("waves")) {
+    std::set<int> used;
+    std::size_t count = 0;
+    for (std::size_t p = 0; p < wave.at("parts").size(); ++p) {
+      CHECK(wave.at("devices")[p].size() == wave.at("parts")[p][1].get<std::size_t>());
+      count += wave.at("devices")[p].size();
+      for (const json& device : wave.at("devices")[p]) used.insert(device.get<int>());
+    }
+    CHECK(used.size() == count);
+    CHECK(*used.begin() >= 0);
+    CHECK(*used.rbegin() < 16);
+  }
+  const double peak = answer.at("peak_mb");
+  one["terms"]["memory_gb"] = peak / 1e3;
+  CHECK(spindle_answers(folder, json::array({one})).begin().value().at("peak_mb").get<double>() <= peak);
+  one["terms"]["memory_gb"] = 0.1;
+  folder.write("cases.json", json::array({one}).dump());
+  check_failure(folder.run("spindle case cases.json"), 3, "fits into");
+}
+
 TEST_CASE("spindle says in one line what is wrong") {
   const Folder folder;
   const auto bad = [&](const json& cases, const std::string& words) {
@@ -266,6 +301,15 @@ TEST_CASE("spindle says in one line what is wrong") {
   free["metaops"][0]["alpha_ms"] = 0;
   free["metaops"][0]["beta_ms"] = 0;
   bad(json::array({free}), "must take time");
+  bad(changed("/terms", {{"island_devices", 0}}), "island_devices");
+  bad(changed("/terms", {{"gb_per_second", 1}}), "unknown key \"gb_per_second\"");
+  bad(changed("/terms", 3), "terms");
+  json shared = two_towers(8);
+  shared["terms"] = json::object();
+  for (json& metaop : shared["metaops"]) metaop["parameters"] = "tower";
+  bad(json::array({shared}), "shared with metaops[0], which has 24 operators, not 32");
+  shared["metaops"][0]["gradient_mb"] = -1;
+  bad(json::array({shared}), "gradient_mb");
   json missing = two_towers(8);
   missing["metaops"][1].erase("batch");
   bad(json::array({missing}), "metaops[1]: the key \"batch\" is missing");
