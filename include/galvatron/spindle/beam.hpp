@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -20,9 +21,11 @@
 namespace galvatron::spindle {
 
 struct BeamLimits {
-  int buckets = 48;  ///< parts of the step in which the best states are kept
-  int width = 8;     ///< states of a bucket that are expanded
-  int lengths = 24;  ///< waves that a state is followed by
+  int buckets = 48;   ///< parts of the step in which the best states are kept
+  int width = 8;      ///< states of a bucket that are expanded
+  int lengths = 24;   ///< waves that a state is followed by
+  double spread = 0;  ///< prices of MetaOps are off by up to this share, at random
+  std::uint64_t seed = 0;
 };
 
 namespace detail {
@@ -35,7 +38,11 @@ class Beam {
         work_(work),
         relaxation_(problem),
         choice_(problem, work),
-        moves_(has_transfers(problem)) {}
+        moves_(has_transfers(problem)) {
+    std::mt19937_64 random(limits.seed);
+    for (std::size_t m = 0; m < problem.count(); ++m)
+      factors_.push_back(1 + limits.spread * (static_cast<double>(random() % 2001) / 1000 - 1));
+  }
 
   /// The best plan found that is below `limit` seconds; no waves where there is none.
   /// @param last  devices of each MetaOp's last part before the plan, 0 for none
@@ -100,7 +107,8 @@ class Beam {
     if (states_[at].bound >= best_ * (1 - 1e-9) || work_.is_spent()) return;
     const std::vector<int> left = states_[at].left;
     const double begin = states_[at].seconds;
-    const Relaxation::Answer answer = relaxation_.answer(left);
+    Relaxation::Answer answer = relaxation_.answer(left);
+    for (std::size_t m = 0; m < left.size(); ++m) answer.prices[m] *= factors_[m];
     ready_.clear();
     for (std::size_t m = 0; m < left.size(); ++m)
       if (left[m] > 0 && std::ranges::all_of(problem_.metaops[m].after,
@@ -211,6 +219,7 @@ class Beam {
   Relaxation relaxation_;
   WaveChoice choice_;
   bool moves_;
+  std::vector<double> factors_;  // of prices
   double best_ = 0;
   double step_ = 0;
   std::uint32_t end_ = none;

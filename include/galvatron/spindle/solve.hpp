@@ -33,6 +33,8 @@ namespace detail {
 inline constexpr double most_exact_steps = 1e10;
 inline constexpr double few_exact_steps = 3e6;
 
+inline constexpr int most_fruitless = 8;  // turns without a better plan
+
 inline constexpr double most_knapsack = 1 << 24;  // MetaOps x devices; beyond, plans are greedy
 
 /// The search of one problem: every step keeps the best plan so far.
@@ -51,7 +53,7 @@ class Search {
     if (static_cast<double>(problem_.count()) * problem_.devices > most_knapsack) return false;
     for (const int width : {1, 2, 4}) take(beam(width));
     if (solve_exactly(most_exact_steps)) return true;
-    widen();
+    refine();
     return false;
   }
   [[nodiscard]] std::vector<Wave>& waves() { return waves_; }
@@ -96,18 +98,19 @@ class Search {
     return out;
   }
 
-  std::vector<Wave> beam(int width) {
-    return Beam(problem_, {.buckets = 96, .width = width, .lengths = width < 8 ? 24 : 48}, work_).run(seconds_);
+  std::vector<Wave> beam(int width, double spread = 0, std::uint64_t seed = 0) {
+    return Beam(problem_, {.buckets = 96, .width = width, .lengths = 24, .spread = spread, .seed = seed}, work_)
+        .run(seconds_);
   }
 
-  // Windows of the plan, and beams of growing width between them.
-  void widen() {
+  // Windows of the plan, and beams whose prices are a little off, in turns until nothing is found for a while.
+  void refine() {
     std::mt19937_64 random(1);
     int fruitless = 0;
-    for (int width = 8; fruitless < 3 && !work_.is_spent(); width *= 2) {
+    for (std::uint64_t seed = 1; fruitless < most_fruitless && !work_.is_spent(); ++seed) {
       const double before = seconds_;
-      for (std::size_t count = 3; count <= 5; ++count) improve(count, random);
-      take(beam(width));
+      improve(3, random);
+      take(beam(seed == 1 ? 8 : 4, 0.05, seed));
       fruitless = seconds_ < before * (1 - 1e-9) ? 0 : fruitless + 1;
     }
   }
