@@ -32,6 +32,7 @@ namespace detail {
 /// Dynamic programs of more steps are not tried; those of few are tried first.
 inline constexpr double most_exact_steps = 1e10;
 inline constexpr double few_exact_steps = 3e6;
+inline constexpr std::int64_t exact_steps_of_two = 300'000'000;  // two MetaOps are solved exactly if these suffice
 
 inline constexpr int most_fruitless = 8;  // turns without a better plan
 
@@ -71,7 +72,7 @@ class Search {
   }
 
   bool solve_exactly(double most) {
-    Work part{work_.left / 2};
+    Work part{problem_.count() <= 2 ? exact_steps_of_two : work_.left / 2};
     ExactWaves exact(problem_, part);
     if (exact.steps() > most) return false;
     const std::int64_t before = part.left;
