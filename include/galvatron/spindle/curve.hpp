@@ -48,7 +48,10 @@ inline std::vector<int> valid_counts(std::int64_t batch, int devices, int degree
 /// T(n) = fixed + per_sample * batch / n on the valid counts: the form that Spindle's released planner fits.
 inline Curve linear_curve(std::int64_t batch, double fixed, double per_sample, int devices) {
   Curve out;
-  for (const int n : valid_counts(batch, devices)) out.add(n, fixed + per_sample * static_cast<double>(batch / n));
+  for (const int n : valid_counts(batch, devices)) {
+    const std::int64_t samples = batch / n;  // of a device
+    out.add(n, fixed + per_sample * static_cast<double>(samples));
+  }
   return out;
 }
 
