@@ -1,0 +1,84 @@
+#include "run_tasks.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <vector>
+
+#include <galvatron/train/task_trainer.hpp>
+
+#include "../runtime/whole_tensors.hpp"
+
+namespace galvatron::test {
+
+double toy_value(int layer, ParameterName name, ParameterInit init, std::int64_t index) {
+  const auto words = random_block(77, static_cast<std::uint64_t>(layer) * 100 + static_cast<std::uint64_t>(name),
+                                  static_cast<std::uint64_t>(index));
+  const double uniform = static_cast<double>(words[0] >> 8) / static_cast<double>(1 << 24) * 2 - 1;
+  const double value = init == ParameterInit::one      ? 1 + 0.2 * uniform
+                       : init == ParameterInit::normal ? 0.3 * uniform
+                                                       : 0.2 * uniform;
+  return static_cast<double>(static_cast<float>(value));
+}
+
+TaskRun run_tasks(const MultiTaskModel& model, const WavePlan& plan, TaskOrder order, const TaskRunOptions& options) {
+  const ToyData data(model);
+  TaskRun out;
+  std::mutex mutex;
+  int steps_seen = 0;
+  train::TaskTrainOptions train;
+  train.steps = options.steps;
+  train.learning_rate.peak = options.learning_rate;
+  train.precision = options.precision;
+  train.clip = 0;
+  train.threads_per_rank = 1;
+  train.initial = [](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+    for (std::int64_t i = 0; i < values.count; ++i)
+      values[i] = static_cast<float>(toy_value(layer, tensor.name, tensor.init, index + i));
+  };
+  std::vector<int> seen(static_cast<std::size_t>(plan.ranks) * 1000, 0);
+  train.on_store = [&](int, const runtime::StoreView& store, bool done) {
+    const std::lock_guard lock(mutex);
+    WholeTensors& to = done ? out.parameters : out.gradients;
+    if (!done && steps_seen > 0) return;
+    give_store(
+        store, done ? store.master : store.gradients,
+        [&](ParameterName name) -> std::vector<double>& { return to[{store.layer, name}]; },
+        std::numeric_limits<double>::quiet_NaN());
+  };
+  train.on_step = [&](const train::TaskStepReport& report) {
+    const std::lock_guard lock(mutex);
+    ++steps_seen;
+    out.losses.push_back(report.losses);
+    out.loss.push_back(report.loss);
+    out.norms.push_back(report.gradient_norm);
+  };
+  const auto sources = data.sources();
+  const train::TaskTrainReport report = order == TaskOrder::in_sequence
+                                            ? train::train_tasks<Tasks<in_sequence>>(model, plan, sources, train)
+                                            : train::train_tasks<Tasks<in_waves>>(model, plan, sources, train);
+  out.planned = report.planned_memory;
+  out.measured = report.measured_memory;
+  return out;
+}
+
+double difference(const WholeTensors& a, const WholeTensors& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double worst = 0;
+  for (const auto& [key, first] : a) {
+    const auto other = b.find(key);
+    if (other == b.end()) return INFINITY;
+    double greatest = 1e-12;
+    double away = 0;
+    for (std::size_t i = 0; i < std::min(first.size(), other->second.size()); ++i) {
+      if (std::isnan(first[i]) || std::isnan(other->second[i])) return INFINITY;
+      greatest = std::max(greatest, std::abs(first[i]));
+      away = std::max(away, std::abs(first[i] - other->second[i]));
+    }
+    worst = std::max(worst, away / greatest);
+  }
+  return worst;
+}
+
+}  // namespace galvatron::test
