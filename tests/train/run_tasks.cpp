@@ -1,6 +1,7 @@
 #include "run_tasks.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -22,45 +23,46 @@ double toy_value(int layer, ParameterName name, ParameterInit init, std::int64_t
   return static_cast<double>(static_cast<float>(value));
 }
 
-TaskRun run_tasks(const MultiTaskModel& model, const WavePlan& plan, TaskOrder order, const TaskRunOptions& options) {
+TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, const TaskTrainer& trainer) {
   const ToyData data(model);
   TaskRun out;
   std::mutex mutex;
-  int steps_seen = 0;
   train::TaskTrainOptions train;
   train.steps = options.steps;
   train.learning_rate.peak = options.learning_rate;
   train.precision = options.precision;
   train.clip = 0;
   train.threads_per_rank = 1;
+  train.world.timeout = std::chrono::minutes(1);
   train.initial = [](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
     for (std::int64_t i = 0; i < values.count; ++i)
       values[i] = static_cast<float>(toy_value(layer, tensor.name, tensor.init, index + i));
   };
-  std::vector<int> seen(static_cast<std::size_t>(plan.ranks) * 1000, 0);
-  train.on_store = [&](int, const runtime::StoreView& store, bool done) {
+  train.on_store = [&](std::int64_t step, const runtime::StoreView& store) {
+    if (step != 0 && step != options.steps) return;
     const std::lock_guard lock(mutex);
-    WholeTensors& to = done ? out.parameters : out.gradients;
-    if (!done && steps_seen > 0) return;
+    WholeTensors& to = step == 0 ? out.gradients : out.parameters;
     give_store(
-        store, done ? store.master : store.gradients,
+        store, step == 0 ? store.gradients : store.master,
         [&](ParameterName name) -> std::vector<double>& { return to[{store.layer, name}]; },
         std::numeric_limits<double>::quiet_NaN());
   };
-  train.on_step = [&](const train::TaskStepReport& report) {
-    const std::lock_guard lock(mutex);
-    ++steps_seen;
-    out.losses.push_back(report.losses);
-    out.loss.push_back(report.loss);
-    out.norms.push_back(report.gradient_norm);
-  };
-  const auto sources = data.sources();
-  const train::TaskTrainReport report = order == TaskOrder::in_sequence
-                                            ? train::train_tasks<Tasks<in_sequence>>(model, plan, sources, train)
-                                            : train::train_tasks<Tasks<in_waves>>(model, plan, sources, train);
+  const train::TaskTrainReport report = trainer(data.sources(), train);
+  for (const train::TaskStepReport& step : report.steps) {
+    out.losses.push_back(step.losses);
+    out.loss.push_back(step.loss);
+    out.norms.push_back(step.gradient_norm);
+  }
   out.planned = report.planned_memory;
   out.measured = report.measured_memory;
   return out;
+}
+
+TaskRun run_tasks(const MultiTaskModel& model, const WavePlan& plan, TaskOrder order, const TaskRunOptions& options) {
+  return run_tasks(model, options, [&](const auto& sources, const auto& train) {
+    return order == TaskOrder::in_sequence ? train::train_tasks<Tasks<in_sequence>>(model, plan, sources, train)
+                                           : train::train_tasks<Tasks<in_waves>>(model, plan, sources, train);
+  });
 }
 
 double difference(const WholeTensors& a, const WholeTensors& b) {

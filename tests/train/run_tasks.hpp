@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,7 +15,7 @@
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/plan/wave_plan.hpp>
-#include <galvatron/train/task_part.hpp>
+#include <galvatron/train/task_trainer.hpp>
 
 namespace galvatron::test {
 
@@ -107,8 +108,14 @@ struct TaskRunOptions {
   Precision precision = Precision::fp32;
 };
 
+/// On rank threads.
 TaskRun run_tasks(const MultiTaskModel& model, const WavePlan& plan, TaskOrder order,
                   const TaskRunOptions& options = {});
+
+using TaskTrainer = std::function<train::TaskTrainReport(const std::vector<train::TaskSources>& sources,
+                                                         const train::TaskTrainOptions& options)>;
+/// The same by a trainer of another kind of ranks; what this process has of gradients and parameters.
+TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, const TaskTrainer& trainer);
 
 /// The greatest difference of two sets of tensors, relative to the greatest element of each tensor; infinite where they
 /// have other tensors. What one of them has of a vocabulary's padding is left out.

@@ -14,8 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
-#include <ranges>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,6 +113,45 @@ inline WavePlan plan_in_sequence(const MultiTaskModel& model, const std::vector<
                     .strategy = spread};
       for (int rank = 0; rank < out.ranks; ++rank) part.ranks.push_back(rank);
       out.waves.push_back({{std::move(part)}});
+    }
+  return out;
+}
+
+/// Passes of one depth side by side, of all tasks, with equal numbers of data ranks as far as their batches divide; as
+/// many waves as it takes. For models whose passes take equally long: a planner that knows prices does better.
+inline WavePlan plan_by_levels(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, int ranks) {
+  struct Ready {
+    int task, pass;
+  };
+  std::vector<std::vector<Ready>> levels;
+  for (int task = 0; task < static_cast<int>(graphs.size()); ++task) {
+    std::vector<std::size_t> depths;
+    for (const TaskPass& pass : graphs[static_cast<std::size_t>(task)].passes) {
+      std::size_t depth = pass.memory < 0 ? 0 : depths[static_cast<std::size_t>(pass.memory)] + 1;
+      for (const int read : pass.inputs) depth = std::max(depth, depths[static_cast<std::size_t>(read)] + 1);
+      if (levels.size() <= depth) levels.resize(depth + 1);
+      levels[depth].push_back({task, static_cast<int>(depths.size())});
+      depths.push_back(depth);
+    }
+  }
+  WavePlan out{.ranks = ranks};
+  for (const auto& level : levels)
+    for (std::size_t first = 0; first < level.size(); first += static_cast<std::size_t>(ranks)) {
+      const std::size_t count = std::min(level.size() - first, static_cast<std::size_t>(ranks));
+      Wave& wave = out.waves.emplace_back();
+      int next = 0;
+      for (const auto& [task, pass] : std::span(level).subspan(first, count)) {
+        int share = ranks / static_cast<int>(count);
+        while (model.task(task).batch % share != 0) --share;
+        const Component& own = model.component(graphs[static_cast<std::size_t>(task)].pass(pass).component);
+        WavePart& part = wave.parts.emplace_back(WavePart{.task = task,
+                                                          .pass = pass,
+                                                          .first = 0,
+                                                          .last = static_cast<int>(own.layers.size()) - 1,
+                                                          .ranks = {},
+                                                          .strategy = {.data = share}});
+        for (int i = 0; i < share; ++i) part.ranks.push_back(next++);
+      }
     }
   return out;
 }

@@ -23,7 +23,8 @@ namespace galvatron::train {
 /// The data of a task: a source for each of its inputs, which outlive the training.
 using TaskSources = std::vector<BatchSource*>;
 
-/// The parameters of a layer, for all parts that use it.
+/// The parameters of a layer, for all parts that use it. Ranks need them at different times: what ZeRO gathers is
+/// waited for by all of them together, when it begins.
 /// @tparam D  the device  @tparam T  element type of activations and working parameters
 template <class D, class T>
 class SharedLayer {
@@ -33,7 +34,7 @@ class SharedLayer {
               int number, std::int64_t tokens)
       : context_(device, memory.workspace, world, world.group(ranks.tensor_group(world.rank())), &alone(world),
                  world.group(ranks.shards(world.rank())), alone(world), world.group(ranks.shards(world.rank())),
-                 ranks.strategy, runtime::MicroBatch{1, 1}),
+                 ranks.strategy, runtime::MicroBatch{1, 1}, 0, false),
         groups_(context_, layer, number, nullptr, nullptr, memory.states,
                 runtime::BiasUpdate(layer, 1.0 / static_cast<double>(std::max<std::int64_t>(tokens, 1)))) {}
   SharedLayer(const SharedLayer&) = delete;

@@ -48,9 +48,9 @@ struct TaskTrainOptions {
   comm::thread::Options world{};
   /// Called on rank 0's thread. What it throws ends the run.
   std::function<void(const TaskStepReport&)> on_step{};
-  /// Called on every rank's thread with each of its parameter stores: in a step before its update, `done` false, and
-  /// after the last step.
-  std::function<void(int rank, const runtime::StoreView& store, bool done)> on_store{};
+  /// Called on every rank's thread with each of its parameter stores: in every step before its update, and once more
+  /// with `steps` after the last.
+  std::function<void(std::int64_t step, const runtime::StoreView& store)> on_store{};
 };
 
 struct TaskTrainReport {
@@ -87,12 +87,13 @@ void train_task_rank(comm::World& world, const Platform& platform, const TaskPla
   TaskStage<typename Platform::Rank::Device, T> stage(rank.device(), world, plan, memory);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   stage.initialise(options.initial ? options.initial : runtime::initial_values(options.seed, platform.threads));
-  const auto show_stores = [&](bool done) {
-    stage.visit([&](const runtime::StoreView& store) { options.on_store(world.rank(), store, done); });
+  std::int64_t step = 0;
+  const auto show_stores = [&] {
+    stage.visit([&](const runtime::StoreView& store) { options.on_store(step, store); });
   };
-  if (options.on_store) stage.before_update([&] { show_stores(false); });
+  if (options.on_store) stage.before_update(show_stores);
   double last = steady_seconds();
-  for (std::int64_t step = 0; step < options.steps; ++step) {
+  for (; step < options.steps; ++step) {
     device::AdamW hyper = options.adam;
     hyper.learning_rate = static_cast<float>(options.learning_rate.at(step));
     hyper.step = step + 1;
@@ -111,7 +112,7 @@ void train_task_rank(comm::World& world, const Platform& platform, const TaskPla
     }
     last = steady_seconds();
   }
-  if (options.on_store) show_stores(true);
+  if (options.on_store) show_stores();
   const std::lock_guard lock(report_mutex);
   report.planned_memory[static_cast<std::size_t>(world.rank())] = memory.planned;
   report.measured_memory[static_cast<std::size_t>(world.rank())] = memory.measured();
