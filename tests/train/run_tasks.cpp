@@ -32,20 +32,29 @@ TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, co
   train.learning_rate.peak = options.learning_rate;
   train.precision = options.precision;
   train.clip = 0;
+  train.checkpoint = options.checkpoint;
+  train.resume = options.resume;
   train.threads_per_rank = 1;
   train.world.timeout = std::chrono::minutes(1);
-  train.initial = [](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+  train.on_nan = options.on_nan;
+  train.initial = [&](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
     for (std::int64_t i = 0; i < values.count; ++i)
-      values[i] = static_cast<float>(toy_value(layer, tensor.name, tensor.init, index + i));
+      values[i] = layer == options.broken ? std::numeric_limits<float>::quiet_NaN()
+                                          : static_cast<float>(toy_value(layer, tensor.name, tensor.init, index + i));
   };
+  const std::int64_t first = options.resume == nullptr ? 0 : options.resume->training().step;
   train.on_store = [&](std::int64_t step, const runtime::StoreView& store) {
-    if (step != 0 && step != options.steps) return;
+    if (step != first && step != options.steps) return;
     const std::lock_guard lock(mutex);
-    WholeTensors& to = step == 0 ? out.gradients : out.parameters;
+    WholeTensors& to = step == first ? out.gradients : out.parameters;
     give_store(
-        store, step == 0 ? store.gradients : store.master,
+        store, step == first ? store.gradients : store.master,
         [&](ParameterName name) -> std::vector<double>& { return to[{store.layer, name}]; },
         std::numeric_limits<double>::quiet_NaN());
+    for (const ParameterTensor& tensor : *store.layout) {  // without the padding of vocabularies
+      auto& whole = to[{store.layer, tensor.name}];
+      whole.resize(std::min(whole.size(), static_cast<std::size_t>(tensor.all_rows * tensor.all_columns)));
+    }
   };
   const train::TaskTrainReport report = trainer(data.sources(), train);
   for (const train::TaskStepReport& step : report.steps) {
@@ -73,7 +82,8 @@ double difference(const WholeTensors& a, const WholeTensors& b) {
     if (other == b.end()) return INFINITY;
     double greatest = 1e-12;
     double away = 0;
-    for (std::size_t i = 0; i < std::min(first.size(), other->second.size()); ++i) {
+    if (first.size() != other->second.size()) return INFINITY;
+    for (std::size_t i = 0; i < first.size(); ++i) {
       if (std::isnan(first[i]) || std::isnan(other->second[i])) return INFINITY;
       greatest = std::max(greatest, std::abs(first[i]));
       away = std::max(away, std::abs(first[i] - other->second[i]));

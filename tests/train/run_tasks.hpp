@@ -106,6 +106,10 @@ struct TaskRunOptions {
   std::int64_t steps = 1;
   float learning_rate = 1e-2F;
   Precision precision = Precision::fp32;
+  train::CheckpointOptions checkpoint{};
+  const train::Checkpoint* resume = nullptr;
+  train::OnNan on_nan = train::OnNan::stop;
+  int broken = -1;  ///< a layer that begins with parameters that are not numbers
 };
 
 /// On rank threads.
@@ -118,7 +122,7 @@ using TaskTrainer = std::function<train::TaskTrainReport(const std::vector<train
 TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, const TaskTrainer& trainer);
 
 /// The greatest difference of two sets of tensors, relative to the greatest element of each tensor; infinite where they
-/// have other tensors. What one of them has of a vocabulary's padding is left out.
+/// have other tensors.
 double difference(const WholeTensors& a, const WholeTensors& b);
 
 }  // namespace galvatron::test

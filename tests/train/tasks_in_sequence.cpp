@@ -138,6 +138,27 @@ TEST_CASE("a rank of several tasks takes the memory that its plan has for it") {
     }
 }
 
+TEST_CASE("a task whose loss is not a number is named") {
+  const MultiTaskModel model = toy("clip-toy");
+  const int depth = model.first_layer(model.find("depth"));
+  for (const TaskOrder order : {in_sequence, in_waves}) {
+    std::string said;
+    try {
+      test::run_tasks(model, alone(model), order, {.broken = depth + 1});
+    } catch (const Failure& failure) {
+      CHECK(failure.kind() == ErrorKind::machine);
+      said = failure.what();
+    }
+    CHECK(says(said, "step 1"));
+    CHECK(says(said, "\"vision-depth\" a loss of nan"));
+    CHECK_FALSE(says(said, "text-vision"));
+    const test::TaskRun skipping =
+        test::run_tasks(model, alone(model), order, {.steps = 2, .on_nan = train::OnNan::skip, .broken = depth + 1});
+    CHECK(skipping.losses.size() == 2);
+    CHECK(skipping.losses[1][0] > 0);
+  }
+}
+
 TEST_CASE("toy tasks are learned") {
   for (const char* name : {"clip-toy", "ofasys-toy", "qwen-toy"}) {
     CAPTURE(name);

@@ -66,7 +66,7 @@ class TaskPart {
         plan_(plan.part(index)),
         local_(static_cast<int>(std::ranges::find(plan_.where.ranks, world.rank()) - plan_.where.ranks.begin())),
         context_(context_of()) {
-    const TaskSpec& task = plan.tasks[static_cast<std::size_t>(plan_.where.task)];
+    const TaskSpec& task = plan.model.tasks[static_cast<std::size_t>(plan_.where.task)];
     const double sample = task.weight / static_cast<double>(plan_.batch);
     const runtime::LossTerm loss{static_cast<float>(sample / static_cast<double>(plan_.predictions)), device::loss_sum};
     const auto token = static_cast<float>(sample / static_cast<double>(plan_.tokens));

@@ -83,7 +83,7 @@ struct TaskPlan {
   std::vector<LayerRanks> places;          ///< of the layers
   std::vector<std::int64_t> layer_tokens;  ///< that go through each layer in a step
   std::vector<TaskInstruction> program;
-  std::vector<TaskSpec> tasks;
+  MultiTaskModel model;
 
   [[nodiscard]] const PartPlan& part(int i) const { return parts[static_cast<std::size_t>(i)]; }
   [[nodiscard]] const PartEdge& edge(int i) const { return edges[static_cast<std::size_t>(i)]; }
@@ -178,7 +178,7 @@ inline Result<TaskPlan> task_plan(const MultiTaskModel& model, const WavePlan& w
                .places = std::move(*places),
                .layer_tokens = {},
                .program = task_program(waves, order, static_cast<int>(model.tasks.size())),
-               .tasks = model.tasks};
+               .model = model};
   for (const Component& component : model.components)
     out.layers.insert(out.layers.end(), component.layers.begin(), component.layers.end());
   out.layer_tokens.resize(out.layers.size());
@@ -200,7 +200,7 @@ inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, in
   const std::int64_t e = element_bytes(precision);
   cost::StageMemory out;
   out.library = library;
-  out.states = region_bytes(static_cast<std::int64_t>(plan.tasks.size()), sizeof(double));
+  out.states = region_bytes(static_cast<std::int64_t>(plan.model.tasks.size()), sizeof(double));
   const auto batch_of = [precision](std::int64_t samples, std::int64_t tokens) {
     return cost::Batch{
         .microbatch = samples, .sequence = tokens, .precision = precision, .stages = 2, .overlap = false};
@@ -210,7 +210,7 @@ inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, in
       out.states += cost::layer_counts(plan.layers[i], plan.places[i].strategy,
                                        batch_of(plan.places[i].strategy.data, plan.layers[i].positions))
                         .states;
-  std::vector<Bytes> stash(plan.tasks.size());
+  std::vector<Bytes> stash(plan.model.tasks.size());
   for (const PartPlan& part : plan.parts) {
     const auto found = std::ranges::find(part.where.ranks, rank);
     if (found == part.where.ranks.end()) continue;

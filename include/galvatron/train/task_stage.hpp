@@ -33,14 +33,14 @@ class TaskStage {
   /// Takes all memory that the rank will ever use. The plan must outlive the stage.
   TaskStage(D& device, comm::World& world, const TaskPlan& plan, RankMemory& memory)
       : device_(device), world_(world), plan_(plan), parts_(plan.parts.size()), layers_(plan.layers.size()) {
-    losses_ = memory.states.template take<double>(static_cast<std::int64_t>(plan.tasks.size()));
+    losses_ = memory.states.template take<double>(static_cast<std::int64_t>(plan.model.tasks.size()));
     for (std::size_t i = 0; i < layers_.size(); ++i)
       if (plan.places[i].holds(world.rank()))
         layers_[i] = std::make_unique<SharedLayer<D, T>>(device, memory, world, plan.layers[i], plan.places[i],
                                                          static_cast<int>(i), plan.layer_tokens[i]);
     // Tasks in sequence have the same memory for what a task keeps.
     const bool reuses = plan.order == TaskOrder::in_sequence;
-    for (int task = 0; task < (reuses ? static_cast<int>(plan.tasks.size()) : 1); ++task) {
+    for (int task = 0; task < (reuses ? static_cast<int>(plan.model.tasks.size()) : 1); ++task) {
       if (reuses) memory.stash.restore_low(0);
       for (int i = 0; i < static_cast<int>(plan.parts.size()); ++i)
         if (!reuses || plan.part(i).where.task == task) make_part(i, memory);
@@ -127,13 +127,13 @@ class TaskStage {
   TaskStepResult result() {
     double sums[device::step_sums];
     device_.fetch(View<const double>(device_.sums()), sums);
-    TaskStepResult out{.losses = std::vector<double>(plan_.tasks.size())};
+    TaskStepResult out{.losses = std::vector<double>(plan_.model.tasks.size())};
     device_.fetch(View<const double>(losses_), out.losses.data());
     for (const PartPlan& part : plan_.parts) {
       if (!part.has_loss()) continue;
       double& loss = out.losses[static_cast<std::size_t>(part.where.task)];
       loss /= static_cast<double>(part.batch * part.predictions);
-      out.loss += loss * plan_.tasks[static_cast<std::size_t>(part.where.task)].weight;
+      out.loss += loss * plan_.model.tasks[static_cast<std::size_t>(part.where.task)].weight;
     }
     out.gradient_norm = std::sqrt(sums[device::gradient_squares]);
     return out;

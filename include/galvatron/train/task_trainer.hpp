@@ -6,14 +6,18 @@
 //     {});
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <galvatron/checkpoint/checkpointer.hpp>
+#include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/multi_task.hpp>
@@ -36,7 +40,7 @@ struct TaskStepReport {
 };
 
 struct TaskTrainOptions {
-  std::int64_t steps = 1;
+  std::int64_t steps = 1;  ///< of the whole run, those before a resumption included
   LearningRate learning_rate{};
   device::AdamW adam{};  ///< the constants; rate, step and seed are set every step
   double clip = 1.0;     ///< the largest gradient norm; 0 for no clipping
@@ -44,7 +48,9 @@ struct TaskTrainOptions {
   OnNan on_nan = OnNan::stop;
   Precision precision = Precision::fp32;  ///< fp32 or bf16
   runtime::ParameterSource initial{};     ///< the parameters to start from; empty: by the seed
-  int threads_per_rank = 0;               ///< 0: the cores divided by the ranks, at least 1
+  const Checkpoint* resume = nullptr;     ///< go on after its step, with what it has of the model's components
+  CheckpointOptions checkpoint{};
+  int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
   /// Called on rank 0's thread. What it throws ends the run.
   std::function<void(const TaskStepReport&)> on_step{};
@@ -57,6 +63,7 @@ struct TaskTrainReport {
   std::vector<TaskStepReport> steps;
   std::vector<cost::StageMemory> planned_memory;  ///< of each rank
   std::vector<cost::StageMemory> measured_memory;
+  std::vector<CheckpointReport> checkpoints;  ///< of each rank
 };
 
 namespace detail {
@@ -75,6 +82,21 @@ inline std::string not_finite(const std::vector<TaskSpec>& tasks, const TaskStep
   return out + (named ? "" : "a gradient norm of " + text(result.gradient_norm) + " with finite losses of all tasks");
 }
 
+/// What a checkpoint says of the run: a step's samples are those of all tasks.
+inline TrainingState training_state(const TaskPlan& plan, const TaskTrainOptions& options, Precision precision) {
+  TrainingState out{.model = plan.model.name,
+                    .architecture = model_architecture(plan.model),
+                    .step = options.resume == nullptr ? 0 : options.resume->training().step,
+                    .seed = options.seed,
+                    .precision = precision,
+                    .learning_rate = options.learning_rate,
+                    .adam = options.adam,
+                    .clip = options.clip};
+  for (const TaskSpec& task : plan.model.tasks) out.global_batch += task.batch;
+  for (const PartPlan& part : plan.parts) out.sequence_length = std::max(out.sequence_length, part.tokens);
+  return out;
+}
+
 /// What every rank does, whatever a rank is. Arguments as of train_rank().
 template <class T, class Platform>
 void train_task_rank(comm::World& world, const Platform& platform, const TaskPlan& plan,
@@ -84,14 +106,27 @@ void train_task_rank(comm::World& world, const Platform& platform, const TaskPla
   typename Platform::Rank rank =
       platform.make(memory_of(plan, precision_of<T>, world.rank(), platform.library_workspace()));
   RankMemory& memory = rank.memory();
-  TaskStage<typename Platform::Rank::Device, T> stage(rank.device(), world, plan, memory);
+  using Device = typename Platform::Rank::Device;
+  TaskStage<Device, T> stage(rank.device(), world, plan, memory);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
-  stage.initialise(options.initial ? options.initial : runtime::initial_values(options.seed, platform.threads));
-  std::int64_t step = 0;
+  const runtime::ParameterSource initial =
+      options.initial ? options.initial : runtime::initial_values(options.seed, platform.threads);
+  if (options.resume != nullptr)
+    restore(stage, *options.resume, initial);
+  else
+    stage.initialise(initial);
+  std::optional<Checkpointer<Device, decltype(stage)>> checkpointer;
+  if (!options.checkpoint.folder.empty())
+    checkpointer.emplace(options.checkpoint, training_state(plan, options, precision_of<T>), rank.device(), world,
+                         stage, [&platform] { platform.enter_beside(); });
+  std::int64_t step = options.resume == nullptr ? 0 : options.resume->training().step;
   const auto show_stores = [&] {
     stage.visit([&](const runtime::StoreView& store) { options.on_store(step, store); });
   };
-  if (options.on_store) stage.before_update(show_stores);
+  stage.before_update([&] {
+    if (options.on_store) show_stores();
+    if (checkpointer) checkpointer->before_update();
+  });
   double last = steady_seconds();
   for (; step < options.steps; ++step) {
     device::AdamW hyper = options.adam;
@@ -100,7 +135,7 @@ void train_task_rank(comm::World& world, const Platform& platform, const TaskPla
     hyper.seed = options.seed;
     const TaskStepResult result = stage.step(step, &sources, hyper, options.clip);
     world.check();
-    std::string wrong = result.is_finite() ? std::string() : not_finite(plan.tasks, result, step);
+    std::string wrong = result.is_finite() ? std::string() : not_finite(plan.model.tasks, result, step);
     if (!wrong.empty() && options.on_nan == OnNan::stop)
       throw Failure(ErrorKind::machine,
                     wrong + ": use a smaller learning rate or weight of the task, or skip such steps");
@@ -110,29 +145,32 @@ void train_task_rank(comm::World& world, const Platform& platform, const TaskPla
                               now - last, std::move(wrong)});
       if (options.on_step) options.on_step(report.steps.back());
     }
+    if (checkpointer) checkpointer->after_step(step + 1, step + 1 == options.steps);
     last = steady_seconds();
   }
   if (options.on_store) show_stores();
   const std::lock_guard lock(report_mutex);
   report.planned_memory[static_cast<std::size_t>(world.rank())] = memory.planned;
   report.measured_memory[static_cast<std::size_t>(world.rank())] = memory.measured();
+  if (checkpointer) report.checkpoints[static_cast<std::size_t>(world.rank())] = checkpointer->report();
 }
 
 /// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
 template <class Start>
 TaskTrainReport train_task_ranks(const TaskPlan& plan, const std::vector<TaskSources>& sources,
                                  const TaskTrainOptions& options, const Start& start) {
-  if (sources.size() != plan.tasks.size())
-    throw Failure(ErrorKind::usage, "there are " + std::to_string(plan.tasks.size()) + " tasks and data of " +
+  if (sources.size() != plan.model.tasks.size())
+    throw Failure(ErrorKind::usage, "there are " + std::to_string(plan.model.tasks.size()) + " tasks and data of " +
                                         std::to_string(sources.size()) + ": every task has its own");
   for (std::size_t i = 0; i < sources.size(); ++i)
-    if (sources[i].size() != plan.tasks[i].inputs.size())
-      throw Failure(ErrorKind::usage, "the task \"" + plan.tasks[i].name + "\" has " +
-                                          std::to_string(plan.tasks[i].inputs.size()) + " inputs and " +
+    if (sources[i].size() != plan.model.tasks[i].inputs.size())
+      throw Failure(ErrorKind::usage, "the task \"" + plan.model.tasks[i].name + "\" has " +
+                                          std::to_string(plan.model.tasks[i].inputs.size()) + " inputs and " +
                                           std::to_string(sources[i].size()) + " sources of data");
   TaskTrainReport report;
   report.planned_memory.resize(static_cast<std::size_t>(plan.ranks));
   report.measured_memory.resize(static_cast<std::size_t>(plan.ranks));
+  report.checkpoints.resize(static_cast<std::size_t>(plan.ranks));
   std::mutex mutex;
   start([&](comm::World& world, const auto& platform) {
     if (options.precision == Precision::fp32)
