@@ -123,8 +123,8 @@ class Counting {
     note({.kind = Kind::bias_gradient, .m = rows, .n = n});
   }
   template <class T>
-  void rotary(std::int64_t rows, std::int64_t, std::int64_t, std::int64_t heads, std::int64_t head_dim, std::int64_t,
-              const kernels::RotaryFrequencies&, bool, View<T>) {
+  void rotary(std::int64_t rows, std::int64_t, const device::TokenPositions&, std::int64_t heads, std::int64_t head_dim,
+              std::int64_t, const kernels::RotaryFrequencies&, bool, View<T>) {
     note({.kind = Kind::rotary, .m = rows, .n = heads * head_dim});
   }
   template <class T>

@@ -485,6 +485,10 @@ void embeddings() {
       scaled.high = 7;
       scaled.amplitude = 1.25F;
       p.run([&](auto& d, auto of) { d.rotary(34, 2, 5, 4, 20, 6 * 20, scaled, inverse, of(x)); });
+      const std::vector<std::int32_t> tokens{0, 1, 13}, positions{9, 0, 0};
+      p.run([&](auto& d, auto of) {
+        d.rotary(34, 2, device::TokenPositions(tokens, positions), 4, 20, 6 * 20, scaled, inverse, of(x));
+      });
       p.check("rotated", x);
     }
     for (const std::int64_t hidden : {128, 37}) {
