@@ -15,7 +15,7 @@ using namespace galvatron;
 
 namespace {
 
-MultiTaskModel preset(const char* name) { return value_or_throw(find_multi_task_model(name)); }
+MultiTaskModel multi_task_preset(const char* name) { return value_or_throw(find_multi_task_model(name)); }
 
 std::vector<std::string> components_of(const MultiTaskModel& model, int task) {
   std::vector<std::string> out;
@@ -28,7 +28,9 @@ std::vector<std::string> components_of(const MultiTaskModel& model, int task) {
 }  // namespace
 
 TEST_CASE("the published multi-task models have their published sizes") {
-  const auto billions = [](const char* name) { return static_cast<double>(parameters(preset(name))) * 1e-9; };
+  const auto billions = [](const char* name) {
+    return static_cast<double>(parameters(multi_task_preset(name))) * 1e-9;
+  };
   CHECK(billions("multitask-clip-10") == doctest::Approx(1.20).epsilon(0.03));
   CHECK(billions("ofasys-7") == doctest::Approx(0.66).epsilon(0.35));  // which tables it shares is not published
   CHECK(billions("qwen-val") == doctest::Approx(9.25).epsilon(0.15));
@@ -36,18 +38,18 @@ TEST_CASE("the published multi-task models have their published sizes") {
     const auto right = checked(value_or_throw(find_multi_task_model(name)));
     CHECK_MESSAGE(right.has_value(), (right ? std::string() : right.error().message));
   }
-  CHECK(preset("multitask-clip-4").components.size() == 5);  // no thermal, no imu
-  CHECK(preset("multitask-clip-10").components.size() == 7);
-  CHECK(preset("ofasys-7").tasks.size() == 7);
+  CHECK(multi_task_preset("multitask-clip-4").components.size() == 5);  // no thermal, no imu
+  CHECK(multi_task_preset("multitask-clip-10").components.size() == 7);
+  CHECK(multi_task_preset("ofasys-7").tasks.size() == 7);
 }
 
 TEST_CASE("a task's passes are the components between its data and its loss") {
-  const MultiTaskModel clip = preset("clip-toy");
+  const MultiTaskModel clip = multi_task_preset("clip-toy");
   CHECK(components_of(clip, 0) == std::vector<std::string>{"text", "vision", "contrast"});
   CHECK(components_of(clip, 3) == std::vector<std::string>{"text", "audio", "contrast"});
-  const MultiTaskModel ofasys = preset("ofasys-toy");
+  const MultiTaskModel ofasys = multi_task_preset("ofasys-toy");
   CHECK(components_of(ofasys, 1) == std::vector<std::string>{"audio", "target", "encoder", "decoder"});
-  const MultiTaskModel qwen = preset("qwen-toy");
+  const MultiTaskModel qwen = multi_task_preset("qwen-toy");
   const auto graphs = value_or_throw(task_graphs(qwen));
   const TaskPass& llm = graphs[2].passes.back();
   CHECK(llm.tokens == 9 + 6 + 8);
@@ -113,7 +115,7 @@ TEST_CASE("a multi-task model that makes no sense is refused with its cause") {
       {"qwen-toy", [](auto& m) { m.components[3].layers[0].positions = 10; }, {"llm", "positions"}},
   };
   for (const Case& c : cases) {
-    MultiTaskModel model = preset(c.model);
+    MultiTaskModel model = multi_task_preset(c.model);
     c.change(model);
     const auto right = checked(model);
     REQUIRE_FALSE(right.has_value());
@@ -127,7 +129,7 @@ TEST_CASE("a multi-task model that makes no sense is refused with its cause") {
 }
 
 TEST_CASE("prime batches and more tasks than devices are fine") {
-  MultiTaskModel model = preset("clip-toy");
+  MultiTaskModel model = multi_task_preset("clip-toy");
   for (TaskSpec& task : model.tasks) task.batch = 7;
   CHECK(checked(model).has_value());
 }
@@ -143,7 +145,7 @@ TEST_CASE("a multi-task model is read from JSON") {
   const auto read = [](const nlohmann::json& value) { return multi_task_from_json(value, "lab.json"); };
   const nlohmann::json value = nlohmann::json::parse(text);
   const MultiTaskModel model = value_or_throw(read(value));
-  CHECK(model.components[0].layers == preset("clip-toy").components[1].layers);
+  CHECK(model.components[0].layers == multi_task_preset("clip-toy").components[1].layers);
   CHECK(model.components[1].layers.size() == 6);
   CHECK_FALSE(model.components[1].layers.front().tied);
   CHECK(model.tasks[0].weight == 0.5);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr unsigned sequence_seed = 20261127;
 
-MultiTaskModel toy(const char* name) { return value_or_throw(find_multi_task_model(name)); }
+MultiTaskModel toy_tasks(const char* name) { return value_or_throw(find_multi_task_model(name)); }
 
 // A language task and two classification tasks, one with another tower, over a shared encoder.
 MultiTaskModel classifying_toy() {
@@ -46,7 +46,13 @@ MultiTaskModel classifying_toy() {
   return out;
 }
 
-WavePlan alone(const MultiTaskModel& model) { return plan_in_sequence(model, value_or_throw(task_graphs(model)), {}); }
+std::vector<MultiTaskModel> all_toys() {
+  return {toy_tasks("clip-toy"), toy_tasks("ofasys-toy"), toy_tasks("qwen-toy"), classifying_toy()};
+}
+
+WavePlan plan_alone(const MultiTaskModel& model) {
+  return plan_in_sequence(model, value_or_throw(task_graphs(model)), {});
+}
 
 double worst_derivative(const MultiTaskModel& model, const test::TaskRun& run, std::mt19937& random) {
   test::TaskReference reference(model);
@@ -83,9 +89,9 @@ double worst_derivative(const MultiTaskModel& model, const test::TaskRun& run, s
 TEST_CASE("losses and gradients of multi-task models are those of double precision") {
   MESSAGE("seed ", sequence_seed);
   std::mt19937 random(sequence_seed);
-  for (const MultiTaskModel& model : {toy("clip-toy"), toy("ofasys-toy"), toy("qwen-toy"), classifying_toy()}) {
+  for (const MultiTaskModel& model : all_toys()) {
     CAPTURE(model.name);
-    const test::TaskRun run = test::run_tasks(model, alone(model), TaskOrder::in_sequence);
+    const test::TaskRun run = test::run_tasks(model, plan_alone(model), TaskOrder::in_sequence);
     test::TaskReference reference(model);
     for (int task = 0; task < static_cast<int>(model.tasks.size()); ++task)
       CHECK(run.losses[0][static_cast<std::size_t>(task)] == doctest::Approx(reference.loss(task)).epsilon(1e-5));
@@ -95,16 +101,16 @@ TEST_CASE("losses and gradients of multi-task models are those of double precisi
 }
 
 TEST_CASE("a step of several tasks has the weighted sum of the gradients of each task alone") {
-  for (MultiTaskModel model : {toy("clip-toy"), toy("ofasys-toy"), toy("qwen-toy"), classifying_toy()}) {
+  for (MultiTaskModel model : all_toys()) {
     CAPTURE(model.name);
     for (std::size_t i = 0; i < model.tasks.size(); ++i) model.tasks[i].weight = 0.5 + static_cast<double>(i);
-    const test::TaskRun all = test::run_tasks(model, alone(model), TaskOrder::in_sequence);
+    const test::TaskRun all = test::run_tasks(model, plan_alone(model), TaskOrder::in_sequence);
     // Of a task alone: the others weigh next to nothing, and their part is taken away again.
     test::WholeTensors sum;
     for (std::size_t i = 0; i < model.tasks.size(); ++i) {
       MultiTaskModel one = model;
       for (std::size_t j = 0; j < model.tasks.size(); ++j) one.tasks[j].weight = j == i ? 1.0 : 1e-12;
-      const test::TaskRun run = test::run_tasks(one, alone(one), TaskOrder::in_sequence);
+      const test::TaskRun run = test::run_tasks(one, plan_alone(one), TaskOrder::in_sequence);
       CHECK(run.losses[0] == all.losses[0]);
       for (const auto& [key, values] : run.gradients) {
         auto& to = sum[key];
@@ -117,10 +123,10 @@ TEST_CASE("a step of several tasks has the weighted sum of the gradients of each
 }
 
 TEST_CASE("tasks in waves on one rank have the bits of their losses, and the gradients, of tasks in sequence") {
-  for (const MultiTaskModel& model : {toy("clip-toy"), toy("ofasys-toy"), toy("qwen-toy"), classifying_toy()}) {
+  for (const MultiTaskModel& model : all_toys()) {
     CAPTURE(model.name);
-    const test::TaskRun sequence = test::run_tasks(model, alone(model), TaskOrder::in_sequence, {.steps = 3});
-    const test::TaskRun waves = test::run_tasks(model, alone(model), TaskOrder::in_waves, {.steps = 3});
+    const test::TaskRun sequence = test::run_tasks(model, plan_alone(model), TaskOrder::in_sequence, {.steps = 3});
+    const test::TaskRun waves = test::run_tasks(model, plan_alone(model), TaskOrder::in_waves, {.steps = 3});
     CHECK(sequence.losses[0] == waves.losses[0]);
     CHECK(test::difference(sequence.gradients, waves.gradients) < 1e-5);
     CHECK(waves.planned[0].stash > sequence.planned[0].stash);
@@ -128,10 +134,10 @@ TEST_CASE("tasks in waves on one rank have the bits of their losses, and the gra
 }
 
 TEST_CASE("a rank of several tasks takes the memory that its plan has for it") {
-  for (const MultiTaskModel& model : {toy("clip-toy"), toy("ofasys-toy"), toy("qwen-toy"), classifying_toy()})
+  for (const MultiTaskModel& model : all_toys())
     for (const TaskOrder order : {TaskOrder::in_sequence, TaskOrder::in_waves}) {
       CAPTURE(model.name);
-      const test::TaskRun run = test::run_tasks(model, alone(model), order);
+      const test::TaskRun run = test::run_tasks(model, plan_alone(model), order);
       CHECK(run.planned[0].states == run.measured[0].states);
       CHECK(run.planned[0].stash == run.measured[0].stash);
       CHECK(run.planned[0].workspace >= run.measured[0].workspace);
@@ -139,12 +145,12 @@ TEST_CASE("a rank of several tasks takes the memory that its plan has for it") {
 }
 
 TEST_CASE("a task whose loss is not a number is named") {
-  const MultiTaskModel model = toy("clip-toy");
+  const MultiTaskModel model = toy_tasks("clip-toy");
   const int depth = model.first_layer(model.find("depth"));
   for (const TaskOrder order : {in_sequence, in_waves}) {
     std::string said;
     try {
-      test::run_tasks(model, alone(model), order, {.broken = depth + 1});
+      test::run_tasks(model, plan_alone(model), order, {.broken = depth + 1});
     } catch (const Failure& failure) {
       CHECK(failure.kind() == ErrorKind::machine);
       said = failure.what();
@@ -152,8 +158,8 @@ TEST_CASE("a task whose loss is not a number is named") {
     CHECK(says(said, "step 1"));
     CHECK(says(said, "\"vision-depth\" a loss of nan"));
     CHECK_FALSE(says(said, "text-vision"));
-    const test::TaskRun skipping =
-        test::run_tasks(model, alone(model), order, {.steps = 2, .on_nan = train::OnNan::skip, .broken = depth + 1});
+    const test::TaskRun skipping = test::run_tasks(model, plan_alone(model), order,
+                                                   {.steps = 2, .on_nan = train::OnNan::skip, .broken = depth + 1});
     CHECK(skipping.losses.size() == 2);
     CHECK(skipping.losses[1][0] > 0);
   }
@@ -162,8 +168,8 @@ TEST_CASE("a task whose loss is not a number is named") {
 TEST_CASE("toy tasks are learned") {
   for (const char* name : {"clip-toy", "ofasys-toy", "qwen-toy"}) {
     CAPTURE(name);
-    const MultiTaskModel model = toy(name);
-    const test::TaskRun run = test::run_tasks(model, alone(model), TaskOrder::in_sequence, {.steps = 2});
+    const MultiTaskModel model = toy_tasks(name);
+    const test::TaskRun run = test::run_tasks(model, plan_alone(model), TaskOrder::in_sequence, {.steps = 2});
     CHECK(run.losses.size() == 2);
     for (const double loss : run.losses[1]) CHECK(std::isfinite(loss));
     CHECK(run.losses[0] != run.losses[1]);

@@ -11,12 +11,12 @@
 #include <galvatron/core/sharding.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/data/batch_source.hpp>
+#include <galvatron/plan/task_plan.hpp>
 #include <galvatron/program/lower.hpp>
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/executor.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
-#include <galvatron/train/relayout.hpp>
-#include <galvatron/train/task_plan.hpp>
+#include <galvatron/train/reshard.hpp>
 
 namespace galvatron::train {
 
@@ -114,7 +114,7 @@ class TaskPart {
 
  private:
   struct Edge {
-    Relayout forward, backward;
+    Reshard forward, backward;
     View<T> value;  ///< on this side of it
   };
 
@@ -133,8 +133,8 @@ class TaskPart {
   void add_edge(const TaskPlan& plan, int number, std::vector<Edge>& edges) {
     const PartEdge& edge = plan.edge(number);
     const std::int64_t token = edge.width * static_cast<std::int64_t>(sizeof(T));
-    Edge out{Relayout(plan.written(edge), plan.read(edge), token, world_.rank(), 2 * number),
-             Relayout(plan.read(edge), plan.written(edge), token, world_.rank(), 2 * number + 1), output_};
+    Edge out{Reshard(plan.written(edge), plan.read(edge), token, world_.rank(), 2 * number),
+             Reshard(plan.read(edge), plan.written(edge), token, world_.rank(), 2 * number + 1), output_};
     if (&edges == &inputs_ && edge.memory) {
       decoded_ = memory_.stash.template take<T>(edge.elements(plan_, local_));
       for (auto& slot : slots_) slot.pass_through[1] = decoded_;

@@ -11,9 +11,9 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/device/device.hpp>
+#include <galvatron/plan/task_plan.hpp>
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/train/task_part.hpp>
-#include <galvatron/train/task_plan.hpp>
 
 namespace galvatron::train {
 

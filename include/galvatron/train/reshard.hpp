@@ -1,4 +1,4 @@
-// Relayout: moving a value from one set of ranks to another, each with a layout of its own.
+// Reshard: moves a value from one set of ranks to another, each with a layout of its own.
 #pragma once
 
 #include <algorithm>
@@ -9,46 +9,24 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/plan/placed_value.hpp>
 #include <galvatron/strategy/layout.hpp>
 
 namespace galvatron::train {
 
-/// A value on ranks of the world: `layout` numbers them from 0 and is not in zigzag. Its first token is token `first`
-/// of the sequence that both sides of a move have in common.
-struct PlacedValue {
-  std::span<const int> ranks;
-  ActivationLayout layout;
-  std::int64_t first = 0;
-
-  /// The number of a rank of the world; -1: it has nothing of the value.
-  [[nodiscard]] int local(int rank) const {
-    const auto found = std::ranges::find(ranks, rank);
-    return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
-  }
-  [[nodiscard]] int world(int local) const { return ranks[static_cast<std::size_t>(local)]; }
-  /// What a rank holds, in the common sequence.
-  [[nodiscard]] Region region(int local) const {
-    Region out = layout.region(local);
-    out.sequence_begin += first;
-    out.sequence_end += first;
-    return out;
-  }
-};
-
-/// What one rank sends and receives when a value moves. Of replicas that hold what a rank wants, that rank itself sends
-/// if it is one of them, and else the replicas take turns. Made once; every use only fills in addresses.
-class Relayout {
+/// What one rank sends and receives when a value moves (moved_between). Made once; every use only fills in addresses.
+class Reshard {
  public:
-  Relayout() = default;
+  Reshard() = default;
   /// @param token_bytes  bytes of a token  @param rank  of the world  @param lane  the same on both sides
-  Relayout(const PlacedValue& from, const PlacedValue& to, std::int64_t token_bytes, int rank, int lane) : lane_(lane) {
+  Reshard(const PlacedValue& from, const PlacedValue& to, std::int64_t token_bytes, int rank, int lane) : lane_(lane) {
     // Sender and receiver go through the pieces in the same order.
     for (int receiver = 0; receiver < to.layout.ranks(); ++receiver)
       for (int sender = 0; sender < from.layout.ranks(); ++sender) {
         const bool sends = from.world(sender) == rank;
         const bool receives = to.world(receiver) == rank;
-        if ((!sends && !receives) || !serves(from, to, sender, receiver)) continue;
-        const Region moved = intersection(from.region(sender), to.region(receiver));
+        if (!sends && !receives) continue;
+        const Region moved = moved_between(from, to, sender, receiver);
         if (moved.empty()) continue;
         if (sends) sends_.push_back(piece(moved, from.region(sender), to.world(receiver), token_bytes));
         if (receives) receives_.push_back(piece(moved, to.region(receiver), from.world(sender), token_bytes));
@@ -73,15 +51,6 @@ class Relayout {
     std::int64_t offset;  ///< bytes from the start of the local tensor
   };
 
-  static bool serves(const PlacedValue& from, const PlacedValue& to, int sender, int receiver) {
-    if (from.layout.replicas == 1) return true;
-    const ActivationLayout::Place own = from.layout.place(sender);
-    if (const int same = from.local(to.world(receiver)); same >= 0)
-      if (const ActivationLayout::Place place = from.layout.place(same);
-          place.part == own.part && place.data == own.data)
-        return same == sender;
-    return own.replica == receiver % from.layout.replicas;
-  }
   [[nodiscard]] PlacedPiece piece(const Region& moved, const Region& local, int peer, std::int64_t token) const {
     const std::int64_t samples = local.batch_end - local.batch_begin;
     return {{.peer = peer,

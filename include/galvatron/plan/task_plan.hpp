@@ -12,15 +12,16 @@
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/model/multi_task.hpp>
+#include <galvatron/plan/placed_value.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/strategy/layout.hpp>
-#include <galvatron/train/relayout.hpp>
 
 namespace galvatron::train {
 
 /// A part, and what of the model it is.
 struct PartPlan {
   WavePart where;
+  int wave = 0;
   std::vector<LayerSpec> layers;
   int number = 0;            ///< of its first layer in the model
   std::int64_t batch = 0;    ///< samples over all its data ranks
@@ -182,17 +183,38 @@ inline Result<TaskPlan> task_plan(const MultiTaskModel& model, const WavePlan& w
   for (const Component& component : model.components)
     out.layers.insert(out.layers.end(), component.layers.begin(), component.layers.end());
   out.layer_tokens.resize(out.layers.size());
-  for (const WavePart& where : parts_of(waves)) {
-    const PartPlan& part = out.parts.emplace_back(detail::part_plan(model, *graphs, where));
-    for (std::size_t i = 0; i < part.layers.size(); ++i)
-      out.layer_tokens[static_cast<std::size_t>(part.number) + i] += part.batch * part.tokens;
-  }
+  for (std::size_t wave = 0; wave < waves.waves.size(); ++wave)
+    for (const WavePart& where : waves.waves[wave].parts) {
+      PartPlan& part = out.parts.emplace_back(detail::part_plan(model, *graphs, where));
+      part.wave = static_cast<int>(wave);
+      for (std::size_t i = 0; i < part.layers.size(); ++i)
+        out.layer_tokens[static_cast<std::size_t>(part.number) + i] += part.batch * part.tokens;
+    }
   detail::add_edges(model, *graphs, out);
   return out;
 }
 
 /// Bytes of the elements, as a region of the arena takes them.
 inline Bytes region_bytes(std::int64_t elements, std::int64_t element) { return {aligned_bytes(elements * element)}; }
+
+/// What a rank does and keeps for layer `i` of a part; its parameters are parameter_counts'.
+inline cost::LayerCounts pass_counts(const TaskPlan& plan, const PartPlan& part, std::size_t i, Precision precision) {
+  StrategySpec spec = part.where.strategy;
+  spec.zero = plan.places[static_cast<std::size_t>(part.number) + i].strategy.zero;
+  return cost::layer_counts(
+      part.layers[i], spec,
+      {.microbatch = part.batch, .sequence = part.tokens, .precision = precision, .stages = 2, .overlap = false});
+}
+/// The states of a layer of the model on each rank that keeps it, and what is done to them once a step.
+inline cost::LayerCounts parameter_counts(const TaskPlan& plan, std::size_t layer, Precision precision) {
+  const StrategySpec& spec = plan.places[layer].strategy;
+  return cost::layer_counts(plan.layers[layer], spec,
+                            {.microbatch = spec.data,
+                             .sequence = plan.layers[layer].positions,
+                             .precision = precision,
+                             .stages = 2,
+                             .overlap = false});
+}
 
 /// The memory of a rank. The workspace is for the largest part, its gradients at the borders included.
 /// @param library  the device's library workspace
@@ -201,15 +223,8 @@ inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, in
   cost::StageMemory out;
   out.library = library;
   out.states = region_bytes(static_cast<std::int64_t>(plan.model.tasks.size()), sizeof(double));
-  const auto batch_of = [precision](std::int64_t samples, std::int64_t tokens) {
-    return cost::Batch{
-        .microbatch = samples, .sequence = tokens, .precision = precision, .stages = 2, .overlap = false};
-  };
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (plan.places[i].holds(rank))
-      out.states += cost::layer_counts(plan.layers[i], plan.places[i].strategy,
-                                       batch_of(plan.places[i].strategy.data, plan.layers[i].positions))
-                        .states;
+    if (plan.places[i].holds(rank)) out.states += parameter_counts(plan, i, precision).states;
   std::vector<Bytes> stash(plan.model.tasks.size());
   for (const PartPlan& part : plan.parts) {
     const auto found = std::ranges::find(part.where.ranks, rank);
@@ -219,9 +234,7 @@ inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, in
     kept += region_bytes(part.elements(local, part.output()), e);
     Bytes transient;
     for (std::size_t i = 0; i < part.layers.size(); ++i) {
-      StrategySpec spec = part.where.strategy;
-      spec.zero = plan.places[static_cast<std::size_t>(part.number) + i].strategy.zero;
-      const cost::LayerCounts counts = cost::layer_counts(part.layers[i], spec, batch_of(part.batch, part.tokens));
+      const cost::LayerCounts counts = pass_counts(plan, part, i, precision);
       kept += counts.stash;
       transient = max(transient, max(counts.forward_workspace, counts.backward_workspace));
     }
