@@ -255,6 +255,14 @@ class Counting {
     note({.kind = Kind::copy, .m = b.rows * width * static_cast<std::int64_t>(sizeof(T))});
   }
   template <class T>
+  void exponential_row(std::int64_t n, float, View<const T>, View<T>) {
+    note({.kind = Kind::fill, .m = n * static_cast<std::int64_t>(sizeof(T))});
+  }
+  template <class T>
+  void exponential_row_backward(std::int64_t n, View<const T>, View<const float>, View<float>) {
+    note({.kind = Kind::norm_squared, .m = n});
+  }
+  template <class T>
   void gate_forward(std::int64_t rows, std::int64_t n, In<T>, In<T>, View<T>) {
     note({.kind = Kind::add, .m = rows * n});
   }

@@ -327,6 +327,8 @@ class Fold {
         return push(K::copy, m * n * e);
       case Code::cross_entropy:
         return cross_entropy(shape_, m, numbers_(program::Letter::chunk), out);
+      case Code::contrast:
+        return contrast(shape_, numbers_(program::Letter::chunk), out);
       case Code::all_gather:
         return tensor_group(K::all_gather);
       case Code::all_reduce:

@@ -269,7 +269,6 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.attention_forward(shape, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*o=*/f, /*lse=*/f);
   // dq, dk, dv have the strides of q, k, v; delta (b, heads, queries) is scratch for row sums of o * do.
   d.attention_backward(shape, cf, cf, cf, /*o=*/cf, /*lse=*/cf, /*d_o=*/cf, /*dq=*/f, /*dk=*/f, /*dv=*/f, /*delta=*/f);
-
   // The same with biases.
   d.attention_forward(shape, cf, cf, cf, f, f, bias);
   d.attention_backward(shape, cf, cf, cf, cf, cf, cf, f, f, f, f, bias);
@@ -344,7 +343,9 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/sum);
   // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`.
   d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*logits=*/f);
-
+  // row (n) = factor * exp(log), log (1) or empty for 0; and d_log (1) += the sum of row * d_row, in a fixed order.
+  d.exponential_row(n, /*factor=*/1.0F, /*log=*/cf, /*row=*/f);
+  d.exponential_row_backward(n, /*row=*/cf, /*d_row=*/cf, /*d_log=*/f);
   // weights and chosen (rows, k) of the experts of each row, from logits (rows, E); bias (E; may be empty) as in
   // kernels/router.hpp.
   d.route(router, /*rows=*/n, /*logits=*/cf, /*bias=*/cf, /*weights=*/f, /*chosen=*/numbers);

@@ -18,6 +18,7 @@
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
 #include <galvatron/runtime/compressed_experts.hpp>
+#include <galvatron/runtime/contrast.hpp>
 #include <galvatron/runtime/experts.hpp>
 #include <galvatron/runtime/heads.hpp>
 #include <galvatron/runtime/logits.hpp>
@@ -431,6 +432,12 @@ class Executor {
             context_, layer_, m, parameter(weight), parameter(step.weights[1]), gradient(weight),
             gradient(step.weights[1]), slot_->tokens, loss_, out,
             {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
+      case Code::contrast:
+        return Contrast<D, T>(context_, b, n, loss_, out,
+                              {value(step.scratch[0]), value<float>(step.scratch[1]), value(step.scratch[2]),
+                               value<float>(step.scratch[3]), value(step.scratch[4]), value<float>(step.scratch[5]),
+                               value(step.scratch[6]), value<float>(step.scratch[7])})
+            .run(slot_->tokens, parameter(weight), gradient(weight));
       case Code::copy:
         return device.copy(raw_bytes(in), raw_bytes(out));
       case Code::all_gather:

@@ -160,6 +160,8 @@ class Gpu {
   void softmax_statistics(const auto&... a) { cuda::softmax_statistics(m_, plain(a)...); }
   void softmax_merge(const auto&... a) { cuda::softmax_merge(m_, scratch_, tickets_, plain(a)...); }
   void softmax_backward(const auto&... a) { cuda::softmax_backward(m_, plain(a)...); }
+  void exponential_row(const auto&... a) { cuda::exponential_row(m_, plain(a)...); }
+  void exponential_row_backward(const auto&... a) { cuda::exponential_row_backward(m_, plain(a)...); }
   void route(const auto&... a) { cuda::route(m_, plain(a)...); }
   void count_choices(const auto&... a) { cuda::count_choices(m_, scratch_, tickets_, plain(a)...); }
   void router_losses(const auto&... a) { cuda::router_losses(m_, scratch_, tickets_, plain(a)...); }
