@@ -117,8 +117,17 @@ class WavePrices {
     const LayerSpec own = layer_of(model_, graph, pass, layer);
     const std::int64_t batch = model_.task(run.task).batch;
     const std::int64_t memory = own.memory.any() ? own.memory.of(pass.tokens) : 0;
-    const Key key{run.component, layer, batch, pass.tokens, memory, spec.tensor, spec.sequence, spec.data, spec.zero,
-                  spec.recompute, cluster_.cores > 0 ? busy : 0};
+    const Key key{run.component,
+                  layer,
+                  batch,
+                  pass.tokens,
+                  memory,
+                  spec.tensor,
+                  spec.sequence,
+                  spec.data,
+                  spec.zero,
+                  spec.recompute,
+                  cluster_.cores > 0 ? busy : 0};
     const auto known = known_.find(key);
     if (known != known_.end()) return known->second;
     const cost::LayerCounts counts = cost::layer_counts(
@@ -130,8 +139,8 @@ class WavePrices {
   }
 
  private:
-  using Key = std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, int, SequenceKind, int, int,
-                         RecomputeKind, int>;
+  using Key =
+      std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, int, SequenceKind, int, int, RecomputeKind, int>;
   using KindKey = std::tuple<int, int, int, SequenceKind>;
 
   void add_kinds_of(int component) {
@@ -262,9 +271,8 @@ class WaveProblemMaker {
   }
   [[nodiscard]] double seconds_of(const MetaOpRun& run, int devices, bool alone) const {
     double out = 0;
-    for_layers(run, devices, 0, alone, [&](int, const StrategySpec&, const WavePrices::Price& price) {
-      out += price.seconds.value;
-    });
+    for_layers(run, devices, 0, alone,
+               [&](int, const StrategySpec&, const WavePrices::Price& price) { out += price.seconds.value; });
     return out;
   }
 
@@ -310,12 +318,13 @@ class WaveProblemMaker {
 };
 
 /// Gives tensor groups devices side by side that begin at a multiple of their number, so that a device has the same
-/// rows of parameters in all parts: devices as they were placed, as far as whole groups allow.
-inline void align(std::vector<std::vector<int>>& parts, const std::vector<int>& tensor, int devices) {
+/// rows of parameters in all parts: devices as they were placed, as far as whole groups allow. Smaller groups divide
+/// larger ones. False: the devices do not suffice.
+inline bool align(std::vector<std::vector<int>>& parts, const std::vector<int>& tensor, int devices) {
   std::vector<std::size_t> order(parts.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return tensor[a] > tensor[b]; });
-  if (order.empty() || tensor[order.front()] == 1) return;
+  if (order.empty() || tensor[order.front()] == 1) return true;
   std::vector<char> taken(static_cast<std::size_t>(devices), 0);
   for (const std::size_t p : order) {
     const int t = tensor[p];
@@ -329,7 +338,9 @@ inline void align(std::vector<std::vector<int>>& parts, const std::vector<int>& 
     std::ranges::stable_sort(by_overlap, [&](int a, int b) {
       return groups[static_cast<std::size_t>(a)] > groups[static_cast<std::size_t>(b)];
     });
-    by_overlap.resize(parts[p].size() / static_cast<std::size_t>(t));
+    const std::size_t wanted = parts[p].size() / static_cast<std::size_t>(t);
+    if (by_overlap.size() < wanted) return false;
+    by_overlap.resize(wanted);
     std::ranges::sort(by_overlap);
     parts[p].clear();
     for (const int g : by_overlap)
@@ -338,6 +349,7 @@ inline void align(std::vector<std::vector<int>>& parts, const std::vector<int>& 
         taken[static_cast<std::size_t>(d)] = 1;
       }
   }
+  return true;
 }
 
 }  // namespace detail
@@ -373,8 +385,8 @@ inline WavePlan wave_plan_of(const WavePrices& prices, const WaveKinds& kinds, c
       std::size_t next = 0;
       StrategySpec before{.tensor = 0};
       for (int i = first; i <= last; ++i) {
-        const StrategySpec spec = prices.strategy_on(
-            prices.kind_in(run, i, kinds), static_cast<int>(devices[p].size()), prices.model().task(run.task).batch);
+        const StrategySpec spec = prices.strategy_on(prices.kind_in(run, i, kinds), static_cast<int>(devices[p].size()),
+                                                     prices.model().task(run.task).batch);
         if (spec == before) {
           follow[next - 1].parts.back().last = i;
           continue;

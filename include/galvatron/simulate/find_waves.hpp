@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -83,16 +84,14 @@ class WaveSearch {
     const WaveKinds whole{.components = std::vector<StrategySpec>(model_.components.size())};
     note_curves(whole);
     const WaveKinds split = options_.splits_layers ? split_kinds(whole) : whole;
-    // What takes least time first; then what takes less memory, until plans of all sorts fit.
-    for (const auto& [zero, recompute] : std::initializer_list<std::pair<int, RecomputeKind>>{
-             {0, RecomputeKind::none},
-             {0, RecomputeKind::cheap},
-             {1, RecomputeKind::none},
-             {1, RecomputeKind::cheap},
-             {1, RecomputeKind::selective},
-             {1, RecomputeKind::full}}) {
-      bool fits = try_all(split, zero, recompute);
-      if (split.components != whole.components) fits = try_all(whole, zero, recompute) || fits;
+    // What computes least first; then what takes less memory, until plans of all sorts fit.
+    for (const RecomputeKind recompute :
+         {RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective, RecomputeKind::full}) {
+      bool fits = false;
+      for (const int zero : {0, 1}) {
+        fits = try_all(split, zero, recompute) || fits;
+        if (split.components != whole.components) fits = try_all(whole, zero, recompute) || fits;
+      }
       if (fits) break;
     }
     for (int t = 2; !best_ && options_.splits_layers && t <= most_tensor(); t *= 2) {
@@ -174,7 +173,7 @@ class WaveSearch {
   bool try_all(WaveKinds kinds, int zero, RecomputeKind recompute) {
     kinds.zero = zero;
     kinds.recompute = recompute;
-    WaveProblem of = wave_problem(prices_, kinds);
+    const WaveProblem of = wave_problem(prices_, kinds);
     Seconds ignored;
     bool fits = try_waves(of, kinds, ignored);
     fits = try_plan(of, kinds, in_order(of), TaskOrder::in_sequence, in_sequence_) && fits;
@@ -183,12 +182,44 @@ class WaveSearch {
   }
   using Placed = std::pair<std::vector<spindle::Wave>, spindle::Placement>;
 
-  bool try_waves(WaveProblem& of, const WaveKinds& kinds, Seconds& fastest) {
-    of.terms.memory = static_cast<double>((budget_ - cluster_.device.library_workspace).count);
-    auto placed = spindle::best_placed_plan(of.problem, of.terms, options_.limits);
-    of.terms.memory = 0;
-    if (!placed) placed = spindle::best_placed_plan(of.problem, of.terms, options_.limits);
-    return try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskOrder::in_waves, fastest);
+  /// Spindle's plans: on any numbers of devices, and on powers of two, whose devices can be blocks. Layers are reduced
+  /// one after the other over the union of their parts' devices, and unions of blocks are smaller and closer together;
+  /// so they are, too, where gradients weigh more than their bytes.
+  bool try_waves(const WaveProblem& any, const WaveKinds& kinds, Seconds& fastest) {
+    bool fits = false;
+    const WaveProblem powers = on_powers_of_two(any);
+    for (const auto& [in_blocks, weight] : {std::pair(false, 1.0), {true, 1.0}, {true, 8.0}}) {
+      const WaveProblem& of = in_blocks ? powers : any;
+      if (std::ranges::any_of(of.problem.metaops, [](const spindle::MetaOp& m) { return m.curve.size() == 0; }))
+        continue;
+      spindle::Terms terms = of.terms;
+      for (spindle::Sizes& sizes : terms.sizes) sizes.gradient_bytes *= weight;
+      terms.memory = static_cast<double>((budget_ - cluster_.device.library_workspace).count);
+      auto placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
+      terms.memory = 0;  // its price of memory is rough; that of try_plan is exact
+      if (!placed) placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
+      if (in_blocks) place_in_blocks(of.problem.devices, placed->placement);
+      fits = try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskOrder::in_waves, fastest) || fits;
+    }
+    return fits;
+  }
+  [[nodiscard]] static WaveProblem on_powers_of_two(WaveProblem of) {
+    for (spindle::MetaOp& metaop : of.problem.metaops) {
+      spindle::Curve all;
+      std::swap(all, metaop.curve);
+      for (std::size_t i = 0; i < all.size(); ++i)
+        if (std::has_single_bit(static_cast<unsigned>(all.devices[i])))
+          metaop.curve.add(all.devices[i], all.seconds[i]);
+    }
+    return of;
+  }
+  static void place_in_blocks(int devices, spindle::Placement& placement) {
+    for (auto& parts : placement) {
+      std::vector<int> sizes;
+      for (const auto& part : parts) sizes.push_back(static_cast<int>(part.size()));
+      auto blocks = parts;
+      if (galvatron::detail::align(blocks, sizes, devices)) parts = std::move(blocks);
+    }
   }
   /// Keeps the plan if it is the fastest that fits; whether it fits.
   bool try_plan(const WaveProblem& of, const WaveKinds& kinds, const Placed& placed, TaskOrder order,
