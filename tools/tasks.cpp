@@ -11,6 +11,8 @@
 #include <galvatron/simulate/explain_waves.hpp>
 #include <galvatron/simulate/find_waves.hpp>
 
+#include "report/waves.hpp"
+
 namespace galvatron::tools {
 
 namespace {
@@ -262,9 +264,7 @@ void explain_tasks(const PlanArguments& a) {
 }
 
 void simulate_tasks(const PlanArguments& a, const std::string& trace, const std::string& report, const Common& common) {
-  if (!trace.empty() || !report.empty())
-    refuse(trace.empty() ? "--report" : "--trace",
-           " is for plans of models of one task; leave it out, `galvatron explain` draws waves");
+  if (!trace.empty()) refuse("--trace is for plans of models of one task; leave it out, --report draws waves");
   const TasksOnCluster t = read_tasks(a);
   ordered_json more;
   for (const simulate::WaveEvent& event : t.simulation.events) {
@@ -278,8 +278,13 @@ void simulate_tasks(const PlanArguments& a, const std::string& trace, const std:
                               {"moved_seconds", event.moved.value},
                               {"end_seconds", event.end.value}});
   }
+  if (!report.empty())
+    value_or_throw(write_file_atomically(
+        report, simulate::report::waves_html(t.plan, t.simulation, t.of.model.name + " on " + t.of.plan.cluster,
+                                             tasks_summary(t))));
+  add_texts(more, {{"report", report}});
   for (const Seconds busy : t.simulation.busy) more["busy_seconds"].push_back(busy.value);
-  print_tasks(t, std::move(more), "\n" + simulate::wave_chart(t.plan, t.simulation), common);
+  print_tasks(t, std::move(more), "\n" + simulate::wave_chart(t.plan, t.simulation) + row("report", report), common);
 }
 
 }  // namespace galvatron::tools

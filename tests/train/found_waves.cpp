@@ -22,19 +22,18 @@ namespace {
 
 constexpr std::uint64_t found_seed = 20261201;
 
-// @param near  links are so fast that tensor ranks pay
-Cluster devices_for_waves(int count, bool near) {
+// @param slow  devices that compute so slowly, and whose links are so fast, that tensor ranks pay
+Cluster devices_for_waves(int count, bool slow) {
   Cluster cluster = value_or_throw(find_cluster("8xa100-80g"));
   cluster.devices = count;
   cluster.devices_per_node = count % 4 == 0 ? 4 : count;
-  // So slow that devices pay for models of a few thousand parameters, in fp32.
-  cluster.device.launch = {};
-  cluster.device.gemm_launch = {};
-  for (Link* link : {&cluster.inside_node, &cluster.across_nodes}) {
-    link->latency = {};
-    for (double* rate : {&link->bandwidth, &link->all_reduce_bandwidth, &link->send_bandwidth})
-      if (near) *rate *= 1e6;
-  }
+  DeviceSpec& device = cluster.device;
+  device.launch = device.gemm_launch = {};
+  if (!slow) return cluster;
+  device.multiprocessors = 0;
+  device.gemm_start = 0;
+  device.memory_bandwidth /= 1e5;
+  for (PrecisionRate& rate : device.rates) rate.peak_flops /= 1e5;
   return cluster;
 }
 

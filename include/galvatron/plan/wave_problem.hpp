@@ -53,6 +53,7 @@ struct MetaOpRun {
   int layers = 0;   ///< of the component
   int leading = 0;  ///< of them before the block of operator 0
   int operators = 1;
+  int main = 0;  ///< a block, with whose kind the devices of a part are counted
 
   /// The layers of operators [done, done + count).
   [[nodiscard]] std::pair<int, int> layers_of(int done, int count) const {
@@ -93,7 +94,7 @@ class WavePrices {
   /// The kind of a run's layer: that of its blocks, or what of it fits the layer.
   [[nodiscard]] StrategySpec kind_in(const MetaOpRun& run, int layer, const WaveKinds& kinds) const {
     const StrategySpec& wanted = kinds.components[static_cast<std::size_t>(run.component)];
-    StrategySpec out = kind_of(run.component, layer, kind_of(run.component, run.leading, wanted));
+    StrategySpec out = kind_of(run.component, layer, kind_of(run.component, run.main, wanted));
     out.recompute = kinds.recompute;
     return out;
   }
@@ -204,20 +205,28 @@ class WaveProblemMaker {
   }
   [[nodiscard]] std::int64_t batch(const MetaOpRun& run) const { return prices_.model().task(run.task).batch; }
 
-  // The equal blocks of a component are its operators, unless they are the smaller part of it.
+  // Attention and feed-forward, no embedding, projection, adaptor or loss.
+  [[nodiscard]] bool is_block(int component, int layer) const {
+    const LayerSpec& own = prices_.model().component(component).layers[static_cast<std::size_t>(layer)];
+    return own.kind == LayerKind::block && own.forward_pass == nullptr;
+  }
+  // The longest run of equal blocks of a component is its operators, unless it is the smaller part of them.
   void set_operators(MetaOpRun& run) const {
     int first = 0;
+    int blocks = 0;
     run.operators = 0;
     for (int i = 0; i < run.layers; ++i) {
+      if (!is_block(run.component, i)) continue;
       if (!prices_.repeats(run.component, i)) first = i;
+      if (blocks++ == 0) run.main = i;
       if (i - first + 1 <= run.operators) continue;
       run.operators = i - first + 1;
       run.leading = first;
     }
-    if (2 * run.operators < run.layers && run.operators > 1) {
-      run.operators = run.layers;
-      run.leading = 0;
-    }
+    if (run.operators == 0) run.operators = 1;
+    if (2 * run.operators > blocks) return;
+    run.operators = run.layers;
+    run.leading = 0;
   }
   void add_runs(WaveProblem& out) const {
     std::vector<spindle::Operator> operators;
@@ -257,8 +266,7 @@ class WaveProblemMaker {
 
   // Devices that the main kind of a pass divides equally.
   [[nodiscard]] std::vector<int> counts_of(const MetaOpRun& run) const {
-    return spindle::valid_counts(batch(run), prices_.cluster().devices,
-                                 prices_.kind_in(run, run.leading, kinds_).tensor);
+    return spindle::valid_counts(batch(run), prices_.cluster().devices, prices_.kind_in(run, run.main, kinds_).tensor);
   }
   template <class Use>
   void for_layers(const MetaOpRun& run, int devices, int zero, bool alone, const Use& use) const {
@@ -304,7 +312,7 @@ class WaveProblemMaker {
       out.state_bytes += static_cast<double>(price.states.count) / shares;
     });
     const TaskPass& pass = graph(run).pass(run.pass);
-    const LayerSpec block = layer_of(prices_.model(), graph(run), pass, run.leading);
+    const LayerSpec block = layer_of(prices_.model(), graph(run), pass, run.main);
     const BundlePart after = block.kind == LayerKind::head ? BundlePart{} : block.after(0);
     if (after.width > 0)
       out.output_bytes = static_cast<double>(batch(run) * after.tokens.of(pass.tokens) * after.width *
@@ -372,7 +380,7 @@ inline WavePlan wave_plan_of(const WavePrices& prices, const WaveKinds& kinds, c
     std::vector<int> tensor;
     for (const spindle::Part& part : parts) {
       const MetaOpRun& run = of.runs[static_cast<std::size_t>(part.metaop)];
-      tensor.push_back(prices.kind_in(run, run.leading, kinds).tensor);
+      tensor.push_back(prices.kind_in(run, run.main, kinds).tensor);
     }
     std::vector<std::vector<int>> devices = placement[w];
     detail::align(devices, tensor, of.problem.devices);
