@@ -134,11 +134,22 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return "ranks " + joined(sorted, ",", [](int rank) { return std::to_string(rank); });
 }
 
-std::string part_text(const TasksOnCluster& t, const train::PartPlan& part) {
+// The recomputation of all parts, if it is the same everywhere.
+std::optional<RecomputeKind> common_recomputation(const TasksOnCluster& t) {
+  const RecomputeKind first = t.plan.parts.front().where.strategy.recompute;
+  for (const train::PartPlan& part : t.plan.parts)
+    if (part.where.strategy.recompute != first) return std::nullopt;
+  return first;
+}
+
+// @param recompute  whether to say what is recomputed
+std::string part_text(const TasksOnCluster& t, const train::PartPlan& part, bool recompute) {
+  StrategySpec strategy = part.where.strategy;
+  if (!recompute) strategy.recompute = RecomputeKind::cheap;  // which has no word
   const auto [first, last] = std::pair(part.where.first, part.where.last);
   return text_of(component_name(t, part), " of ", t.of.model.task(part.where.task).name,
                  first == last ? text_of(", layer ", first) : text_of(", layers ", first, "-", last), ", ",
-                 ranks_text(part.where.ranks), ", ", strategy_text(part.where.strategy));
+                 ranks_text(part.where.ranks), strategy.ranks() > 1 ? ", " + strategy_text(strategy) : "");
 }
 
 std::string beside(const TasksOnCluster& t) {
@@ -157,12 +168,14 @@ std::string beside(const TasksOnCluster& t) {
 
 std::string tasks_summary(const TasksOnCluster& t) {
   const MultiTaskPlan& p = t.of.plan;
+  const std::optional<RecomputeKind> recompute = common_recomputation(t);
   std::string out =
       text_of(t.of.model.name, " on ", p.cluster, ": ", counted(p.waves.ranks, "rank"), ", ",
               counted(std::ssize(t.of.model.tasks), "task"), ", ", p.global_batch, " samples a step, ",
               name_of(p.precision), "\n") +
       row("strategy", p.order == TaskOrder::in_waves ? counted(std::ssize(p.waves.waves), "wave") : "tasks in sequence",
-          p.waves.zero > 0 ? text_of(", ZeRO-", p.waves.zero) : "") +
+          p.waves.zero > 0 ? text_of(", ZeRO-", p.waves.zero) : "",
+          recompute ? text_of(", recomputation: ", name_of(*recompute)) : "") +
       row("iteration", format_seconds(t.simulation.step), ", ", format_count(t.samples_per_second()), " samples/s, ",
           format_count(t.tokens_per_second()), " tokens/s", mfu_text(t.mfu())) +
       row("of it", "passes ", format_seconds(t.simulation.passes), ", gradients ",
@@ -173,7 +186,7 @@ std::string tasks_summary(const TasksOnCluster& t) {
     const train::PartPlan& part = t.plan.parts[i];
     const bool first = i == 0 || t.plan.parts[i - 1].wave != part.wave;
     const auto wave = static_cast<std::size_t>(part.wave);
-    out += row(first ? text_of("wave ", wave) : "", part_text(t, part),
+    out += row(first ? text_of("wave ", wave) : "", part_text(t, part, !recompute),
                first ? text_of("; the wave takes ", format_seconds(waves[wave])) : "");
   }
   return out +
