@@ -182,26 +182,39 @@ class WaveSearch {
   }
   using Placed = std::pair<std::vector<spindle::Wave>, spindle::Placement>;
 
-  /// Spindle's plans: on any numbers of devices, and on powers of two, whose devices can be blocks. Layers are reduced
-  /// one after the other over the union of their parts' devices, and unions of blocks are smaller and closer together;
-  /// so they are, too, where gradients weigh more than their bytes.
+  /// Spindle's plans: on any numbers of devices; on powers of two, whose devices can be blocks; and with every pass
+  /// whole. Layers are reduced one after the other over the union of their parts' devices: unions of blocks are closer
+  /// together, and those of whole passes the same for all layers of a component. So they are, too, where gradients
+  /// weigh more than their bytes.
   bool try_waves(const WaveProblem& any, const WaveKinds& kinds, Seconds& fastest) {
-    bool fits = false;
     const WaveProblem powers = on_powers_of_two(any);
-    for (const auto& [in_blocks, weight] : {std::pair(false, 1.0), {true, 1.0}, {true, 8.0}}) {
-      const WaveProblem& of = in_blocks ? powers : any;
-      if (std::ranges::any_of(of.problem.metaops, [](const spindle::MetaOp& m) { return m.curve.size() == 0; }))
-        continue;
-      spindle::Terms terms = of.terms;
-      for (spindle::Sizes& sizes : terms.sizes) sizes.gradient_bytes *= weight;
-      terms.memory = static_cast<double>((budget_ - cluster_.device.library_workspace).count);
-      auto placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
-      terms.memory = 0;  // its price of memory is rough; that of try_plan is exact
-      if (!placed) placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
-      if (in_blocks) place_in_blocks(of.problem.devices, placed->placement);
-      fits = try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskOrder::in_waves, fastest) || fits;
+    bool fits = try_spindle(any, kinds, false, 1, fastest);
+    for (const double weight : {1.0, 8.0}) fits = try_spindle(powers, kinds, true, weight, fastest) || fits;
+    return try_spindle(with_whole_passes(powers), kinds, true, 1, fastest) || fits;
+  }
+  /// @param in_blocks  parts are on blocks of devices  @param weight  of gradients
+  bool try_spindle(const WaveProblem& of, const WaveKinds& kinds, bool in_blocks, double weight, Seconds& fastest) {
+    if (std::ranges::any_of(of.problem.metaops, [](const spindle::MetaOp& m) { return m.curve.size() == 0; }))
+      return false;
+    spindle::Terms terms = of.terms;
+    for (spindle::Sizes& sizes : terms.sizes) sizes.gradient_bytes *= weight;
+    terms.memory = static_cast<double>((budget_ - cluster_.device.library_workspace).count);
+    auto placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
+    terms.memory = 0;  // its price of memory is rough; that of try_plan is exact
+    if (!placed) placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
+    if (in_blocks) place_in_blocks(of.problem.devices, placed->placement);
+    return try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskOrder::in_waves, fastest);
+  }
+  [[nodiscard]] static WaveProblem with_whole_passes(WaveProblem of) {
+    for (std::size_t m = 0; m < of.runs.size(); ++m) {
+      const double operators = std::exchange(of.runs[m].operators, 1);
+      of.runs[m].leading = 0;
+      of.problem.metaops[m].operators = 1;
+      for (double& seconds : of.problem.metaops[m].curve.seconds) seconds *= operators;
+      spindle::Sizes& sizes = of.terms.sizes[m];
+      for (double* bytes : {&sizes.kept_bytes, &sizes.gradient_bytes, &sizes.state_bytes}) *bytes *= operators;
     }
-    return fits;
+    return of;
   }
   [[nodiscard]] static WaveProblem on_powers_of_two(WaveProblem of) {
     for (spindle::MetaOp& metaop : of.problem.metaops) {
