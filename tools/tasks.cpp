@@ -2,6 +2,9 @@
 #include "tasks.hpp"
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include <galvatron/core/quantity.hpp>
