@@ -152,7 +152,7 @@ void packed_attention(const Arguments& a) {
                 {.pool_bytes = std::int64_t{8} << 30, .near_bytes = std::int64_t{8} << 20, .vocabulary_bits = 15});
     Bench::Device& d = bench.device();
     for (const auto& [heads, kv_heads, head_dim] :
-         {std::tuple<std::int64_t, std::int64_t, std::int64_t>{16, 16, 64}, {16, 16, 128}, {32, 8, 128}}) {
+         {std::tuple<std::int64_t, std::int64_t, std::int64_t>{16, 16, 128}, {16, 16, 64}, {32, 8, 128}}) {
       const auto shape_of = [&](std::int64_t tokens) { return fused_attention(1, tokens, heads, kv_heads, head_dim); };
       const device::AttentionShape all = shape_of(rows.back());
       train::detail::Walk memory(bench.buffer());

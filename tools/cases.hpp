@@ -56,6 +56,10 @@ class Case {
   /// The numbers of nested arrays with these extents; -1: any, at least 1.
   [[nodiscard]] Array array(std::string_view key, const std::vector<std::int64_t>& shape) const;
 
+  /// The object itself, and what opens the messages about it.
+  [[nodiscard]] const nlohmann::json& whole() const { return value_; }
+  [[nodiscard]] const std::string& where() const { return where_; }
+
   /// Throws with the place of the case before `why`, or of the key.
   [[noreturn]] void refuse_case(const std::string& why) const;
   [[noreturn]] void refuse_key(std::string_view key, const std::string& why) const;

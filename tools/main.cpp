@@ -33,6 +33,7 @@ constexpr Command commands[] = {
     {"hetu", "price and search plans on the profiles of Hetu-Galvatron, under its cost model", run_hetu},
     {"flexsp", "plan sequence-parallel groups for batches of documents of any length", run_flexsp},
     {"hap", "synthesise programs with uneven shards for devices of different speed", run_hap},
+    {"spindle", "plan steps of many tasks in waves", run_spindle},
     {"moe", "answer cases of mixtures of experts with the operations that train", run_moe},
     {"list", "show the models, clusters, strategies and schedules known by name", run_list},
 };

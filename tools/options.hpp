@@ -122,6 +122,7 @@ void run_export(const Arguments& arguments, Common& common);
 void run_hetu(const Arguments& arguments, Common& common);
 void run_flexsp(const Arguments& arguments, Common& common);
 void run_hap(const Arguments& arguments, Common& common);
+void run_spindle(const Arguments& arguments, Common& common);
 void run_moe(const Arguments& arguments, Common& common);
 void run_list(const Arguments& arguments, Common& common);
 

@@ -142,7 +142,8 @@ void compare_packed_documents(TestMachine& machine, TestHost& host, const Packed
     CHECK(same);
     REQUIRE(took(machine->attention(s, groups, tables.data(), gq.data(), gk.data(), gv.data(), go.data(), glse.data(),
                                     gd_o.data(), gdq.data(), gdk.data(), gdv.data())));
-    CHECK(of_dq.difference(gdq.get(), dq) < 2e-2);
+    // Of keys with a mean, what the rounding of the scores' gradients leaves of it: these sum to 0.
+    CHECK(of_dq.difference(gdq.get(), dq) < (of.key_mean != 0 ? 4e-2 : 2e-2));
     CHECK(of_dkv.difference(gdk.get(), dk) < 2e-2);
     CHECK(of_dkv.difference(gdv.get(), dv) < 2e-2);
     if (run == 1 && deterministic) {

@@ -30,8 +30,8 @@ TEST_CASE("help names every command and option and fits 80 columns") {
   CHECK(general.code == 0);
   CHECK(general.err.empty());
   check_width(general.out);
-  for (const std::string command :
-       {"profile", "plan", "cost", "simulate", "train", "explain", "export", "hetu", "flexsp", "hap", "moe", "list"}) {
+  for (const std::string command : {"profile", "plan", "cost", "simulate", "train", "explain", "export", "hetu",
+                                    "flexsp", "hap", "spindle", "moe", "list"}) {
     CAPTURE(command);
     CHECK(general.out.find("  " + command + " ") != std::string::npos);
     const Ran ran = folder.run(command + " --help");
@@ -67,7 +67,8 @@ TEST_CASE("the version is printed") {
 
 TEST_CASE("an unknown command is bad usage and the commands are listed") {
   const Folder folder;
-  const std::string list = "profile, plan, cost, simulate, train, explain, export, hetu, flexsp, hap, moe, list";
+  const std::string list =
+      "profile, plan, cost, simulate, train, explain, export, hetu, flexsp, hap, spindle, moe, list";
   check_failure(folder.run("frobnicate"), 2, list);
   check_failure(folder.run(""), 2, list);
   check_failure(folder.run("--frobnicate"), 2, list);

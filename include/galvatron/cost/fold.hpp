@@ -34,6 +34,8 @@ class Fold {
         numbers_(numbers_of(program, spec, batch)),
         values_(program, numbers_),
         defers_in_place_(program.options.keeps_outputs && shape_.splits_backward() && !is_end()) {
+    for (int b = 0; b < p_.buffers.size; ++b)
+      bytes_[static_cast<std::size_t>(b)] = program::bytes_of(p_.buffer(b), values_, shape_.e);
     if (is_end()) stores_.emplace(Stores{store_of(ParameterPart::table), store_of(ParameterPart::rest)});
   }
 
@@ -396,7 +398,7 @@ class Fold {
   // ---- memory
 
   [[nodiscard]] constexpr Bytes bytes(const program::Buffer& buffer) const {
-    return {program::bytes_of(buffer, values_, shape_.e)};
+    return {bytes_[static_cast<std::size_t>(&buffer - p_.buffers.begin())]};
   }
   [[nodiscard]] constexpr Bytes frame(program::Phase phase) const {
     const auto size = [this](const program::Buffer& buffer) { return bytes(buffer).count; };
@@ -416,6 +418,7 @@ class Fold {
   LayerShape shape_;
   program::Numbers numbers_;
   program::ExtentValues values_;
+  std::array<std::int64_t, program::most_buffers> bytes_;  // of the program's buffers; the rest is not set
   bool defers_in_place_;
   std::optional<Stores> stores_;  // of an end's table and of its other parameters
 };
