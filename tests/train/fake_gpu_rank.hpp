@@ -37,6 +37,8 @@ class FakeMachine {
         workspace_(library.slice(0, library.count - product_bytes)),
         products_(library.slice(library.count - product_bytes, product_bytes)) {}
 
+  /// Kernels run on one thread of this machine: there is nothing to gain from groups of warps.
+  [[nodiscard]] static bool has_warp_groups() { return false; }
   template <class Kernel>
   void launch(const device::cuda::Geometry& geometry, const Kernel& kernel) {
     recorder_.give([=, this] { stream_.launch(geometry, kernel); });
