@@ -67,11 +67,26 @@ TEST_CASE("passes of the published models take less time in waves than in sequen
     }
 }
 
+TEST_CASE("a model that fits into no device is planned with tensor ranks") {
+  const MultiTaskModel model = value_or_throw(find_multi_task_model("qwen-val"));
+  const Cluster cluster = gpus_of("32xa100-80g");
+  CHECK(find_waves(model, cluster, {.zero = 1, .tensor = 1}).error().kind == ErrorKind::infeasible);
+  const FoundWaves found = value_or_throw(find_waves(model, cluster, {.zero = 1}));
+  CHECK(found.tensor > 1);
+  const auto graphs = value_or_throw(task_graphs(model));
+  CHECK(check_waves(model, graphs, found.plan).has_value());
+  CHECK(layer_ranks(model, graphs, found.plan).has_value());
+  const auto waves = simulated(model, found.plan, in_waves, cluster);
+  MESSAGE("qwen-val on 32 A100: tensor degree ", found.tensor, ", ", found.plan.waves.size(), " waves, step ",
+          waves.step.value, " s, of which passes ", waves.passes.value, ", bound ", found.bound);
+}
+
 TEST_CASE("a search for waves that makes no sense is refused") {
   const MultiTaskModel model = value_or_throw(find_multi_task_model("clip-toy"));
   const Cluster cluster = gpus_of("8xa100-80g");
   CHECK(says(find_waves(model, cluster, {.ranks = 9}).error().message, "8 devices"));
   CHECK(says(find_waves(model, cluster, {.zero = 2}).error().message, "ZeRO-1"));
+  CHECK(says(find_waves(model, cluster, {.tensor = 3}).error().message, "tensor degree 3"));
   Cluster small = cluster;
   small.device.memory = {1 << 16};
   CHECK(find_waves(model, small).error().kind == ErrorKind::infeasible);

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/multi_task_zoo.hpp>
+#include <galvatron/plan/find_waves.hpp>
 
 #include "../says.hpp"
 #include "random_tasks.hpp"
@@ -94,6 +96,27 @@ TEST_CASE("the same plan gives the same bits twice, and random plans go on learn
   }
 }
 
+TEST_CASE("random plans of waves train in bfloat16 too") {
+  if (!device::Host::supports(Precision::bf16)) {
+    MESSAGE("this processor has no bfloat16 arithmetic: nothing compared");
+    return;
+  }
+  for (std::uint64_t i = 200; i < 212; ++i) {
+    test::RandomTasks random(waves_seed + i);
+    const MultiTaskModel model = random.model();
+    const WavePlan plan = random.plan(model, 4);
+    INFO("case ", i);
+    const test::TaskRun one = on_one_rank(model);
+    const test::TaskRun waves = test::run_tasks(model, plan, in_waves, {.precision = Precision::bf16});
+    CHECK(worst_loss(one, waves) < 5e-2);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      CHECK(waves.planned[rank].states == waves.measured[rank].states);
+      CHECK(waves.planned[rank].stash == waves.measured[rank].stash);
+      CHECK(waves.planned[rank].workspace >= waves.measured[rank].workspace);
+    }
+  }
+}
+
 TEST_CASE("tasks in sequence on several ranks train as on one, under every ZeRO stage") {
   for (const char* name : {"clip-toy", "ofasys-toy", "qwen-toy"}) {
     MultiTaskModel model = value_or_throw(find_multi_task_model(name));
@@ -113,6 +136,23 @@ TEST_CASE("tasks in sequence on several ranks train as on one, under every ZeRO 
       }
     }
   }
+}
+
+TEST_CASE("plans that are searched train as one rank does") {
+  const Cluster cluster = *value_or_throw(preset_cluster(std::string("8xa100-80g")));
+  for (const char* name : {"clip-toy", "ofasys-toy", "qwen-toy"})
+    for (const int ranks : {2, 6, 8})
+      for (const int tensor : {1, 2}) {
+        INFO(std::string(name), " on ", ranks, " ranks, tensor degree ", tensor);
+        const MultiTaskModel model = value_or_throw(find_multi_task_model(name));
+        const auto found = find_waves(model, cluster, {.ranks = ranks, .zero = 1, .tensor = tensor});
+        if (!found && tensor > 1) continue;  // three heads
+        REQUIRE_MESSAGE(found.has_value(), (found ? std::string() : found.error().message));
+        const test::TaskRun waves = test::run_tasks(model, found->plan, in_waves);
+        const test::TaskRun one = on_one_rank(model);
+        CHECK(worst_loss(one, waves) < 1e-5);
+        CHECK(test::difference(one.gradients, waves.gradients) < 1e-5);
+      }
 }
 
 TEST_CASE("passes of one depth run side by side") {

@@ -3,12 +3,14 @@
 //
 // A pass is one MetaOp. Its operators are its blocks, and what stands before or behind these (an embedding, a
 // projection, a head) goes with the first or the last of them; an operator's seconds are the pass's over their number,
-// forward and backward. Parts have data ranks only.
+// forward and backward. All layers have one tensor degree t: the planner sees
+// runs of t neighbouring devices as one device each.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,33 +24,36 @@
 #include <galvatron/spindle/place.hpp>
 #include <galvatron/spindle/problem.hpp>
 #include <galvatron/spindle/terms.hpp>
+#include <galvatron/strategy/legality.hpp>
 
 namespace galvatron {
 
 struct WaveOptions {
   int ranks = 0;  ///< 0: all devices of the cluster
   Precision precision = Precision::bf16;
-  int zero = 0;  ///< of the plan: 0 or 1
+  int zero = 0;    ///< of the plan: 0 or 1
+  int tensor = 0;  ///< degree of all layers; 0: the best of the powers of 2 inside a node
   spindle::Limits limits{};
 };
 
 /// A plan, and what the search says of it.
 struct FoundWaves {
   WavePlan plan;
+  int tensor = 1;
   double seconds = 0;  ///< of a step, as the search prices it
   double bound = 0;    ///< of the passes: no schedule takes less by these prices
 };
 
 namespace detail {
 
-/// A multi-task model as a problem of waves.
+/// A multi-task model as a problem of waves. Its devices are runs of `tensor` ranks.
 class WaveProblem {
  public:
   WaveProblem(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, const Cluster& cluster,
-              const WaveOptions& options)
-      : model_(model), graphs_(graphs), cluster_(cluster), options_(options) {
-    problem.devices = options.ranks > 0 ? options.ranks : cluster.devices;
-    terms.island_devices = cluster.devices_per_node;
+              const WaveOptions& options, int ranks, int tensor)
+      : model_(model), graphs_(graphs), cluster_(cluster), options_(options), tensor_(tensor) {
+    problem.devices = ranks / tensor;
+    terms.island_devices = cluster.devices_per_node / tensor;
     terms.island_rate = cluster.inside_node.bandwidth;
     terms.rate = cluster.across_nodes.bandwidth;
     terms.memory = static_cast<double>(cluster.device.memory.count);
@@ -69,7 +74,7 @@ class WaveProblem {
 
   /// The layers and ranks of the parts of a plan, whose operators are taken in order.
   [[nodiscard]] WavePlan waves(const spindle::PlacedPlan& placed) const {
-    WavePlan out{.ranks = problem.devices, .zero = options_.zero};
+    WavePlan out{.ranks = problem.devices * tensor_, .zero = options_.zero};
     std::vector<int> done(passes_.size(), 0);  // operators
     for (std::size_t w = 0; w < placed.plan.waves.size(); ++w) {
       Wave& wave = out.waves.emplace_back();
@@ -83,8 +88,10 @@ class WaveProblem {
                               .pass = pass.pass,
                               .first = first == 0 ? 0 : pass.first_block + first,
                               .last = end == operators ? pass.layers - 1 : pass.first_block + end - 1,
-                              .ranks = placed.placement[w][p],
-                              .strategy = {.data = parts[p].devices}});
+                              .ranks = {},
+                              .strategy = {.tensor = tensor_, .data = parts[p].devices}});
+        for (const int device : placed.placement[w][p])
+          for (int rank = 0; rank < tensor_; ++rank) wave.parts.back().ranks.push_back(device * tensor_ + rank);
         first = end;
       }
     }
@@ -134,7 +141,7 @@ class WaveProblem {
         if (n > 1) continue;
         sizes.kept_bytes += static_cast<double>(counts.stash.count) / operators;
         sizes.state_bytes += static_cast<double>(counts.states.count) / operators;
-        sizes.gradient_bytes += 4 * static_cast<double>(parameters(layer(task, pass, i))) / operators;
+        sizes.gradient_bytes += 4 * static_cast<double>(parameters(layer(task, pass, i))) / tensor_ / operators;
         sizes.output_bytes = static_cast<double>(counts.activation.count);
       }
       metaop.curve.add(n, seconds / operators);
@@ -144,8 +151,8 @@ class WaveProblem {
   [[nodiscard]] LayerSpec layer(int task, const TaskPass& pass, int i) const {
     return layer_of(model_, graphs_[at(task)], pass, i);
   }
-  [[nodiscard]] cost::LayerCounts counts_of(int task, const TaskPass& pass, int i, int ranks) const {
-    return cost::layer_counts(layer(task, pass, i), {.data = ranks},
+  [[nodiscard]] cost::LayerCounts counts_of(int task, const TaskPass& pass, int i, int data) const {
+    return cost::layer_counts(layer(task, pass, i), {.tensor = tensor_, .data = data},
                               {.microbatch = model_.task(task).batch,
                                .sequence = pass.tokens,
                                .precision = options_.precision,
@@ -157,13 +164,23 @@ class WaveProblem {
   const std::vector<TaskGraph>& graphs_;
   const Cluster& cluster_;
   const WaveOptions& options_;
+  int tensor_;
   std::vector<Pass> passes_;  ///< of the MetaOps
 };
 
+/// Whether all layers may have this tensor degree.
+inline bool fits_tensor(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, int tensor) {
+  for (const TaskGraph& graph : graphs)
+    for (const TaskPass& pass : graph.passes)
+      for (int i = 0; i < static_cast<int>(model.component(pass.component).layers.size()); ++i)
+        if (!is_fit(layer_of(model, graph, pass, i), {.tensor = tensor}, 1, pass.tokens)) return false;
+  return true;
+}
+
 }  // namespace detail
 
-/// The best plan of waves that the search finds. Errors (usage): more ranks than devices, a ZeRO stage above 1, and
-/// those of checked(); (infeasible): no plan fits into the memory of a device.
+/// The best plan of waves that the search finds. Errors (usage): more ranks than devices, a ZeRO stage above 1, a
+/// tensor degree that does not fit, and those of checked(); (infeasible): no plan fits into the memory of a device.
 inline Result<FoundWaves> find_waves(const MultiTaskModel& model, const Cluster& cluster,
                                      const WaveOptions& options = {}) {
   if (options.ranks < 0 || options.ranks > cluster.devices)
@@ -173,10 +190,20 @@ inline Result<FoundWaves> find_waves(const MultiTaskModel& model, const Cluster&
     return usage_error("parameters of several parts are on unions of their ranks, which have ZeRO-0 or ZeRO-1");
   auto graphs = task_graphs(model);
   if (!graphs) return tl::unexpected<Error>(std::move(graphs.error()));
-  const detail::WaveProblem problem(model, *graphs, cluster, options);
-  auto placed = spindle::best_placed_plan(problem.problem, problem.terms, options.limits);
-  if (!placed) return tl::unexpected<Error>(std::move(placed.error()));
-  return FoundWaves{problem.waves(*placed), placed->price.seconds, placed->plan.bound};
+  const int ranks = options.ranks > 0 ? options.ranks : cluster.devices;
+  const int most = options.tensor > 0 ? options.tensor : cluster.devices_per_node;
+  Result<FoundWaves> best = usage_error("the tensor degree " + std::to_string(options.tensor) +
+                                        " does not divide the ranks, the devices of a node or a width of the model");
+  for (int tensor = options.tensor > 0 ? options.tensor : 1; tensor <= most; tensor *= 2) {
+    if (ranks % tensor != 0 || cluster.devices_per_node % tensor != 0 || !detail::fits_tensor(model, *graphs, tensor))
+      continue;
+    const detail::WaveProblem problem(model, *graphs, cluster, options, ranks, tensor);
+    const auto placed = spindle::best_placed_plan(problem.problem, problem.terms, options.limits);
+    if (!placed && !best) best = tl::unexpected<Error>(placed.error());
+    if (placed && (!best || placed->price.seconds < best->seconds))
+      best = FoundWaves{problem.waves(*placed), tensor, placed->price.seconds, placed->plan.bound};
+  }
+  return best;
 }
 
 }  // namespace galvatron
