@@ -183,6 +183,11 @@ TEST_CASE("curves: divisors, multiples of a degree, pieces through measured poin
   CHECK_FALSE(spindle::piecewise_curve({{2, 1}, {2, 1}}, {2}));
   CHECK_FALSE(spindle::piecewise_curve({{2, 1}}, {2, 4}));
   CHECK(spindle::piecewise_curve({{2, 1}}, {2}));
+  // Two ways to run an operator: one device each, or pairs that share it.
+  const spindle::FastestCurve fastest = spindle::fastest_of({{{1, 3, 4}, {5, 3, 2}}, {{2, 4, 8}, {4, 1.5, 1}}});
+  CHECK(fastest.curve.devices == std::vector<int>{1, 2, 3, 4, 8});
+  CHECK(fastest.curve.seconds == std::vector<double>{5, 4, 3, 1.5, 1});
+  CHECK(fastest.choices == std::vector<int>{0, 1, 0, 1, 1});
   // A count on which parallel work costs more than it gains is no part of the convex border.
   spindle::Curve bent;
   bent.add(1, 1);

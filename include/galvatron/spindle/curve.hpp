@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,32 @@ struct Curve {
     seconds.push_back(seconds_of_operator);
   }
 };
+
+/// The curve of the fastest of several ways to run an operator (strategies inside a MetaOp), and which one each number
+/// of devices takes.
+struct FastestCurve {
+  Curve curve;
+  std::vector<int> choices;  ///< of the ways, for each count of the curve
+};
+
+inline FastestCurve fastest_of(const std::vector<Curve>& ways) {
+  struct Option {
+    int devices;
+    double seconds;
+    int way;
+  };
+  std::vector<Option> options;
+  for (std::size_t w = 0; w < ways.size(); ++w)
+    for (std::size_t i = 0; i < ways[w].size(); ++i)
+      options.push_back({ways[w].devices[i], ways[w].seconds[i], static_cast<int>(w)});
+  std::ranges::sort(options, {}, [](const Option& o) { return std::tuple(o.devices, o.seconds, o.way); });
+  FastestCurve out;
+  for (const Option& option : options) {
+    out.curve.add(option.devices, option.seconds);
+    if (out.curve.size() > out.choices.size()) out.choices.push_back(option.way);
+  }
+  return out;
+}
 
 /// Numbers of devices that have equal shares of a batch: degree * d for the divisors d of the batch, up to `devices`.
 /// @param degree  devices inside a data-parallel rank (tensor and sequence degrees)
