@@ -3,7 +3,7 @@
 // operation, the floor (step_work.hpp), what a profile of this GPU predicts, and every operation of the step by itself.
 //
 //   benchmark_gpu [--only PART...] [--seconds S] [--peak TFLOPS] [--bandwidth GB/s] [--cluster FILE] [--steps N]
-//                 [--nondeterministic] [--fp8]
+//                 [--lengths FILE] [--nondeterministic] [--fp8]
 //
 // Without a GPU it says so and exits with 77.
 #include <algorithm>
@@ -25,6 +25,7 @@
 
 #include "cheap_tokens.hpp"
 #include "guarded.hpp"
+#include "packed_rows.hpp"
 #include "step_work.hpp"
 
 namespace {
@@ -39,22 +40,27 @@ struct Arguments {
   double peak = 989;
   double bandwidth = 3350;
   std::string cluster;
+  std::string lengths;
   int steps = 8;
   bool nondeterministic = false;
   bool fp8 = false;
 };
 
 void options(CLI::App& app, Arguments& a) {
-  app.add_option("--only", a.only,
-                 "operations; steps, or those compared with peers alone; parts: a step's operations by themselves "
-                 "(default: operations, steps and parts)")
-      ->check(CLI::IsMember({"operations", "steps", "compared", "parts"}));
+  app.add_option(
+         "--only", a.only,
+         "operations; steps, or those compared with peers alone; experts: steps with experts; choices: steps of "
+         "one model in several ways; parts: a step's operations by themselves; packed: attention of documents "
+         "(default: operations, steps and parts)")
+      ->check(CLI::IsMember({"operations", "steps", "compared", "experts", "choices", "parts", "packed"}));
   app.add_option("--seconds", a.least, "for each operation (default: 0.02)")->check(CLI::PositiveNumber);
   app.add_option("--peak", a.peak, "TFLOP/s of the card in bf16 (default: 989, an H100 SXM)")
       ->check(CLI::PositiveNumber);
   app.add_option("--bandwidth", a.bandwidth, "GB/s of its memory (default: 3350, an H100 SXM)")
       ->check(CLI::PositiveNumber);
   app.add_option("--cluster", a.cluster, "a cluster file of `galvatron profile`: predicts the steps");
+  app.add_option("--lengths", a.lengths,
+                 "tokens of documents, a number a line: the first 64 of at most 8192 are packed");
   app.add_option("--steps", a.steps, "of each training run; the first does not count (default: 8)")
       ->check(CLI::Range(2, 1000));
   app.add_flag("--fp8", a.fp8, "training steps with 8-bit products");
@@ -133,6 +139,87 @@ void products_of_experts(const Arguments& a, Bench& bench, std::int64_t rows, co
   time(op::Kind::gemm_nt, x, weights, y);
   time(op::Kind::gemm_nn, y, weights, x);
   time(op::Kind::gemm_tn, y, x, gradients);
+}
+
+// Attention of documents in one call, the same by our own kernels, and a call for each. Of rates: the scores that the
+// mask leaves.
+void packed_attention(const Arguments& a) {
+  if (a.lengths.empty()) throw Failure(ErrorKind::usage, "--only packed reads --lengths");
+  const std::vector<std::int32_t> rows = packed_rows(a.lengths, 64, 8192);
+  const device::DocumentRows documents{rows, rows};
+  const auto measure = [&](auto&, const train::CudaPlatform& platform) {
+    Bench bench(platform,
+                {.pool_bytes = std::int64_t{8} << 30, .near_bytes = std::int64_t{8} << 20, .vocabulary_bits = 15});
+    Bench::Device& d = bench.device();
+    for (const auto& [heads, kv_heads, head_dim] :
+         {std::tuple<std::int64_t, std::int64_t, std::int64_t>{16, 16, 128}, {16, 16, 64}, {32, 8, 128}}) {
+      const auto shape_of = [&](std::int64_t tokens) { return fused_attention(1, tokens, heads, kv_heads, head_dim); };
+      const device::AttentionShape all = shape_of(rows.back());
+      train::detail::Walk memory(bench.buffer());
+      const View<bfloat16> qkv = memory.next<bfloat16>(all.queries * all.q_stride);
+      const View<bfloat16> d_qkv = memory.next<bfloat16>(qkv.count);
+      const View<bfloat16> o = memory.next<bfloat16>(all.queries * all.out_stride);
+      const View<bfloat16> d_o = memory.next<bfloat16>(o.count);
+      const View<float> lse = memory.next<float>(all.queries * heads);
+      const View<float> delta = memory.next<float>(lse.count);
+      const View<std::byte> scratch = memory.next<std::byte>(1 << 20);
+      for (const View<bfloat16> input : {qkv, d_o})
+        d.write(input, [](View<bfloat16> to) {
+          std::uint32_t bits = 1;
+          for (std::int64_t i = 0; i < to.count; ++i) {
+            bits = bits * 1664525U + 1013904223U;
+            to[i] = bfloat16(static_cast<float>(bits >> 8) * 0x1p-23F - 1.0F);
+          }
+        });
+      const auto attend = [&](bool backward, const device::AttentionShape& s, std::int64_t row,
+                              const device::DocumentRows& which) {
+        const auto from = [](auto view, std::int64_t first) { return view.slice(first, view.count - first); };
+        const std::int64_t q = row * s.q_stride;
+        const std::int64_t k = q + heads * head_dim;
+        const std::int64_t v = k + kv_heads * head_dim;
+        const std::int64_t out = row * s.out_stride;
+        if (backward)
+          d.attention_backward<bfloat16>(s, from(qkv, q), from(qkv, k), from(qkv, v), from(o, out),
+                                         from(lse, row * heads), from(d_o, out), from(d_qkv, q), from(d_qkv, k),
+                                         from(d_qkv, v), from(delta, row * heads), {}, which);
+        else
+          d.attention_forward<bfloat16>(s, from(qkv, q), from(qkv, k), from(qkv, v), from(o, out),
+                                        from(lse, row * heads), {}, which);
+      };
+      const auto attend_ourselves = [&](bool backward) {
+        namespace cuda = device::cuda;
+        const bfloat16* const q = qkv.data;
+        const bfloat16* const k = q + heads * head_dim;
+        const bfloat16* const v = k + kv_heads * head_dim;
+        bfloat16* const dk = d_qkv.data + (k - q);
+        const cuda::DocumentTable table = cuda::write_documents(d.machine(), scratch, documents);
+        if (backward)
+          cuda::attention_backward<bfloat16>(d.machine(), scratch, all, q, k, v, o.data, lse.data, d_o.data, d_qkv.data,
+                                             dk, dk + (v - k), delta.data, {}, table);
+        else
+          cuda::attention_forward<bfloat16>(d.machine(), all, q, k, v, o.data, lse.data, {}, table);
+      };
+      double scores = 0;
+      for (std::size_t i = 0; i + 1 < rows.size(); ++i) scores += 0.5 * std::pow(rows[i + 1] - rows[i], 2);
+      for (const std::string how : {"packed", "own kernels", "one by one"})
+        for (const bool backward : {false, true}) {
+          const double seconds = bench.time(a.least, [&] {
+            if (how == "packed") return attend(backward, all, 0, documents);
+            if (how == "own kernels") return attend_ourselves(backward);
+            for (std::size_t i = 0; i + 1 < rows.size(); ++i)
+              attend(backward, shape_of(rows[i + 1] - rows[i]), rows[i], {});
+          });
+          const double flops = (backward ? 10.0 : 4.0) * scores * static_cast<double>(heads * head_dim);
+          std::printf("%zu documents, %d tokens, %2lld/%2lld heads of %3lld, %-11s %-8s %10.1f us %7.1f TF/s\n",
+                      rows.size() - 1, rows.back(), static_cast<long long>(heads), static_cast<long long>(kv_heads),
+                      static_cast<long long>(head_dim), how.c_str(), backward ? "backward" : "forward", seconds * 1e6,
+                      flops / seconds * 1e-12);
+          std::fflush(stdout);
+        }
+    }
+    for (const std::string& line : d.machine().attention_refusals()) std::printf("# %s\n", line.c_str());
+  };
+  train::detail::on_one_gpu(1, 0, {}, train::with_platform(measure, !a.nondeterministic));
 }
 
 void operations(const Arguments& a) {
@@ -257,16 +344,22 @@ std::pair<double, double> measured(const Step& step, const Arguments& a, bool re
   return {report.iteration_seconds, static_cast<double>(report.measured_memory[0].total().count)};
 }
 
-void steps(const Arguments& a, const std::vector<Step>& all) {
+/// Of a step, in seconds.
+struct Timed {
+  double measured = 0, predicted = 0;
+};
+
+/// @param one_by_one_too  those compared with peers also operation by operation, not as one CUDA graph
+std::vector<Timed> steps(const Arguments& a, const std::vector<Step>& all, bool one_by_one_too) {
+  std::vector<Timed> out;
   std::optional<Cluster> profiled;
   if (!a.cluster.empty()) profiled = value_or_throw(load_cluster(a.cluster));
   std::printf("\n%-48s %10s %10s %10s %10s %12s %8s %8s\n", a.fp8 ? "training step, fp8" : "training step, bf16", "ms",
               "one by one", "floor", "predicted", "tokens/s", "GiB", "MFU");
-  std::size_t number = 0;
   for (const Step& step : all) {
     const auto [seconds, bytes] = measured(step, a, true);
-    const bool compared = number++ < compared_steps().size();
-    const double one_by_one = compared ? measured(step, a, false).first : std::nan("");
+    const double one_by_one =
+        one_by_one_too && out.size() < compared_steps().size() ? measured(step, a, false).first : std::nan("");
     double least = 0;
     double predicted = 0;
     for (const op::Work& work : work_of(step, Precision::bf16)) {
@@ -278,7 +371,19 @@ void steps(const Arguments& a, const std::vector<Step>& all) {
                 static_cast<double>(step.batch * step.sequence) / seconds, bytes / (1 << 30),
                 model_flops(step.model(), step.batch, step.sequence).count / seconds * 1e-10 / a.peak);
     std::fflush(stdout);
+    out.push_back({seconds, predicted});
   }
+  return out;
+}
+
+/// How much longer the setting with the shortest prediction takes than the fastest one.
+void choices(const Arguments& a) {
+  const std::vector<Timed> all = steps(a, steps_to_choose_from(), false);
+  if (a.cluster.empty()) return;
+  const auto chosen = std::ranges::min_element(all, {}, &Timed::predicted);
+  const auto fastest = std::ranges::min_element(all, {}, &Timed::measured);
+  std::printf("chosen by prediction: row %td, fastest: row %td; the chosen one takes %.1f %% longer\n",
+              chosen - all.begin() + 1, fastest - all.begin() + 1, 100 * (chosen->measured / fastest->measured - 1));
 }
 
 /// Seconds of one execution alone, with operands that no cache holds.
@@ -337,8 +442,11 @@ int benchmark(const Arguments& a) {
   std::printf("%s\n", device::cuda::describe_device(0).name.c_str());
   const auto wants = [&a](const char* part) { return std::find(a.only.begin(), a.only.end(), part) != a.only.end(); };
   if (wants("operations")) operations(a);
-  if (wants("steps")) steps(a, predicted_steps());
-  if (wants("compared")) steps(a, compared_steps());
+  if (wants("steps")) steps(a, predicted_steps(), true);
+  if (wants("compared")) steps(a, compared_steps(), true);
+  if (wants("experts")) steps(a, steps_with_experts(), false);
+  if (wants("choices")) choices(a);
+  if (wants("packed")) packed_attention(a);
   if (wants("parts")) parts(a);
   return 0;
 }

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <random>
@@ -17,11 +16,11 @@
 #include <vector>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/core/error.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/host/host.hpp>
 
 #include "guarded.hpp"
+#include "packed_rows.hpp"
 
 namespace {
 
@@ -82,17 +81,7 @@ View<T> from(std::vector<T>& x, std::int64_t first) {
 }
 
 AttentionShape shape_of(const Arguments& a, std::int64_t batch, std::int64_t tokens) {
-  const std::int64_t stride = (a.heads + 2 * a.kv_heads) * a.head_dim;
-  return {.batch = batch,
-          .queries = tokens,
-          .keys = tokens,
-          .heads = a.heads,
-          .kv_heads = a.kv_heads,
-          .head_dim = a.head_dim,
-          .causal = true,
-          .q_stride = stride,
-          .kv_stride = stride,
-          .out_stride = a.heads * a.head_dim};
+  return bench::fused_attention(batch, tokens, a.heads, a.kv_heads, a.head_dim);
 }
 
 /// Forward or backward of a shape's rows, from a row of the tensors on.
@@ -119,17 +108,9 @@ double median(std::vector<double> values) {
 
 template <class T>
 int measure(const Arguments& a) {
-  std::vector<std::int32_t> rows{0};
+  const std::vector<std::int32_t> rows = bench::packed_rows(a.lengths, a.documents, a.longest);
   std::int64_t longest = 0;
-  std::ifstream file(a.lengths);
-  for (std::int64_t length = 0; std::ssize(rows) <= a.documents && file >> length;) {
-    if (length < 1 || length > a.longest) continue;
-    rows.push_back(rows.back() + static_cast<std::int32_t>(length));
-    longest = std::max(longest, length);
-  }
-  if (std::ssize(rows) <= a.documents)
-    throw Failure(ErrorKind::usage, a.lengths + ": not so many documents; give --documents " +
-                                        std::to_string(std::ssize(rows) - 1) + " or a larger --longest");
+  for (std::size_t i = 0; i + 1 < rows.size(); ++i) longest = std::max<std::int64_t>(longest, rows[i + 1] - rows[i]);
   const Bytes bytes{device::Host::library_workspace_bytes(a.threads)};
   const device::Mapping mapping(bytes, false);
   device::Host host(a.threads, mapping.region("workspace", 0, bytes).take<std::byte>(bytes.count));

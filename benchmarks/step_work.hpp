@@ -61,6 +61,17 @@ inline std::vector<Step> predicted_steps() {
   return out;
 }
 
+/// Beside transformers' in benchmarks/peers/pytorch_gpu.py.
+inline std::vector<Step> steps_with_experts() { return {{"olmoe-1b-7b", 8, 4096, 4, RecomputeKind::none}}; }
+/// Micro-batches and recomputation that one model may have on one GPU.
+inline std::vector<Step> steps_to_choose_from() {
+  std::vector<Step> out;
+  for (const int microbatches : {1, 2, 4})
+    for (const RecomputeKind recompute : {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full})
+      out.push_back({"gpt2-774m", 16, 1024, 0, recompute, microbatches});
+  return out;
+}
+
 /// All operations of a step on one rank, equal ones as one with their number in `times`.
 inline std::vector<op::Work> work_of(const Step& step, Precision precision) {
   const ModelSpec model = step.model();

@@ -45,6 +45,13 @@ set_target_properties(galvatron_cuda PROPERTIES EXPORT_NAME cuda POSITION_INDEPE
 target_compile_options(galvatron_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>
                                              $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>
                                       PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=554>)
+# Products of warp groups are instructions of sm_90a alone, which a device's version (9.0) does not tell.
+set(warp_groups false)
+if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
+  set(warp_groups true)
+endif()
+set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/grouped_product.cu
+                            PROPERTIES COMPILE_DEFINITIONS GALVATRON_WARP_GROUPS=${warp_groups})
 target_link_libraries(galvatron_cuda PUBLIC galvatron_planning CUDA::cudart_static CUDA::cublasLt CuDNN::CuDNN
                                             NCCL::NCCL)
 list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)

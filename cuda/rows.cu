@@ -6,20 +6,22 @@
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(T)                                                   \
-  template void Stream::launch(const Geometry&, const Norm<T, false, 4>&);         \
-  template void Stream::launch(const Geometry&, const Norm<T, false, 8>&);         \
-  template void Stream::launch(const Geometry&, const Norm<T, true, 4>&);          \
-  template void Stream::launch(const Geometry&, const Norm<T, true, 8>&);          \
-  template void Stream::launch(const Geometry&, const NormBackward<T>&);           \
-  template void Stream::launch(const Geometry&, const BiasSums<T>&);               \
-  template void Stream::launch(const Geometry&, const ColumnSums<T, PutSums<T>>&); \
-  template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&);      \
-  template void Stream::launch(const Geometry&, const SoftmaxBackward<T>&);        \
-  template void Stream::launch(const Geometry&, const ForRows<GatherTokens<T>>&);  \
-  template void Stream::launch(const Geometry&, const SumTokens<T>&);              \
-  template void Stream::launch(const Geometry&, const ForRows<AddPosition<T>>&);   \
-  template void Stream::launch(const Geometry&, const ForRows<SumPositions<T>>&);  \
+#define GALVATRON_INSTANTIATE(T)                                                    \
+  template void Stream::launch(const Geometry&, const Norm<T, false, 4>&);          \
+  template void Stream::launch(const Geometry&, const Norm<T, false, 8>&);          \
+  template void Stream::launch(const Geometry&, const Norm<T, true, 4>&);           \
+  template void Stream::launch(const Geometry&, const Norm<T, true, 8>&);           \
+  template void Stream::launch(const Geometry&, const NormBackward<T>&);            \
+  template void Stream::launch(const Geometry&, const BiasSums<T>&);                \
+  template void Stream::launch(const Geometry&, const ColumnSums<T, PutSums<T>>&);  \
+  template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&);       \
+  template void Stream::launch(const Geometry&, const SoftmaxBackward<T>&);         \
+  template void Stream::launch(const Geometry&, const ForEach<ExponentialRow<T>>&); \
+  template void Stream::launch(const Geometry&, const ExponentialRowBackward<T>&);  \
+  template void Stream::launch(const Geometry&, const ForRows<GatherTokens<T>>&);   \
+  template void Stream::launch(const Geometry&, const SumTokens<T>&);               \
+  template void Stream::launch(const Geometry&, const ForRows<AddPosition<T>>&);    \
+  template void Stream::launch(const Geometry&, const ForRows<SumPositions<T>>&);   \
   template void Stream::launch(const Geometry&, const ForRows<SpreadMean<T>>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)

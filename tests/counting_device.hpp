@@ -123,8 +123,8 @@ class Counting {
     note({.kind = Kind::bias_gradient, .m = rows, .n = n});
   }
   template <class T>
-  void rotary(std::int64_t rows, std::int64_t, std::int64_t, std::int64_t heads, std::int64_t head_dim, std::int64_t,
-              const kernels::RotaryFrequencies&, bool, View<T>) {
+  void rotary(std::int64_t rows, std::int64_t, const device::TokenPositions&, std::int64_t heads, std::int64_t head_dim,
+              std::int64_t, const kernels::RotaryFrequencies&, bool, View<T>) {
     note({.kind = Kind::rotary, .m = rows, .n = heads * head_dim});
   }
   template <class T>
@@ -253,6 +253,14 @@ class Counting {
   void combine_buckets_backward(const TokenBuckets& b, std::int64_t, std::int64_t width, const ResidualGain&,
                                 View<const std::int32_t>, View<const float>, In<T>, In<T>, In<T>, View<T>) {
     note({.kind = Kind::copy, .m = b.rows * width * static_cast<std::int64_t>(sizeof(T))});
+  }
+  template <class T>
+  void exponential_row(std::int64_t n, float, View<const T>, View<T>) {
+    note({.kind = Kind::fill, .m = n * static_cast<std::int64_t>(sizeof(T))});
+  }
+  template <class T>
+  void exponential_row_backward(std::int64_t n, View<const T>, View<const float>, View<float>) {
+    note({.kind = Kind::norm_squared, .m = n});
   }
   template <class T>
   void gate_forward(std::int64_t rows, std::int64_t n, In<T>, In<T>, View<T>) {

@@ -1,9 +1,10 @@
-"""Milliseconds of attention of packed documents in PyTorch on the CPU, on the shapes of benchmark_packed_attention.
+"""Milliseconds of attention of packed documents in PyTorch, on the shapes of benchmark_packed_attention.
 
 usage: packed_attention.py LENGTHS [--documents 64] [--longest 8192] [--heads 8] [--head-dim 64]
-                           [--precision fp32|bf16] [--threads 2] [--rounds 7] [--ways one_by_one padded ..]
+                           [--precision fp32|bf16] [--threads 2] [--rounds 7] [--device cpu|cuda]
+                           [--ways one_by_one padded ..]
 
-Ways, each once in every round; of one that PyTorch does not have on a CPU it prints why:
+Ways, each once in every round; of one that PyTorch does not have on the device it prints why:
   one by one   scaled_dot_product_attention, causal, a call for each document
   flex         flex_attention, compiled, with a block mask by document and order
   nested       scaled_dot_product_attention, causal, of nested tensors with the jagged layout
@@ -26,10 +27,11 @@ class Packed:
 
     def __init__(self, a, lengths, dtype):
         self.lengths = lengths
-        self.ends = torch.tensor([0] + lengths).cumsum(0)
+        self.device = a.device
+        self.ends = torch.tensor([0] + lengths, device=a.device).cumsum(0)
         shape = (sum(lengths), a.heads, a.head_dim)
-        self.leaves = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
-        self.d = torch.randn(shape, dtype=dtype)
+        self.leaves = [torch.randn(shape, dtype=dtype, device=a.device, requires_grad=True) for _ in range(3)]
+        self.d = torch.randn(shape, dtype=dtype, device=a.device)
 
     def one_by_one(self):
         documents = zip(*(x.split(self.lengths) for x in self.leaves))
@@ -38,9 +40,9 @@ class Packed:
 
     @functools.cached_property
     def mask(self):
-        document = torch.repeat_interleave(torch.arange(len(self.lengths)), torch.tensor(self.lengths))
+        document = torch.repeat_interleave(torch.arange(len(self.lengths)), torch.tensor(self.lengths)).to(self.device)
         return create_block_mask(lambda b, h, i, j: (document[i] == document[j]) & (i >= j), None, None,
-                                 len(document), len(document), device="cpu")
+                                 len(document), len(document), device=self.device)
 
     @functools.cached_property
     def flex_attention(self):
@@ -62,8 +64,8 @@ class Packed:
 class Padded:
     def __init__(self, a, lengths, dtype):
         shape = (len(lengths), a.heads, max(lengths), a.head_dim)
-        self.leaves = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
-        self.d = torch.randn(shape, dtype=dtype)
+        self.leaves = [torch.randn(shape, dtype=dtype, device=a.device, requires_grad=True) for _ in range(3)]
+        self.d = torch.randn(shape, dtype=dtype, device=a.device)
 
     def padded(self):
         return F.scaled_dot_product_attention(*self.leaves, is_causal=True)
@@ -72,8 +74,8 @@ class Padded:
 class Way:
     """Seconds of forward and backward, and why one of them cannot be."""
 
-    def __init__(self, name, tensors, forward):
-        self.name, self.tensors, self.forward = name, tensors, forward
+    def __init__(self, name, tensors, forward, device):
+        self.name, self.tensors, self.forward, self.device = name, tensors, forward, device
         self.seconds, self.lacks = ([], []), [None, None]
         for passes in (2, 1):  # one that has no gradients may still attend
             for x in tensors.leaves:
@@ -88,25 +90,30 @@ class Way:
         for x in tensors.leaves:
             x.requires_grad_(True)
 
+    def now(self):
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
     def run(self):
         if self.lacks[0] is not None:
             return
         for x in self.tensors.leaves:
             x.grad = None
             x.requires_grad_(self.lacks[1] is None)
-        began = time.perf_counter()
+        began = self.now()
         out = self.forward()
-        between = time.perf_counter()
+        between = self.now()
         self.seconds[0].append(between - began)
         if self.lacks[1] is None:
             out.backward(self.tensors.d)
-            self.seconds[1].append(time.perf_counter() - between)
+            self.seconds[1].append(self.now() - between)
         for x in self.tensors.leaves:
             x.requires_grad_(True)
 
     def __str__(self):
         if self.lacks[0] is not None:
-            return f"{self.name:12} not on a CPU: {self.lacks[0]}"
+            return f"{self.name:12} not here: {self.lacks[0]}"
         forward, backward = (1e3 * statistics.median(s) if s else None for s in self.seconds)
         if backward is None:
             return f"{self.name:12} forward {forward:8.2f} ms   no gradients: {self.lacks[1]}"
@@ -119,6 +126,7 @@ def main():
     for name, value in (("documents", 64), ("longest", 8192), ("heads", 8), ("head-dim", 64), ("threads", 2),
                         ("rounds", 7)):
         parser.add_argument("--" + name, type=int, default=value)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--ways", nargs="+", default=["one_by_one", "flex", "nested", "varlen", "padded"])
     a = parser.parse_args()
@@ -126,16 +134,20 @@ def main():
     torch.manual_seed(0)
     lengths = [n for n in map(int, open(a.lengths)) if 1 <= n <= a.longest][:a.documents]
     dtype = torch.float32 if a.precision == "fp32" else torch.bfloat16
-    packed, padded = Packed(a, lengths, dtype), Padded(a, lengths, dtype)
+    packed = Packed(a, lengths, dtype)
+    padded = Padded(a, lengths, dtype) if "padded" in a.ways else None
     ways = []
     for name in a.ways:
         tensors = padded if name == "padded" else packed
-        ways.append(Way(name.replace("_", " "), tensors, getattr(tensors, name)))
-    for _ in range(a.rounds):
+        ways.append(Way(name.replace("_", " "), tensors, getattr(tensors, name), a.device))
+    for _ in range(a.rounds + 1):
         for way in ways:
             way.run()
+    for way in ways:
+        for seconds in way.seconds:
+            del seconds[:1]
     print(f"{len(lengths)} documents, {sum(lengths)} tokens, the longest {max(lengths)}, {a.heads} heads of "
-          f"{a.head_dim}, {a.precision}, {a.threads} threads, PyTorch {torch.__version__}")
+          f"{a.head_dim}, {a.precision}, {a.device}, {a.threads} threads, PyTorch {torch.__version__}")
     print(*ways, sep="\n")
 
 

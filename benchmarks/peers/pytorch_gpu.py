@@ -3,8 +3,9 @@ scaled_dot_product_attention, fused AdamW over fp32 parameters, bf16 by autocast
 
 usage: pytorch_gpu.py [--steps N] [--device cuda] [--eager] [FAMILY:LAYERSxHIDDENxHEADSxVOCABULARY@BATCHxSEQUENCE ...]
 
-FAMILY is gpt2 or llama (rotary positions, RMSNorm, SwiGLU of width 2.6875 hidden, an untied head). Exits with 77 where
-there is no such device.
+FAMILY is gpt2, llama (rotary positions, RMSNorm, SwiGLU of width 2.6875 hidden, an untied head) or olmoe (of
+transformers, with 64 experts, 8 of them active, of half the width, their products grouped; parameters and moments in
+bf16). Exits with 77 where there is no such device.
 """
 import argparse
 import math
@@ -68,13 +69,33 @@ class Llama(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
+class Olmoe(nn.Module):
+    def __init__(self, layers, hidden, heads, vocabulary):
+        super().__init__()
+        from transformers import OlmoeConfig, OlmoeForCausalLM
+
+        config = OlmoeConfig(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=hidden // 2,
+                             num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads,
+                             num_experts=64, num_experts_per_tok=8, use_cache=False)
+        config._attn_implementation, config._experts_implementation = "sdpa", "grouped_mm"
+        self.model = OlmoeForCausalLM(config).to(torch.bfloat16)
+
+    def forward(self, tokens, targets):
+        logits = self.model(input_ids=tokens).logits
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+
+
+FAMILIES = {"gpt2": Gpt, "llama": Llama, "olmoe": Olmoe}
+
+
 def step_seconds(shape, device, steps, eager):
     family, rest = shape.split(":")
     model_shape, data_shape = rest.split("@")
     batch, sequence = map(int, data_shape.split("x"))
     layers, hidden, heads, vocabulary = map(int, model_shape.split("x"))
     torch.manual_seed(1)
-    model = (Gpt if family == "gpt2" else Llama)(layers, hidden, heads, vocabulary).to(device)
+    with torch.device(device):  # initial values are made there
+        model = FAMILIES[family](layers, hidden, heads, vocabulary).to(device)
     parameters = sum(p.numel() for p in model.parameters())
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     loss_of = model if eager else torch.compile(model)

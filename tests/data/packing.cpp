@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
@@ -61,6 +62,11 @@ TEST_CASE("a packing has every document once and whole, within the limit and the
     const auto packing = pack(rows, options);
     REQUIRE(packing.has_value());
     REQUIRE(check_packing(*packing, rows).has_value());
+    for (const PackedSequence& sequence : packing->sequences) {
+      std::vector<Document> documents = sequence.documents;
+      if (!documents.empty() && documents.back().sample == Document::padding) documents.pop_back();
+      CHECK(std::ranges::is_sorted(documents, std::ranges::greater(), &Document::rows));
+    }
     CHECK(packing->tokens() == std::accumulate(rows.begin(), rows.end(), std::int64_t{0}));
     CHECK(packing->padding() <= std::ssize(packing->sequences) * (options.multiple - 1));
     REQUIRE((rows.empty() || packing->microbatches() > 0));

@@ -47,7 +47,7 @@ void add_products(op::Kind kind, std::int64_t e, std::int64_t first, std::int64_
 /// @param offset  elements between a 16-byte boundary and the operands
 template <class T, class C>
 void check_kind(std::mt19937& random, op::Kind kind, const Groups& groups, std::int64_t n, std::int64_t k,
-                bool accumulate, std::int64_t offset = 0) {
+                bool accumulate, std::int64_t offset = 0, bool warp_groups = false) {
   CAPTURE(name_of(kind));
   CAPTURE(groups.offsets);
   CAPTURE(n);
@@ -74,8 +74,8 @@ void check_kind(std::mt19937& random, op::Kind kind, const Groups& groups, std::
   for (std::int64_t e = 0; e < groups.experts(); ++e)
     add_products(kind, e, groups.first(e), groups.first(e + 1), n, k, left, right, expected);
   Emulator emulator(random());
-  cuda::gemm_grouped<T>(emulator, kind, groups.experts(), groups.rows, n, k, groups.offsets.data(), a.data() + offset,
-                        b.data() + offset, c.data() + offset, accumulate);
+  cuda::gemm_grouped<T>(emulator, warp_groups, kind, groups.experts(), groups.rows, n, k, groups.offsets.data(),
+                        a.data() + offset, b.data() + offset, c.data() + offset, accumulate);
   CHECK(error_of(std::vector<C>(c.begin() + offset, c.end()), expected) < (sizeof(C) == 2 ? 5e-3 : 2e-6));
   if (!sums_rows)
     CHECK(std::equal(c.end() - 3 * n, c.end(), before.end() - 3 * n,
@@ -127,6 +127,22 @@ TEST_CASE("grouped products whose rows are no whole packs, or begin between two"
   check_all<bfloat16, float>(random, groups, 10, 16);
 }
 
+TEST_CASE("products of warp groups equal sums in double") {
+  const auto seed = static_cast<unsigned>(std::random_device{}());
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const auto check = [&](const Groups& groups, std::int64_t n, std::int64_t k, bool accumulate) {
+    check_kind<bfloat16, bfloat16>(random, op::Kind::gemm_nt, groups, n, k, accumulate, 0, true);
+    check_kind<bfloat16, bfloat16>(random, op::Kind::gemm_nn, groups, n, k, accumulate, 0, true);
+    check_kind<bfloat16, float>(random, op::Kind::gemm_tn, groups, n, k, accumulate, 0, true);
+  };
+  check(Groups({0, 5, 130, 0, 1}), 256, 200, false);  // more steps than shared memory has at once
+  check(Groups({0, 5, 130, 0, 1}), 256, 200, true);
+  check(Groups({300}), 456, 328, true);  // more rows, and columns, than a tile
+  check(Groups({3, 9}), 192, 8, false);
+  check_kind<bfloat16, bfloat16>(random, op::Kind::gemm_nt, Groups({3, 9}), 256, 0, false, 0, true);
+}
+
 TEST_CASE("experts of random numbers of rows") {
   const auto seed = static_cast<unsigned>(std::random_device{}());
   CAPTURE(seed);
@@ -167,13 +183,13 @@ TEST_CASE("no experts, no rows or no columns: nothing is launched, but sums over
   Emulator emulator;
   const std::vector<std::int32_t> offsets(4);
   float* none = nullptr;
-  cuda::gemm_grouped<float>(emulator, op::Kind::gemm_nt, 0, 4, 8, 8, offsets.data(), none, none, none, false);
-  cuda::gemm_grouped<float>(emulator, op::Kind::gemm_nt, 3, 0, 8, 8, offsets.data(), none, none, none, false);
-  cuda::gemm_grouped<float>(emulator, op::Kind::gemm_nn, 3, 4, 0, 8, offsets.data(), none, none, none, false);
-  cuda::gemm_grouped<float>(emulator, op::Kind::gemm_tn, 3, 4, 8, 0, offsets.data(), none, none, none, false);
+  cuda::gemm_grouped<float>(emulator, true, op::Kind::gemm_nt, 0, 4, 8, 8, offsets.data(), none, none, none, false);
+  cuda::gemm_grouped<float>(emulator, true, op::Kind::gemm_nt, 3, 0, 8, 8, offsets.data(), none, none, none, false);
+  cuda::gemm_grouped<float>(emulator, true, op::Kind::gemm_nn, 3, 4, 0, 8, offsets.data(), none, none, none, false);
+  cuda::gemm_grouped<float>(emulator, true, op::Kind::gemm_tn, 3, 4, 8, 0, offsets.data(), none, none, none, false);
   CHECK(emulator.launches() == 0);
   std::vector<float> c(3 * 8, NAN);
-  cuda::gemm_grouped<float>(emulator, op::Kind::gemm_tn, 3, 0, 2, 4, offsets.data(), none, none, c.data(), false);
+  cuda::gemm_grouped<float>(emulator, true, op::Kind::gemm_tn, 3, 0, 2, 4, offsets.data(), none, none, c.data(), false);
   CHECK(std::all_of(c.begin(), c.end(), [](float x) { return x == 0; }));
 }
 

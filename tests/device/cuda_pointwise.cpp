@@ -93,6 +93,7 @@ struct RotaryCase {
   std::int64_t head_dim;
   std::int64_t row_stride;
   std::int64_t offset;
+  std::vector<std::int32_t> tokens{}, positions{};  ///< of runs
 };
 
 template <class T>
@@ -109,8 +110,12 @@ void check_rotary(Emulator& emulator, std::mt19937& random, const RotaryCase& c)
       Tensor<T> x(random, c.rows * c.row_stride, c.offset);
       auto expected = x;
       auto before = x;
-      cuda::rotary(few, c.rows, c.b, c.first_position, c.heads, c.head_dim, c.row_stride, 10000.0, inverse, x.data());
-      host->rotary(c.rows, c.b, c.first_position, c.heads, c.head_dim, c.row_stride, 10000.0, inverse, expected.view());
+      const cuda::NumberPairs runs{static_cast<int>(c.tokens.size()), c.tokens.data(), c.positions.data()};
+      cuda::rotary(few, c.rows, c.b, c.first_position, runs, c.heads, c.head_dim, c.row_stride, 10000.0, inverse,
+                   x.data());
+      const device::TokenPositions positions =
+          c.tokens.empty() ? device::TokenPositions(c.first_position) : device::TokenPositions(c.tokens, c.positions);
+      host->rotary(c.rows, c.b, positions, c.heads, c.head_dim, c.row_stride, 10000.0, inverse, expected.view());
       CHECK(error_of(x.all(), doubles(expected.all())) < (std::is_same_v<T, float> ? 3e-7 : 8e-3));
       // What is not of a rotated head stays.
       int changed = 0;
@@ -158,10 +163,11 @@ TEST_CASE("rotary embedding on a GPU is the host's, at any position") {
        {RotaryCase{70, 2, 0, 3, 64, 5 * 64, 0}, RotaryCase{41, 3, 131000, 2, 128, 4 * 128, 0},
         RotaryCase{9, 1, 131064, 1, 80, 80, 0}, RotaryCase{33, 1, 7, 5, 6, 40, 0}, RotaryCase{20, 4, 100, 2, 32, 65, 0},
         RotaryCase{20, 4, 100, 2, 32, 64, 1}, RotaryCase{3, 1, 5, 2, 1024, 2048, 0}, RotaryCase{200, 1, 0, 1, 2, 2, 0},
-        RotaryCase{0, 1, 0, 1, 64, 64, 0}}) {
+        RotaryCase{0, 1, 0, 1, 64, 64, 0}, RotaryCase{70, 1, 0, 3, 64, 5 * 64, 0, {0, 1, 40}, {6, 0, 131000}},
+        RotaryCase{41, 3, 0, 2, 32, 4 * 32, 0, {0, 5}, {20, 70}}}) {
     check_rotary<float>(emulator, random, c);
     check_rotary<bfloat16>(emulator, random, c);
   }
-  CHECK_THROWS_WITH_AS(cuda::rotary(emulator, 1, 1, 0, 1, 8192, 8192, 10000.0, false, static_cast<float*>(nullptr)),
+  CHECK_THROWS_WITH_AS(cuda::rotary(emulator, 1, 1, 0, {}, 1, 8192, 8192, 10000.0, false, static_cast<float*>(nullptr)),
                        "rotary embedding takes heads of up to 4096 elements, not 8192", DeviceFailure);
 }

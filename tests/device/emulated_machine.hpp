@@ -40,6 +40,7 @@ class EmulatedMachine {
   void copy(const void* from, void* to, std::int64_t bytes) {
     recorder_.give([=] { std::memmove(to, from, static_cast<std::size_t>(bytes)); });
   }
+  [[nodiscard]] bool has_warp_groups() const { return true; }
   void wait() {}
   void fetch(const void* from, void* to, std::int64_t bytes) { copy(from, to, bytes); }
   template <class Writer>
@@ -84,7 +85,7 @@ class EmulatedMachine {
     return true;
   }
 
-  bool attention(const device::AttentionShape&, Precision, auto...) { return false; }
+  bool attention(const auto&...) { return false; }
 
  private:
   static constexpr std::int64_t workspace_bytes = device::cuda::Gpu<EmulatedMachine>::workspace_bytes;

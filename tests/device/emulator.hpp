@@ -252,13 +252,60 @@ class Emulator::Block {
     const auto waits = [this](const Copy& copy) { return copy.group + left < groups_; };
     for (const Copy& copy : copies_) {
       if (!waits(copy)) continue;
+      fenced_ = false;
       std::memset(copy.to, 0, 16);
       if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
     }
     std::erase_if(copies_, waits);
   }
+  void fence_copies() { fenced_ = true; }
+  void begin_products() {}
+  // They are done as late as can be.
+  template <bool a_along, bool b_along>
+  void multiply_group(float (&c)[32][4], const bfloat16* a, const bfloat16* b, int k) {
+    if (!fenced_) throw std::logic_error("products of warp groups read copies that no fence has shown them");
+    if (reinterpret_cast<std::uintptr_t>(a) % 1024 != 0 || reinterpret_cast<std::uintptr_t>(b) % 1024 != 0)
+      throw std::logic_error("operands of warp groups are on 1024-byte boundaries");
+    products_.push_back({c, {a, a_along}, {b, b_along}, k, product_groups_});
+  }
+  void commit_products() { ++product_groups_; }
+  template <int left>
+  void await_products() {
+    const auto waits = [this](const GroupProduct& product) { return product.group + left < product_groups_; };
+    for (const GroupProduct& product : products_)
+      if (waits(product)) multiply(product);
+    std::erase_if(products_, waits);
+  }
 
  private:
+  // An operand of a product of warp groups.
+  struct SwizzledRows {
+    const bfloat16* at;
+    bool along;
+    // Of its row `own`, element k of the sum.
+    [[nodiscard]] float element(int own, int k) const {
+      const int row = along ? own : own / 64 * 64 + k;  // of 64 elements
+      const int column = along ? k : own % 64;
+      return static_cast<float>(at[row * 64 + (column / 8 ^ row % 8) * 8 + column % 8]);
+    }
+  };
+  struct GroupProduct {
+    float (*c)[4];
+    SwizzledRows a, b;
+    int k;
+    int group;
+  };
+  void multiply(const GroupProduct& product) const {
+    const int lane = thread_ % warp;
+    for (int j = 0; j < 32; ++j)
+      for (int i = 0; i < 4; ++i) {
+        const int row = thread_ / warp % 4 * 16 + lane / 4 + 8 * (i / 2);
+        const int column = 8 * j + lane % 4 * 2 + i % 2;
+        for (int k = product.k; k < product.k + 16; ++k)
+          product.c[j][i] += product.a.element(row, k) * product.b.element(column, k);
+      }
+  }
+
   struct Copy {
     void* to;
     const void* from;
@@ -302,8 +349,11 @@ class Emulator::Block {
   int thread_;
   std::byte* shared_;
   double* slots_;
-  std::vector<Copy> copies_;  ///< under way
-  int groups_ = 0;            ///< committed
+  std::vector<Copy> copies_;            ///< under way
+  int groups_ = 0;                      ///< committed
+  bool fenced_ = true;                  ///< what has been copied
+  std::vector<GroupProduct> products_;  ///< under way
+  int product_groups_ = 0;              ///< committed
 };
 
 template <class Kernel>

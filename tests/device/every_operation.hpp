@@ -485,6 +485,10 @@ void embeddings() {
       scaled.high = 7;
       scaled.amplitude = 1.25F;
       p.run([&](auto& d, auto of) { d.rotary(34, 2, 5, 4, 20, 6 * 20, scaled, inverse, of(x)); });
+      const std::vector<std::int32_t> tokens{0, 1, 13}, positions{9, 0, 0};
+      p.run([&](auto& d, auto of) {
+        d.rotary(34, 2, device::TokenPositions(tokens, positions), 4, 20, 6 * 20, scaled, inverse, of(x));
+      });
       p.check("rotated", x);
     }
     for (const std::int64_t hidden : {128, 37}) {
@@ -537,6 +541,21 @@ void cross_entropy() {
       p.check("log-sum-exp", lse);
       p.check("loss", loss, 1e-5);
       p.check("gradients of the logits", logits);
+    }
+    for (const std::int64_t n : {1000, 3}) {
+      auto log = p.template random<T>(1);
+      auto row = p.template zeros<T>(n);
+      auto plain = p.template zeros<T>(n);
+      auto d_row = p.template random<float>(n);
+      auto d_log = p.template random<float>(1);
+      p.run([&](auto& d, auto of) {
+        d.exponential_row(n, 0.5F, of(log), of(row));
+        d.exponential_row(n, 0.5F, View<T>{}, of(plain));
+        d.exponential_row_backward(n, of(row), of(d_row), of(d_log));
+      });
+      p.check("factor of logits", row);
+      p.check("factor without a logarithm", plain, 1e-12);
+      p.check("gradient of its logarithm", d_log, 1e-5);
     }
   });
 }

@@ -13,7 +13,7 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/core/units.hpp>
-#include <galvatron/device/cuda/cudnn_attention.hpp>
+#include <galvatron/device/cuda/cudnn_attention_plan.hpp>
 
 #include "described_device.hpp"
 
@@ -55,6 +55,43 @@ std::vector<AttentionShape> shapes() {
   return all;
 }
 
+/// Of groups of packed documents.
+std::vector<AttentionShape> group_shapes() {
+  std::vector<AttentionShape> all;
+  for (const std::int64_t slots : {1, 16})
+    for (const std::int64_t kv_heads : {8, 2})
+      for (const std::int64_t head_dim : {64, 128})
+        for (const std::int64_t tokens : {std::int64_t{128}, std::int64_t{4096}})
+          all.push_back({.batch = slots,
+                         .queries = tokens,
+                         .keys = tokens,
+                         .heads = 8,
+                         .kv_heads = kv_heads,
+                         .head_dim = head_dim,
+                         .causal = true,
+                         .q_stride = (8 + 2 * kv_heads) * head_dim,
+                         .kv_stride = (8 + 2 * kv_heads) * head_dim,
+                         .out_stride = 8 * head_dim});
+  return all;
+}
+
+/// The least workspace of the engines that are deterministic; -1 where there is none.
+std::int64_t least_workspace(const cudnn::Graph& graph, const cudnn::Target& target) {
+  const cudnn::Object operations = graph.finished(target);
+  std::int64_t bytes = -1;
+  for (const cudnn::Choice& choice : cudnn::choices(operations, target, CUDNN_HEUR_MODE_A))
+    if (!choice.varies && (bytes < 0 || choice.workspace < bytes)) bytes = choice.workspace;
+  return bytes;
+}
+
+/// Ends the program as skipped without a library of the driver.
+void need_driver() {
+  if (void* driver = dlopen("libcuda.so.1", RTLD_NOW); driver == nullptr) {
+    std::puts("skipped: no library of the CUDA driver, nor its stub");
+    std::exit(77);
+  }
+}
+
 TEST_CASE("cuDNN accepts attention's operations as one graph, whatever the shape") {
   for (const AttentionShape& s : shapes()) {
     const cudnn::AttentionPart all{s.batch, s.kv_heads};
@@ -68,24 +105,14 @@ TEST_CASE("cuDNN accepts attention's operations as one graph, whatever the shape
 }
 
 TEST_CASE("cuDNN has engines for attention on an H100 and an A100") {
-  if (void* driver = dlopen("libcuda.so.1", RTLD_NOW); driver == nullptr) {
-    std::puts("skipped: no library of the CUDA driver, nor its stub");
-    std::exit(77);
-  }
+  need_driver();
   for (const auto& [version, multiprocessors, shared] : {std::array{900, 132, 232448}, std::array{800, 108, 166912}}) {
     const cudnn::Object device = test::described_device(device_json(version, multiprocessors, shared));
     const cudnn::Target target{.device = device.get()};
     for (const AttentionShape& s : shapes()) {
       CAPTURE(cudnn::to_string(s, true));
       CAPTURE(version);
-      const auto least = [&](const cudnn::Graph& graph) {
-        const cudnn::Object operations = graph.finished(target);
-        std::int64_t bytes = -1;
-        for (const cudnn::Choice& choice : cudnn::choices(operations, target, CUDNN_HEUR_MODE_A))
-          if (!choice.varies && (bytes < 0 || choice.workspace < bytes)) bytes = choice.workspace;
-        return bytes;
-      };
-      const std::int64_t forward = least(cudnn::attention_forward_graph(s, {s.batch, s.kv_heads}));
+      const std::int64_t forward = least_workspace(cudnn::attention_forward_graph(s, {s.batch, s.kv_heads}), target);
       CHECK(forward >= 0);
       CHECK(forward <= 256);
       // Backward: one gradient of the weights in bfloat16 for every head of the part, on tiles of 64 or 128 tokens, and
@@ -93,13 +120,36 @@ TEST_CASE("cuDNN has engines for attention on an H100 and an A100") {
       const cudnn::AttentionPart part{1, 1};
       const std::int64_t heads = part.heads(s);
       const std::int64_t tokens = round_up(s.queries, 256);
-      const std::int64_t backward = least(cudnn::attention_backward_graph(s, part, true));
+      const std::int64_t backward = least_workspace(cudnn::attention_backward_graph(s, part, true), target);
       CHECK(backward >= heads * s.queries * s.queries * 2);
       CHECK(backward <= heads * tokens * (tokens + 4 * s.head_dim) * 2 + 1024);
       // Not deterministic: nothing of (queries, keys).
-      const std::int64_t adding = least(cudnn::attention_backward_graph(s, part, false));
+      const std::int64_t adding = least_workspace(cudnn::attention_backward_graph(s, part, false), target);
       CHECK(adding >= 0);
       CHECK(adding <= heads * tokens * 4 * s.head_dim * 2 + 1024);
+    }
+  }
+}
+
+TEST_CASE("cuDNN has engines for groups of packed documents on an H100") {
+  need_driver();
+  const cudnn::Object device = test::described_device(device_json(900, 132, 232448));
+  const cudnn::Target target{.device = device.get()};
+  for (const AttentionShape& s : group_shapes()) {
+    CAPTURE(cudnn::to_string(s, true));
+    const cudnn::AttentionPart all{s.batch, s.kv_heads};
+    const std::int64_t forward = least_workspace(cudnn::attention_forward_graph(s, all, true), target);
+    CHECK(forward >= 0);
+    CHECK(forward <= 32768);
+    // What samples of one length take, see above.
+    for (const cudnn::AttentionPart part : {all, cudnn::AttentionPart{1, 1}}) {
+      const std::int64_t rows = part.samples * part.heads(s) * s.queries;
+      const std::int64_t backward = least_workspace(cudnn::attention_backward_graph(s, part, true, true), target);
+      CHECK(backward >= rows * s.queries * 2);
+      CHECK(backward <= rows * (s.queries + 4 * s.head_dim) * 2 + 8192);
+      const std::int64_t adding = least_workspace(cudnn::attention_backward_graph(s, part, false, true), target);
+      CHECK(adding >= 0);
+      CHECK(adding <= rows * 4 * s.head_dim * 2 + 8192);
     }
   }
 }

@@ -177,6 +177,15 @@ TEST_CASE("shapes that cuDNN is not asked about") {
   CHECK(cudnn::unsuited(s, true, 9).empty());
   CHECK(cudnn::unsuited(s, false, 8).empty());
   CHECK(!cudnn::unsuited(s, true, 8).empty());
+  s.head_dim = 64;
+  CHECK(cudnn::unsuited(s, true, 8).empty());
+  s.lse_stride = 16;  // log-sum-exps of a head lie apart from those of the next
+  CHECK(!cudnn::unsuited(s, true, 8).empty());
+  CHECK(cudnn::unsuited(s, false, 8).empty());
+  CHECK(cudnn::unsuited(s, true, 9).empty());
+  CHECK(cudnn::unsuited_documents(s, true, 9).empty());
+  CHECK(!cudnn::unsuited_documents(s, true, 8).empty());
+  CHECK(!cudnn::unsuited_documents(s, false, 10).empty());
   s.keys = 1;
   CHECK(cudnn::unsuited(s, false, 9).empty());
   CHECK(!cudnn::unsuited(s, true, 9).empty());

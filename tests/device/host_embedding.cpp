@@ -101,6 +101,13 @@ TEST_CASE("rotary embedding turns pairs by their position and its inverse turns 
       auto part = std::vector<float>(x.begin() + 70 * stride, x.end());
       host->rotary(rows - 70, b, first + 35, heads, head_dim, stride, theta, false, view(part));
       CHECK(same_bits(part, std::vector<float>(turned.begin() + 70 * stride, turned.end())));
+      // So it does in one of several runs.
+      const std::vector<std::int32_t> tokens{0, 35}, positions{0, static_cast<std::int32_t>(first) + 35};
+      part = x;
+      host->rotary(rows, b, device::TokenPositions(tokens, positions), heads, head_dim, stride, theta, false,
+                   view(part));
+      CHECK(same_bits(std::vector<float>(part.begin() + 70 * stride, part.end()),
+                      std::vector<float>(turned.begin() + 70 * stride, turned.end())));
       host->rotary(rows, b, first, heads, head_dim, stride, theta, true, view(turned));
       CHECK(error_of(turned, doubles(x)) < 1e-6);
     }

@@ -22,6 +22,8 @@ using namespace galvatron;
 using namespace galvatron::test;
 using device::AttentionShape;
 using device::DocumentRows;
+using device::cuda::DocumentGroup;
+using device::cuda::DocumentGroups;
 
 std::size_t place(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -206,6 +208,66 @@ void check_packed(std::mt19937& random, const PackedSizes& s, const Lengths& que
   CHECK(launches == 3);  // forward, the gradient of queries, that of keys and values
 }
 
+/// A machine with attention of its own for groups of documents, as their tables say where they lie.
+class TableMachine : public EmulatedMachine {
+ public:
+  int slots = 0;  ///< with documents, attended to so far
+
+  static bool attention(const AttentionShape&, Precision, auto...) { return false; }
+  bool attention(const AttentionShape& s, const DocumentGroups& documents, const std::byte* tables, const bfloat16* q,
+                 const bfloat16* k, const bfloat16* v, bfloat16* o, float* lse) {
+    for_each_slot(s, documents, tables, [&](const AttentionShape& one, const auto& at) {
+      host_->attention_forward(one, at(q, DocumentGroups::of_q), at(k, DocumentGroups::of_kv),
+                               at(v, DocumentGroups::of_kv), at(o, DocumentGroups::of_out), at(lse));
+    });
+    return true;
+  }
+  bool attention(const AttentionShape& s, const DocumentGroups& documents, const std::byte* tables, const bfloat16* q,
+                 const bfloat16* k, const bfloat16* v, const bfloat16* o, const float* lse, const bfloat16* d_o,
+                 bfloat16* dq, bfloat16* dk, bfloat16* dv) {
+    std::vector<float> delta(place(s.heads * s.lse_row()));
+    for_each_slot(s, documents, tables, [&](const AttentionShape& one, const auto& at) {
+      host_->attention_backward(one, at(q, DocumentGroups::of_q), at(k, DocumentGroups::of_kv),
+                                at(v, DocumentGroups::of_kv), at(o, DocumentGroups::of_out), at(lse),
+                                at(d_o, DocumentGroups::of_out), at(dq, DocumentGroups::of_dq),
+                                at(dk, DocumentGroups::of_dkv), at(dv, DocumentGroups::of_dkv), view(delta));
+    });
+    return true;
+  }
+
+ private:
+  /// body(the shape of a document, at), where at(tensor, kind of its rows) are the rows of the document.
+  void for_each_slot(const AttentionShape& s, const DocumentGroups& documents, const std::byte* tables,
+                     const auto& body) {
+    for (std::size_t i = 0; i < documents.all().size(); ++i) {
+      const DocumentGroups::Table table = documents.table(i, tables);
+      for (std::int64_t slot = 0; slot < documents.all()[i].slots; ++slot) {
+        AttentionShape one = s;
+        one.queries = one.keys = table.lengths[slot];
+        one.lse_stride = s.lse_row();
+        if (one.queries == 0) continue;
+        ++slots;
+        body(one, Rows{table, slot, s.heads});
+      }
+    }
+  }
+  struct Rows {
+    const DocumentGroups::Table& table;
+    std::int64_t slot, heads;
+
+    template <class X>
+    View<X> operator()(X* tensor, DocumentGroups::Rows kind) const {
+      return {tensor + table.offsets[static_cast<std::size_t>(kind)][slot], 1};
+    }
+    template <class X>
+    View<X> operator()(X* lse) const {
+      return {lse + table.offsets[DocumentGroups::of_statistics][slot] / heads, 1};
+    }
+  };
+
+  TestHost host_{2};
+};
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("packed documents attend to themselves alone, with one launch on a GPU", T, float, bfloat16) {
@@ -262,6 +324,79 @@ TEST_CASE("packed attention on a GPU has the same bits in whatever order threads
   CHECK(same_bits(a.dq, b.dq));
   CHECK(same_bits(a.dk, b.dk));
   CHECK(same_bits(a.dv, b.dv));
+}
+
+TEST_CASE("neighbours of like lengths are a group, with slots to a power of four") {
+  const PackedSizes sizes{2, 1, 8, true};
+  std::mt19937 random(73);
+  const Lengths lengths{512, 300, 0, 129, 256, 1, 5, 128, 7, 0, 9, 400};
+  const PackedProblem<bfloat16> problem(random, sizes, lengths, lengths);
+  const DocumentGroups groups(problem.shape, problem.documents());
+  std::vector<std::byte> memory(place(groups.bytes()) + 16, std::byte{0x7f});
+  groups.write(memory.data());
+  CHECK(memory[place(groups.bytes())] == std::byte{0x7f});
+  struct Wanted {
+    std::int64_t tokens;
+    std::vector<std::int64_t> lengths, rows;
+  };
+  const std::int64_t end = 1347;
+  const Wanted wanted[] = {{512, {512, 300, 0, 0}, {0, 512, 812, 812, 812}},
+                           {256, {129, 256, 0, 0}, {812, 941, 1197, 1197, 1197}},
+                           {128,
+                            {1, 5, 128, 7, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+                            {1197, 1198, 1203, 1331, 1338, end, end, end, end, end, end, end, end, end, end, end, end}},
+                           {512, {400}, {end, end + 400}}};
+  REQUIRE(groups.all().size() == std::size(wanted));
+  for (std::size_t i = 0; i < groups.all().size(); ++i) {
+    const DocumentGroup& group = groups.all()[i];
+    CHECK(group.tokens == wanted[i].tokens);
+    REQUIRE(group.slots == std::ssize(wanted[i].lengths));
+    const DocumentGroups::Table table = groups.table(i, memory.data());
+    for (std::int64_t slot = 0; slot < group.slots; ++slot)
+      CHECK(table.lengths[slot] == wanted[i].lengths[place(slot)]);
+    for (std::int64_t slot = 0; slot <= group.slots; ++slot) {
+      const std::int64_t row = wanted[i].rows[place(slot)];
+      CHECK(table.offsets[DocumentGroups::of_q][slot] == row * problem.shape.q_stride);
+      CHECK(table.offsets[DocumentGroups::of_kv][slot] == row * problem.shape.kv_stride);
+      CHECK(table.offsets[DocumentGroups::of_out][slot] == row * problem.shape.out_stride);
+      CHECK(table.offsets[DocumentGroups::of_statistics][slot] == row * problem.shape.heads);
+      CHECK(table.offsets[DocumentGroups::of_dq][slot] == row * problem.shape.dq_row());
+      CHECK(table.offsets[DocumentGroups::of_dkv][slot] == row * problem.shape.dkv_row());
+    }
+  }
+
+  const Lengths many = cumulative(Lengths(1500, 1));
+  const DocumentGroups halves(problem.shape, DocumentRows{many, many});
+  REQUIRE(halves.all().size() == 2);
+  CHECK(halves.all()[0].count() == DocumentGroups::most_slots);
+  CHECK(halves.all()[1].count() == 1500 - DocumentGroups::most_slots);
+  CHECK(halves.all()[1].ends[0] == DocumentGroups::most_slots);
+}
+
+TEST_CASE("a machine that attends to groups of documents by their tables is given all of them") {
+  const unsigned seed = std::random_device{}();
+  std::mt19937 random(seed);
+  CAPTURE(seed);
+  for (int i = 0; i < 4; ++i) {
+    Lengths lengths(1 + random() % 9);
+    for (std::int32_t& length : lengths)
+      length = static_cast<std::int32_t>(1 + random() % (random() % 3 == 0 ? 300 : 20));
+    PackedProblem<bfloat16> problem(random, {4, 2, 16, true}, lengths, lengths);
+    TableMachine machine;
+    device::cuda::Gpu<TableMachine> gpu(machine);
+    compare_packed(problem.on(gpu), problem.reference());
+    CHECK(machine.slots == 2 * static_cast<int>(lengths.size()));  // forward and backward
+    CHECK(machine.launches() == 0);
+  }
+  // Not asked: keys of other rows than the queries, and float.
+  TableMachine machine;
+  device::cuda::Gpu<TableMachine> gpu(machine);
+  PackedProblem<bfloat16> ring(random, {2, 2, 16, false}, {3, 4}, {5, 6});
+  compare_packed(ring.on(gpu), ring.reference());
+  PackedProblem<float> single(random, {2, 2, 16, true}, {3, 4}, {3, 4});
+  compare_packed(single.on(gpu), single.reference());
+  CHECK(machine.slots == 0);
+  CHECK(machine.launches() == 6);
 }
 
 TEST_CASE("more documents than a GPU's scratch memory holds are refused with their number") {

@@ -14,6 +14,7 @@
 
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/model/build.hpp>
+#include <galvatron/model/components.hpp>
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -121,6 +122,25 @@ ModelSpec small_t5(bool gated) {
                    .target = 128,
                    .tied = !gated,
                    .gated = gated});
+}
+
+// Layers of components, with samples of two tokens: adaptor, projections and a contrastive loss.
+ModelSpec small_towers() {
+  ModelSpec model = small_gpt();
+  model.embedding.tied = false;
+  model.blocks.clear();
+  for (const bool class_token : {false, true})
+    for (const bool pools : {false, true})
+      model.blocks.push_back(component_layers({.kind = ComponentKind::patches,
+                                               .hidden = 48,
+                                               .tokens = 2,
+                                               .patch = 8,
+                                               .class_token = class_token,
+                                               .output = 40,
+                                               .pools = pools})
+                                 .back());
+  model.head = component_layers({.kind = ComponentKind::contrastive, .hidden = 40}).front();
+  return model;
 }
 
 // The layers of a model that differ.
@@ -470,6 +490,11 @@ TEST_CASE("The formulas of a T5 model count what its layers do and take, byte fo
   CHECK(check_model(small_t5(false), 1, false, {{24, 24}, {24, 96}}) > 3000);
   CHECK(check_model(small_t5(false), 2, true, {{24, 96}}) > 1500);
   CHECK(check_model(small_t5(true), 2, false, {{48, 192}}) > 1500);
+}
+
+TEST_CASE("The formulas of adaptors, projections and contrastive losses count what they do and take, byte for byte") {
+  CHECK(check_model(small_towers(), 1, false, {{24, 2}}) > 500);
+  CHECK(check_model(small_towers(), 2, false, {{1200, 2}}) > 500);
 }
 
 TEST_CASE("The comparison with the formulas sees one operation or one byte too many") {

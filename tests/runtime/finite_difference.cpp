@@ -140,7 +140,9 @@ template <class T>
 Parameters random_parameters(std::mt19937& random, const LayerSpec& layer) {
   Parameters out;
   for (const ParameterPart part : parameter_parts) {
-    if (part == ParameterPart::table && (layer.kind == LayerKind::block || layer.patch_width > 0)) continue;
+    if (part == ParameterPart::table &&
+        (layer.head == HeadKind::contrastive || layer.kind == LayerKind::block || layer.patch_width > 0))
+      continue;
     for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) {
       const std::int64_t count = tensor.name == ParameterName::table         ? layer.vocabulary * layer.hidden
                                  : tensor.name == ParameterName::logits_bias ? layer.vocabulary
@@ -170,6 +172,9 @@ LayerInput random_input(std::mt19937& random, const LayerSpec& layer, test::Toke
   for (std::int32_t& t : in.tokens) t = token(random);
   if (layer.kind == LayerKind::head && layer.head == HeadKind::masked_language)
     for (std::size_t i = 0; i < in.tokens.size(); i += 3) in.tokens[i] = -1;  // not to be found out
+  if (layer.head == HeadKind::contrastive)                                    // numbers of samples
+    for (std::size_t i = 0; i < in.tokens.size(); ++i)
+      in.tokens[i] = static_cast<std::int32_t>(i % test::reference::at(shape.samples));
   in.token_weight = 1.0 / static_cast<double>(shape.rows());
   return in;
 }
@@ -189,6 +194,7 @@ Tensor block(const LayerSpec& layer, const Parameters& p, const LayerInput& in, 
              : test::reference::block(layer, in.shape, p, in.x, router_losses, buckets);
 }
 double head(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
+  if (layer.head == HeadKind::contrastive) return test::reference::contrast(layer, p, in.x);
   const bool pools = layer.head == HeadKind::classifier && !layer.class_token;
   return pools ? test::reference::mean_classifier(layer, p, in.x, in.tokens)
                : test::reference::head(layer, p, in.x, in.tokens);
@@ -695,6 +701,20 @@ TEST_CASE("The heads agree with finite differences in double precision, also bey
     compare<float>(layer, {.sequence = 120, .samples = 6}, fp32);
     compare<bfloat16>(layer, {.sequence = 12, .samples = 2}, bf16);
   }
+}
+
+TEST_CASE("A contrastive loss agrees with finite differences in double precision, over all data ranks") {
+  const LayerSpec layer{
+      .kind = LayerKind::head, .hidden = 24, .vocabulary = 1, .positions = 2, .head = HeadKind::contrastive};
+  const std::vector<StrategySpec> strategies{{},
+                                             {.data = 2},
+                                             {.data = 3, .zero = 1},
+                                             {.data = 6, .zero = 2},
+                                             {.tensor = 2, .data = 2, .zero = 3},
+                                             {.tensor = 2, .recompute = RecomputeKind::full}};
+  compare<float>(layer, {.sequence = 2, .samples = 6}, fp32, 6, strategies);
+  compare<float>(layer, {.sequence = 2, .samples = 1104}, fp32, 6, strategies);  // several chunks
+  compare<bfloat16>(layer, {.sequence = 2, .samples = 6}, bf16, 6, strategies);
 }
 
 TEST_CASE("The ends of a model of images agree with finite differences in double precision") {

@@ -499,5 +499,46 @@ inline double head(const LayerSpec& layer, const Parameters& p, const Tensor& x,
   return loss;
 }
 
+/// A contrastive head: x (2 b, E), of each sample a row of either tower -> the sum of the cross-entropies of all rows
+/// over those of the other tower.
+inline double contrast(const LayerSpec& layer, const Parameters& p, Tensor x) {
+  const std::int64_t e = layer.hidden;
+  const auto b = static_cast<std::int64_t>(x.size()) / (2 * e);
+  for (std::int64_t row = 0; row < 2 * b; ++row) {
+    double squares = 0;
+    for (std::int64_t i = 0; i < e; ++i) squares += x[at(row * e + i)] * x[at(row * e + i)];
+    for (std::int64_t i = 0; i < e; ++i) x[at(row * e + i)] /= std::sqrt(squares);
+  }
+  const double scale = std::exp(p.at(ParameterName::logit_scale)[0]) / 0.07;
+  double loss = 0;
+  for (std::int64_t row = 0; row < 2 * b; ++row) {
+    double sum = 0;
+    for (std::int64_t other = 0; other < b; ++other) {
+      double product = 0;
+      for (std::int64_t i = 0; i < e; ++i) product += x[at(row * e + i)] * x[at(((row < b ? b : 0) + other) * e + i)];
+      sum += std::exp(scale * product);
+      if (other == row % b) loss -= scale * product;
+    }
+    loss += std::log(sum);
+  }
+  return loss;
+}
+
+/// A norm and a linear layer: between components, or of pooled samples.
+inline Tensor norm_linear(const LayerSpec& layer, const Parameters& p, const Tensor& x) {
+  using Name = ParameterName;
+  return linear(norm(layer, x, p.at(Name::norm1_gamma), find(p, Name::norm1_beta)), p.at(Name::transform_weight),
+                find(p, Name::transform_bias), layer.hidden);
+}
+/// The class tokens of samples, or the means of their tokens: (S b, H) -> (b, H).
+inline Tensor pooled(const LayerSpec& layer, Tokens tokens, const Tensor& x) {
+  const std::int64_t width = layer.hidden * tokens.samples;
+  Tensor out(x.begin(), x.begin() + width);
+  if (layer.class_token) return out;
+  for (std::int64_t i = width; i < static_cast<std::int64_t>(x.size()); ++i) out[at(i % width)] += x[at(i)];
+  for (double& value : out) value /= static_cast<double>(tokens.sequence);
+  return out;
+}
+
 }  // namespace reference
 }  // namespace galvatron::test

@@ -28,7 +28,7 @@ least() { printf '%s\n' "$@" | sort -g | head -1; }
 # The least of at most ten: on a shared machine a core may be slow for a while.
 used= standard=
 for _ in 1 2 3 4 5 6 7 8 9 10; do
-  standard=$(least $standard "$(seconds_of "$(dirname "$source")/standard_headers.cpp" "$@")")
+  standard=$(least $standard "$(seconds_of "$(dirname "${BASH_SOURCE[0]}")/standard_headers.cpp" "$@")")
   used=$(least $used "$(seconds_of "$source" "$@")")
   awk -v used="$used" -v budget="$budget" 'BEGIN { exit !(used < budget) }' && break
 done

@@ -13,34 +13,19 @@
 #include <galvatron/train/metrics.hpp>
 
 #include "check_plan.hpp"
+#include "compressed.hpp"
 #include "toy_mixed.hpp"
 
 using namespace galvatron;
 
-namespace {
-
-Plan compressing_plan(const ModelSpec& model, StrategySpec spec, const LshOptions& lsh, int count) {
-  spec.dispatch = DispatchKind::lsh;
-  Plan plan = toy::uniform(model, 1, spec, count, ScheduleKind::one_f_one_b);
-  plan.lsh = lsh;
-  return plan;
-}
-
-const StrategySpec spread_strategies[] = {
-    {.data = 4, .expert = 4},
-    {.data = 4, .zero = 3, .expert = 2, .recompute = RecomputeKind::full},
-    {.tensor = 2, .data = 2, .zero = 1, .expert = 4, .expert_tensor = 1, .recompute = RecomputeKind::none},
-    {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .expert = 2, .expert_tensor = 2},
-    {.sequence = SequenceKind::ulysses, .context = 2, .data = 2, .zero = 2, .expert = 2},
-};
-
-}  // namespace
+using toy::compressing_plan;
+using toy::exchanging_strategies;
 
 TEST_CASE("training with compressed dispatch takes the planned memory, and twice gives the same bits") {
   for (const ResidualKind residual : residual_kinds) {
     const LshOptions lsh{.hashes = 2, .width = 2, .residual = residual};
     const ModelSpec model = with_dispatch(toy::experts(4), lsh);
-    for (const StrategySpec& spec : spread_strategies) {
+    for (const StrategySpec& spec : exchanging_strategies) {
       const Plan plan = compressing_plan(model, spec, lsh, 2);
       REQUIRE(why_unfit(plan, model) == "");
       INFO(toy::text(plan), ", residual ", name_of(residual));
@@ -56,9 +41,9 @@ TEST_CASE("training with compressed dispatch takes the planned memory, and twice
 TEST_CASE("training whose tokens are too different to compress is plain training") {
   const ModelSpec model = toy::experts(4);
   const toy::Outcome reference = toy::run(toy::single_rank(model), model, 4);
-  for (const StrategySpec& spec : spread_strategies)
+  for (const StrategySpec& spec : exchanging_strategies)
     for (const double imbalance : {1.1, 2.0}) {
-      Plan plan = compressing_plan(model, spec, {.hashes = 1, .width = 1, .most_rate = 0.0}, 2);
+      Plan plan = compressing_plan(model, spec, toy::compresses_nothing, 2);
       plan.expert_imbalance = imbalance;
       toy::check_plan(plan, model, reference);
     }
@@ -79,7 +64,7 @@ TEST_CASE("what dispatch did in a step is told layer by layer") {
     CHECK(std::ssize(report.steps.back().layer_dispatch) == with_experts);
     return out;
   };
-  for (const StrategySpec& spec : spread_strategies) {
+  for (const StrategySpec& spec : exchanging_strategies) {
     CAPTURE(strategy_text(spec));
     Plan plan = compressing_plan(model, spec, {.hashes = 2, .width = 2}, 2);
     const auto compressed = steps_of(plan);
@@ -112,7 +97,7 @@ TEST_CASE("what dispatch did in a step is told layer by layer") {
       CHECK(buckets == compressed[i].dispatch.buckets);
       CHECK(bytes == compressed[i].dispatch.bytes);
     }
-    const auto uncompressed = steps_of(compressing_plan(model, spec, {.hashes = 1, .width = 1, .most_rate = 0.0}, 2));
+    const auto uncompressed = steps_of(compressing_plan(model, spec, toy::compresses_nothing, 2));
     CHECK(uncompressed.front().dispatch.rate() == 1);
     CHECK(uncompressed.front().dispatch.error() == 0);
   }

@@ -9,7 +9,7 @@
 
 #include "check_plan.hpp"
 #include "fake_gpu_rank.hpp"
-#include "packed.hpp"
+#include "packed_cases.hpp"
 #include "run_rank.hpp"
 #include "toy_mixed.hpp"
 
@@ -104,28 +104,5 @@ TEST_CASE("ranks that share the GPU train a model with experts as one does") {
 }
 
 TEST_CASE("packed documents train on the GPU as one by one on the cores, whatever shares them") {
-  constexpr int steps = 2;
-  const ModelSpec spec = model(true, 2);
-  std::mt19937 random(2027);
-  const auto lengths = random_lengths(random, steps, packed_documents, longest_document);
-  PackedTokens alone(lengths, [](std::int64_t, const auto& all) { return one_by_one(all); });
-  const Outcome reference =
-      run(packed_plan(spec, 1, {}, longest_document), spec, RunOptions{.steps = steps, .source = &alone});
-  const std::vector<StrategySpec> strategies = {
-      {},
-      {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1},
-      {.sequence = SequenceKind::ulysses, .context = 4, .zero = 3, .groups = SequenceGroupKind::per_batch},
-      {.sequence = SequenceKind::ring, .context = 2, .data = 2},
-      {.sequence = SequenceKind::ring, .context = 4, .zero = 3, .groups = SequenceGroupKind::per_batch}};
-  for (const StrategySpec& strategy : strategies) {
-    const std::int64_t tokens = strategy.context > 1 ? 20 : 40;  // of a rank
-    const Plan plan = packed_plan(spec, 1, strategy, tokens);
-    INFO(text(plan));
-    const auto seed = static_cast<unsigned>(random());
-    PackedTokens source(lengths, [&](std::int64_t step, const auto& all) {
-      std::mt19937 own(seed + static_cast<unsigned>(step));
-      return random_packing(own, all, strategy, context_degrees(spec, strategy), tokens);
-    });
-    check_outcome(on_gpu(plan, spec, {.steps = steps, .source = &source}), reference);
-  }
+  check_packed_documents(model(true, 2), on_gpu);
 }

@@ -15,6 +15,8 @@
 
 #include "../device/gpu_fixture.hpp"
 #include "check_plan.hpp"
+#include "compressed.hpp"
+#include "packed_cases.hpp"
 #include "random_plan.hpp"
 #include "run_rank.hpp"
 #include "same_training.hpp"
@@ -28,8 +30,8 @@ using namespace toy;
 Outcome on_gpu(const Plan& plan, const ModelSpec& model, RunOptions options) {
   Outcome out;
   std::mutex mutex;
-  const auto source = source_of(model, plan.sequence_length);
-  options.source = source.get();
+  const auto samples = options.source == nullptr ? source_of(model, plan.sequence_length) : nullptr;
+  if (samples != nullptr) options.source = samples.get();
   train::detail::on_one_gpu(
       plan.ranks(), test::first_gpu(), {}, [&](comm::World& world, int ordinal, device::cuda::Stream& compute) {
         run_rank_in_precision(world, plan, model, options, out, mutex, train::CudaPlatform{ordinal, &compute});
@@ -117,6 +119,31 @@ TEST_CASE("random plans on up to 16 ranks train as one rank does") {
         ++checked;
       }
   }
+}
+
+TEST_CASE("packed documents train as one by one on the cores, whatever shares them") {
+  for (const bool llama : {false, true}) check_packed_documents(model(llama, 2), on_gpu);
+}
+
+TEST_CASE("compressed dispatch takes the planned memory, twice gives the same bits, and learns") {
+  const LshOptions lsh{.hashes = 2, .width = 2};
+  const ModelSpec spec = with_dispatch(experts(4), lsh);
+  for (const StrategySpec& strategy : exchanging_strategies) {
+    const Plan plan = compressing_plan(spec, strategy, lsh, 2);
+    INFO(text(plan));
+    const Outcome outcome = on_gpu(plan, spec, {12});
+    CHECK(outcome.memory_as_planned);
+    CHECK(outcome.copies_agree);
+    CHECK(outcome.losses.back() < 0.98 * outcome.losses.front());
+    check_same_bits(plan, spec, 3, on_gpu);
+  }
+}
+
+TEST_CASE("compressed dispatch of tokens that are too different to compress is plain dispatch") {
+  const ModelSpec spec = experts(4);
+  const Outcome reference = on_gpu(single_rank(spec), spec, {4});
+  for (const StrategySpec& strategy : exchanging_strategies)
+    check_plan(compressing_plan(spec, strategy, compresses_nothing, 2), spec, reference, on_gpu);
 }
 
 TEST_CASE("the same plan twice gives the same bits") {

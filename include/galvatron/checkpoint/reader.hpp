@@ -18,6 +18,7 @@
 
 #include <galvatron/checkpoint/folder.hpp>
 #include <galvatron/checkpoint/manifest.hpp>
+#include <galvatron/checkpoint/multi_task_manifest.hpp>
 #include <galvatron/checkpoint/safetensors.hpp>
 #include <galvatron/checkpoint/shard_file.hpp>
 #include <galvatron/checkpoint/slice.hpp>
@@ -46,17 +47,32 @@ void for_each_parameter(const ModelSpec& model, F&& f) {
   add(model.head);
 }
 
+/// The same of a multi-task model, layer by layer in the order of its components.
+template <class F>
+void for_each_parameter(const MultiTaskModel& model, F&& f) {
+  int number = 0;
+  for (const Component& component : model.components)
+    for (const LayerSpec& layer : component.layers) {
+      for_each_part(layer, [&](ParameterPart part) {
+        for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) f(number, tensor);
+      });
+      ++number;
+    }
+}
+
 /// Whether the checksums of a checkpoint's files have to be compared with the manifest, which reads all of them.
 enum class Checksums : std::uint8_t { compared, known };
 
 /// A complete checkpoint, its files open. Immutable after open(): ranks may share one.
 class Checkpoint {
  public:
-  /// Opens a checkpoint of `model`, or the newest one in a folder of them, and checks all of it: the manifest, the
-  /// sizes and checksums of the files, and that every parameter is there once. Errors (usage): there is none; it is of
-  /// another model; a file is missing or damaged, and then which other checkpoint there is.
+  /// Opens a checkpoint of `model`, a ModelSpec or a MultiTaskModel, or the newest one in a folder of them, and checks
+  /// all of it: the manifest, the sizes and checksums of the files, and that every parameter is there once. Errors
+  /// (usage): there is none; it is of another model; a file is missing or damaged, and then which other checkpoint
+  /// there is.
   /// @param checksums  known: find_usable() has compared them
-  static Result<Checkpoint> open(const std::filesystem::path& path, const ModelSpec& model,
+  template <class Model>
+  static Result<Checkpoint> open(const std::filesystem::path& path, const Model& model,
                                  Checksums checksums = Checksums::compared) {
     return find_checkpoint(path).and_then([&](const std::filesystem::path& found) {
       return open_one(found, &model, checksums).map_error([&](Error e) { return with_another(std::move(e), found); });
@@ -86,7 +102,7 @@ class Checkpoint {
     std::vector<std::string> passed_over;
     Error first;
     for (auto place = all.rbegin(); place != all.rend(); ++place) {
-      auto one = open_one(place->path, nullptr, checksums);
+      auto one = open_one<ModelSpec>(place->path, nullptr, checksums);
       if (one) return Usable{place->path, std::move(one->manifest_), std::move(passed_over)};
       if (passed_over.empty()) first = one.error();
       passed_over.push_back(one.error().message);
@@ -99,16 +115,18 @@ class Checkpoint {
   [[nodiscard]] const CheckpointManifest& manifest() const { return manifest_; }
   [[nodiscard]] const TrainingState& training() const { return manifest_.training; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// The shape of a whole parameter. The model has it.
+  /// Whether a layer of the model is here: those of a multi-task model may be of components that it did not have.
+  [[nodiscard]] bool has(int layer) const { return number_of(layer) >= 0; }
+  /// The shape of a whole parameter. The model has it, and so has the checkpoint its layer.
   [[nodiscard]] TensorShape shape(int layer, ParameterName parameter) const {
-    return tensors_.at({layer, parameter, StateKind::master}).shape;
+    return tensors_.at({number_of(layer), parameter, StateKind::master}).shape;
   }
 
   /// Writes a slice (rows, columns) of a whole tensor to `out`, row by row. The model has the tensor. Throws Failure
   /// (usage) when the files cannot be read any more.
   void read(int layer, ParameterName parameter, StateKind state, const TensorSlice& slice, float* out) const {
     std::int64_t copied = 0;
-    for (const Piece& piece : tensors_.at({layer, parameter, state}).pieces) {
+    for (const Piece& piece : tensors_.at({number_of(layer), parameter, state}).pieces) {
       const std::int64_t row = std::max(slice.row, piece.slice.row);
       const std::int64_t row_end = std::min(slice.row + slice.rows, piece.slice.row + piece.slice.rows);
       const std::int64_t column = std::max(slice.column, piece.slice.column);
@@ -202,6 +220,9 @@ class Checkpoint {
   static constexpr std::int64_t read_bytes = 64 << 10;
 
   Checkpoint() = default;
+  [[nodiscard]] int number_of(int layer) const {
+    return numbers_.empty() ? layer : numbers_[static_cast<std::size_t>(layer)];
+  }
 
   // The newest other checkpoint beside one that cannot be used is the way out.
   static Error with_another(Error error, const std::filesystem::path& checkpoint) {
@@ -223,7 +244,8 @@ class Checkpoint {
   }
 
   /// @param model  null: not even whether all parameters are there is looked at
-  static Result<Checkpoint> open_one(const std::filesystem::path& path, const ModelSpec* model, Checksums checksums) {
+  template <class Model>
+  static Result<Checkpoint> open_one(const std::filesystem::path& path, const Model* model, Checksums checksums) {
     Checkpoint out;
     out.path_ = path;
     auto manifest = manifest_of(path);
@@ -232,7 +254,10 @@ class Checkpoint {
     if (model != nullptr) {
       if (const std::string why = why_other_model(out.training(), *model); !why.empty())
         return usage_error("the checkpoint " + path.string() + " cannot be used: " + why);
-      for_each_parameter(*model, [&](int layer, const ParameterTensor& tensor) {
+      out.numbers_ = numbers_in(out.training(), *model);
+      for_each_parameter(*model, [&](int of_model, const ParameterTensor& tensor) {
+        const int layer = out.number_of(of_model);
+        if (layer < 0) return;
         for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment})
           out.tensors_[{layer, tensor.name, state}].shape = whole_shape(tensor);
       });
@@ -277,6 +302,7 @@ class Checkpoint {
       const std::string where = path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) + "\"";
       const auto name = parse_slice_name(entry.name);
       const auto found = name ? tensors_.find({name->layer, name->parameter, name->state}) : tensors_.end();
+      if (found == tensors_.end() && name && !numbers_.empty()) continue;  // of another component
       if (found == tensors_.end()) return usage_error(where + " is not a part of a parameter of this model");
       const TensorSlice& slice = name->slice;
       const TensorShape& whole = found->second.shape;
@@ -322,14 +348,21 @@ class Checkpoint {
   CheckpointManifest manifest_;
   std::vector<ShardFile> files_;
   std::map<Key, Tensor> tensors_;
+  std::vector<int> numbers_;  ///< of the model's layers in the files; empty: the same
 };
 
 /// Puts a rank's part of a checkpoint in its place. The plan need not be the one that wrote it.
-/// @param stage  a Stage, which has taken its memory
+/// @param stage      a Stage, which has taken its memory
+/// @param otherwise  the parameters of layers that the checkpoint has not; their moments are 0
 template <class Stage>
-void restore(Stage& stage, const Checkpoint& checkpoint) {
-  stage.initialise(checkpoint.weights());
-  stage.visit([&](const runtime::StoreView& store) { checkpoint.restore_moments(stage.device(), store); });
+void restore(Stage& stage, const Checkpoint& checkpoint, const runtime::ParameterSource& otherwise = {}) {
+  const runtime::ParameterSource weights = checkpoint.weights();
+  stage.initialise([&](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+    (checkpoint.has(layer) ? weights : otherwise)(layer, tensor, index, values);
+  });
+  stage.visit([&](const runtime::StoreView& store) {
+    if (checkpoint.has(store.layer)) checkpoint.restore_moments(stage.device(), store);
+  });
 }
 
 }  // namespace galvatron::train

@@ -229,8 +229,9 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   return std::nullopt;
 }
 
-/// The preset of this name. Errors (usage): there is none.
-inline Result<Cluster> find_cluster(std::string_view name) {
+/// The preset of this name. Errors (usage): there is none. A template so that galvatron::planner can have it compiled.
+template <class = void>
+Result<Cluster> find_cluster(std::string_view name) {
   auto preset = preset_cluster(name);
   if (!preset) return tl::unexpected<Error>(std::move(preset.error()));
   if (preset->has_value()) return std::move(**preset);

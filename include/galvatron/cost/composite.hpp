@@ -377,4 +377,33 @@ constexpr void cross_entropy(const LayerShape& s, std::int64_t rows, std::int64_
   chunks_of(rows % chunk, rows % chunk > 0 ? 1 : 0);
 }
 
+/// The loss of pairs of rows over those of all data ranks (runtime/contrast.hpp).
+constexpr void contrast(const LayerShape& s, std::int64_t chunk, op::WorkList& out) {
+  const std::int64_t all = s.b * s.spec.data;
+  const auto data_group = [&](op::Kind kind, std::int64_t bytes) {
+    op::Work work = compute(kind, bytes, s.spec.data);
+    work.stride = s.spec.rank_layout().stride(RankMode::dp);
+    if (s.spec.data > 1) push_times(out, work, 2);
+  };
+  const auto chunks_of = [&](std::int64_t n, std::int64_t times) {
+    push_times(out, compute(op::Kind::gemm_nt, n, all, s.h), times);
+    push_times(out, compute(op::Kind::softmax_statistics, n, all), times);
+    push_times(out, compute(op::Kind::softmax_backward, n, all), times);
+    push_times(out, compute(op::Kind::gemm_tn, all, s.h, n), times);
+    push_times(out, compute(op::Kind::gemm_nn, n, s.h, all), times);
+  };
+  push_times(out, compute(op::Kind::fill, s.h * s.e), 2);
+  push_times(out, compute(op::Kind::norm_forward, s.b, s.h), 2);
+  data_group(op::Kind::all_gather, all * s.h * s.e);
+  out.push(compute(op::Kind::fill, 2 * all * s.h * 4));
+  chunks_of(chunk, 2 * (s.b / chunk));
+  chunks_of(s.b % chunk, s.b % chunk > 0 ? 2 : 0);
+  data_group(op::Kind::reduce_scatter, all * s.h * 4);
+  push_times(out, compute(op::Kind::add, s.b * s.h), 2);
+  push_times(out, compute(op::Kind::copy, s.b * s.h * s.e), 2);
+  out.push(compute(op::Kind::fill, 2 * s.h * 4));
+  push_times(out, compute(op::Kind::norm_backward, s.b, s.h), 2);
+  out.push(compute(op::Kind::norm_squared, s.h));
+}
+
 }  // namespace galvatron::cost::detail

@@ -34,6 +34,8 @@ class Fold {
         numbers_(numbers_of(program, spec, batch)),
         values_(program, numbers_),
         defers_in_place_(program.options.keeps_outputs && shape_.splits_backward() && !is_end()) {
+    for (int b = 0; b < p_.buffers.size; ++b)
+      bytes_[static_cast<std::size_t>(b)] = program::bytes_of(p_.buffer(b), values_, shape_.e);
     if (is_end()) stores_.emplace(Stores{store_of(ParameterPart::table), store_of(ParameterPart::rest)});
   }
 
@@ -325,6 +327,8 @@ class Fold {
         return push(K::copy, m * n * e);
       case Code::cross_entropy:
         return cross_entropy(shape_, m, numbers_(program::Letter::chunk), out);
+      case Code::contrast:
+        return contrast(shape_, numbers_(program::Letter::chunk), out);
       case Code::all_gather:
         return tensor_group(K::all_gather);
       case Code::all_reduce:
@@ -394,7 +398,7 @@ class Fold {
   // ---- memory
 
   [[nodiscard]] constexpr Bytes bytes(const program::Buffer& buffer) const {
-    return {program::bytes_of(buffer, values_, shape_.e)};
+    return {bytes_[static_cast<std::size_t>(&buffer - p_.buffers.begin())]};
   }
   [[nodiscard]] constexpr Bytes frame(program::Phase phase) const {
     const auto size = [this](const program::Buffer& buffer) { return bytes(buffer).count; };
@@ -414,6 +418,7 @@ class Fold {
   LayerShape shape_;
   program::Numbers numbers_;
   program::ExtentValues values_;
+  std::array<std::int64_t, program::most_buffers> bytes_;  // of the program's buffers; the rest is not set
   bool defers_in_place_;
   std::optional<Stores> stores_;  // of an end's table and of its other parameters
 };

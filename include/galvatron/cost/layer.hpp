@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
 #include <galvatron/program/lower.hpp>
+#include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost {
@@ -69,15 +71,28 @@ constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, 
   return detail::Fold(program, spec, batch).passes(counted);
 }
 
-/// The stores of a block.
-inline constexpr std::array block_parts{ParameterPart::rest, ParameterPart::experts};
+/// The stores of a block, and how many elements of them a rank has under strategies of some degrees.
+class BlockStores {
+ public:
+  static constexpr std::array parts{ParameterPart::rest, ParameterPart::experts};
+
+  [[nodiscard]] constexpr const detail::StoreElements& elements(ParameterPart part, const forward::Graph& graph,
+                                                                const StrategySpec& spec) {
+    std::optional<detail::StoreElements>& known = elements_[part == ParameterPart::experts ? 1 : 0];
+    if (!known) known.emplace(graph, spec, part);
+    return *known;
+  }
+
+ private:
+  std::array<std::optional<detail::StoreElements>, parts.size()> elements_{};
+};
 
 /// What the parameters of a block add to its passes: states, traffic of parameters and gradients, memory for them. The
 /// same whatever is recomputed, as long as backward is split or not; those of the rest whatever experts' degrees are.
 /// @param parts  of them: the counts of all are the sum
 constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& batch,
-                                       const program::LayerProgram& program,
-                                       std::span<const ParameterPart> parts = block_parts) {
+                                       const program::LayerProgram& program, BlockStores& stores,
+                                       std::span<const ParameterPart> parts = BlockStores::parts) {
   const detail::LayerShape shape{program.graph.layer, spec, batch};
   const bool split = shape.splits_backward();
   LayerCounts out;
@@ -86,7 +101,7 @@ constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& ba
   const int buffers = batch.overlap ? 2 : 1;
   for (const ParameterPart part : parts) {
     if (!program.has(part)) continue;
-    const detail::StoreCounts store(shape, program.graph, part);
+    const detail::StoreCounts store(shape, part, stores.elements(part, program.graph, spec));
     store.acquire(out.forward);
     store.acquire(out.backward);
     store.open_gradients(weights);
@@ -109,7 +124,8 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
   programs.add(spec, batch);
   const program::LayerProgram& program = programs.of(spec, batch);
   LayerCounts out = pass_counts(spec, batch, program);
-  if (layer.kind == LayerKind::block) out.add(parameter_counts(spec, batch, program));
+  BlockStores stores;
+  if (layer.kind == LayerKind::block) out.add(parameter_counts(spec, batch, program, stores));
   return out;
 }
 

@@ -44,6 +44,7 @@ class LayerPricer {
       degrees_ = degrees;
       passes_ = {};
       parameters_ = {};
+      stores_ = {};
     }
     const program::LayerProgram& program = programs_.of(spec, batch_);
     if (layer_.kind != LayerKind::block) {
@@ -71,9 +72,9 @@ class LayerPricer {
   }
   constexpr PricedLayer priced_parameters(const StrategySpec& spec, const program::LayerProgram& program, bool splits) {
     const auto of = [&](std::span<const ParameterPart> parts) {
-      return priced(parameter_counts(spec, batch_, program, parts), spec);
+      return priced(parameter_counts(spec, batch_, program, stores_, parts), spec);
     };
-    const std::span<const ParameterPart> parts(block_parts);
+    const std::span<const ParameterPart> parts(BlockStores::parts);
     if (layer_.experts == 0) return of(parts);
     std::optional<PricedLayer>& rest = rest_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
     if (!rest) rest = of(parts.first(1));
@@ -116,6 +117,7 @@ class LayerPricer {
   std::array<std::optional<std::array<LayerPrices, 2>>, recompute_kinds.size()> others_{};  // of steps but experts'
   std::array<std::optional<PricedLayer>, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
   std::array<std::optional<PricedLayer>, 8> rest_{};        // the same of all but experts
+  BlockStores stores_;
 };
 
 }  // namespace galvatron::cost

@@ -92,6 +92,7 @@ constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec
   // `streams`: traffic of data ranks in the list runs beside computation.
   const auto price = [&](const op::WorkList& list, bool streams) {
     LayerPrices::Pass sum;
+    if (list.size() == 0) return sum;
     Elapsed elapsed;
     Seconds products;
     Seconds around;  // messages that run beside them

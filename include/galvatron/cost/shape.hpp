@@ -80,15 +80,28 @@ constexpr op::Work compute(op::Kind kind, std::int64_t m, std::int64_t n = 0, st
   return {.kind = kind, .m = m, .n = n, .k = k};
 }
 
+/// Elements of a rank's part of a store.
+struct StoreElements {
+  std::int64_t all = 0;
+  std::int64_t whole = 0;    ///< that no tensor rank cuts: norms and some biases
+  std::int64_t written = 0;  ///< see ParameterLayout::written_end
+
+  constexpr StoreElements(const forward::Graph& graph, const StrategySpec& spec, ParameterPart part)
+      : StoreElements(parameter_layout(graph, part, StoreRanks(spec, part))) {}
+
+ private:
+  explicit constexpr StoreElements(const ParameterLayout& layout)
+      : all(layout.elements), whole(layout.whole_end - layout.whole_begin), written(layout.written_end) {}
+};
+
 /// What one parameter store keeps, and its traffic.
 class StoreCounts {
  public:
   constexpr StoreCounts(const LayerShape& shape, const forward::Graph& graph, ParameterPart part)
-      : s_(shape), ranks_(shape.spec, part), zero_(shape.spec.zero) {
-    const ParameterLayout layout = parameter_layout(graph, part, ranks_);
-    n_ = layout.elements;
-    whole_ = layout.whole_end - layout.whole_begin;
-    added_ = s_.traits.writes_gradients ? n_ - layout.written_end : n_;
+      : StoreCounts(shape, part, StoreElements(graph, shape.spec, part)) {}
+  constexpr StoreCounts(const LayerShape& shape, ParameterPart part, const StoreElements& elements)
+      : s_(shape), ranks_(shape.spec, part), zero_(shape.spec.zero), n_(elements.all), whole_(elements.whole) {
+    added_ = s_.traits.writes_gradients ? n_ - elements.written : n_;
     const Batch& batch = shape.batch;
     own_ = batch.state_ratios.empty()
                ? n_ / shards_
@@ -107,7 +120,7 @@ class StoreCounts {
   [[nodiscard]] constexpr Bytes gathered() const { return {zero_ == 3 ? n_ * s_.e : 0}; }
   /// The whole gradient while the layer works backward.
   [[nodiscard]] constexpr Bytes gradient() const { return {zero_ >= 2 ? n_ * 4 : 0}; }
-  /// Elements that no tensor rank cuts: norms and some biases.
+  /// See StoreElements.
   [[nodiscard]] constexpr std::int64_t whole() const { return whole_; }
 
   constexpr void acquire(op::WorkList& out) const {
@@ -163,9 +176,9 @@ class StoreCounts {
   StoreRanks ranks_;
   int shards_ = ranks_.shards();
   int zero_;
-  std::int64_t n_ = 0;      // elements
+  std::int64_t n_;          // elements
+  std::int64_t whole_;      // of them, that no tensor rank cuts
   std::int64_t own_ = 0;    // of them, in the shard of the rank
-  std::int64_t whole_ = 0;  // of them, that no tensor rank cuts
   std::int64_t added_ = 0;  // of them, whose gradients begin as zeros; the others are written
 };
 

@@ -286,7 +286,11 @@ inline Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOpt
     std::ranges::stable_sort(groups, std::less{}, [&](std::size_t g) { return done[g]; });
     std::vector<PackedSequence> sequences(done.size());
     for (const std::size_t g : groups) {
-      std::ranges::sort(bin->samples);
+      // Documents of like lengths next to each other: a GPU's attention computes neighbours at once.
+      std::ranges::sort(bin->samples, [&](std::int64_t a, std::int64_t b) {
+        const auto rows_of = [&](std::int64_t sample) { return rows[static_cast<std::size_t>(sample)]; };
+        return rows_of(a) != rows_of(b) ? rows_of(a) > rows_of(b) : a < b;
+      });
       for (const std::int64_t sample : bin->samples) sequences[g].add(sample, rows[static_cast<std::size_t>(sample)]);
       sequences[g].pad_to(options.multiple);
       done[g] += static_cast<double>(bin->work);

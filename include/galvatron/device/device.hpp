@@ -70,6 +70,17 @@ struct DocumentRows {
   [[nodiscard]] constexpr std::int64_t count() const { return static_cast<std::int64_t>(queries.size()) - 1; }
 };
 
+/// Positions in their sequences of tokens 0, 1, ... of a sample: from one position on, or in runs that each begin at a
+/// token with a position.
+struct TokenPositions {
+  std::int64_t first = 0;                               ///< of token 0, without runs
+  std::span<const std::int32_t> tokens{}, positions{};  ///< of each run, the first of which begins at token 0
+
+  constexpr TokenPositions(std::int64_t position) : first(position) {}
+  constexpr TokenPositions(std::span<const std::int32_t> begins, std::span<const std::int32_t> their_positions)
+      : tokens(begins), positions(their_positions) {}
+};
+
 /// Attention within square windows of square images (Liu et al. 2021). Token y * side + x of a sample is the one in row
 /// y and column x. Windows tile the image, from `shift` tokens down and to the right on; those over an edge go on at
 /// the opposite one, and there tokens attend to those of their own side of the edge only. Rows and heads as in
@@ -258,7 +269,6 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.attention_forward(shape, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*o=*/f, /*lse=*/f);
   // dq, dk, dv have the strides of q, k, v; delta (b, heads, queries) is scratch for row sums of o * do.
   d.attention_backward(shape, cf, cf, cf, /*o=*/cf, /*lse=*/cf, /*d_o=*/cf, /*dq=*/f, /*dk=*/f, /*dv=*/f, /*delta=*/f);
-
   // The same with biases.
   d.attention_forward(shape, cf, cf, cf, f, f, bias);
   d.attention_backward(shape, cf, cf, cf, cf, cf, cf, f, f, f, f, bias);
@@ -309,8 +319,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.bias_gradient(n, n, /*dy=*/cf, /*db=*/f);
 
   // Rotates the first heads of rows in place: pairs (j, j + head_dim/2) by s * kernels::rotary_frequency(); rows =
-  // tokens * b with row r at position first_position + r / b; `inverse` rotates back (the gradient).
-  d.rotary(/*rows=*/n, /*b=*/n, /*first_position=*/n, /*rotated heads=*/n, /*head_dim=*/n, /*row stride=*/n,
+  // tokens * b with row r of token r / b; `inverse` rotates back (the gradient).
+  d.rotary(/*rows=*/n, /*b=*/n, TokenPositions(n), /*rotated heads=*/n, /*head_dim=*/n, /*row stride=*/n,
            kernels::RotaryFrequencies(10000.0), /*inverse=*/false, f);
 
   // out (rows, H) = table[token - first] for tokens in [first, first + count), else 0.
@@ -333,7 +343,9 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/sum);
   // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`.
   d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*logits=*/f);
-
+  // row (n) = factor * exp(log), log (1) or empty for 0; and d_log (1) += the sum of row * d_row, in a fixed order.
+  d.exponential_row(n, /*factor=*/1.0F, /*log=*/cf, /*row=*/f);
+  d.exponential_row_backward(n, /*row=*/cf, /*d_row=*/cf, /*d_log=*/f);
   // weights and chosen (rows, k) of the experts of each row, from logits (rows, E); bias (E; may be empty) as in
   // kernels/router.hpp.
   d.route(router, /*rows=*/n, /*logits=*/cf, /*bias=*/cf, /*weights=*/f, /*chosen=*/numbers);

@@ -160,6 +160,8 @@ inline Result<ModelSpec> checked(ModelSpec model) {
   const auto losses = std::count_if(model.blocks.begin(), model.blocks.end(),
                                     [](const LayerSpec& block) { return block.kind == LayerKind::head; });
   if (losses >= most_losses) return refuse("", "it has at most " + std::to_string(most_losses) + " losses.");
+  if (model.head.head == HeadKind::contrastive)
+    return refuse(" (head)", "a contrastive loss has two towers: it belongs to a model of several tasks.");
   if (model.head.head != HeadKind::classifier && model.head.vocabulary != model.embedding.vocabulary)
     return refuse(" (head)", "its vocabulary differs from the embedding's.");
   if (model.head.tied && (model.head.head == HeadKind::classifier || model.head.hidden != model.hidden()))

@@ -60,7 +60,8 @@ std::string field_text(E value) {
   if constexpr (std::same_as<E, RouterKind>) return name("softmax", "sigmoid").at(at);
   if constexpr (std::same_as<E, BalanceScope>) return name("sequence", "micro_batch", "data_ranks").at(at);
   if constexpr (std::same_as<E, DropOrder>) return name("position", "weight").at(at);
-  if constexpr (std::same_as<E, HeadKind>) return name("language", "masked_language", "classifier").at(at);
+  if constexpr (std::same_as<E, HeadKind>)
+    return name("language", "masked_language", "classifier", "contrastive").at(at);
 }
 
 /// Calls f(name, a's value, b's value) for every field of a layer, those that people choose models by first.

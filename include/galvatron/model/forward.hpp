@@ -41,6 +41,7 @@ enum class Kind : std::uint8_t {
   first_token,    ///< the first token of every sample: (T, H) -> (samples, H)
   mean,           ///< over the tokens of a sample: (T, H) -> (samples, H)
   cross_entropy,  ///< the loss of a row, from logits over a table; its gradient is made in forward
+  contrast,       ///< the loss of pairs of rows, from logits of all rows of one tower over those of the other; the same
 };
 
 constexpr bool is_attention(Kind kind) { return kind == Kind::attend || kind == Kind::cross_attend; }
@@ -379,6 +380,12 @@ class Builder {
   constexpr Tensor mean(Tensor x) { return push(unary(Kind::mean, x, {width_of(x), Rows::samples})); }
   constexpr void cross_entropy(Tensor x, Weight table, Weight bias = {}) {
     push({.operation = Kind::cross_entropy, .inputs = {x.id, -1, -1}, .weights = {table.id, bias.id, -1, -1, -1}});
+  }
+  /// @param x      (T, E): of two tokens of every sample, one of each tower
+  /// @param scale  (1)
+  constexpr void contrast(Tensor x, Weight scale) {
+    check(!width_of(x).split, "a contrastive loss needs whole rows");
+    push({.operation = Kind::contrast, .inputs = {x.id, -1, -1}, .weights = {scale.id, -1, -1, -1, -1}});
   }
   /// What goes to other layers: the first output, then the second.
   constexpr void output(Tensor y) {

@@ -199,11 +199,15 @@ constexpr forward::Graph embedding_forward(const LayerSpec& l) {
 }
 
 /// The loss: of every token over the vocabulary, or of every sample over the classes, from its first token or the mean
-/// of all. A masked language model has one more linear layer before it.
+/// of all. A masked language model has one more linear layer before it. A contrastive loss has no table.
 constexpr forward::Graph head_forward(const LayerSpec& l) {
   forward::Builder b(l);
   const forward::Width h = forward::Builder::whole(l.hidden);
   forward::Tensor x = b.input(h);
+  if (l.head == HeadKind::contrastive) {
+    b.contrast(x, b.vector(ParameterName::logit_scale, forward::Builder::whole(1)));
+    return b.graph();
+  }
   const bool classifies = l.head == HeadKind::classifier;
   if (l.head == HeadKind::masked_language) {
     const forward::Weight w = b.weight(ParameterName::transform_weight, h, h);
@@ -214,6 +218,29 @@ constexpr forward::Graph head_forward(const LayerSpec& l) {
   if (classifies && !l.class_token) x = b.mean(x);
   const forward::Weight bias = l.head == HeadKind::language ? forward::Weight{} : b.logits_bias(l.vocabulary);
   b.cross_entropy(x, b.table(l.vocabulary, h), bias);
+  return b.graph();
+}
+
+/// One linear layer behind a norm, (T, H) -> (T, W): W is the width of what goes on (LayerSpec::after), with biases
+/// where the layer has some. Between components of different widths.
+constexpr forward::Graph adaptor_forward(const LayerSpec& l) {
+  forward::Builder b(l);
+  const forward::Tensor x = b.input(forward::Builder::whole(l.hidden));
+  const forward::Tensor n = b.norm(x, ParameterName::norm1_gamma, ParameterName::norm1_beta);
+  b.output(b.linear(n, ParameterName::transform_weight, ParameterName::transform_bias,
+                    forward::Builder::whole(l.after(0).width)));
+  return b.graph();
+}
+
+/// The embedding of a sample, (T, H) -> (samples, W): its class token, or the mean of its tokens, through a norm and a
+/// linear layer without biases (Radford et al., 2021).
+constexpr forward::Graph projection_forward(const LayerSpec& l) {
+  forward::Builder b(l);
+  const forward::Tensor x = b.input(forward::Builder::whole(l.hidden));
+  const forward::Tensor pooled = l.class_token ? b.first_token(x) : b.mean(x);
+  const forward::Tensor n = b.norm(pooled, ParameterName::norm1_gamma, ParameterName::norm1_beta);
+  b.output(b.linear(n, b.weight(ParameterName::transform_weight, forward::Builder::whole(l.after(0).width),
+                                forward::Builder::whole(l.hidden))));
   return b.graph();
 }
 

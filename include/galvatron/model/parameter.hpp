@@ -59,6 +59,8 @@ enum class ParameterName : std::uint8_t {
   latent_up_weight,    ///< (A * (head_dim - rotary_dim + value_dim), rank): rows of keys, of all heads, then values
   key_rotary_weight,   ///< (rotary_dim, H)
   residual_gain,       ///< (experts): see RouterSpec
+  // Behind the 64 streams of initial values of a layer: it draws none.
+  logit_scale,  ///< (1): of a contrastive head, the logarithm of its logits' factor over the initial one
 };
 
 /// Their names in files, in this order.
@@ -75,9 +77,9 @@ inline constexpr auto parameter_names = std::to_array<std::string_view>(
      "transform_weight", "transform_bias", "logits_bias",
      // block with experts: the numbers of names choose the streams of initial values and stay as they are
      "router_bias", "shared_in_weight", "shared_out_weight", "shared_gate_weight"});
-inline constexpr auto late_parameter_names =
-    std::to_array<std::string_view>({"query_gamma", "key_gamma", "query_down_weight", "query_up_weight",
-                                     "latent_down_weight", "latent_up_weight", "key_rotary_weight", "residual_gain"});
+inline constexpr auto late_parameter_names = std::to_array<std::string_view>(
+    {"query_gamma", "key_gamma", "query_down_weight", "query_up_weight", "latent_down_weight", "latent_up_weight",
+     "key_rotary_weight", "residual_gain", "logit_scale"});
 static_assert(static_cast<std::size_t>(ParameterName::shared_gate_weight) + 1 == parameter_names.size());
 
 /// Parameters of layers that are not of this library: so many names.
@@ -85,7 +87,7 @@ inline constexpr int user_parameters = 16;
 inline constexpr int first_user_parameter = 40;
 inline constexpr int first_late_parameter = static_cast<int>(ParameterName::query_gamma);
 static_assert(first_user_parameter + user_parameters == first_late_parameter);
-static_assert(static_cast<std::size_t>(ParameterName::residual_gain) + 1 ==
+static_assert(static_cast<std::size_t>(ParameterName::logit_scale) + 1 ==
               first_late_parameter + late_parameter_names.size());
 /// The i-th of them; from 0.
 constexpr ParameterName user_parameter(int i) { return static_cast<ParameterName>(first_user_parameter + i); }

@@ -48,7 +48,7 @@ constexpr std::int64_t predictions(const ModelSpec& model, std::int64_t sequence
   const std::int64_t tokens = head.tokens.of(sequence);
   if (model.is_encoder_decoder()) return std::min(span_corruption(sequence).targets(), tokens);
   if (head.head == HeadKind::masked_language) return masked_tokens(sequence);
-  return head.head == HeadKind::classifier ? 1 : tokens;
+  return head.head == HeadKind::classifier ? 1 : tokens;  // two of a contrastive head: one of each tower
 }
 
 }  // namespace galvatron

@@ -31,6 +31,8 @@ enum class HeadKind : std::uint8_t {
   language,         ///< norm, then logits of every token over the vocabulary
   masked_language,  ///< (H, H) projection, activation and norm, then logits of every token, with biases (BERT)
   classifier,       ///< norm, then logits of one vector a sample over the classes, with biases; V counts the classes
+  contrastive,      ///< each sample is two rows, of one tower each; the loss wants them alike, and unlike those of the
+                    ///< other samples (Radford et al., "Learning transferable visual models", 2021)
 };
 
 /// Which RMS norms queries and keys have before positions turn them.

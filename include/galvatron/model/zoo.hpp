@@ -356,8 +356,10 @@ inline std::string why_unknown_model(std::string_view name) {
          "`galvatron list models` shows all, and the path of a Hugging Face config.json works too";
 }
 
-/// The model of that name, in any case of letters. Errors (usage): an unknown name, with the nearest ones.
-inline Result<ModelSpec> find_model(std::string_view name) {
+/// The model of that name, in any case of letters. Errors (usage): an unknown name, with the nearest ones. A template
+/// so that galvatron::planner can have it compiled.
+template <class = void>
+Result<ModelSpec> find_model(std::string_view name) {
   const std::string lower = detail::lower_case(name.substr(0, 64));
   std::optional<ModelSpec> found;
   detail::for_each_preset([&](const auto& preset, const auto& build) {

@@ -99,6 +99,7 @@ class WorkList {
   // Two of a kind, but for how often.
   static constexpr bool is_same(const Work& a, const Work& b) {
     if (a.m != b.m) return false;  // mostly decides
+    if (a.n != b.n || a.k != b.k || a.overlap != b.overlap) return false;
     Work same = a;
     same.times = b.times;
     return same == b;

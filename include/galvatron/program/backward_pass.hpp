@@ -120,7 +120,7 @@ class BackwardPass : ForwardPass {
 
   constexpr void back(int i) {
     const forward::Node& node = g().node(i);
-    if (node.operation == forward::Kind::cross_entropy) return;  // forward made its gradient
+    if (node.output < 0) return;  // of a loss: forward made its gradient
     const Id dy = gradients_[at(node.output)];
     if (dy < 0) return;  // a fused step made what is behind it
     gradients_[at(node.output)] = -1;
@@ -203,7 +203,11 @@ class BackwardPass : ForwardPass {
         step.code = Code::first_token_gradient;
         step.m = elements(x);
         step.k = of(Letter::patch_rows);
-        give(x, pushed(step, dy, in_input ? in_place(own(x)) : fresh(elements(x))));
+        if (in_input) return give(x, pushed(step, dy, in_place(own(x))));
+        const Id d = fresh(elements(x));
+        const Id first = value(buffer_of(d), Part::first_tokens);
+        copy(dy, first, y);
+        give(x, pushed(step, first, d));
         break;
       }
       case forward::Kind::mean:
@@ -218,6 +222,7 @@ class BackwardPass : ForwardPass {
         pushed(step, replicated(dy, y), -1);
         break;
       case forward::Kind::cross_entropy:
+      case forward::Kind::contrast:
         break;
     }
   }

@@ -40,6 +40,7 @@ enum class Letter : std::uint8_t {
   patch_rows,     ///< rows between the regions but for those of first tokens
   first_rows,     ///< first tokens of samples: on the first tensor rank under Megatron's sequence parallelism
   samples,        ///< b
+  all_samples,    ///< those of all data ranks
   tokens,         ///< of a sequence, on a rank
   memory_tokens,  ///< of the encoder's output
   windows,        ///< of all samples
@@ -135,6 +136,7 @@ class Numbers {
     set(Letter::patch_rows, local - first);
     set(Letter::first_rows, first);
     set(Letter::samples, b);
+    set(Letter::all_samples, b * spec.data);
     set(Letter::tokens, tokens);
     set(Letter::memory_tokens, memory);
     set(Letter::windows, layer.window > 0 ? rows / (layer.window * layer.window) : 0);
@@ -149,7 +151,8 @@ class Numbers {
     set_experts(layer, spec, rows, local, imbalance);
     set_buckets(lsh);
     set(Letter::vocabulary, vocabulary_shard(layer.vocabulary, spec.tensor));
-    set(Letter::chunk, head_chunk_rows(layer.head == HeadKind::classifier ? b : rows, precision));
+    const bool of_samples = layer.head == HeadKind::classifier || layer.head == HeadKind::contrastive;
+    set(Letter::chunk, head_chunk_rows(of_samples ? b : rows, precision));
     tp_ = tp;
   }
 

@@ -221,7 +221,27 @@ class ForwardPass : protected Emitter {
         gradients_[at(x)] = reduced(pushed(step, n, in_place(n)), x);
         break;
       }
+      case forward::Kind::contrast:
+        return contrast(node, step);
     }
+  }
+  /// Rows of unit length, those of all data ranks and their gradients, and logits of a chunk of samples.
+  constexpr void contrast(const forward::Node& node, Step step) {
+    const int x = node.inputs[0];
+    const Id n = replaces_input() ? own(x) : copied(own(x), x);
+    const Extent e = width(x);
+    step.code = Code::contrast;
+    step.m = rows(x);
+    step.n = e;
+    step.scratch[0] = id(fresh(elements(x)));
+    step.scratch[1] = id(fresh(rows(x).times(2), Storage::frame, Scalar::fp32));
+    step.scratch[2] = id(fresh(e.times(2).times(Letter::all_samples)));
+    step.scratch[3] = id(fresh(e.times(2).times(Letter::all_samples), Storage::frame, Scalar::fp32));
+    step.scratch[4] = id(fresh({1, Letter::chunk, Letter::all_samples}));
+    step.scratch[5] = id(fresh({4, Letter::chunk}, Storage::frame, Scalar::fp32));
+    step.scratch[6] = id(fresh(e.times(2)));
+    step.scratch[7] = id(fresh(e.times(2), Storage::frame, Scalar::fp32));
+    gradients_[at(x)] = pushed(step, n, in_place(n));
   }
   [[nodiscard]] static constexpr std::array<std::int8_t, 5> weights_of(const forward::Node& node) {
     std::array<std::int8_t, 5> out{};

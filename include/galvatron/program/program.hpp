@@ -141,6 +141,7 @@ enum class Code : std::uint8_t {
   mean,                  ///< out0 (samples, n) = over the m rows of in0
   mean_backward,
   cross_entropy,  ///< in0 becomes its gradient; a loop over chunks of rows
+  contrast,       ///< the same of pairs of m rows of n, over those of all data ranks: runtime/contrast.hpp
   // Memory.
   copy,  ///< out0 = in0
   // Groups of ranks.

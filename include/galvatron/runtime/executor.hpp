@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
@@ -17,6 +18,7 @@
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
 #include <galvatron/runtime/compressed_experts.hpp>
+#include <galvatron/runtime/contrast.hpp>
 #include <galvatron/runtime/experts.hpp>
 #include <galvatron/runtime/heads.hpp>
 #include <galvatron/runtime/logits.hpp>
@@ -430,6 +432,12 @@ class Executor {
             context_, layer_, m, parameter(weight), parameter(step.weights[1]), gradient(weight),
             gradient(step.weights[1]), slot_->tokens, loss_, out,
             {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
+      case Code::contrast:
+        return Contrast<D, T>(context_, b, n, loss_, out,
+                              {value(step.scratch[0]), value<float>(step.scratch[1]), value(step.scratch[2]),
+                               value<float>(step.scratch[3]), value(step.scratch[4]), value<float>(step.scratch[5]),
+                               value(step.scratch[6]), value<float>(step.scratch[7])})
+            .run(slot_->tokens, parameter(weight), gradient(weight));
       case Code::copy:
         return device.copy(raw_bytes(in), raw_bytes(out));
       case Code::all_gather:
@@ -531,15 +539,23 @@ class Executor {
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.batch.sequence); }
   // The first token of this rank's part of the vocabulary.
   [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
-  // The first heads of rows, run by run of the sequence.
+  // The first heads of rows.
   void rotate(const Step& step, View<T> x, bool inverse) {
     const std::int64_t width = of(step.k);
     const std::int64_t head = of(step.l);
     const device::kernels::RotaryFrequencies frequencies = rotary_frequencies(layer_, head);
-    context_.for_each_run(of(step.m), step.local, [&](auto first, auto rows, auto position) {
-      context_.device.rotary(rows, context_.batch.samples, position, of(step.n) / head, head, width, frequencies,
-                             inverse, x.slice(first * width, rows * width));
+    const std::int64_t rows = of(step.m);
+    const std::int64_t samples = context_.batch.samples;
+    std::vector<std::int32_t> tokens, positions;  // of the runs
+    context_.for_each_run(rows, step.local, [&](auto first, auto, auto position) {
+      tokens.push_back(static_cast<std::int32_t>(first / samples));
+      positions.push_back(static_cast<std::int32_t>(position));
     });
+    if (tokens.empty()) return;
+    const bool one = tokens.size() == 1;
+    context_.device.rotary(rows, samples,
+                           one ? device::TokenPositions(positions.front()) : device::TokenPositions(tokens, positions),
+                           of(step.n) / head, head, width, frequencies, inverse, x);
   }
   [[nodiscard]] HeadNorms step_heads(const Step& step) const {
     return {.rows = of(step.m), .queries = of(step.n), .keys = of(step.k), .width = of(step.l)};

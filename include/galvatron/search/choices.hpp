@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
@@ -12,52 +13,77 @@
 
 namespace galvatron::search {
 
+/// What decides whether one choice dominates another with its layout, computed once for each.
+struct ChoiceFigures {
+  std::array<std::int64_t, 7> bytes{};  ///< kept in each of two numbers of slots, then what does not depend on these
+  Terms terms;                          ///< none where memory alone counts
+  std::int32_t index = 0;               ///< of the choice in its type
+
+  constexpr ChoiceFigures(const Choice& c, const Objective& objective, const Slots& least, const Slots& most,
+                          bool memory_only, std::int32_t number = 0)
+      : bytes{least.kept(c), most.kept(c), c.backward_workspace, c.forward_workspace,
+              c.activation,  c.input,      c.pass_through},
+        index(number) {
+    if (!memory_only) terms = objective.terms_of(c);
+  }
+  /// In both numbers of slots, and so in all between them.
+  [[nodiscard]] constexpr bool stands_for(const ChoiceFigures& other) const {
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      if (bytes[i] > other.bytes[i]) return false;
+    return dominates(terms, other.terms);
+  }
+};
+
 /// Whether `a` may stand for `b` in any assignment with so many micro-batches in flight without making it slower or
 /// larger.
 constexpr bool dominates(const Choice& a, const Choice& b, const Objective& objective, const Slots& slots,
                          bool memory_only = false) {
-  if (a.layout != b.layout || a.input > b.input || a.pass_through > b.pass_through || a.activation > b.activation ||
-      slots.kept(a) > slots.kept(b) || a.forward_workspace > b.forward_workspace ||
-      a.backward_workspace > b.backward_workspace)
-    return false;
-  if (memory_only) return true;
-  return dominates(objective.terms_of(a), objective.terms_of(b));
+  const auto figures = [&](const Choice& c) { return ChoiceFigures(c, objective, slots, slots, memory_only); };
+  return a.layout == b.layout && figures(a).stands_for(figures(b));
 }
 
-/// The choices, by index, that no other one dominates; of equals the first.
-/// @param tag        only choices with this tag; all when it is negative
-/// @param least      (choice) -> a number that is never larger of a choice than of one that it dominates
-/// @param dominates  (a, b) whether a may stand for b, which has the same layout
-template <class Least, class Dominates>
-constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type, int tag, Least least,
-                                                          Dominates dominates) {
+/// The choices, by index, that no other one with their layout dominates in both numbers of slots and so in all between
+/// them; of equals the first.
+/// @param tag  only choices with this tag; all when it is negative
+constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type, const Objective& objective,
+                                                          const Slots& least, const Slots& most, int tag = -1,
+                                                          bool memory_only = false) {
   struct Place {
     std::int32_t layout = 0;
-    double least = 0;
+    double number = 0;  // never larger of a choice than of one that it dominates
     std::int32_t index = 0;
-    constexpr auto operator<=>(const Place&) const = default;
+    constexpr bool operator<(const Place& other) const {
+      if (layout != other.layout) return layout < other.layout;
+      return number != other.number ? number < other.number : index < other.index;
+    }
   };
   std::vector<Place> order;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i)
-    if (const Choice& c = nth(type, i); tag < 0 || c.tag == tag) order.push_back({c.layout, least(c), i});
+    if (const Choice& c = nth(type, i); tag < 0 || c.tag == tag)
+      order.push_back({c.layout, memory_only ? static_cast<double>(least.kept(c)) : objective.terms_of(c).time, i});
   std::sort(order.begin(), order.end());
-  std::vector<std::int32_t> kept;
-  std::ptrdiff_t first = 0;  // of those with the same layout
-  std::ptrdiff_t same = 0;   // of them, of those with the same number: only these can be dominated by one that follows
+  std::vector<std::int32_t> out;
+  std::vector<ChoiceFigures> kept;  // of those with the same layout
+  std::ptrdiff_t same = 0;  // of them, of those with the same number: only these can be dominated by one that follows
+  const auto flush = [&] {
+    for (const ChoiceFigures& one : kept) out.push_back(one.index);
+    kept.clear();
+  };
   for (std::size_t i = 0; i < order.size(); ++i) {
-    if (i > 0 && order[i - 1].layout != order[i].layout) first = std::ssize(kept);
-    if (i > 0 && (order[i - 1].layout != order[i].layout || order[i - 1].least != order[i].least))
+    if (i > 0 && order[i - 1].layout != order[i].layout) flush();
+    if (i > 0 && (order[i - 1].layout != order[i].layout || order[i - 1].number != order[i].number))
       same = std::ssize(kept);
-    const Choice& c = nth(type, order[i].index);
-    if (std::any_of(kept.begin() + first, kept.end(), [&](std::int32_t j) { return dominates(nth(type, j), c); }))
+    const ChoiceFigures own(nth(type, order[i].index), objective, least, most, memory_only, order[i].index);
+    if (std::any_of(kept.begin(), kept.end(), [&](const ChoiceFigures& other) { return other.stands_for(own); }))
       continue;
-    kept.erase(
-        std::remove_if(kept.begin() + same, kept.end(), [&](std::int32_t j) { return dominates(c, nth(type, j)); }),
-        kept.end());
-    kept.push_back(order[i].index);
+    kept.erase(std::remove_if(kept.begin() + same, kept.end(),
+                              [&](const ChoiceFigures& other) { return own.stands_for(other); }),
+               kept.end());
+    kept.push_back(own);
   }
-  std::sort(kept.begin(), kept.end());
-  return kept;
+  flush();
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 /// A strategy of tied ends: an embedding and a head that share a weight have one.
@@ -104,11 +130,7 @@ constexpr void drop_dominated_choices(Problem& p) {
     const int type = static_cast<int>(i);
     if (p.tied && (p.layers.front() == type || p.layers.back() == type)) continue;
     LayerType kept;
-    for (const std::int32_t j : non_dominated_choices(
-             p.types[i], -1, [&](const Choice& c) { return p.objective.terms_of(c).time; },
-             [&](const Choice& a, const Choice& b) {
-               return dominates(a, b, p.objective, least) && dominates(a, b, p.objective, most);
-             }))
+    for (const std::int32_t j : non_dominated_choices(p.types[i], p.objective, least, most))
       kept.push_back(nth(p.types[i], j));
     p.types[i] = std::move(kept);
   }
@@ -159,12 +181,7 @@ constexpr std::vector<ChoiceClass> choice_classes(const LayerType& type, const O
   const auto order = [](const ChoiceClass& c) {
     return std::tie(c.layout, c.input, c.pass_through, c.activation, c.forward_workspace);
   };
-  const auto least = [&](const Choice& c) {
-    return memory_only ? static_cast<double>(slots.kept(c)) : objective.terms_of(c).time;
-  };
-  for (const std::int32_t i : non_dominated_choices(type, tag, least, [&](const Choice& a, const Choice& b) {
-         return dominates(a, b, objective, slots, memory_only);
-       })) {
+  for (const std::int32_t i : non_dominated_choices(type, objective, slots, slots, tag, memory_only)) {
     const Choice& c = nth(type, i);
     if (workspace_of(c) > most_workspace) continue;
     const std::int64_t workspace = c.forward_workspace > c.backward_workspace ? c.forward_workspace : 0;

@@ -185,7 +185,7 @@ Result<SearchResult> search_mixed(const ModelSpec& model, const ClusterView& clu
   SearchResult out;
   out.statistics = groups.statistics();
   const Candidate* known = groups.best() ? &*groups.best() : nullptr;
-  std::optional<MixedCases> mixed;
+  std::optional<MixedCases<Executor>> mixed;
   if (detail::may_mix(*options)) mixed.emplace(model, cluster, *options, executor);
   const std::vector<Case> cases = mixed ? mixed->cases() : std::vector<Case>{};
   if (!cases.empty()) {

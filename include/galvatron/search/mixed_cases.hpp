@@ -50,10 +50,10 @@ inline Bytes lacks(const Cluster& group, Bytes budget) { return budget - min(bud
 }  // namespace detail
 
 /// Cases whose runs are on two groups or more. They refer to the arguments.
+template <class Executor>
 class MixedCases : public CaseSource {
  public:
   /// @param options  completed; their memory may be more than some groups have
-  template <class Executor>
   MixedCases(const ModelSpec& model, const ClusterView& cluster, const SearchOptions& options, Executor& executor)
       : model_(model),
         cluster_(cluster),
@@ -193,7 +193,6 @@ class MixedCases : public CaseSource {
     return batch;
   }
 
-  template <class Executor>
   void price(Executor& executor) {
     for (const GroupPipeline& one : pipelines_.all)
       for (std::size_t i = 0; i < one.runs.size(); ++i) figures_.try_emplace(key_of(one, i));

@@ -272,10 +272,10 @@ class Search {
     std::vector<BestOf*> of;
     std::vector<int> choices;
     for (std::size_t tag = 0; tag < c.specs.size(); ++tag) {
+      if (!bounds.find_choices(static_cast<int>(tag), choices)) continue;
       of = {&best_, &by_stages_.at(c.stages())};
       for (std::size_t i = 0; i < std::size(schemes); ++i)
         if (schemes[i].has(c.stages(), c.specs[tag])) of.push_back(&scheme_best_[i]);
-      if (!bounds.find_choices(static_cast<int>(tag), choices)) continue;
       const auto wanted = [&](double seconds, std::int64_t peak) {
         return std::any_of(of.begin(), of.end(), [&](BestOf* best) { return best->wants({seconds}, {peak}); });
       };

@@ -103,7 +103,8 @@ constexpr bool splits_over_context(const LayerSpec& layer) {
     for (const BundlePart& part : {layer.before(i), layer.after(i)})
       if (part.tokens.any() && part.tokens != layer.tokens) return false;
   return !layer.memory.any() && !layer.target.any() && !layer.merges && layer.window == 0 &&
-         layer.position != PositionKind::relative && layer.patch_width == 0 && layer.head != HeadKind::classifier;
+         layer.position != PositionKind::relative && layer.patch_width == 0 && layer.head != HeadKind::classifier &&
+         layer.head != HeadKind::contrastive;
 }
 
 /// Ring attention lays out sequences in two chunks a rank.
@@ -167,6 +168,8 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
   if (spec.context > 1 && !splits_over_context(layer))
     return "context parallelism splits plain self-attention: not images, windows, relative positions or cross "
            "attention.";
+  if (layer.kind == LayerKind::head && layer.head == HeadKind::contrastive && spec.sequence != SequenceKind::none)
+    return "a contrastive loss needs the two rows of a sample on one rank: sequences are not split.";
   const std::int64_t tokens = layer.tokens.of(sequence);
   if (tokens % spec.context != 0) return "the context degree does not divide the sequence.";
   for (int i = 0; i < most_parts; ++i)

@@ -26,6 +26,7 @@
 namespace galvatron::device::cuda {
 
 inline constexpr int warp_threads = 32;
+inline constexpr int group_threads = 128;  ///< four warps, the first of which has a number that four divides
 
 /// A grid of one dimension.
 struct Geometry {
@@ -56,7 +57,7 @@ constexpr Geometry over_rows(std::int64_t rows, std::int64_t packs, int most_thr
 template <class B>
 concept Block = requires(B& block, float x, double y, int i, float (&c)[4], const std::uint32_t (&a)[4],
                          const std::uint32_t (&b)[2], std::uint32_t (&four)[4], const bfloat16* row, void* raw,
-                         std::uint32_t* ticket, std::int32_t* number) {
+                         std::uint32_t* ticket, std::int32_t* number, float (&group_c)[32][4]) {
   { block.index() } -> std::same_as<std::int64_t>;   ///< of the block in the grid
   { block.blocks() } -> std::same_as<std::int64_t>;  ///< of the grid
   { block.thread() } -> std::same_as<int>;           ///< of this block
@@ -86,6 +87,18 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   block.copy_async(raw, static_cast<const void*>(row), i);
   block.commit_copies();
   block.template await_copies<1>();
+  /// Products of warp groups, on Hopper. c (64, 256) += a (64, 16) * b (16, 256), bfloat16 with float sums, by all
+  /// threads of a warp group: a and b are operands in swizzled rows (warp_group_units.hpp), along or across the sum, of
+  /// which elements i to i + 15 of the sum are multiplied. Of c thread 32 w + 4 g + t has rows 16 w + g, in [j][0] and
+  /// [j][1], and 16 w + g + 8, in [j][2] and [j][3]: columns 8 j + 2 t and 8 j + 2 t + 1. Between begin_products() and
+  /// commit_products(); done some time before await_products<n>() returns, which leaves the last n groups under way.
+  /// Until then the operands stay, and nobody else touches c.
+  block.begin_products();
+  block.template multiply_group<true, false>(group_c, row, row, i);
+  block.commit_products();
+  block.template await_products<1>();
+  /// Products behind the next barrier see the copies of this thread that have been awaited.
+  block.fence_copies();
   /// By one thread of a block, once or more often in a launch: true for the last of `i` that come, which then sees
   /// what the blocks of the others wrote before; the ticket is 0 before and afterwards.
   { block.is_last(ticket, i) } -> std::same_as<bool>;

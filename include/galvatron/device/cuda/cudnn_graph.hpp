@@ -100,19 +100,25 @@ struct Target {
 /// A tensor of a graph, which owns it.
 using Tensor = cudnnBackendDescriptor_t;
 
+/// The extents of a product that differ from sample to sample: tensors of one int32 each, or null.
+struct Extents {
+  Tensor rows = nullptr, columns = nullptr, summands = nullptr;
+};
+
 /// Operations on tensors of four dimensions.
 class Graph {
  public:
-  /// A tensor in memory on a boundary of that many bytes, which the call names by `id`.
+  /// A tensor in memory on a boundary of that many bytes, which the call names by `id`. With `offsets`, of one more
+  /// element than there are samples, sample i begins that many elements behind the tensor's address.
   Tensor memory(std::int64_t id, cudnnDataType_t type, const Four& extents, const Four& distances,
-                std::int64_t boundary = 16) {
-    return tensor(id, type, extents, distances, Kind::memory, boundary);
+                std::int64_t boundary = 16, Tensor offsets = nullptr) {
+    return tensor(id, type, extents, distances, Kind::memory, boundary, offsets);
   }
   /// One number, which the call names by `id` and which lies in memory of the program.
   Tensor number(std::int64_t id) { return tensor(id, CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, Kind::number); }
-  /// A tensor that only exists between operations.
-  Tensor between(cudnnDataType_t type, const Four& extents, const Four& distances) {
-    return tensor(next_++, type, extents, distances, Kind::between);
+  /// A tensor that only exists between operations; see memory() for `offsets`.
+  Tensor between(cudnnDataType_t type, const Four& extents, const Four& distances, Tensor offsets = nullptr) {
+    return tensor(next_++, type, extents, distances, Kind::between, 16, offsets);
   }
   /// The same, row by row.
   Tensor between(cudnnDataType_t type, const Four& extents) { return between(type, extents, dense(extents)); }
@@ -120,15 +126,19 @@ class Graph {
 
   // Each operation returns its result, the last of its tensors.
 
-  /// c = a b, in the last two dimensions; a's heads are a multiple of b's.
-  Tensor multiply(Tensor a, Tensor b, Tensor c) {
+  /// c = a b, in the last two dimensions; a's heads are a multiple of b's. `valid` are the rows, columns and summands
+  /// of each sample.
+  Tensor multiply(Tensor a, Tensor b, Tensor c, const Extents& valid = {}) {
     const Object& how = own(CUDNN_BACKEND_MATMUL_DESCRIPTOR, "matmul",
                             {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, float_math}});
     return operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "matmul operation", c,
                      {{CUDNN_ATTR_OPERATION_MATMUL_DESC, how.get()},
                       {CUDNN_ATTR_OPERATION_MATMUL_ADESC, a},
                       {CUDNN_ATTR_OPERATION_MATMUL_BDESC, b},
-                      {CUDNN_ATTR_OPERATION_MATMUL_CDESC, c}});
+                      {CUDNN_ATTR_OPERATION_MATMUL_CDESC, c},
+                      {CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, valid.rows},
+                      {CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, valid.columns},
+                      {CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, valid.summands}});
   }
   /// y = mode(x), element by element.
   Tensor apply(cudnnPointwiseMode_t mode, Tensor x, Tensor y) { return pointwise(mode, float_math, x, y); }
@@ -138,9 +148,9 @@ class Graph {
   Tensor index(Tensor x, std::int64_t axis, Tensor y) {
     return pointwise(CUDNN_POINTWISE_GEN_INDEX, float_math, x, y, nullptr, nullptr, axis);
   }
-  /// y = x >= b; y is boolean.
-  Tensor at_least(Tensor x, Tensor b, Tensor y) {
-    return pointwise(CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, x, y, b);
+  /// y = mode(x, b), a comparison or an operation on booleans; y is boolean.
+  Tensor test(cudnnPointwiseMode_t mode, Tensor x, Tensor b, Tensor y) {
+    return pointwise(mode, CUDNN_DATA_BOOLEAN, x, y, b);
   }
   /// y = x where t, else b.
   Tensor select(Tensor x, Tensor b, Tensor t, Tensor y) {
@@ -185,7 +195,7 @@ class Graph {
     return result;
   }
   Tensor tensor(std::int64_t id, cudnnDataType_t type, const Four& extents, const Four& distances, Kind kind,
-                std::int64_t boundary = 16) {
+                std::int64_t boundary = 16, Tensor offsets = nullptr) {
     const Object& t = own(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor",
                           {{CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id},
                            {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type},
@@ -193,7 +203,8 @@ class Graph {
                            {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, distances.data()},
                            {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, boundary},
                            {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, kind == Kind::between},
-                           {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, kind == Kind::number}});
+                           {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, kind == Kind::number},
+                           {CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, offsets}});
     return t.get();
   }
   Tensor pointwise(cudnnPointwiseMode_t mode, cudnnDataType_t math, Tensor x, Tensor y, Tensor b = nullptr,

@@ -9,6 +9,7 @@
 #include <galvatron/device/cuda/attention.hpp>
 #include <galvatron/device/cuda/attention_bias.hpp>
 #include <galvatron/device/cuda/choices.hpp>
+#include <galvatron/device/cuda/document_groups.hpp>
 #include <galvatron/device/cuda/embedding.hpp>
 #include <galvatron/device/cuda/experts.hpp>
 #include <galvatron/device/cuda/graph_replay.hpp>
@@ -33,6 +34,9 @@ namespace galvatron::device::cuda {
 ///   nothing was done;
 /// - attention(shape, precision, q, k, v, o, lse), or with (d_o, dq, dk, dv) behind them backward: false when the
 ///   machine has none of its own for this shape, and nothing was done;
+/// - the same of packed documents in bfloat16 with a causal mask: attention(shape, groups, tables, ...), see
+///   DocumentGroups; `tables` are on the device;
+/// - has_warp_groups(): there are products of warp groups, see Block;
 /// - wait(): until all that was launched is done;
 /// - fetch(from, to, bytes): to memory of the program, and waits for it;
 /// - upload(to, bytes, writer): writer(std::byte*) fills memory of the program, which goes to the device;
@@ -104,17 +108,15 @@ class Gpu {
   void gemm_grouped(op::Kind kind, std::int64_t experts, std::int64_t rows, std::int64_t n, std::int64_t k,
                     View<const std::int32_t> offsets, View<A> a, In<A> b, View<C> c, bool accumulate = false) {
     check_gemm(kind);
-    cuda::gemm_grouped<std::remove_const_t<A>>(m_, kind, experts, rows, n, k, offsets.data, a.data, b.data, c.data,
-                                               accumulate);
+    cuda::gemm_grouped<std::remove_const_t<A>>(m_, machine().has_warp_groups(), kind, experts, rows, n, k, offsets.data,
+                                               a.data, b.data, c.data, accumulate);
   }
 
   template <class T>
   void attention_forward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, View<T> o, View<float> lse,
                          const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && documents.empty() &&
-        m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data))
-      return;
+    if (bias.values.empty() && attend<T>(shape, documents, q.data, k.data, v.data, o.data, lse.data)) return;
     cuda::attention_forward(m_, shape, q.data, k.data, v.data, o.data, lse.data, bias,
                             write_documents(m_, scratch_, documents));
   }
@@ -123,9 +125,8 @@ class Gpu {
                           In<T> d_o, View<T> dq, View<T> dk, View<T> dv, View<float> delta,
                           const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    if (bias.values.empty() && documents.empty() &&
-        m_.attention(shape, precision_of<T>, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
-                     dv.data))
+    if (bias.values.empty() &&
+        attend<T>(shape, documents, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data, dv.data))
       return;
     cuda::attention_backward(m_, scratch_, shape, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
                              dv.data, delta.data, bias, write_documents(m_, scratch_, documents));
@@ -145,7 +146,10 @@ class Gpu {
   void activation_forward(const auto&... a) { cuda::activation_forward(m_, plain(a)...); }
   void activation_backward(const auto&... a) { cuda::activation_backward(m_, plain(a)...); }
   void bias_gradient(const auto&... a) { cuda::bias_gradient(m_, scratch_, tickets_, plain(a)...); }
-  void rotary(const auto&... a) { cuda::rotary(m_, plain(a)...); }
+  void rotary(std::int64_t rows, std::int64_t b, const TokenPositions& positions, const auto&... a) {
+    cuda::rotary(m_, rows, b, positions.first,
+                 write_pairs(m_, scratch_, positions.tokens, positions.positions, "runs of positions"), plain(a)...);
+  }
   void jitter(const auto&... a) { cuda::jitter(m_, plain(a)...); }
   void embedding_forward(const auto&... a) { cuda::embedding_forward(m_, plain(a)...); }
   void embedding_backward(const auto&... a) { cuda::embedding_backward(m_, scratch_, plain(a)...); }
@@ -156,6 +160,8 @@ class Gpu {
   void softmax_statistics(const auto&... a) { cuda::softmax_statistics(m_, plain(a)...); }
   void softmax_merge(const auto&... a) { cuda::softmax_merge(m_, scratch_, tickets_, plain(a)...); }
   void softmax_backward(const auto&... a) { cuda::softmax_backward(m_, plain(a)...); }
+  void exponential_row(const auto&... a) { cuda::exponential_row(m_, plain(a)...); }
+  void exponential_row_backward(const auto&... a) { cuda::exponential_row_backward(m_, plain(a)...); }
   void route(const auto&... a) { cuda::route(m_, plain(a)...); }
   void count_choices(const auto&... a) { cuda::count_choices(m_, scratch_, tickets_, plain(a)...); }
   void router_losses(const auto&... a) { cuda::router_losses(m_, scratch_, tickets_, plain(a)...); }
@@ -252,6 +258,21 @@ class Gpu {
   }
 
  private:
+  // By the machine's own attention; false when it has none, and nothing was done.
+  template <class T>
+  bool attend(const AttentionShape& shape, const DocumentRows& documents, auto*... tensors) {
+    if (documents.empty()) return m_.attention(shape, precision_of<T>, tensors...);
+    if constexpr (precision_of<T> == Precision::bf16) {
+      if (!shape.causal) return false;
+      const DocumentGroups groups(shape, documents);
+      if (groups.bytes() > scratch_.count) return false;
+      m_.upload(scratch_.data, groups.bytes(), [&](std::byte* to) { groups.write(to); });
+      return m_.attention(shape, groups, scratch_.data, tensors...);
+    } else {
+      return false;
+    }
+  }
+
   GraphReplay<M> m_;
   View<double> sums_;
   View<float> loads_;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/document_groups.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>
 
@@ -85,6 +86,13 @@ class GraphReplay {
   }
   bool attention(const AttentionShape& shape, Precision precision, auto... arguments) {
     return answer([&] { return m_.attention(shape, precision, arguments...); }, arguments...);
+  }
+  /// A recording is of groups of that many documents; where they lie is in the tables.
+  bool attention(const AttentionShape& shape, const DocumentGroups& documents, const std::byte* tables,
+                 auto... arguments) {
+    for (const DocumentGroup& group : documents.all()) ask(group.tokens, group.count());
+    return answer([&] { return m_.attention(shape, documents, tables, arguments...); }, shape.queries, shape.lse_row(),
+                  tables, arguments...);
   }
 
   void wait() {

@@ -17,6 +17,13 @@
   template void Stream::launch(const Geometry&, const Kernel<bfloat16, 128>&); \
   template void Stream::launch(const Geometry&, const Kernel<bfloat16, 256>&);
 
+/// Instructions of warp groups, which sm_90a alone has: elsewhere no kernel with them is launched.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define GALVATRON_SM90A(...) asm volatile(__VA_ARGS__)
+#else
+#define GALVATRON_SM90A(...) __trap()
+#endif
+
 namespace galvatron::device::cuda {
 
 extern __shared__ uint4 shared_memory[];  // 16-byte aligned
@@ -86,12 +93,62 @@ class CudaBlock {
                  "l"(from), "r"(bytes)
                  : "memory");
   }
+  __device__ __forceinline__ void fence_copies() const {
+    GALVATRON_SM90A("fence.proxy.async.shared::cta;\n" :: : "memory");
+  }
+  template <bool a_along, bool b_along>
+  __device__ __forceinline__ void multiply_group(float (&c)[32][4], const bfloat16* a, const bfloat16* b, int k) const {
+    multiply_256<!a_along, !b_along>(c, operand<a_along>(a, k), operand<b_along>(b, k));
+  }
+  __device__ __forceinline__ void begin_products() const {
+    GALVATRON_SM90A("wgmma.fence.sync.aligned;\n" :: : "memory");
+  }
+  __device__ __forceinline__ void commit_products() const {
+    GALVATRON_SM90A("wgmma.commit_group.sync.aligned;\n" :: : "memory");
+  }
+  template <int left>
+  __device__ __forceinline__ void await_products() const {
+    GALVATRON_SM90A("wgmma.wait_group.sync.aligned %0;\n" ::"n"(left) : "memory");
+  }
   __device__ __forceinline__ void commit_copies() const { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
   template <int left>
   __device__ __forceinline__ void await_copies() const {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(left) : "memory");
   }
+
+ private:
+  /// The descriptor of an operand in swizzled rows, from element k of the sum on (PTX ISA, "Matrix descriptor"): its
+  /// address, the bytes between panels, those between eight rows, and 1 for rows of 128 bytes; lengths in units of 16.
+  template <bool along>
+  static __device__ __forceinline__ std::uint64_t operand(const bfloat16* at, int k) {
+    constexpr std::uint64_t row = 128, panel = 64 * row;
+    const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(at)) +
+                         static_cast<std::uint32_t>(k) * (along ? 2U : static_cast<std::uint32_t>(row));
+    return std::uint64_t{address & 0x3ffffU} / 16 | (along ? 1 : panel / 16) << 16 | 8 * row / 16 << 32 |
+           std::uint64_t{1} << 62;
+  }
+  template <int a_across, int b_across>
+  static __device__ __forceinline__ void multiply_256(float (&c)[32][4], std::uint64_t a, std::uint64_t b) {
+#define GALVATRON_4(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
+#define GALVATRON_16(j) GALVATRON_4(j), GALVATRON_4(j + 1), GALVATRON_4(j + 2), GALVATRON_4(j + 3)
+    GALVATRON_SM90A(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+        "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+        "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+        "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+        "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, 1, 1, 1, %130, "
+        "%131;\n" : GALVATRON_16(0),
+        GALVATRON_16(4), GALVATRON_16(8), GALVATRON_16(12), GALVATRON_16(16), GALVATRON_16(20), GALVATRON_16(24),
+        GALVATRON_16(28) : "l"(a), "l"(b), "n"(a_across), "n"(b_across));
+#undef GALVATRON_16
+#undef GALVATRON_4
+  }
 };
+#undef GALVATRON_SM90A
 
 template <class Kernel>
 inline constexpr int least_blocks = 0;

@@ -52,6 +52,8 @@ class Machine {
   /// True when GELU may be a part of bfloat16 products, which before Hopper are slower (karpathy/llm.c, pull request
   /// 338).
   [[nodiscard]] bool has_gelu_in_product() const { return major_ >= 9; }
+  /// True on Hopper, where the library was compiled for it.
+  [[nodiscard]] bool has_warp_groups() const { return major_ == 9 && has_kernels_of_warp_groups(); }
   /// Why shapes of attention went to our own kernel: one line each.
   [[nodiscard]] const std::set<std::string>& attention_refusals() const { return attention_.refusals(); }
 

@@ -8,6 +8,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/cuda/number_pairs.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
@@ -70,6 +71,7 @@ struct Rotary {
   static constexpr int most_threads = 256;
   static constexpr int width = Pack<T>::size;
   std::int64_t rows, all_positions, first_position, row_stride;
+  NumberPairs runs;  ///< the first token of each, and its position; none: one from first_position on
   kernels::RotaryFrequencies frequencies;
   double direction;  ///< 1, or -1 to turn back
   T* x;
@@ -97,7 +99,7 @@ struct Rotary {
       block.sync();
       for (std::int64_t i = block.thread(); i < some * half.value(); i += block.threads()) {
         const Divisor::Parts at = half(i);
-        const auto position = static_cast<double>(first_position + first + at.quotient);
+        const auto position = static_cast<double>(position_of(first + at.quotient));
         const kernels::Turn turn = kernels::turn(turns[at.remainder] * position);
         cosines[i] = frequencies.amplitude * turn.cosine;
         sines[i] = frequencies.amplitude * turn.sine;
@@ -113,6 +115,11 @@ struct Rotary {
   }
 
  private:
+  [[nodiscard]] GALVATRON_KERNEL std::int64_t position_of(std::int64_t token) const {
+    if (runs.count == 0) return first_position + token;
+    const std::int64_t run = first_where(1, runs.count, [&](std::int64_t i) { return runs.first[i] > token; }) - 1;
+    return runs.second[run] + token - runs.first[run];
+  }
   template <int size>
   GALVATRON_KERNEL void rotate_rows(auto& block, std::int64_t first_row, std::int64_t last_row, const float* cosines,
                                     const float* sines) const {
@@ -212,11 +219,11 @@ void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows,
   if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), Gate<T, true>{Divisor(n), u, dg, du});
 }
 
-/// Throws DeviceFailure for heads too wide for shared memory.
+/// See TokenPositions for the runs. Throws DeviceFailure for heads too wide for shared memory.
 template <class T>
-void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
-            std::int64_t head_dim, std::int64_t row_stride, const kernels::RotaryFrequencies& frequencies, bool inverse,
-            T* x) {
+void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, const NumberPairs& runs,
+            std::int64_t heads, std::int64_t head_dim, std::int64_t row_stride,
+            const kernels::RotaryFrequencies& frequencies, bool inverse, T* x) {
   constexpr std::int64_t widest_head = 4096;
   if (head_dim > widest_head)
     throw DeviceFailure("rotary embedding takes heads of up to " + std::to_string(widest_head) + " elements, not " +
@@ -232,6 +239,7 @@ void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t firs
                          .all_positions = divide_up(rows, b),
                          .first_position = first_position,
                          .row_stride = row_stride,
+                         .runs = runs,
                          .frequencies = frequencies,
                          .direction = inverse ? -1.0 : 1.0,
                          .x = x,

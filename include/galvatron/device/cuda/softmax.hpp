@@ -202,4 +202,42 @@ void softmax_backward(auto& launcher, std::int64_t rows, std::int64_t columns, s
                                        is_packed<T>(columns, logits), lse, targets, scale, logits});
 }
 
+/// row = factor * e^log.
+template <class T>
+struct ExponentialRow {
+  float factor;
+  const T* log;  ///< or null
+  T* row;
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    kernels::put(row[i], factor * (log == nullptr ? 1.0F : kernels::exponential(kernels::get(*log))));
+  }
+};
+
+/// d_log += the sum of products, by one block.
+template <class T>
+struct ExponentialRowBackward {
+  static constexpr int most_threads = 256;
+  std::int64_t n;
+  const T* row;
+  const float* d_row;
+  float* d_log;
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    double own = 0;
+    for (std::int64_t i = block.thread(); i < n; i += block.threads())
+      own += static_cast<double>(kernels::get(row[i])) * static_cast<double>(d_row[i]);
+    own = block_sum(block, own);
+    if (block.thread() == 0) *d_log += static_cast<float>(own);
+  }
+};
+
+template <class T>
+void exponential_row(auto& launcher, std::int64_t n, float factor, const T* log, T* row) {
+  for_each(launcher, n, ExponentialRow<T>{factor, log, row});
+}
+template <class T>
+void exponential_row_backward(auto& launcher, std::int64_t n, const T* row, const float* d_row, float* d_log) {
+  using Kernel = ExponentialRowBackward<T>;
+  launcher.launch({.blocks = 1, .threads = Kernel::most_threads}, Kernel{n, row, d_row, d_log});
+}
+
 }  // namespace galvatron::device::cuda

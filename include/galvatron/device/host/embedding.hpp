@@ -118,9 +118,9 @@ class RotaryAngles {
 };
 
 template <class T>
-void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
-            std::int64_t head_dim, std::int64_t stride, const kernels::RotaryFrequencies& frequencies, bool inverse,
-            T* x) {
+void rotary_run(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
+                std::int64_t head_dim, std::int64_t stride, const kernels::RotaryFrequencies& frequencies, bool inverse,
+                T* x) {
   const std::int64_t half = head_dim / 2;
   for_runs(team, divide_up(rows, b), 1, b * heads * head_dim, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t first_pair = 0; first_pair < half; first_pair += RotaryAngles::capacity) {
@@ -149,6 +149,21 @@ void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t fi
       }
     }
   });
+}
+
+/// Run by run of positions.
+template <class T>
+void rotary(const Team& team, std::int64_t rows, std::int64_t b, const TokenPositions& positions, std::int64_t heads,
+            std::int64_t head_dim, std::int64_t stride, const kernels::RotaryFrequencies& frequencies, bool inverse,
+            T* x) {
+  if (positions.tokens.empty())
+    return rotary_run(team, rows, b, positions.first, heads, head_dim, stride, frequencies, inverse, x);
+  for (std::size_t i = 0; i < positions.tokens.size(); ++i) {
+    const std::int64_t first = positions.tokens[i] * b;
+    const std::int64_t end = i + 1 < positions.tokens.size() ? positions.tokens[i + 1] * b : rows;
+    rotary_run(team, end - first, b, positions.positions[i], heads, head_dim, stride, frequencies, inverse,
+               x + first * stride);
+  }
 }
 
 /// Sums are float, in the order of the tokens.

@@ -126,6 +126,8 @@ class Host {
   void gather_rows(const auto&... a) { host::gather_rows(team_, plain(a)...); }
   void combine_rows(const auto&... a) { host::combine_rows(team_, plain(a)...); }
   void expert_activation_backward(const auto&... a) { host::expert_activation_backward(team_, plain(a)...); }
+  void exponential_row(const auto&... a) { host::exponential_row(team_, plain(a)...); }
+  void exponential_row_backward(const auto&... a) { host::exponential_row_backward(team_, plain(a)...); }
   void gate_forward(const auto&... a) { host::gate_forward(team_, plain(a)...); }
   void gate_backward(const auto&... a) { host::gate_backward(team_, plain(a)...); }
   void balance_bias(const auto&... a) { host::balance_bias(team_, plain(a)...); }

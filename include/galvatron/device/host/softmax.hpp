@@ -89,4 +89,17 @@ void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns,
   });
 }
 
+/// row = factor * e^log.
+template <class T>
+void exponential_row(const Team&, std::int64_t n, float factor, const T* log, T* row) {
+  const float value = factor * (log == nullptr ? 1.0F : kernels::exponential(kernels::get(*log)));
+  for (std::int64_t i = 0; i < n; ++i) kernels::put(row[i], value);
+}
+template <class T>
+void exponential_row_backward(const Team&, std::int64_t n, const T* row, const float* d_row, float* d_log) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(kernels::get(row[i])) * static_cast<double>(d_row[i]);
+  *d_log += static_cast<float>(sum);
+}
+
 }  // namespace galvatron::device::host

@@ -1,0 +1,190 @@
+// WaveSimulation: the other interpreter of a multi-task model's program (plan/wave_plan.hpp): when every part runs, by
+// the prices of its layers and of what moves to it, and how long a step takes.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/time.hpp>
+#include <galvatron/op/work.hpp>
+#include <galvatron/plan/task_plan.hpp>
+
+namespace galvatron::simulate {
+
+/// One instruction: its ranks wait for what they read until `begin`, take it until `moved`, and compute until `end`.
+struct WaveEvent {
+  TaskInstruction instruction;
+  Seconds begin, moved, end;
+};
+
+struct WaveSimulation {
+  std::vector<WaveEvent> events;  ///< in the order of the program
+  std::vector<Seconds> busy;      ///< of each rank: in parts, in reductions and in the update
+  Seconds passes;                 ///< until the last backward pass has ended
+  Seconds reduction;              ///< of gradients over the ranks that keep them, on the last rank to end it
+  Seconds update;                 ///< on the rank that keeps most
+  Seconds step;
+
+  /// The share of all ranks' time in which they are busy.
+  [[nodiscard]] double utilisation() const {
+    double sum = 0;
+    for (const Seconds seconds : busy) sum += seconds.value;
+    return sum / (step.value * static_cast<double>(busy.size()));
+  }
+};
+
+namespace detail {
+
+class WaveClock {
+ public:
+  WaveClock(const train::TaskPlan& plan, const Cluster& cluster, Precision precision)
+      : plan_(plan), cluster_(cluster), precision_(precision), clocks_(static_cast<std::size_t>(plan.ranks)) {
+    out_.busy.resize(clocks_.size());
+    for (const train::PartPlan& part : plan.parts) {
+      Part& own = parts_.emplace_back();
+      for (std::size_t i = 0; i < part.layers.size(); ++i) {
+        const cost::LayerCounts counts = train::pass_counts(plan, part, i, precision);
+        own.forward += seconds(counts.forward, busy_in(part));
+        own.backward += seconds(counts.backward, busy_in(part));
+      }
+    }
+  }
+
+  WaveSimulation run() {
+    for (const TaskInstruction& instruction : plan_.program) step(instruction);
+    out_.passes = latest();
+    reduce();
+    out_.reduction = latest() - out_.passes;
+    update();
+    out_.step = latest();
+    return std::move(out_);
+  }
+
+ private:
+  struct Part {
+    Seconds forward, backward;
+    Seconds forward_end, backward_end;
+  };
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] Seconds latest() const { return *std::ranges::max_element(clocks_); }
+  [[nodiscard]] Seconds seconds(const op::WorkList& work, int busy) const {
+    return cost::time_of(work, precision_, cluster_, busy);
+  }
+  /// Ranks of a node that work while the part does.
+  [[nodiscard]] int busy_in(const train::PartPlan& part) const {
+    std::size_t ranks = 0;
+    for (const train::PartPlan& other : plan_.parts)
+      if (&other == &part || (plan_.order == TaskOrder::in_waves && other.wave == part.wave))
+        ranks += other.where.ranks.size();
+    return std::min(static_cast<int>(ranks), cluster_.devices_per_node);
+  }
+
+  void step(const TaskInstruction& instruction) {
+    const bool forward = instruction.op == TaskInstruction::Op::forward;
+    const train::PartPlan& part = plan_.part(instruction.part);
+    Part& own = parts_[at(instruction.part)];
+    WaveEvent event{.instruction = instruction, .begin = {}, .moved = {}, .end = {}};
+    for (const int rank : part.where.ranks) event.begin = max(event.begin, clocks_[at(rank)]);
+    event.moved = event.begin;
+    for (const int number : forward ? part.reads : part.feeds) {
+      const train::PartEdge& edge = plan_.edge(number);
+      event.begin = max(event.begin, forward ? parts_[at(edge.from)].forward_end : parts_[at(edge.to)].backward_end);
+    }
+    event.moved = event.begin;
+    for (const int number : forward ? part.reads : part.feeds) event.moved += move(plan_.edge(number), forward);
+    event.end = event.moved + (forward ? own.forward : own.backward);
+    (forward ? own.forward_end : own.backward_end) = event.end;
+    for (const int rank : part.where.ranks) take(rank, event.begin, event.end);
+    out_.events.push_back(event);
+  }
+  /// What the rank that gets most of a value waits for; what ranks have already they copy.
+  [[nodiscard]] Seconds move(const train::PartEdge& edge, bool forward) const {
+    const PlacedValue from = forward ? plan_.written(edge) : plan_.read(edge);
+    const PlacedValue to = forward ? plan_.read(edge) : plan_.written(edge);
+    const std::int64_t token = edge.width * element_bytes(precision_);
+    Seconds most;
+    for (int receiver = 0; receiver < to.layout.ranks(); ++receiver) {
+      op::Work copy{.kind = op::Kind::copy};
+      op::Work send{.kind = op::Kind::send, .k = 2};  // in a node
+      for (int sender = 0; sender < from.layout.ranks(); ++sender) {
+        const Region moved = moved_between(from, to, sender, receiver);
+        if (moved.empty()) continue;
+        const bool own = from.world(sender) == to.world(receiver);
+        (own ? copy : send).m += moved.tokens() * token;
+        if (own) continue;
+        ++send.n;
+        const int node = cluster_.devices_per_node;
+        if (from.world(sender) / node != to.world(receiver) / node) send.k = 0;
+      }
+      most = max(most, cost::time_of(copy, precision_, cluster_) + cost::time_of(send, precision_, cluster_));
+    }
+    return most;
+  }
+  /// A rank is busy until `end`.
+  void take(int rank, Seconds begin, Seconds end) {
+    clocks_[at(rank)] = end;
+    out_.busy[at(rank)] += end - begin;
+  }
+
+  void reduce() {
+    for (std::size_t layer = plan_.layers.size(); layer-- > 0;) {
+      const LayerRanks& place = plan_.places[layer];
+      if (place.by_tensor.empty()) continue;
+      op::WorkList work;
+      for (op::Work each : train::parameter_counts(plan_, layer, precision_).synchronise) {
+        if (each.parameters) each.stride = stride_of(place.by_tensor.front());
+        work.push(each);
+      }
+      const Seconds length = seconds(work, cluster_.devices_per_node);
+      Seconds begin;
+      for (const auto& ranks : place.by_tensor)
+        for (const int rank : ranks) begin = max(begin, clocks_[at(rank)]);
+      for (const auto& ranks : place.by_tensor)
+        for (const int rank : ranks) take(rank, begin, begin + length);
+    }
+  }
+  /// How far apart neighbours of a group are, on average: of ranks of several nodes at least so far that they are not
+  /// taken for those of one.
+  [[nodiscard]] static int stride_of(const std::vector<int>& ranks) {
+    if (ranks.size() < 2) return 1;
+    const int distance = ranks.back() - ranks.front();
+    const auto gaps = static_cast<int>(ranks.size()) - 1;
+    return std::max((distance + gaps - 1) / gaps, 1);
+  }
+  void update() {
+    std::vector<Seconds> lengths(clocks_.size());
+    for (std::size_t layer = 0; layer < plan_.layers.size(); ++layer) {
+      const Seconds length =
+          seconds(train::parameter_counts(plan_, layer, precision_).update, cluster_.devices_per_node);
+      for (const auto& ranks : plan_.places[layer].by_tensor)
+        for (const int rank : ranks) lengths[at(rank)] += length;
+    }
+    const Seconds begin = latest();  // the gradient's norm is that of all ranks
+    for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
+      take(static_cast<int>(rank), begin, begin + lengths[rank]);
+      out_.update = max(out_.update, lengths[rank]);
+    }
+  }
+
+  const train::TaskPlan& plan_;
+  const Cluster& cluster_;
+  Precision precision_;
+  std::vector<Part> parts_;
+  std::vector<Seconds> clocks_;  ///< of each rank: when it is free
+  WaveSimulation out_;
+};
+
+}  // namespace detail
+
+/// A step of a plan of waves on a cluster of at least as many devices: ranks are its devices in their order.
+inline WaveSimulation simulate_waves(const train::TaskPlan& plan, const Cluster& cluster,
+                                     Precision precision = Precision::bf16) {
+  return detail::WaveClock(plan, cluster, precision).run();
+}
+
+}  // namespace galvatron::simulate

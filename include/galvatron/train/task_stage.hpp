@@ -1,0 +1,151 @@
+// TaskStage: one rank of a multi-task model, and the interpreter of its program.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/plan/task_plan.hpp>
+#include <galvatron/rank/rank_memory.hpp>
+#include <galvatron/train/task_part.hpp>
+
+namespace galvatron::train {
+
+/// What a step of all tasks gave; equal on all ranks.
+struct TaskStepResult {
+  std::vector<double> losses;  ///< of each task: the mean of its predictions, in nats, without its weight
+  double loss = 0;             ///< their weighted sum
+  double gradient_norm = 0;    ///< before clipping
+  /// False: the step changed no parameter.
+  [[nodiscard]] bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }
+};
+
+/// @tparam D  the device  @tparam T  element type of activations and working parameters
+template <class D, class T>
+class TaskStage {
+ public:
+  /// Takes all memory that the rank will ever use. The plan must outlive the stage.
+  TaskStage(D& device, comm::World& world, const TaskPlan& plan, RankMemory& memory)
+      : device_(device), world_(world), plan_(plan), parts_(plan.parts.size()), layers_(plan.layers.size()) {
+    losses_ = memory.states.template take<double>(static_cast<std::int64_t>(plan.model.tasks.size()));
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      if (plan.places[i].holds(world.rank()))
+        layers_[i] = std::make_unique<SharedLayer<D, T>>(device, memory, world, plan.layers[i], plan.places[i],
+                                                         static_cast<int>(i), plan.layer_tokens[i]);
+    // Tasks in sequence have the same memory for what a task keeps.
+    const bool reuses = plan.order == TaskOrder::in_sequence;
+    for (int task = 0; task < (reuses ? static_cast<int>(plan.model.tasks.size()) : 1); ++task) {
+      if (reuses) memory.stash.restore_low(0);
+      for (int i = 0; i < static_cast<int>(plan.parts.size()); ++i)
+        if (!reuses || plan.part(i).where.task == task) make_part(i, memory);
+    }
+  }
+  TaskStage(const TaskStage&) = delete;
+  TaskStage& operator=(const TaskStage&) = delete;
+
+  [[nodiscard]] D& device() { return device_; }
+
+  /// Parameters from `source`, which runtime::initial_values(seed) makes for a new run; moments 0.
+  void initialise(const runtime::ParameterSource& source) {
+    for_stores([&](runtime::Store& store) { store.initialise(source); });
+  }
+  /// One step: all passes of all tasks, gradients reduced, clipped and applied, unless one is infinite or not a number.
+  /// @param step     counts from 0; chooses the samples
+  /// @param sources  of each task; null on a device that only counts
+  /// @param clip     the largest gradient norm; 0 for no clipping
+  TaskStepResult step(std::int64_t step, const std::vector<TaskSources>* sources, const device::AdamW& hyper,
+                      double clip) {
+    passes(step, sources);
+    if (before_update_) before_update_();
+    update(hyper, clip);
+    world_.wait_sent();
+    return result();
+  }
+  /// Calls `before` in every step, when the parameters and moments are about to change.
+  void before_update(std::function<void()> before) { before_update_ = std::move(before); }
+  /// Calls `visit` for every parameter store on this rank.
+  void visit(const runtime::StoreVisitor& visitor) {
+    for_stores([&](runtime::Store& store) { visitor(store.view()); });
+  }
+
+ private:
+  void make_part(int i, RankMemory& memory) {
+    const PartPlan& part = plan_.part(i);
+    if (std::ranges::find(part.where.ranks, world_.rank()) == part.where.ranks.end()) return;
+    std::vector<SharedLayer<D, T>*> own;
+    for (std::size_t k = 0; k < part.layers.size(); ++k)
+      own.push_back(layers_[static_cast<std::size_t>(part.number) + k].get());
+    parts_[static_cast<std::size_t>(i)] = std::make_unique<TaskPart<D, T>>(device_, world_, memory, plan_, i, own);
+  }
+  void for_stores(const std::function<void(runtime::Store&)>& f) {
+    for (auto& layer : layers_)
+      if (layer) layer->groups().for_each_store(f);
+  }
+  // Forward and backward of all tasks, with the reduction of gradients over the ranks that keep them.
+  void passes(std::int64_t step, const std::vector<TaskSources>* sources) {
+    device_.clear_sums();
+    device_.zero(raw_bytes(losses_));
+    for_stores([](runtime::Store& store) { store.zero_gradients(); });
+    bool forward = true;
+    for (const TaskInstruction& instruction : plan_.program) {
+      // Tasks in sequence use the same memory: nobody reads that of the last one any more.
+      if (!forward && instruction.op == TaskInstruction::Op::forward) world_.wait_sent();
+      forward = instruction.op == TaskInstruction::Op::forward;
+      TaskPart<D, T>* part = parts_[static_cast<std::size_t>(instruction.part)].get();
+      if (part == nullptr) continue;
+      if (instruction.op == TaskInstruction::Op::backward) {
+        part->backward();
+        continue;
+      }
+      const int task = part->plan().where.task;
+      part->forward(step, sources == nullptr ? nullptr : &(*sources)[static_cast<std::size_t>(task)]);
+      if (part->plan().has_loss()) keep_loss(task);
+    }
+    for (std::size_t i = layers_.size(); i-- > 0;)
+      if (layers_[i]) layers_[i]->groups().for_each_store([](runtime::Store& store) { store.synchronise(); });
+  }
+  void keep_loss(int task) {
+    const View<double> sum = device_.sums().slice(device::loss_sum, 1);
+    device_.copy(raw_bytes(sum), raw_bytes(losses_.slice(task, 1)));
+    device_.zero(raw_bytes(sum));
+  }
+  void update(const device::AdamW& hyper, double clip) {
+    for_stores([](runtime::Store& store) { store.add_gradient_squares(); });
+    const View<double> sums = device_.sums();
+    world_.everybody().all_reduce(sums, comm::ReduceOp::sum);
+    world_.everybody().all_reduce(losses_, comm::ReduceOp::sum);
+    device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
+    device_.begin_update(hyper);
+    for_stores([](runtime::Store& store) { store.update(); });
+  }
+  TaskStepResult result() {
+    double sums[device::step_sums];
+    device_.fetch(View<const double>(device_.sums()), sums);
+    TaskStepResult out{.losses = std::vector<double>(plan_.model.tasks.size())};
+    device_.fetch(View<const double>(losses_), out.losses.data());
+    for (const PartPlan& part : plan_.parts) {
+      if (!part.has_loss()) continue;
+      double& loss = out.losses[static_cast<std::size_t>(part.where.task)];
+      loss /= static_cast<double>(part.batch * part.predictions);
+      out.loss += loss * plan_.model.tasks[static_cast<std::size_t>(part.where.task)].weight;
+    }
+    out.gradient_norm = std::sqrt(sums[device::gradient_squares]);
+    return out;
+  }
+
+  D& device_;
+  comm::World& world_;
+  const TaskPlan& plan_;
+  std::vector<std::unique_ptr<TaskPart<D, T>>> parts_;      ///< null: of other ranks
+  std::vector<std::unique_ptr<SharedLayer<D, T>>> layers_;  ///< the same
+  View<double> losses_;                                     ///< of the device, of each task
+  std::function<void()> before_update_;
+};
+
+}  // namespace galvatron::train

@@ -1,0 +1,64 @@
+// Plans of waves as JSON, and the programs that follow from them.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include <galvatron/model/multi_task_zoo.hpp>
+#include <galvatron/plan/wave_plan_json.hpp>
+
+#include "says.hpp"
+
+using namespace galvatron;
+
+namespace {
+
+struct Planned {
+  MultiTaskModel model = value_or_throw(find_multi_task_model("ofasys-toy"));
+  std::vector<TaskGraph> graphs = value_or_throw(task_graphs(model));
+  WavePlan plan = plan_by_levels(model, graphs, 6);
+};
+
+}  // namespace
+
+TEST_CASE("a plan of waves comes back from JSON as it was") {
+  Planned planned;
+  planned.plan.zero = 1;
+  planned.plan.waves[0].parts[0].strategy.recompute = RecomputeKind::full;
+  const nlohmann::json value = nlohmann::json::parse(to_json(planned.plan, planned.model, planned.graphs).dump());
+  CHECK(value_or_throw(waves_from_json(value, "w.json", planned.model, planned.graphs)) == planned.plan);
+  const auto refused = [&](const char* pointer, const nlohmann::json& changed) {
+    nlohmann::json other = value;
+    other[nlohmann::json::json_pointer(pointer)] = changed;
+    const auto wrong = waves_from_json(other, "w.json", planned.model, planned.graphs);
+    REQUIRE_FALSE(wrong.has_value());
+    CHECK(says(wrong.error().message, "w.json"));
+    return wrong.error().message;
+  };
+  CHECK(says(refused("/format", "galvatron-plan"), "galvatron-waves"));
+  CHECK(says(refused("/version", 9), "version 9"));
+  CHECK(says(refused("/waves/0/parts/0/task", "nap"), "nap"));
+  CHECK(says(refused("/waves/0/parts/0/component", "text"), "caption"));
+  CHECK(says(refused("/waves/0/parts/0/layers", {0}), "first and the last"));
+  CHECK(says(refused("/waves/0/parts/0/ranks/0", 6), "from 0 to 5"));
+  CHECK(says(refused("/waves/0/parts/0/sequence", "ring"), "ring"));
+  CHECK(says(refused("/waves/0/parts/0/layers", {0, 9}), "4 layers"));
+  CHECK(says(refused("/zero", 3), "ZeRO-3"));
+}
+
+TEST_CASE("both orders run every part forward and backward once, in reverse") {
+  const Planned planned;
+  const auto parts = static_cast<int>(parts_of(planned.plan).size());
+  const auto waves = task_program(planned.plan, in_waves, 3);
+  const auto sequence = task_program(planned.plan, in_sequence, 3);
+  REQUIRE(static_cast<int>(waves.size()) == 2 * parts);
+  REQUIRE(sequence.size() == waves.size());
+  for (int i = 0; i < parts; ++i) {
+    CHECK(waves[static_cast<std::size_t>(i)] == TaskInstruction{TaskInstruction::Op::forward, i});
+    CHECK(waves[static_cast<std::size_t>(2 * parts - 1 - i)] == TaskInstruction{TaskInstruction::Op::backward, i});
+  }
+  const auto task_of = [&](std::size_t i) {
+    return parts_of(planned.plan)[static_cast<std::size_t>(sequence[i].part)].task;
+  };
+  for (std::size_t i = 1; i < sequence.size(); ++i) CHECK(task_of(i - 1) <= task_of(i));
+}
