@@ -6,6 +6,7 @@
 #include <galvatron/spindle/greedy.hpp>
 #include <galvatron/spindle/levels.hpp>
 #include <galvatron/spindle/place.hpp>
+#include <galvatron/spindle/prices.hpp>
 #include <galvatron/spindle/problem.hpp>
 #include <galvatron/spindle/relaxation.hpp>
 #include <galvatron/spindle/solve.hpp>
