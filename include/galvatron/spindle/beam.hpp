@@ -108,6 +108,9 @@ class Beam {
     const std::vector<int> left = states_[at].left;
     const double begin = states_[at].seconds;
     Relaxation::Answer answer = relaxation_.answer(left);
+    const std::vector<double> prices = answer.prices;
+    double worth = 0;  // of all that remains, no more than its bound
+    for (std::size_t m = 0; m < left.size(); ++m) worth += left[m] * prices[m];
     for (std::size_t m = 0; m < left.size(); ++m) answer.prices[m] *= factors_[m];
     ready_.clear();
     for (std::size_t m = 0; m < left.size(); ++m)
@@ -126,9 +129,14 @@ class Beam {
         for (const Part& part : parts) last[static_cast<std::size_t>(part.metaop)] = part.devices;
       }
       std::vector<int> next = left;
-      for (const Part& part : parts) next[static_cast<std::size_t>(part.metaop)] -= part.operators;
+      double rest = worth;
+      for (const Part& part : parts) {
+        next[static_cast<std::size_t>(part.metaop)] -= part.operators;
+        rest -= part.operators * prices[static_cast<std::size_t>(part.metaop)];
+      }
+      if (seconds + rest >= best_) continue;
       work_.spend(static_cast<std::int64_t>(40 * next.size()));
-      const double bound = seconds + relaxation_.bound(next);
+      const double bound = seconds + relaxation_.bound(next, rest);
       if (bound < best_ * (1 - 1e-9)) add({seconds, bound, std::move(next), std::move(last), at, parts});
     }
   }
