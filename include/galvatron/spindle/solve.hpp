@@ -152,6 +152,7 @@ inline Plan best_plan(const Problem& problem, const Limits& limits = {},
   out.waves = std::move(search.waves());
   out.seconds = step_seconds(problem, out.waves);
   out.bound = std::min(Relaxation(problem).bound(operators_of(problem)), out.seconds);
+  out.proven = out.proven || out.bound >= out.seconds * (1 - 1e-12);
   return out;
 }
 
