@@ -1,12 +1,16 @@
 // galvatron list: what is known by name.
 #include <algorithm>
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include <galvatron/files.hpp>
+#include <galvatron/model/multi_task.hpp>
+#include <galvatron/model/multi_task_zoo.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
@@ -44,6 +48,28 @@ struct Listing {
   ordered_json json = ordered_json::array();
 };
 
+// Presets of several tasks, as lines and in JSON beside the others.
+void add_multi_task_models(Listing& out) {
+  std::vector<std::vector<std::string>> rows{{"of several tasks", "parameters", "components", "tasks", "samples"}};
+  for (const std::string_view name : multi_task_model_names) {
+    const MultiTaskModel model = value_or_throw(find_multi_task_model(name));
+    std::int64_t samples = 0;
+    for (const TaskSpec& task : model.tasks) samples += task.batch;
+    const int layers = model.first_layer(static_cast<int>(model.components.size()));
+    rows.push_back({std::string(name), format_count(static_cast<double>(parameters(model))),
+                    std::to_string(model.components.size()), std::to_string(model.tasks.size()),
+                    std::to_string(samples)});
+    out.json.push_back({{"name", name},
+                        {"parameters", parameters(model)},
+                        {"layers", layers},
+                        {"components", model.components.size()},
+                        {"tasks", model.tasks.size()},
+                        {"samples", samples},
+                        {"trains", true}});
+  }
+  out.text += "\n" + table(rows);
+}
+
 // The presets, or the models named: presets or config.json files.
 Listing models(const std::vector<std::string>& named) {
   Listing out;
@@ -72,8 +98,9 @@ Listing models(const std::vector<std::string>& named) {
                         {"trains", trains}});
   }
   out.text = table(rows);
-  if (named.empty())
-    out.text += "  or the path of a Hugging Face config.json (" + std::string(huggingface_model_types) + ")\n";
+  if (!named.empty()) return out;
+  out.text += "  or the path of a Hugging Face config.json (" + std::string(huggingface_model_types) + ")\n";
+  add_multi_task_models(out);
   return out;
 }
 

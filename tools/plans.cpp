@@ -18,6 +18,7 @@
 #include "packed_step.hpp"
 #include "plans.hpp"
 #include "signals.hpp"
+#include "tasks.hpp"
 
 namespace galvatron::tools {
 
@@ -321,12 +322,16 @@ void run_plan(const Arguments& arguments, Common& common) {
   search::SearchOptions search;
   options.section("What to plan");
   options.require(
-      options.text("--model", model_name, "MODEL", "a preset's name, or the path of a Hugging Face config.json"));
+      options.text("--model", model_name, "MODEL",
+                   "a preset's name, or the path of a Hugging Face config.json or of a model of several tasks"));
   options.require(options.text("--cluster", cluster_name, "CLUSTER",
                                "a preset such as 8xa100-80g or host, or a cluster file of `galvatron profile`"));
-  options.require(options.text(
-      "--global-batch", batch, "N|N..N|auto",
-      "samples of an iteration; or a range or auto, for the batch with the most samples a second among doublings"));
+  options.require_one(
+      {options.text(
+          "--global-batch", batch, "N|N..N|auto",
+          "samples of an iteration; or a range or auto, for the batch with the most samples a second among doublings "
+          "(default of models of several tasks: the batches of their tasks)")},
+      [&model_name] { return !names_tasks(model_name); });
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
   options.text("--lengths", lengths, "FILE",
                "samples are documents of these lengths, in tokens, one number a line (gzip is read too), packed into "
@@ -367,6 +372,24 @@ void run_plan(const Arguments& arguments, Common& common) {
       "--model gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json");
   if (!options.parse(arguments, common)) return;
   require_files({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}, {"--lengths", lengths}});
+  if (names_tasks(model_name)) {
+    for (const auto& [given, option] : {std::pair(search.sequence != 0, "--seq"),
+                                        {!lengths.empty(), "--lengths"},
+                                        {trainer.has_value(), "--trainer"},
+                                        {moments.has_value(), "--moments"},
+                                        {dispatch.given(), "--expert-dispatch, like --lsh-...,"},
+                                        {!space.empty(), "--space"},
+                                        {!schedule.empty(), "--schedule"},
+                                        {search.microbatches != 0, "--microbatches"}})
+      if (given) refuse(option, " is for models of one task, and ", model_name, " has several; leave it out");
+    std::int64_t samples = 0;
+    if (!batch.empty()) {
+      if (batch == "auto" || batch.find("..") != std::string::npos)
+        refuse("--global-batch ", batch, ": a model of several tasks is planned for one number of samples; give it");
+      samples = batches_named(batch, 1).front();
+    }
+    return plan_tasks({model_name, cluster_name, samples, precision, search.memory, out}, common);
+  }
   if (lengths.empty() && (max_tokens != 0 || groups))
     refuse(groups ? "--sequence-groups" : "--max-tokens", " is for documents; give their lengths with --lengths");
   if (!lengths.empty() && search.sequence != 0)
@@ -462,6 +485,11 @@ void run_cost(const Arguments& arguments, Common& common) {
   options.flag("--json", common.json, "print one JSON object instead of text");
   if (!options.parse(arguments, common)) return;
 
+  if (is_waves_file(a.path)) {
+    if (trainer || imbalance != 0)
+      refuse(trainer ? "--trainer" : "--expert-imbalance", " is for models of one task; leave it out");
+    return cost_tasks(a, common);
+  }
   Plan plan = value_or_throw(read_plan(a.path));
   plan.trainer = trainer.value_or(plan.trainer);
   if (imbalance != 0) plan.expert_imbalance = imbalance;
@@ -492,6 +520,10 @@ void run_explain(const Arguments& arguments, Common& common) {
   add_plan_options(options, "plan", a);
   step_lengths_option(options, lengths);
   if (!options.parse(arguments, common)) return;
+  if (is_waves_file(a.path)) {
+    if (!lengths.empty()) refuse("--lengths is for plans of documents; leave it out");
+    return explain_tasks(a);
+  }
 
   Plan plan = value_or_throw(read_plan(a.path));
   const ModelSpec model = with_dispatch(value_or_throw(load_model(a.model.empty() ? plan.model : a.model)), plan.lsh);

@@ -16,6 +16,7 @@
 #include "plans.hpp"
 #include "report/report.hpp"
 #include "simulations.hpp"
+#include "tasks.hpp"
 
 namespace galvatron::tools {
 
@@ -223,6 +224,11 @@ void run_simulate(const Arguments& arguments, Common& common) {
   for (const std::string& other : others) read.push_back({"--compare", other});
   require_files({{"--trace", trace}, {"--report", report}}, read);
 
+  if (is_waves_file(a.path)) {
+    if (!others.empty() || !lengths.empty())
+      refuse(others.empty() ? "--lengths" : "--compare", " is for plans of models of one task; leave it out");
+    return simulate_tasks(a, trace, report, common);
+  }
   Simulated s = simulated_file(a.path, a);
   if (!lengths.empty()) {
     s.step = step_of_lengths(s.plan, s.model, s.cluster, lengths);

@@ -31,6 +31,7 @@
 #include "run_files.hpp"
 #include "signals.hpp"
 #include "simulations.hpp"
+#include "train_tasks.hpp"
 
 namespace galvatron::tools {
 
@@ -39,6 +40,9 @@ namespace {
 constexpr const char* interrupted_early = "interrupted before training began";
 
 struct TrainArguments {
+  // Whether the model, or that of the plan, has several tasks.
+  [[nodiscard]] bool has_tasks() const { return names_tasks(model) || is_waves_file(plan_path); }
+
   std::string plan_path;
   bool automatic = false;
   std::string model;
@@ -84,11 +88,12 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   const auto automatic = [&a] { return a.automatic; };
   options.require_one(
       {options.text("--model", a.model, "MODEL",
-                    "a preset's name, or the path of a Hugging Face config.json (default: the plan's)")},
+                    "a preset's name, or the path of a Hugging Face config.json or of a model of several tasks "
+                    "(default: the plan's)")},
       automatic);
-  options.require_one(
-      {options.integer("--global-batch", a.global_batch, 1, 1 << 30, "samples of a step (default: the plan's)")},
-      automatic);
+  options.require_one({options.integer("--global-batch", a.global_batch, 1, 1 << 30,
+                                       "samples of a step (default: the plan's, or those of all tasks)")},
+                      [&a] { return a.automatic && !a.has_tasks(); });
   options.integer("--seq", a.sequence, 1, 1 << 24,
                   "tokens of a sample (default: the plan's, else all the model takes)");
   options.integer("--ranks", a.ranks, 1, 1024,
@@ -107,8 +112,11 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.text("--save-plan", a.save_plan, "FILE", "with --auto: write the plan here");
   options.text("--save-cluster", a.save_cluster, "FILE", "with --auto: write the profile here, as a cluster file");
   options.section("Training");
-  options.require(options.texts("--data", a.data, "FILE...",
-                                "texts (bytes are tokens), .bin token files, or .images files for models of images"));
+  options.require_one(
+      {options.texts("--data", a.data, "FILE...",
+                     "texts (bytes are tokens), .bin token files, or .images files for models of images; synthetic for "
+                     "models of several tasks")},
+      [&a] { return !a.has_tasks(); });
   options.require(options.integer("--steps", a.options.steps, 1, 10'000'000, "steps to train"));
   TrainingConstants& c = a.constants;
   options.number("--lr", c.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
@@ -210,13 +218,41 @@ void check(const TrainArguments& a, const train::LearningRate& rate, const Launc
     refuse(galvatron::detail::formatted("--min-lr %g is larger than --lr %g", rate.floor, rate.peak),
            "; choose a smaller one");
   std::vector<NamedFile> read{{"--plan", a.plan_path}, {"--cluster", a.cluster}, {"--model", a.model}};
-  for (const std::string& path : a.data) read.push_back({"--data", path});
+  for (const std::string& path : a.data)
+    if (!a.has_tasks()) read.push_back({"--data", path});
   require_files({{"--metrics", a.files.metrics},
                  {"--trace", a.trace},
                  {"--report", a.report},
                  {"--save-plan", a.save_plan},
                  {"--save-cluster", a.save_cluster}},
                 read);
+}
+
+// A run of a model of several tasks.
+void train_with_tasks(const TrainArguments& a, const RunStart& start, Launcher& launcher, const Common& common) {
+  for (const auto& [given, option] : {std::pair(a.device != "host", "--device cuda"),
+                                      {a.launcher == "mpi", "--launcher mpi"},
+                                      {a.sequence != 0, "--seq"},
+                                      {a.moments.has_value(), "--moments"},
+                                      {a.expert_imbalance != 0, "--expert-imbalance"},
+                                      {a.dispatch.given(), "--expert-dispatch, like --lsh-...,"},
+                                      {!a.space.empty(), "--space"},
+                                      {a.pack, "--pack"},
+                                      {!a.trace.empty(), "--trace"},
+                                      {!a.report.empty(), "--report"},
+                                      {a.mask_token >= 0, "--mask-token"}})
+    if (given) refuse(option, " is for models of one task; leave it out");
+  train_tasks({.plan_path = a.plan_path,
+               .wanted = {a.model, a.cluster, a.global_batch, a.precision, a.memory, a.save_plan},
+               .ranks = a.ranks,
+               .data = a.data,
+               .save_cluster = a.save_cluster,
+               .profile = {.time_budget = {a.profile_seconds},
+                           .deterministic = a.options.deterministic,
+                           .accepts_busy = a.accepts_busy.value_or(false)},
+               .rank_timeout = a.rank_timeout,
+               .files = a.files},
+              a.options, start, launcher, common);
 }
 
 void check_processes(int ranks, const Launcher& launcher) {
@@ -651,6 +687,10 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     common.quiet = true;
   }
   check(a, options.learning_rate, launcher);
+  if (a.has_tasks()) {
+    train_with_tasks(a, start, launcher, common);
+    return 0;
+  }
   if (starts_ranks) {
     start_ranks(a.mpirun, ranks_to_start(a, launcher), arguments);
     return 0;

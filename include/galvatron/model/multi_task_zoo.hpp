@@ -309,9 +309,9 @@ MultiTaskModel qwen_val(std::string name, const NamedShape (&components)[N], std
 }  // namespace detail
 
 /// The names that find_multi_task_model knows.
-inline constexpr std::array<std::string_view, 9> multi_task_model_names = {
-    "multitask-clip-4", "multitask-clip-7", "multitask-clip-10", "ofasys-4", "ofasys-7",
-    "qwen-val",         "clip-toy",         "ofasys-toy",        "qwen-toy"};
+inline constexpr std::array<std::string_view, 10> multi_task_model_names = {
+    "multitask-clip-4", "multitask-clip-7", "multitask-clip-10", "ofasys-4",   "ofasys-7",
+    "qwen-val",         "clip-tiny",        "clip-toy",          "ofasys-toy", "qwen-toy"};
 
 /// The model of that name. Errors (usage): an unknown name.
 inline Result<MultiTaskModel> find_multi_task_model(std::string_view name) {
@@ -322,7 +322,8 @@ inline Result<MultiTaskModel> find_multi_task_model(std::string_view name) {
   if (name == "ofasys-4") return detail::ofasys(std::move(own), detail::ofasys_components, detail::ofasys_tasks, 4);
   if (name == "ofasys-7") return detail::ofasys(std::move(own), detail::ofasys_components, detail::ofasys_tasks, 7);
   if (name == "qwen-val") return detail::qwen_val(std::move(own), detail::qwen_components, 64);
-  if (name == "clip-toy") return detail::clip(std::move(own), detail::toy_clip_towers, detail::toy_clip_pairs, 4);
+  if (name == "clip-tiny" || name == "clip-toy")
+    return detail::clip(std::move(own), detail::toy_clip_towers, detail::toy_clip_pairs, 4);
   if (name == "ofasys-toy")
     return detail::ofasys(std::move(own), detail::toy_ofasys_components, detail::toy_ofasys_tasks, 3);
   if (name == "qwen-toy") return detail::qwen_val(std::move(own), detail::toy_qwen_components, 4);

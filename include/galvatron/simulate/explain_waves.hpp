@@ -1,0 +1,97 @@
+// Plans of waves in words: when each rank works on which component, and which component limits the step.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
+#include <galvatron/plan/task_plan.hpp>
+#include <galvatron/simulate/wave_simulation.hpp>
+
+namespace galvatron::simulate {
+
+/// Forward and backward seconds of each part, transfers left out, in the order of the waves.
+inline std::vector<Seconds> part_seconds(const train::TaskPlan& plan, const WaveSimulation& simulation) {
+  std::vector<Seconds> out(plan.parts.size());
+  for (const WaveEvent& event : simulation.events)
+    out[static_cast<std::size_t>(event.instruction.part)] += event.end - event.moved;
+  return out;
+}
+
+/// Of each wave: its longest part.
+inline std::vector<Seconds> wave_seconds(const train::TaskPlan& plan, const WaveSimulation& simulation) {
+  const std::vector<Seconds> parts = part_seconds(plan, simulation);
+  std::vector<Seconds> out;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto wave = static_cast<std::size_t>(plan.parts[i].wave);
+    if (out.size() <= wave) out.resize(wave + 1);
+    out[wave] = max(out[wave], parts[i]);
+  }
+  return out;
+}
+
+/// The component of a part.
+inline int component_of(const train::TaskPlan& plan, const train::PartPlan& part) {
+  int c = 0;
+  while (plan.model.first_layer(c + 1) <= part.number) ++c;
+  return c;
+}
+
+/// What a component takes of a step.
+struct ComponentShare {
+  double longest = 0;  ///< of the seconds of all waves: those in which one of its parts is the longest
+  double devices = 0;  ///< of all devices' time
+};
+inline std::vector<ComponentShare> component_shares(const train::TaskPlan& plan, const WaveSimulation& simulation) {
+  std::vector<ComponentShare> out(plan.model.components.size());
+  const std::vector<Seconds> parts = part_seconds(plan, simulation);
+  const std::vector<Seconds> waves = wave_seconds(plan, simulation);
+  double all = 0;
+  for (const Seconds wave : waves) all += wave.value;
+  std::vector<char> told(waves.size(), 0);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const train::PartPlan& part = plan.parts[i];
+    const auto wave = static_cast<std::size_t>(part.wave);
+    ComponentShare& share = out[static_cast<std::size_t>(component_of(plan, part))];
+    share.devices += parts[i].value * static_cast<double>(part.where.ranks.size()) /
+                     (simulation.step.value * static_cast<double>(plan.ranks));
+    if (parts[i] == waves[wave] && told[wave]++ == 0) share.longest += parts[i].value / all;
+  }
+  return out;
+}
+
+/// A Gantt chart of characters: devices x time, a letter for each component, `.` where a rank waits, `=` while
+/// gradients are reduced and parameters updated. Ranks with equal lines share one.
+/// @param columns  characters of the step
+inline std::string wave_chart(const train::TaskPlan& plan, const WaveSimulation& simulation, int columns = 72) {
+  const auto letter = [](int component) { return static_cast<char>((component < 26 ? 'A' : 'a' - 26) + component); };
+  const double width = simulation.step.value / columns;
+  std::vector<std::string> lines(static_cast<std::size_t>(plan.ranks));
+  for (std::string& line : lines)
+    for (int i = 0; i < columns; ++i) line += (i + 0.5) * width < simulation.passes.value ? '.' : '=';
+  for (const WaveEvent& event : simulation.events) {
+    const train::PartPlan& part = plan.part(event.instruction.part);
+    for (int i = 0; i < columns; ++i)
+      if (const double middle = (i + 0.5) * width; middle >= event.begin.value && middle < event.end.value)
+        for (const int rank : part.where.ranks)
+          lines[static_cast<std::size_t>(rank)][static_cast<std::size_t>(i)] = letter(component_of(plan, part) % 52);
+  }
+  std::string out;
+  for (std::size_t first = 0, last = 0; first < lines.size(); first = last + 1) {
+    last = first;
+    while (last + 1 < lines.size() && lines[last + 1] == lines[first]) ++last;
+    std::string name = first == last ? text_of("rank ", first) : text_of("ranks ", first, "-", last);
+    name.resize(std::max<std::size_t>(name.size() + 1, 14), ' ');
+    out += "  " + name + lines[first] + "\n";
+  }
+  for (std::size_t c = 0; c < plan.model.components.size(); ++c)
+    out += text_of(c == 0 ? "  " : ", ", std::string(1, letter(static_cast<int>(c % 52))), " ",
+                   plan.model.components[c].name);
+  return out + "; = gradients and update, . waiting\n";
+}
+
+}  // namespace galvatron::simulate

@@ -1,0 +1,355 @@
+// find_waves: the fastest plan that is found for a step of a multi-task model on a cluster, as the simulation of its
+// program tells, beside tasks in sequence on all devices and one group of devices for each task.
+//
+//     model, cluster -> prices -> MetaOps with curves -> Spindle's planner -> devices -> plan of waves -> simulation
+//                       tensor degrees of components <- bound of all schedules      memory of every rank <-
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/plan/task_plan.hpp>
+#include <galvatron/plan/wave_problem.hpp>
+#include <galvatron/simulate/wave_simulation.hpp>
+#include <galvatron/spindle/place.hpp>
+#include <galvatron/spindle/relaxation.hpp>
+#include <galvatron/spindle/solve.hpp>
+
+namespace galvatron::simulate {
+
+struct WaveSearchOptions {
+  Precision precision = Precision::bf16;
+  Bytes memory{};             ///< of each device; 0: all that it has
+  bool splits_layers = true;  ///< over tensor ranks; false: data ranks alone
+  spindle::Limits limits{};
+};
+
+struct FoundWaves {
+  WavePlan plan;
+  TaskOrder order = TaskOrder::in_waves;
+  WaveSimulation simulation;
+  Bytes peak;           ///< of the fullest rank
+  Seconds bound;        ///< no schedule of the passes takes less, under the strategies that were tried
+  Seconds in_sequence;  ///< tasks one after the other, each pass on as many devices as pay; 0: does not fit
+  Seconds by_task;      ///< a group of devices for each task; 0: does not fit, or there are more tasks than groups
+  Seconds search;       ///< what the search took
+};
+
+/// Peak memory of every rank. Ranks that have the same parts in the same places share their answer.
+inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, Precision precision, Bytes library) {
+  std::vector<Bytes> out;
+  std::map<std::vector<std::pair<std::size_t, int>>, Bytes> known;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    std::vector<std::pair<std::size_t, int>> key;
+    for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+      const WavePart& where = plan.parts[i].where;
+      const auto found = std::ranges::find(where.ranks, rank);
+      if (found != where.ranks.end())
+        key.emplace_back(i, where.strategy.tensor_rank(static_cast<int>(found - where.ranks.begin())));
+    }
+    auto at = known.find(key);
+    if (at == known.end())
+      at = known.emplace(std::move(key), train::memory_of(plan, precision, rank, library).total()).first;
+    out.push_back(at->second);
+  }
+  return out;
+}
+
+namespace detail {
+
+class WaveSearch {
+ public:
+  WaveSearch(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, const Cluster& cluster,
+             const WaveSearchOptions& options)
+      : model_(model),
+        cluster_(cluster),
+        options_(options),
+        budget_(options.memory.count > 0 ? options.memory : cluster.device.memory),
+        prices_(model, graphs, cluster, options.precision) {}
+
+  Result<FoundWaves> run() {
+    const WaveKinds whole{.components = std::vector<StrategySpec>(model_.components.size())};
+    note_curves(whole);
+    const WaveKinds split = options_.splits_layers ? split_kinds(whole) : whole;
+    // What computes least first; then what takes less memory, until plans of all sorts fit.
+    for (const RecomputeKind recompute :
+         {RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective, RecomputeKind::full}) {
+      bool fits = false;
+      for (const int zero : {0, 1}) {
+        fits = try_all(split, zero, recompute) || fits;
+        if (split.components != whole.components) fits = try_all(whole, zero, recompute) || fits;
+      }
+      if (fits) break;
+    }
+    for (int t = 2; !best_ && options_.splits_layers && t <= most_tensor(); t *= 2) {
+      WaveKinds kinds = whole;
+      for (StrategySpec& spec : kinds.components) spec = {.tensor = t, .sequence = SequenceKind::megatron};
+      if (cluster_.devices % t == 0) try_all(kinds, 1, RecomputeKind::full);
+    }
+    if (!best_)
+      return tl::unexpected<Error>(
+          Error{ErrorKind::infeasible, "no plan of waves was found that fits into " + format_bytes(budget_) +
+                                           " a device; the smallest takes " + format_bytes(smallest_) +
+                                           ", take more devices, smaller batches or more memory"});
+    best_->bound = Seconds{std::min(bound(), best_->simulation.step.value)};
+    best_->in_sequence = in_sequence_;
+    best_->by_task = by_task_;
+    return std::move(*best_);
+  }
+
+ private:
+  [[nodiscard]] int most_tensor() const { return std::min(cluster_.devices_per_node, cluster_.devices); }
+
+  // ---- which tensor degrees
+
+  [[nodiscard]] static double bound_of(const spindle::Problem& problem) {
+    return spindle::Relaxation(problem).bound(spindle::operators_of(problem));
+  }
+  /// Components one after the other take the degree and the split with which the bound of all schedules is least.
+  WaveKinds split_kinds(const WaveKinds& whole) {
+    WaveKinds out = whole;
+    double best = bound_of(wave_problem(prices_, out).problem);
+    for (std::size_t c = 0; c < out.components.size(); ++c)
+      for (int t = 2; t <= most_tensor(); t *= 2)
+        for (const SequenceKind sequence : {SequenceKind::none, SequenceKind::megatron}) {
+          WaveKinds next = out;
+          next.components[c] = {.tensor = t, .sequence = sequence};
+          if (cluster_.devices % t != 0 || !splits(next, c)) continue;
+          note_curves(next);
+          const double bound = bound_of(wave_problem(prices_, next).problem);
+          if (!(bound < best * 0.999)) continue;
+          best = bound;
+          out = std::move(next);
+        }
+    return out;
+  }
+  /// Whether any layer of a component is as wanted.
+  [[nodiscard]] bool splits(const WaveKinds& kinds, std::size_t c) const {
+    const auto number = static_cast<int>(c);
+    for (int i = 0; i < std::ssize(model_.components[c].layers); ++i)
+      if (prices_.kind_of(number, i, kinds.components[c]) == kinds.components[c]) return true;
+    return false;
+  }
+
+  /// The best of all curves so far of each MetaOp.
+  void note_curves(const WaveKinds& kinds) {
+    const WaveProblem of = wave_problem(prices_, kinds, true);
+    if (least_.metaops.empty()) {
+      least_ = of.problem;
+      seconds_.resize(of.problem.count());
+    }
+    for (std::size_t m = 0; m < of.problem.count(); ++m) {
+      const spindle::Curve& curve = of.problem.metaops[m].curve;
+      for (std::size_t i = 0; i < curve.size(); ++i) {
+        const auto at = seconds_[m].emplace(curve.devices[i], curve.seconds[i]).first;
+        at->second = std::min(at->second, curve.seconds[i]);
+      }
+    }
+  }
+  [[nodiscard]] double bound() {
+    for (std::size_t m = 0; m < least_.count(); ++m) {
+      least_.metaops[m].curve = {};
+      for (const auto& [devices, seconds] : seconds_[m]) least_.metaops[m].curve.add(devices, seconds);
+    }
+    return bound_of(least_);
+  }
+
+  // ---- plans
+
+  /// Waves, tasks in sequence and tasks in groups under some kinds; whether all sorts fit.
+  bool try_all(WaveKinds kinds, int zero, RecomputeKind recompute) {
+    kinds.zero = zero;
+    kinds.recompute = recompute;
+    const WaveProblem of = wave_problem(prices_, kinds);
+    Seconds ignored;
+    bool fits = try_waves(of, kinds, ignored);
+    fits = try_plan(of, kinds, in_order(of), TaskOrder::in_sequence, in_sequence_) && fits;
+    if (auto grouped = in_groups(of)) fits = try_plan(of, kinds, *grouped, TaskOrder::in_waves, by_task_) && fits;
+    return fits;
+  }
+  using Placed = std::pair<std::vector<spindle::Wave>, spindle::Placement>;
+
+  /// Spindle's plans: on any numbers of devices; on powers of two, whose devices can be blocks; and with every pass
+  /// whole. Layers are reduced one after the other over the union of their parts' devices: unions of blocks are closer
+  /// together, and those of whole passes the same for all layers of a component. So they are, too, where gradients
+  /// weigh more than their bytes.
+  bool try_waves(const WaveProblem& any, const WaveKinds& kinds, Seconds& fastest) {
+    const WaveProblem powers = on_powers_of_two(any);
+    bool fits = try_spindle(any, kinds, false, 1, fastest);
+    for (const double weight : {1.0, 8.0}) fits = try_spindle(powers, kinds, true, weight, fastest) || fits;
+    return try_spindle(with_whole_passes(powers), kinds, true, 1, fastest) || fits;
+  }
+  /// @param in_blocks  parts are on blocks of devices  @param weight  of gradients
+  bool try_spindle(const WaveProblem& of, const WaveKinds& kinds, bool in_blocks, double weight, Seconds& fastest) {
+    if (std::ranges::any_of(of.problem.metaops, [](const spindle::MetaOp& m) { return m.curve.size() == 0; }))
+      return false;
+    spindle::Terms terms = of.terms;
+    for (spindle::Sizes& sizes : terms.sizes) sizes.gradient_bytes *= weight;
+    terms.memory = static_cast<double>((budget_ - cluster_.device.library_workspace).count);
+    auto placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
+    terms.memory = 0;  // its price of memory is rough; that of try_plan is exact
+    if (!placed) placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
+    if (in_blocks) place_in_blocks(of.problem.devices, placed->placement);
+    return try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskOrder::in_waves, fastest);
+  }
+  [[nodiscard]] static WaveProblem with_whole_passes(WaveProblem of) {
+    for (std::size_t m = 0; m < of.runs.size(); ++m) {
+      const double operators = std::exchange(of.runs[m].operators, 1);
+      of.runs[m].leading = 0;
+      of.problem.metaops[m].operators = 1;
+      for (double& seconds : of.problem.metaops[m].curve.seconds) seconds *= operators;
+      spindle::Sizes& sizes = of.terms.sizes[m];
+      for (double* bytes : {&sizes.kept_bytes, &sizes.gradient_bytes, &sizes.state_bytes}) *bytes *= operators;
+    }
+    return of;
+  }
+  [[nodiscard]] static WaveProblem on_powers_of_two(WaveProblem of) {
+    for (spindle::MetaOp& metaop : of.problem.metaops) {
+      spindle::Curve all;
+      std::swap(all, metaop.curve);
+      for (std::size_t i = 0; i < all.size(); ++i)
+        if (std::has_single_bit(static_cast<unsigned>(all.devices[i])))
+          metaop.curve.add(all.devices[i], all.seconds[i]);
+    }
+    return of;
+  }
+  static void place_in_blocks(int devices, spindle::Placement& placement) {
+    for (auto& parts : placement) {
+      std::vector<int> sizes;
+      for (const auto& part : parts) sizes.push_back(static_cast<int>(part.size()));
+      auto blocks = parts;
+      if (galvatron::detail::align(blocks, sizes, devices)) parts = std::move(blocks);
+    }
+  }
+  /// Keeps the plan if it is the fastest that fits; whether it fits.
+  bool try_plan(const WaveProblem& of, const WaveKinds& kinds, const Placed& placed, TaskOrder order,
+                Seconds& fastest) {
+    WavePlan waves = wave_plan_of(prices_, kinds, of, placed.first, placed.second);
+    const train::TaskPlan plan = value_or_throw(train::task_plan(model_, waves, order));
+    const Bytes peak = std::ranges::max(peaks_of(plan, options_.precision, cluster_.device.library_workspace));
+    if (smallest_.count == 0 || peak < smallest_) smallest_ = peak;
+    if (peak > budget_) return false;
+    WaveSimulation simulation = simulate_waves(plan, cluster_, options_.precision);
+    if (fastest.value == 0 || simulation.step < fastest) fastest = simulation.step;
+    if (!best_ || simulation.step < best_->simulation.step)
+      best_ = FoundWaves{std::move(waves), order, std::move(simulation), peak, {}, {}, {}, {}};
+    return true;
+  }
+
+  [[nodiscard]] static std::vector<int> range(int first, int count) {
+    std::vector<int> out;
+    for (int i = 0; i < count; ++i) out.push_back(first + i);
+    return out;
+  }
+  /// MetaOps one after the other, each on its fastest number of devices.
+  [[nodiscard]] static Placed in_order(const WaveProblem& of) {
+    Placed out;
+    for (int m = 0; m < static_cast<int>(of.runs.size()); ++m) {
+      const int devices = of.problem.metaops[static_cast<std::size_t>(m)].curve.devices.back();
+      out.first.push_back({{{m, devices, of.runs[static_cast<std::size_t>(m)].operators}}});
+      out.second.push_back({range(0, devices)});
+    }
+    return out;
+  }
+
+  /// The most devices of at most so many that a MetaOp can use; 0: none.
+  [[nodiscard]] static int usable(const spindle::MetaOp& metaop, int devices) {
+    int out = 0;
+    for (const int n : metaop.curve.devices)
+      if (n <= devices) out = n;
+    return out;
+  }
+  [[nodiscard]] static double task_seconds(const WaveProblem& of, int task, int devices) {
+    double out = 0;
+    for (std::size_t m = 0; m < of.runs.size(); ++m) {
+      if (of.runs[m].task != task) continue;
+      const spindle::MetaOp& metaop = of.problem.metaops[m];
+      const int n = usable(metaop, devices);
+      if (n == 0) return 0;
+      out += metaop.operators * metaop.curve.seconds[metaop.curve.find(n)];
+    }
+    return out;
+  }
+  /// A group of devices for each task: the slowest task gets more until there are none left. None where a task does
+  /// not run on its share, or where there are more tasks than devices.
+  [[nodiscard]] std::optional<Placed> in_groups(const WaveProblem& of) const {
+    const auto tasks = static_cast<int>(model_.tasks.size());
+    std::vector<int> devices(model_.tasks.size(), 1);
+    int left = of.problem.devices;
+    for (int task = 0; task < tasks; ++task) {
+      int& own = devices[static_cast<std::size_t>(task)];
+      while (own <= left && task_seconds(of, task, own) == 0) ++own;
+      left -= own;
+    }
+    if (left < 0) return std::nullopt;
+    for (bool grows = true; grows;) {
+      int slowest = 0;
+      for (int task = 1; task < tasks; ++task)
+        if (task_seconds(of, task, devices[static_cast<std::size_t>(task)]) >
+            task_seconds(of, slowest, devices[static_cast<std::size_t>(slowest)]))
+          slowest = task;
+      int& own = devices[static_cast<std::size_t>(slowest)];
+      const double now = task_seconds(of, slowest, own);
+      int more = 1;
+      while (more <= left && !(task_seconds(of, slowest, own + more) < now)) ++more;
+      grows = more <= left;
+      if (grows) own += more, left -= more;
+    }
+    return side_by_side(of, devices);
+  }
+  [[nodiscard]] static Placed side_by_side(const WaveProblem& of, const std::vector<int>& devices) {
+    Placed out;
+    std::vector<std::size_t> next(devices.size(), 0);  // wave of each task
+    for (std::size_t m = 0; m < of.runs.size(); ++m) {
+      const auto task = static_cast<std::size_t>(of.runs[m].task);
+      int first = 0;
+      for (std::size_t t = 0; t < task; ++t) first += devices[t];
+      const std::size_t wave = next[task]++;
+      if (out.first.size() == wave) out.first.emplace_back(), out.second.emplace_back();
+      const int n = usable(of.problem.metaops[m], devices[task]);
+      out.first[wave].parts.push_back({static_cast<int>(m), n, of.runs[m].operators});
+      out.second[wave].push_back(range(first, n));
+    }
+    return out;
+  }
+
+  const MultiTaskModel& model_;
+  const Cluster& cluster_;
+  WaveSearchOptions options_;
+  Bytes budget_;
+  WavePrices prices_;
+  spindle::Problem least_;                      // with the best of all curves
+  std::vector<std::map<int, double>> seconds_;  // of each MetaOp and number of devices
+  std::optional<FoundWaves> best_;
+  Seconds in_sequence_, by_task_;
+  Bytes smallest_;
+};
+
+}  // namespace detail
+
+/// The fastest plan that was found, never slower than tasks in sequence. The answer depends on the arguments alone.
+/// Errors (usage): those of checked(); (infeasible): nothing fits into the memory of the devices.
+inline Result<FoundWaves> find_waves(const MultiTaskModel& model, const Cluster& cluster,
+                                     const WaveSearchOptions& options = {}) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto graphs = task_graphs(model);
+  if (!graphs) return tl::unexpected<Error>(std::move(graphs.error()));
+  auto out = detail::WaveSearch(model, *graphs, cluster, options).run();
+  if (out) out->search = {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+  return out;
+}
+
+}  // namespace galvatron::simulate

@@ -1,0 +1,190 @@
+// labels: ranks
+// Models of several tasks through the command: plan, cost, simulate, explain, train, and bad input.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "run.hpp"
+
+namespace {
+
+using nlohmann::json;
+
+// A model of two towers and one task as a file.
+json lab_model() {
+  return {{"format", "galvatron-multi-task"},
+          {"version", 1},
+          {"name", "lab"},
+          {"components",
+           {{{"name", "vision"},
+             {"kind", "patches"},
+             {"layers", 2},
+             {"hidden", 48},
+             {"heads", 3},
+             {"tokens", 10},
+             {"patch", 12},
+             {"class_token", true},
+             {"output", 16}},
+            {{"name", "text"},
+             {"kind", "text"},
+             {"layers", 1},
+             {"hidden", 32},
+             {"heads", 2},
+             {"tokens", 8},
+             {"vocabulary", 40},
+             {"output", 16}},
+            {{"name", "contrast"}, {"kind", "contrastive"}, {"hidden", 16}, {"inputs", {"text", "vision"}}}}},
+          {"tasks", {{{"name", "pairs"}, {"inputs", {"text", "vision"}}, {"loss", "contrast"}, {"batch", 8}}}}};
+}
+
+// Every layer of every pass once, and no rank twice in a wave.
+void check_task_waves(const json& waves, int ranks) {
+  std::map<std::string, int> done;
+  for (const json& wave : waves) {
+    std::set<int> used;
+    CHECK(wave.at("seconds").get<double>() > 0);
+    for (const json& part : wave.at("parts")) {
+      const std::string pass = part.at("task").get<std::string>() + "/" + part.at("component").get<std::string>();
+      CHECK(done[pass] == part.at("layers")[0].get<int>());
+      done[pass] += part.at("operators").get<int>();
+      CHECK(done[pass] == part.at("layers")[1].get<int>() + 1);
+      for (const json& rank : part.at("ranks")) {
+        CHECK(rank.get<int>() < ranks);
+        CHECK(used.insert(rank.get<int>()).second);
+      }
+    }
+  }
+  CHECK(!done.empty());
+}
+
+}  // namespace
+
+TEST_CASE("plan of a multi-task preset: waves, not slower than tasks in sequence, and its file says the same again") {
+  const Folder folder;
+  const Ran ran = folder.run("plan --model multitask-clip-4 --cluster 8xa100-80g --out plan.json --json");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const json plan = ran.json();
+  CHECK(plan.at("feasible").get<bool>());
+  const double seconds = plan.at("iteration_seconds");
+  CHECK(seconds < plan.at("in_sequence_seconds").get<double>());
+  CHECK(seconds < plan.at("by_task_seconds").get<double>());
+  CHECK(seconds >= plan.at("bound_seconds").get<double>());
+  CHECK(plan.at("mfu").get<double>() > 0);
+  CHECK(plan.at("mfu").get<double>() < 1);
+  CHECK(plan.at("waves").size() > 1);
+  check_task_waves(plan.at("waves"), 8);
+  CHECK(plan.at("peak_bytes").size() == 8);
+  for (const char* command : {"cost", "simulate"}) {
+    const Ran again = folder.run(std::string(command) + " --plan plan.json --json");
+    CAPTURE(again.err);
+    REQUIRE(again.code == 0);
+    for (const char* key : {"iteration_seconds", "waves", "peak_bytes", "plan"})
+      CHECK(again.json().at(key) == plan.at(key));
+  }
+  const json simulated = folder.run("simulate --plan plan.json --json").json();
+  double last = 0;
+  for (const json& event : simulated.at("events")) {
+    CHECK(event.at("begin_seconds").get<double>() <= event.at("moved_seconds").get<double>());
+    CHECK(event.at("moved_seconds").get<double>() < event.at("end_seconds").get<double>());
+    last = std::max(last, event.at("end_seconds").get<double>());
+  }
+  CHECK(last == doctest::Approx(simulated.at("passes_seconds").get<double>()));
+  const Ran words = folder.run("explain plan.json");
+  REQUIRE(words.code == 0);
+  for (const char* word : {"Devices over the time", "The step is limited by", "vision", "wave 0", "in sequence"})
+    CHECK(words.out.find(word) != std::string::npos);
+}
+
+TEST_CASE("a multi-task model from a file, other global batches, and less memory") {
+  const Folder folder;
+  folder.write("lab.json", lab_model().dump());
+  const json plan =
+      folder.run("plan --model lab.json --cluster 4xa100-80g --global-batch 12 --precision fp32 --json").json();
+  CHECK(plan.at("global_batch") == 12);
+  check_task_waves(plan.at("waves"), 4);
+  const std::string clip = "plan --model multitask-clip-4 --cluster 8xa100-80g --json --quiet";
+  const json all = folder.run(clip).json();
+  const auto most = all.at("peak_bytes").get<std::vector<std::int64_t>>();
+  const std::int64_t less = *std::ranges::max_element(most) * 3 / 4;
+  const json tight = folder.run(clip + " --memory " + std::to_string(less / 1024) + "KiB").json();
+  for (const json& peak : tight.at("peak_bytes")) CHECK(peak.get<std::int64_t>() <= less);
+  check_failure(folder.run("plan --model multitask-clip-4 --cluster 8xa100-80g --memory 2GiB"), 3, "fits into");
+}
+
+TEST_CASE("train of a multi-task model: by a plan and with --auto, and on from a checkpoint under another plan") {
+  const Folder folder;
+  REQUIRE(folder.run("plan --model clip-tiny --cluster 4xa100-80g --precision fp32 --out plan.json").code == 0);
+  const std::string steps = " --data synthetic --steps 6 --quiet --json";
+  const Ran ran = folder.run("train --plan plan.json --checkpoint saved" + steps);
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const json first = ran.json();
+  CHECK(first.at("tasks").size() == 4);
+  CHECK(first.at("last_loss").get<double>() < first.at("first_loss").get<double>());
+  CHECK(first.at("predicted_peak_bytes").size() == 4);
+  // The same run in two halves, of which the second has half of the ranks.
+  REQUIRE(folder.run("plan --model clip-tiny --cluster 2xa100-80g --precision fp32 --out two.json").code == 0);
+  const std::string halves = "train --data synthetic --quiet --json --lr 0.001 --warmup 0 --min-lr 0.001";
+  REQUIRE(folder.run(halves + " --plan plan.json --steps 4 --checkpoint half").code == 0);
+  const Ran rest = folder.run(halves + " --plan two.json --steps 6 --resume half");
+  CAPTURE(rest.err);
+  REQUIRE(rest.code == 0);
+  const json whole = folder.run(halves + " --plan plan.json --steps 6").json();
+  for (std::size_t i = 0; i < 4; ++i)
+    CHECK(rest.json().at("tasks")[i].at("last_loss").get<double>() ==
+          doctest::Approx(whole.at("tasks")[i].at("last_loss").get<double>()).epsilon(1e-3));
+  const Ran automatic = folder.run(
+      "train --auto --model clip-tiny --ranks 2 --precision fp32 --profile-seconds 0.5 --on-busy accept --save-plan "
+      "auto.json --metrics metrics.jsonl" +
+      steps);
+  CAPTURE(automatic.err);
+  REQUIRE(automatic.code == 0);
+  CHECK(automatic.json().at("predicted_iteration_seconds").get<double>() > 0);
+  CHECK(folder.has("auto.json"));
+  const json metrics = json::parse(folder.read("metrics.jsonl").substr(0, folder.read("metrics.jsonl").find('\n')));
+  CHECK(metrics.at("tasks").size() == 4);
+}
+
+TEST_CASE("bad multi-task models, plans and options end with one line") {
+  const Folder folder;
+  const auto bad_model = [&](const char* pointer, const json& value, const std::string& words) {
+    json model = lab_model();
+    model[json::json_pointer(pointer)] = value;
+    folder.write("bad.json", model.dump());
+    check_failure(folder.run("plan --model bad.json --cluster 4xa100-80g"), 2, words);
+  };
+  bad_model("/tasks/0/batch", 0, "batch of 0");
+  bad_model("/tasks/0/inputs", json::array(), "no data");
+  bad_model("/components/2/inputs", {"text", "smell"}, "smell");
+  bad_model("/version", 2, "version 2");
+  bad_model("/components/0/kind", "sight", "kind");
+  check_failure(folder.run("plan --model clip-tiny --cluster 4xa100-80g --seq 4"), 2, "--seq");
+  check_failure(folder.run("plan --model clip-tiny --cluster 4xa100-80g --global-batch 3"), 2, "4 tasks");
+  check_failure(folder.run("plan --model clip-tiny --cluster 4xa100-80g --global-batch auto"), 2, "--global-batch");
+  check_failure(folder.run("plan --model clip-tiny"), 2, "--cluster");
+  check_failure(folder.run("plan --model gpt2-tiny --cluster 4xa100-80g"), 2, "--global-batch");
+  REQUIRE(folder.run("plan --model clip-tiny --cluster 4xa100-80g --precision fp32 --out plan.json").code == 0);
+  const json plan = json::parse(folder.read("plan.json"));
+  const auto bad_plan = [&](const char* pointer, const json& value, const std::string& words) {
+    json changed = plan;
+    changed[json::json_pointer(pointer)] = value;
+    folder.write("bad.json", changed.dump());
+    for (const char* command : {"cost --plan ", "simulate --plan ", "explain ", "train --steps 1 --plan "})
+      check_failure(folder.run(std::string(command) + "bad.json"), 2, words);
+  };
+  bad_plan("/model", "clip-none", "clip-none");
+  bad_plan("/order", "backwards", "order");
+  bad_plan("/version", 9, "version 9");
+  bad_plan("/waves/0/parts/0/layers", {0, 99}, "layers");
+  bad_plan("/waves/0/parts/0/ranks", {7}, "ranks");
+  bad_plan("/waves", json::array(), "leaves out");
+  check_failure(folder.run("cost --plan plan.json --cluster 2xa100-80g"), 2, "4 ranks");
+  check_failure(folder.run("train --plan plan.json --steps 1 --data text.txt"), 2, "synthetic");
+  check_failure(folder.run("train --plan plan.json --steps 1 --ranks 2"), 2, "--ranks");
+  check_failure(folder.run("train --plan plan.json --steps 1 --pack"), 2, "--pack");
+  check_failure(folder.run("simulate --plan plan.json --trace t.json"), 2, "--trace");
+}

@@ -1,0 +1,303 @@
+// galvatron plan, cost, simulate and explain of multi-task models.
+#include "tasks.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
+#include <galvatron/files.hpp>
+#include <galvatron/model/multi_task_zoo.hpp>
+#include <galvatron/simulate/explain_waves.hpp>
+#include <galvatron/simulate/find_waves.hpp>
+
+#include "report/waves.hpp"
+
+namespace galvatron::tools {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// A plan of waves on a cluster, simulated.
+struct TasksOnCluster {
+  ReadMultiTaskPlan of;
+  Cluster cluster;
+  train::TaskPlan plan;
+  simulate::WaveSimulation simulation;
+  std::vector<Bytes> peaks;  // of each rank
+
+  TasksOnCluster(ReadMultiTaskPlan read, Cluster on) : of(std::move(read)), cluster(std::move(on)) {
+    const MultiTaskPlan& p = of.plan;
+    if (p.waves.ranks > cluster.devices)
+      refuse("the plan has ", counted(p.waves.ranks, "rank"), ", and ", cluster.name, " has ",
+             counted(cluster.devices, "device"), "; choose a larger --cluster, or make a plan for this one");
+    if (!cluster.supports(p.precision))
+      refuse("the plan is in ", name_of(p.precision), ", for which ", cluster.name, " has no rates");
+    plan = value_or_throw(train::task_plan(of.model, p.waves, p.order));
+    simulation = simulate::simulate_waves(plan, cluster, p.precision);
+    peaks = simulate::peaks_of(plan, p.precision, cluster.device.library_workspace);
+  }
+
+  [[nodiscard]] Bytes peak() const { return std::ranges::max(peaks); }
+  [[nodiscard]] bool fits() const { return peak() <= cluster.device.memory; }
+  [[nodiscard]] double samples_per_second() const {
+    return static_cast<double>(of.plan.global_batch) / simulation.step.value;
+  }
+  [[nodiscard]] double tokens_per_second() const {
+    std::int64_t tokens = 0;  // that tasks read
+    for (std::size_t t = 0; t < of.graphs.size(); ++t)
+      for (const TaskPass& pass : of.graphs[t].passes)
+        if (pass.source >= 0) tokens += of.model.tasks[t].batch * pass.tokens;
+    return static_cast<double>(tokens) / simulation.step.value;
+  }
+  // Model FLOPs, recomputation left out, over what the devices could do.
+  [[nodiscard]] double mfu() const {
+    double flops = 0;
+    for (train::PartPlan part : plan.parts) {
+      part.where.strategy.recompute = RecomputeKind::none;
+      for (std::size_t i = 0; i < part.layers.size(); ++i) {
+        const cost::LayerCounts counts = train::pass_counts(plan, part, i, of.plan.precision);
+        flops += (counts.forward.flops().count + counts.backward.flops().count) *
+                 static_cast<double>(part.where.ranks.size());
+      }
+    }
+    const double peak = cluster.peak_flops(of.plan.precision) * plan.ranks;
+    return peak > 0 ? flops / (peak * simulation.step.value) : 0;
+  }
+};
+
+std::string too_large(const TasksOnCluster& t) {
+  return text_of("the fullest rank takes ", format_bytes(t.peak()), ", and a device has ",
+                 format_bytes(t.cluster.device.memory));
+}
+
+TasksOnCluster read_tasks(const PlanArguments& a) {
+  ReadMultiTaskPlan read = value_or_throw(read_json_file(a.path).and_then(
+      [&](const auto& value) { return multi_task_plan_from_json(value, a.path, a.model); }));
+  if (!a.cluster.empty()) read.plan.cluster = a.cluster;
+  Cluster cluster = cluster_named(read.plan.cluster, read.plan.waves.ranks);
+  return {std::move(read), std::move(cluster)};
+}
+
+const std::string& component_name(const TasksOnCluster& t, const train::PartPlan& part) {
+  return t.of.model.component(simulate::component_of(t.plan, part)).name;
+}
+
+// What `plan`, `cost` and `simulate` say.
+ordered_json tasks_json(const TasksOnCluster& t) {
+  const WavePrediction& p = t.of.plan.predicted;
+  ordered_json out;
+  out["feasible"] = true;
+  out["iteration_seconds"] = t.simulation.step.value;
+  out["samples_per_second"] = t.samples_per_second();
+  out["tokens_per_second"] = t.tokens_per_second();
+  add_mfu(out, t.mfu());
+  out["global_batch"] = t.of.plan.global_batch;
+  out["order"] = name_of(t.of.plan.order);
+  out["passes_seconds"] = t.simulation.passes.value;
+  out["reduction_seconds"] = t.simulation.reduction.value;
+  out["update_seconds"] = t.simulation.update.value;
+  out["utilisation"] = t.simulation.utilisation();
+  if (p.iteration.value > 0) {
+    out["bound_seconds"] = p.bound.value;
+    out["in_sequence_seconds"] = p.in_sequence.value > 0 ? ordered_json(p.in_sequence.value) : ordered_json();
+    out["by_task_seconds"] = p.by_task.value > 0 ? ordered_json(p.by_task.value) : ordered_json();
+  }
+  out["budget_bytes"] = t.cluster.device.memory.count;
+  for (const Bytes peak : t.peaks) out["peak_bytes"].push_back(peak.count);
+  const std::vector<Seconds> waves = simulate::wave_seconds(t.plan, t.simulation);
+  const std::vector<Seconds> parts = simulate::part_seconds(t.plan, t.simulation);
+  for (const Seconds wave : waves) out["waves"].push_back({{"seconds", wave.value}, {"parts", ordered_json::array()}});
+  for (std::size_t i = 0; i < t.plan.parts.size(); ++i) {
+    const train::PartPlan& part = t.plan.parts[i];
+    out["waves"][static_cast<std::size_t>(part.wave)]["parts"].push_back(
+        {{"component", component_name(t, part)},
+         {"task", t.of.model.task(part.where.task).name},
+         {"ranks", part.where.ranks},
+         {"operators", part.layers.size()},
+         {"layers", {part.where.first, part.where.last}},
+         {"strategy", strategy_text(part.where.strategy)},
+         {"seconds", parts[i].value}});
+  }
+  out["plan"] = to_json(t.of.plan, t.of.model, t.of.graphs);
+  return out;
+}
+
+// `ranks 0-3`, `ranks 0,2,5`.
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::vector<int> sorted = ranks;
+  std::ranges::sort(sorted);
+  if (sorted.size() == 1) return text_of("rank ", sorted.front());
+  if (sorted.back() - sorted.front() + 1 == std::ssize(sorted))
+    return text_of("ranks ", sorted.front(), "-", sorted.back());
+  return "ranks " + joined(sorted, ",", [](int rank) { return std::to_string(rank); });
+}
+
+// The recomputation of all parts, if it is the same everywhere.
+std::optional<RecomputeKind> common_recomputation(const TasksOnCluster& t) {
+  const RecomputeKind first = t.plan.parts.front().where.strategy.recompute;
+  for (const train::PartPlan& part : t.plan.parts)
+    if (part.where.strategy.recompute != first) return std::nullopt;
+  return first;
+}
+
+// @param recompute  whether to say what is recomputed
+std::string part_text(const TasksOnCluster& t, const train::PartPlan& part, bool recompute) {
+  StrategySpec strategy = part.where.strategy;
+  if (!recompute) strategy.recompute = RecomputeKind::cheap;  // which has no word
+  const auto [first, last] = std::pair(part.where.first, part.where.last);
+  return text_of(component_name(t, part), " of ", t.of.model.task(part.where.task).name,
+                 first == last ? text_of(", layer ", first) : text_of(", layers ", first, "-", last), ", ",
+                 ranks_text(part.where.ranks), strategy.ranks() > 1 ? ", " + strategy_text(strategy) : "");
+}
+
+std::string beside(const TasksOnCluster& t) {
+  const WavePrediction& p = t.of.plan.predicted;
+  if (p.iteration.value <= 0) return {};
+  const auto other = [&](const char* name, Seconds seconds) {
+    const std::string words =
+        seconds.value > 0 ? text_of(format_seconds(seconds), ", ",
+                                    galvatron::detail::formatted("%.2f", seconds / t.simulation.step), " times as long")
+                          : "no such plan fits";
+    return row(name, words);
+  };
+  return other("in sequence", p.in_sequence) + other("by task", p.by_task) +
+         row("bound", format_seconds(p.bound), " for the passes alone, of all schedules");
+}
+
+std::string tasks_summary(const TasksOnCluster& t) {
+  const MultiTaskPlan& p = t.of.plan;
+  const std::optional<RecomputeKind> recompute = common_recomputation(t);
+  std::string out =
+      text_of(t.of.model.name, " on ", p.cluster, ": ", counted(p.waves.ranks, "rank"), ", ",
+              counted(std::ssize(t.of.model.tasks), "task"), ", ", p.global_batch, " samples a step, ",
+              name_of(p.precision), "\n") +
+      row("strategy", p.order == TaskOrder::in_waves ? counted(std::ssize(p.waves.waves), "wave") : "tasks in sequence",
+          p.waves.zero > 0 ? text_of(", ZeRO-", p.waves.zero) : "",
+          recompute ? text_of(", recomputation: ", name_of(*recompute)) : "") +
+      row("iteration", format_seconds(t.simulation.step), ", ", format_count(t.samples_per_second()), " samples/s, ",
+          format_count(t.tokens_per_second()), " tokens/s", mfu_text(t.mfu())) +
+      row("of it", "passes ", format_seconds(t.simulation.passes), ", gradients ",
+          format_seconds(t.simulation.reduction), ", update ", format_seconds(t.simulation.update)) +
+      beside(t);
+  const std::vector<Seconds> waves = simulate::wave_seconds(t.plan, t.simulation);
+  for (std::size_t i = 0; i < t.plan.parts.size(); ++i) {
+    const train::PartPlan& part = t.plan.parts[i];
+    const bool first = i == 0 || t.plan.parts[i - 1].wave != part.wave;
+    const auto wave = static_cast<std::size_t>(part.wave);
+    out += row(first ? text_of("wave ", wave) : "", part_text(t, part, !recompute),
+               first ? text_of("; the wave takes ", format_seconds(waves[wave])) : "");
+  }
+  return out +
+         row("memory", format_bytes(t.peak()), " of ", format_bytes(t.cluster.device.memory), " on the fullest rank") +
+         (t.fits() ? "" : "  It does not fit: " + too_large(t) + ".\n");
+}
+
+void print_tasks(const TasksOnCluster& t, ordered_json more, const std::string& text, const Common& common) {
+  if (common.json) {
+    ordered_json out = tasks_json(t);
+    out.update(more);
+    if (!t.fits()) add_infeasible(out, too_large(t), t.peak());
+    print_json(out);
+  } else {
+    print(tasks_summary(t) + text);
+  }
+  if (!t.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
+}
+
+}  // namespace
+
+bool names_tasks(const std::string& name) {
+  if (std::ranges::find(multi_task_model_names, name) != multi_task_model_names.end()) return true;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(name, ignored)) return false;
+  const auto value = read_json_file(name);
+  return value && value->is_object() && value->contains("format") && value->at("format") == multi_task_format;
+}
+
+bool is_waves_file(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  const auto value = read_json_file(path);
+  return value && is_waves_json(*value);
+}
+
+ReadMultiTaskPlan found_tasks(const TaskPlanArguments& a, const Cluster& cluster, const std::string& name,
+                              const Common& common, Seconds* search) {
+  ReadMultiTaskPlan out;
+  out.model = value_or_throw(load_multi_task_model(a.model).and_then(
+      [&](MultiTaskModel model) { return with_global_batch(std::move(model), a.global_batch); }));
+  out.graphs = value_or_throw(task_graphs(out.model));
+  const Precision precision = chosen_precision(a.precision, cluster);
+  if (precision == Precision::fp8) refuse("--precision fp8: parts of waves train in bf16 or fp32; choose one of them");
+  auto found = simulate::find_waves(out.model, cluster,
+                                    {.precision = precision, .memory = memory_to_plan_with(a.memory, cluster, common)});
+  if (!found && found.error().kind == ErrorKind::infeasible) throw Infeasible(found.error().message, std::nullopt);
+  const simulate::FoundWaves best = value_or_throw(std::move(found));
+  if (search != nullptr) *search = best.search;
+  out.plan = {.model = a.model,
+              .cluster = name,
+              .global_batch = global_batch_of(out.model),
+              .precision = precision,
+              .order = best.order,
+              .waves = best.plan,
+              .predicted = {best.simulation.step, best.bound, best.in_sequence, best.by_task, best.peak}};
+  return out;
+}
+
+void plan_tasks(const TaskPlanArguments& a, const Common& common) {
+  const Cluster cluster = cluster_named(a.cluster);
+  Seconds search;
+  ReadMultiTaskPlan found = found_tasks(a, cluster, a.cluster, common, &search);
+  if (!a.out.empty()) value_or_throw(save_multi_task_plan(found.plan, found.model, found.graphs, a.out));
+  const TasksOnCluster tasks(std::move(found), cluster);
+  std::string text = row("search", format_seconds(search));
+  if (!a.out.empty()) text += row("written to", a.out, " (`galvatron explain ", a.out, "` draws it)");
+  print_tasks(tasks, {{"search_seconds", search.value}}, text, common);
+}
+
+void cost_tasks(const PlanArguments& a, const Common& common) { print_tasks(read_tasks(a), {}, "", common); }
+
+void explain_tasks(const PlanArguments& a) {
+  const TasksOnCluster t = read_tasks(a);
+  std::string out = tasks_summary(t) + "\nDevices over the time of a step:\n" +
+                    simulate::wave_chart(t.plan, t.simulation) + "\nComponents:\n";
+  const std::vector<simulate::ComponentShare> shares = simulate::component_shares(t.plan, t.simulation);
+  std::size_t limits = 0;
+  for (std::size_t c = 0; c < shares.size(); ++c) {
+    if (shares[c].longest > shares[limits].longest) limits = c;
+    out += row(t.of.model.components[c].name, percent(shares[c].devices), " of the devices' time, the longest part in ",
+               percent(shares[c].longest), " of the waves' time");
+  }
+  print(out + text_of("\nThe step is limited by ", t.of.model.components[limits].name,
+                      ": its parts are the longest in ", percent(shares[limits].longest),
+                      " of the waves' time. Devices are busy for ", percent(t.simulation.utilisation()),
+                      " of the step.\n"));
+}
+
+void simulate_tasks(const PlanArguments& a, const std::string& trace, const std::string& report, const Common& common) {
+  if (!trace.empty()) refuse("--trace is for plans of models of one task; leave it out, --report draws waves");
+  const TasksOnCluster t = read_tasks(a);
+  ordered_json more;
+  for (const simulate::WaveEvent& event : t.simulation.events) {
+    const train::PartPlan& part = t.plan.part(event.instruction.part);
+    more["events"].push_back({{"phase", event.instruction.op == TaskInstruction::Op::forward ? "forward" : "backward"},
+                              {"wave", part.wave},
+                              {"component", component_name(t, part)},
+                              {"task", t.of.model.task(part.where.task).name},
+                              {"ranks", part.where.ranks},
+                              {"begin_seconds", event.begin.value},
+                              {"moved_seconds", event.moved.value},
+                              {"end_seconds", event.end.value}});
+  }
+  if (!report.empty())
+    value_or_throw(write_file_atomically(
+        report, simulate::report::waves_html(t.plan, t.simulation, t.of.model.name + " on " + t.of.plan.cluster,
+                                             tasks_summary(t))));
+  add_texts(more, {{"report", report}});
+  for (const Seconds busy : t.simulation.busy) more["busy_seconds"].push_back(busy.value);
+  print_tasks(t, std::move(more), "\n" + simulate::wave_chart(t.plan, t.simulation) + row("report", report), common);
+}
+
+}  // namespace galvatron::tools

@@ -1,0 +1,47 @@
+// Multi-task models, for the commands: plans of waves found, read and told.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/plan/multi_task_plan.hpp>
+
+#include "options.hpp"
+#include "output.hpp"
+#include "plans.hpp"
+
+namespace galvatron::tools {
+
+/// Whether a name is that of a multi-task model: a preset, or a file that says so.
+bool names_tasks(const std::string& name_or_path);
+/// Whether a file is a plan of waves; false for one that cannot be read, which others say.
+bool is_waves_file(const std::string& path);
+
+/// What `plan` asks for.
+struct TaskPlanArguments {
+  std::string model;
+  std::string cluster;
+  std::int64_t global_batch = 0;  ///< 0: the tasks' own
+  std::optional<Precision> precision;
+  Bytes memory;  ///< 0: all that a device has
+  std::string out;
+};
+/// Throws Failure (usage), or Infeasible.
+/// @param name  of the cluster in the plan
+ReadMultiTaskPlan found_tasks(const TaskPlanArguments& a, const Cluster& cluster, const std::string& name,
+                              const Common& common, Seconds* search = nullptr);
+
+// The commands, for multi-task models.
+void plan_tasks(const TaskPlanArguments& a, const Common& common);
+void cost_tasks(const PlanArguments& a, const Common& common);
+void simulate_tasks(const PlanArguments& a, const std::string& trace, const std::string& report, const Common& common);
+void explain_tasks(const PlanArguments& a);
+
+}  // namespace galvatron::tools
