@@ -9,7 +9,7 @@
 #include <galvatron/model/multi_task_json.hpp>
 #include <galvatron/model/multi_task_zoo.hpp>
 
-#include "says.hpp"
+#include "../says.hpp"
 
 using namespace galvatron;
 

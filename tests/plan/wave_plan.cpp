@@ -7,7 +7,7 @@
 #include <galvatron/model/multi_task_zoo.hpp>
 #include <galvatron/plan/wave_plan_json.hpp>
 
-#include "says.hpp"
+#include "../says.hpp"
 
 using namespace galvatron;
 

@@ -63,6 +63,7 @@ class FakeMachine {
     return true;
   }
   bool attention(const auto&...) { return false; }
+  [[nodiscard]] bool has_warp_groups() const { return true; }
   void wait() { stream_.wait(); }
   void fetch(const void* from, void* to, std::int64_t bytes) {
     stream_.wait();

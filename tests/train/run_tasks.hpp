@@ -41,13 +41,22 @@ class ToyInput final : public train::BatchSource {
   }
   void patches(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
                View<float> out) override {
-    each(range, samples, [&](std::int64_t row, std::int64_t token, std::int64_t i) {
-      for (std::int64_t c = 0; c < patch_; ++c)
-        out[row * patch_ + c] = static_cast<float>(number(step, first + i, token * patch_ + c, 2001) - 1000) * 1e-3F;
-    });
+    fill(step, first, samples, range, out);
+  }
+  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<bfloat16> out) override {
+    fill(step, first, samples, range, out);
   }
 
  private:
+  template <class T>
+  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+            View<T> out) const {
+    each(range, samples, [&](std::int64_t row, std::int64_t token, std::int64_t i) {
+      for (std::int64_t c = 0; c < patch_; ++c)
+        out[row * patch_ + c] = T(static_cast<float>(number(step, first + i, token * patch_ + c, 2001) - 1000) * 1e-3F);
+    });
+  }
   template <class F>
   static void each(train::SequenceRange range, std::int64_t samples, const F& f) {
     for (std::int64_t s = 0; s < range.count; ++s)

@@ -8,7 +8,9 @@
 
 #include <galvatron/model/components.hpp>
 #include <galvatron/model/multi_task_zoo.hpp>
+#include <galvatron/train/task_metrics.hpp>
 
+#include "../folder.hpp"
 #include "../says.hpp"
 #include "run_tasks.hpp"
 #include "task_reference.hpp"
@@ -163,6 +165,25 @@ TEST_CASE("a task whose loss is not a number is named") {
     CHECK(skipping.losses.size() == 2);
     CHECK(skipping.losses[1][0] > 0);
   }
+}
+
+TEST_CASE("metrics have the loss of each task") {
+  const MultiTaskModel model = toy_tasks("clip-toy");
+  const train::TaskStepReport report{.step = 4,
+                                     .losses = {1.5, 2.5, std::nan(""), 0.5},
+                                     .loss = 4.5,
+                                     .gradient_norm = 2,
+                                     .learning_rate = 0.25,
+                                     .seconds = 3};
+  const auto line = nlohmann::json::parse(train::metrics_line(report, model.tasks));
+  CHECK(line.at("step") == 5);
+  CHECK(line.at("tasks").at("text-vision") == 1.5);
+  CHECK(line.at("tasks").at("vision-depth").is_null());
+  CHECK(train::metrics_scalars(report, model.tasks).back().tag == "tasks/text-audio");
+  const test::Folder folder;
+  auto file = value_or_throw(train::MetricsFile::resume(folder.path / "metrics.jsonl"));
+  for (int i = 0; i < 2; ++i) CHECK(file.append_line(train::metrics_line(report, model.tasks)).has_value());
+  CHECK(train::MetricsFile::check(folder.path / "metrics.jsonl").has_value());
 }
 
 TEST_CASE("toy tasks are learned") {

@@ -94,6 +94,27 @@ TEST_CASE("the same plan gives the same bits twice, and random plans go on learn
   }
 }
 
+TEST_CASE("random plans of waves train in bfloat16 too") {
+  if (!device::Host::supports(Precision::bf16)) {
+    MESSAGE("this processor has no bfloat16 arithmetic: nothing compared");
+    return;
+  }
+  for (std::uint64_t i = 200; i < 212; ++i) {
+    test::RandomTasks random(waves_seed + i);
+    const MultiTaskModel model = random.model();
+    const WavePlan plan = random.plan(model, 4);
+    INFO("case ", i);
+    const test::TaskRun one = on_one_rank(model);
+    const test::TaskRun waves = test::run_tasks(model, plan, in_waves, {.precision = Precision::bf16});
+    CHECK(worst_loss(one, waves) < 5e-2);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      CHECK(waves.planned[rank].states == waves.measured[rank].states);
+      CHECK(waves.planned[rank].stash == waves.measured[rank].stash);
+      CHECK(waves.planned[rank].workspace >= waves.measured[rank].workspace);
+    }
+  }
+}
+
 TEST_CASE("tasks in sequence on several ranks train as on one, under every ZeRO stage") {
   for (const char* name : {"clip-toy", "ofasys-toy", "qwen-toy"}) {
     MultiTaskModel model = value_or_throw(find_multi_task_model(name));

@@ -84,6 +84,7 @@ struct TaskPlan {
   std::vector<LayerRanks> places;          ///< of the layers
   std::vector<std::int64_t> layer_tokens;  ///< that go through each layer in a step
   std::vector<TaskInstruction> program;
+  std::vector<int> reductions;  ///< layers in the order in which their gradients are reduced
   MultiTaskModel model;
 
   [[nodiscard]] const PartPlan& part(int i) const { return parts[static_cast<std::size_t>(i)]; }
@@ -142,6 +143,36 @@ inline void add_edges(const MultiTaskModel& model, const std::vector<TaskGraph>&
   }
 }
 
+/// Layers on sets of ranks that differ are reduced side by side as far as they can: next comes the layer whose ranks
+/// are free first, of several the one with most parameters.
+inline std::vector<int> reduction_order(const TaskPlan& plan) {
+  std::vector<double> clocks(static_cast<std::size_t>(plan.ranks));
+  std::vector<int> left;
+  for (int i = static_cast<int>(plan.layers.size()); i-- > 0;)
+    if (!plan.places[static_cast<std::size_t>(i)].by_tensor.empty()) left.push_back(i);
+  const auto free_at = [&](int layer) {
+    double out = 0;
+    for (const auto& ranks : plan.places[static_cast<std::size_t>(layer)].by_tensor)
+      for (const int rank : ranks) out = std::max(out, clocks[static_cast<std::size_t>(rank)]);
+    return out;
+  };
+  std::vector<int> out;
+  while (!left.empty()) {
+    const auto next = std::ranges::min_element(left, {}, [&](int layer) {
+      return std::pair(free_at(layer), -parameters(plan.layers[static_cast<std::size_t>(layer)]));
+    });
+    const LayerRanks& place = plan.places[static_cast<std::size_t>(*next)];
+    const double end =
+        free_at(*next) +
+        (place.strategy.data > 1 ? static_cast<double>(parameters(plan.layers[static_cast<std::size_t>(*next)])) : 0.0);
+    for (const auto& ranks : place.by_tensor)
+      for (const int rank : ranks) clocks[static_cast<std::size_t>(rank)] = end;
+    out.push_back(*next);
+    left.erase(next);
+  }
+  return out;
+}
+
 inline PartPlan part_plan(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, const WavePart& where) {
   const TaskSpec& task = model.task(where.task);
   const TaskGraph& graph = graphs[static_cast<std::size_t>(where.task)];
@@ -179,6 +210,7 @@ inline Result<TaskPlan> task_plan(const MultiTaskModel& model, const WavePlan& w
                .places = std::move(*places),
                .layer_tokens = {},
                .program = task_program(waves, order, static_cast<int>(model.tasks.size())),
+               .reductions = {},
                .model = model};
   for (const Component& component : model.components)
     out.layers.insert(out.layers.end(), component.layers.begin(), component.layers.end());
@@ -191,6 +223,7 @@ inline Result<TaskPlan> task_plan(const MultiTaskModel& model, const WavePlan& w
         out.layer_tokens[static_cast<std::size_t>(part.number) + i] += part.batch * part.tokens;
     }
   detail::add_edges(model, *graphs, out);
+  out.reductions = detail::reduction_order(out);
   return out;
 }
 

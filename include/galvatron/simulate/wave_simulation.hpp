@@ -132,9 +132,9 @@ class WaveClock {
   }
 
   void reduce() {
-    for (std::size_t layer = plan_.layers.size(); layer-- > 0;) {
+    for (const int number : plan_.reductions) {
+      const auto layer = static_cast<std::size_t>(number);
       const LayerRanks& place = plan_.places[layer];
-      if (place.by_tensor.empty()) continue;
       op::WorkList work;
       for (op::Work each : train::parameter_counts(plan_, layer, precision_).synchronise) {
         if (each.parameters) each.stride = stride_of(place.by_tensor.front());

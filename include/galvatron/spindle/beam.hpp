@@ -65,6 +65,8 @@ class Beam {
 
  private:
   static constexpr std::uint32_t none = 0xffffffff;
+  static constexpr double wave_penalty = 0.1;  // of a bucket's seconds
+  static constexpr std::size_t most_units = 256;
   static constexpr double dear = 1.4;  // counts on which an operator takes this much of its price are left out
   struct State {
     double seconds;
@@ -108,6 +110,9 @@ class Beam {
     const std::vector<int> left = states_[at].left;
     const double begin = states_[at].seconds;
     Relaxation::Answer answer = relaxation_.answer(left);
+    const std::vector<double> prices = answer.prices;
+    double worth = 0;  // of all that remains, no more than its bound
+    for (std::size_t m = 0; m < left.size(); ++m) worth += left[m] * prices[m];
     for (std::size_t m = 0; m < left.size(); ++m) answer.prices[m] *= factors_[m];
     ready_.clear();
     for (std::size_t m = 0; m < left.size(); ++m)
@@ -126,9 +131,14 @@ class Beam {
         for (const Part& part : parts) last[static_cast<std::size_t>(part.metaop)] = part.devices;
       }
       std::vector<int> next = left;
-      for (const Part& part : parts) next[static_cast<std::size_t>(part.metaop)] -= part.operators;
+      double rest = worth;
+      for (const Part& part : parts) {
+        next[static_cast<std::size_t>(part.metaop)] -= part.operators;
+        rest -= part.operators * prices[static_cast<std::size_t>(part.metaop)];
+      }
+      if (seconds + rest >= best_) continue;
       work_.spend(static_cast<std::int64_t>(40 * next.size()));
-      const double bound = seconds + relaxation_.bound(next);
+      const double bound = seconds + relaxation_.bound(next, rest);
       if (bound < best_ * (1 - 1e-9)) add({seconds, bound, std::move(next), std::move(last), at, parts});
     }
   }
@@ -151,17 +161,27 @@ class Beam {
     for (const double delay : answer.delays) worth += delay;
     list_options(left, answer, 1 / worth);
     found_.assign(buckets_.size(), {std::numeric_limits<double>::infinity(), 0});
-    for (const auto& [seconds, most] : units_)
+    // Among waves that lose little, long ones are better: there are fewer to come.
+    const double overhead = problem_.wave_overhead + wave_penalty * step_;
+    // Waves that are short beside a bucket, and beside what remains, would fill it with many like them.
+    double longest = 0;
+    for (const auto& [seconds, most] : units_) longest = std::max(longest, seconds * most);
+    const double shortest = std::min(step_, longest) / 8;
+    const std::size_t stride = 1 + units_.size() * options_.size() / 20'000;  // of very many, some
+    for (std::size_t u = 0; u < units_.size(); u += stride) {
+      const auto [seconds, most] = units_[u];
       for (int next = 1; next <= most; next += 1 + next / 64) {  // all of few, 1.6 % apart of many, and the last
         const int operators = next + 1 + next / 64 > most ? most : next;
         const double length = operators * seconds;
+        if (length < shortest) continue;
         if (begin + length >= best_) break;
         work_.spend(static_cast<std::int64_t>(2 * options_.size()));
         // Devices and delays are worth a second each second.
-        const double loss = 1 - gain_of(length) / (length + problem_.wave_overhead);
+        const double loss = 1 - gain_of(length) / (length + overhead);
         auto& best = found_[bucket_of(begin + length)];
         if (loss < best.first) best = {loss, length};
       }
+    }
     std::erase_if(found_, [](const auto& one) { return one.second == 0; });
     std::ranges::sort(found_);
     if (found_.size() > static_cast<std::size_t>(limits_.lengths))
@@ -198,9 +218,9 @@ class Beam {
         ++ready.options;
         const auto same = std::ranges::find_if(
             units_, [&](const auto& unit) { return std::abs(unit.first - curve.seconds[i]) <= 1e-9 * unit.first; });
-        if (same == units_.end())
+        if (same == units_.end() && units_.size() < most_units)
           units_.emplace_back(curve.seconds[i], left[m]);
-        else
+        else if (same != units_.end())
           same->second = std::max(same->second, left[m]);
       }
     }

@@ -69,7 +69,7 @@ class ExactWaves {
   [[nodiscard]] std::vector<Wave>& found() { return waves_; }
 
  private:
-  static constexpr double most_states = 1 << 21;
+  static constexpr double most_states = 1 << 20;
   static constexpr double most_choices = 1e5;
   // Places of counts in the curves, -1 for none, of every MetaOp.
   using Places = std::vector<int>;

@@ -66,11 +66,14 @@ class Relaxation {
   }
 
   /// Least seconds of so many operators of each MetaOp.
-  [[nodiscard]] double bound(std::span<const int> remaining) const { return solve(remaining, nullptr); }
+  /// @param from  that are no more, from which the computation starts
+  [[nodiscard]] double bound(std::span<const int> remaining, double from = 0) const {
+    return solve(remaining, from, nullptr);
+  }
   [[nodiscard]] Answer answer(std::span<const int> remaining) const {
     Answer out;
     out.delays.assign(paths_.size(), 0);
-    out.seconds = solve(remaining, out.delays.data());
+    out.seconds = solve(remaining, 0, out.delays.data());
     double worth = devices_;
     for (const double delay : out.delays) worth += delay;
     out.prices.resize(metaops_.size());
@@ -141,7 +144,7 @@ class Relaxation {
 
   // Sum of A_p(C) is above N C to the left of the answer, convex and falls: Newton's steps from the left stay left of
   // it.
-  double solve(std::span<const int> remaining, double* delays) const {
+  double solve(std::span<const int> remaining, double from, double* delays) const {
     double least = 0;
     double area = 0;
     for (const Path& path : paths_) {
@@ -154,7 +157,7 @@ class Relaxation {
       }
       least = std::max(least, fastest);
     }
-    double seconds = std::max(least, area / devices_);
+    double seconds = std::max({from, least, area / devices_});
     for (int turn = 0; turn < 200; ++turn) {
       double total = 0;
       double slope = devices_;

@@ -20,10 +20,11 @@
 namespace galvatron::spindle {
 
 struct Limits {
-  std::int64_t steps = 0;  ///< of about a nanosecond; 0: what the number of devices deserves
+  std::int64_t steps = 0;  ///< of about a nanosecond; 0: what the number of devices and MetaOps deserves
 
-  [[nodiscard]] Work work(int devices) const {
-    return {steps > 0 ? steps : std::int64_t{30'000'000} * std::clamp(devices / 64, 1, 5)};
+  [[nodiscard]] Work work(const Problem& problem) const {
+    const int times = std::max(problem.devices / 64, static_cast<int>(problem.count() + 23) / 24);
+    return {steps > 0 ? steps : std::int64_t{20'000'000} * std::clamp(times, 1, 7)};
   }
 };
 
@@ -141,7 +142,7 @@ class Search {
 /// @param others   if given, gets the last plans that were the best ones for a while, the plan itself last
 inline Plan best_plan(const Problem& problem, const Limits& limits = {},
                       std::vector<std::vector<Wave>>* others = nullptr) {
-  Work work = limits.work(problem.devices);
+  Work work = limits.work(problem);
   detail::Search search(problem, work);
   Plan out;
   out.proven = search.run();
@@ -152,6 +153,7 @@ inline Plan best_plan(const Problem& problem, const Limits& limits = {},
   out.waves = std::move(search.waves());
   out.seconds = step_seconds(problem, out.waves);
   out.bound = std::min(Relaxation(problem).bound(operators_of(problem)), out.seconds);
+  out.proven = out.proven || out.bound >= out.seconds * (1 - 1e-12);
   return out;
 }
 

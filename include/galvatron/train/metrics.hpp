@@ -284,7 +284,9 @@ class MetricsFile {
   }
 
   /// Adds the line of a step. Errors (usage): a full disk, say.
-  Result<void> append(const StepReport& report) { return file_.append(metrics_line(report)); }
+  Result<void> append(const StepReport& report) { return append_line(metrics_line(report)); }
+  /// The same of a line that is made already.
+  Result<void> append_line(const std::string& line) { return file_.append(line); }
 
  private:
   static Result<detail::KeptLines> read(const std::filesystem::path& path, std::int64_t steps) {

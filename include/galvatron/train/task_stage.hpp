@@ -107,8 +107,9 @@ class TaskStage {
       part->forward(step, sources == nullptr ? nullptr : &(*sources)[static_cast<std::size_t>(task)]);
       if (part->plan().has_loss()) keep_loss(task);
     }
-    for (std::size_t i = layers_.size(); i-- > 0;)
-      if (layers_[i]) layers_[i]->groups().for_each_store([](runtime::Store& store) { store.synchronise(); });
+    for (const int layer : plan_.reductions)
+      if (auto& own = layers_[static_cast<std::size_t>(layer)])
+        own->groups().for_each_store([](runtime::Store& store) { store.synchronise(); });
   }
   void keep_loss(int task) {
     const View<double> sum = device_.sums().slice(device::loss_sum, 1);

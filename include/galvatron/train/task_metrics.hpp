@@ -1,0 +1,40 @@
+// What a run of several tasks writes after every step: the loss of each task beside those of all together.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/model/multi_task.hpp>
+#include <galvatron/train/metrics.hpp>
+#include <galvatron/train/task_trainer.hpp>
+
+namespace galvatron::train {
+
+/// The line of a step for MetricsFile::append_line, with its newline: as metrics_line() of a run of one task, and
+/// `"tasks": {"caption": 2.31, ...}`, the loss of each without its weight. A number that is not finite is null.
+inline std::string metrics_line(const TaskStepReport& report, std::span<const TaskSpec> tasks) {
+  nlohmann::ordered_json line{{"step", report.step + 1},
+                              {"loss", report.loss},
+                              {"gradient_norm", report.gradient_norm},
+                              {"learning_rate", report.learning_rate},
+                              {"seconds", report.seconds}};
+  for (std::size_t i = 0; i < tasks.size(); ++i) line["tasks"][tasks[i].name] = report.losses[i];
+  if (!report.skipped.empty()) line["skipped"] = report.skipped;
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+/// The scalars of a step for TensorBoard; those of tasks are `tasks/NAME`.
+inline std::vector<Scalar> metrics_scalars(const TaskStepReport& report, std::span<const TaskSpec> tasks) {
+  std::vector<Scalar> out{{"train/loss", report.loss},
+                          {"train/gradient_norm", report.gradient_norm},
+                          {"train/learning_rate", report.learning_rate},
+                          {"speed/seconds", report.seconds}};
+  for (std::size_t i = 0; i < tasks.size(); ++i) out.push_back({"tasks/" + tasks[i].name, report.losses[i]});
+  return out;
+}
+
+}  // namespace galvatron::train
