@@ -2,6 +2,9 @@
 #include "tasks.hpp"
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include <galvatron/core/quantity.hpp>
@@ -197,7 +200,7 @@ std::string tasks_summary(const TasksOnCluster& t) {
 void print_tasks(const TasksOnCluster& t, ordered_json more, const std::string& text, const Common& common) {
   if (common.json) {
     ordered_json out = tasks_json(t);
-    out.update(more);
+    if (!more.is_null()) out.update(more);
     if (!t.fits()) add_infeasible(out, too_large(t), t.peak());
     print_json(out);
   } else {

@@ -1,13 +1,20 @@
 #include "train_tasks.hpp"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include <galvatron/checkpoint/reader.hpp>
+#include <galvatron/core/file.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/data/synthetic_samples.hpp>
 #include <galvatron/device/host/host.hpp>
@@ -192,9 +199,11 @@ void train_tasks(TrainTasksArguments a, const train::TrainOptions& options, cons
                       .keep = a.files.checkpoint_keep,
                       .lock = start.lock};
   Progress progress = error_progress("train", common);
-  std::string metrics;
+  std::optional<AppendedFile> metrics;  // a run that goes on adds to what is there
+  if (!a.files.metrics.empty())
+    metrics = value_of("--metrics", AppendedFile::open(a.files.metrics, resumed ? 0 : O_TRUNC));
   run.on_step = [&](const train::TaskStepReport& step) {
-    if (!a.files.metrics.empty()) metrics += step_json(of.model, step).dump() + "\n";
+    if (metrics) value_or_throw(metrics->append(step_json(of.model, step).dump() + "\n"));
     if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
     progress.update(static_cast<double>(step.step + 1) / static_cast<double>(options.steps),
                     text_of(step.step + 1, "/", options.steps), {galvatron::detail::formatted("loss %.3f", step.loss)});
@@ -202,7 +211,6 @@ void train_tasks(TrainTasksArguments a, const train::TrainOptions& options, cons
   const train::TaskTrainReport report =
       of.plan.order == in_waves ? train::train_tasks<Tasks<in_waves>>(of.model, of.plan.waves, data.sources, run)
                                 : train::train_tasks<Tasks<in_sequence>>(of.model, of.plan.waves, data.sources, run);
-  if (!a.files.metrics.empty()) value_or_throw(write_file_atomically(a.files.metrics, metrics));
   print_run(of, a, report, common);
 }
 

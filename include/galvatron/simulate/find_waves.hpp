@@ -183,9 +183,9 @@ class WaveSearch {
   using Placed = std::pair<std::vector<spindle::Wave>, spindle::Placement>;
 
   /// Spindle's plans: on any numbers of devices; on powers of two, whose devices can be blocks; and with every pass
-  /// whole. Layers are reduced one after the other over the union of their parts' devices: unions of blocks are closer
-  /// together, and those of whole passes the same for all layers of a component. So they are, too, where gradients
-  /// weigh more than their bytes.
+  /// whole. Gradients are reduced over the union of a layer's parts' devices: unions of blocks are closer together, and
+  /// those of whole passes the same for all layers of a component. So they are, too, where gradients weigh more than
+  /// their bytes.
   bool try_waves(const WaveProblem& any, const WaveKinds& kinds, Seconds& fastest) {
     const WaveProblem powers = on_powers_of_two(any);
     bool fits = try_spindle(any, kinds, false, 1, fastest);
