@@ -20,6 +20,7 @@
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/simulate/find_waves.hpp>
+#include <galvatron/train/task_metrics.hpp>
 #include <galvatron/train/task_trainer.hpp>
 
 namespace galvatron::tools {
@@ -146,17 +147,6 @@ void check_task_memory(const ReadMultiTaskPlan& of, Bytes limit) {
                      std::nullopt);
 }
 
-nlohmann::ordered_json step_json(const MultiTaskModel& model, const train::TaskStepReport& step) {
-  nlohmann::ordered_json out{{"step", step.step + 1},
-                             {"loss", step.loss},
-                             {"learning_rate", step.learning_rate},
-                             {"gradient_norm", step.gradient_norm},
-                             {"seconds", step.seconds}};
-  for (std::size_t i = 0; i < model.tasks.size(); ++i) out["tasks"][model.tasks[i].name] = step.losses[i];
-  if (!step.skipped.empty()) out["skipped"] = step.skipped;
-  return out;
-}
-
 }  // namespace
 
 void train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const RunStart& start, Launcher& launcher,
@@ -203,7 +193,7 @@ void train_tasks(TrainTasksArguments a, const train::TrainOptions& options, cons
   if (!a.files.metrics.empty())
     metrics = value_of("--metrics", AppendedFile::open(a.files.metrics, resumed ? 0 : O_TRUNC));
   run.on_step = [&](const train::TaskStepReport& step) {
-    if (metrics) value_or_throw(metrics->append(step_json(of.model, step).dump() + "\n"));
+    if (metrics) value_or_throw(metrics->append(train::metrics_line(step, of.model.tasks)));
     if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
     progress.update(static_cast<double>(step.step + 1) / static_cast<double>(options.steps),
                     text_of(step.step + 1, "/", options.steps), {galvatron::detail::formatted("loss %.3f", step.loss)});
