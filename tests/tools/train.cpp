@@ -125,9 +125,9 @@ TEST_CASE("compressed dispatch is planned, trained and told by --auto, and its g
   check_failure(folder.run(base + resume), 2, "residual_gain");
   CHECK(folder.run(lsh + "--lsh-residual scaled " + resume).code == 0);
 
-  for (const std::string& bad : {"--lsh-hashes 0", "--lsh-hashes 65", "--lsh-hashes x", "--lsh-width 0",
-                                 "--lsh-width 4097", "--lsh-residual maybe", "--lsh-rate 0", "--lsh-rate 1.5",
-                                 "--lsh-rate nan", "--lsh-most-rate 0", "--lsh-most-rate -1", "--lsh-most-rate 2"}) {
+  for (const std::string bad : {"--lsh-hashes 0", "--lsh-hashes 65", "--lsh-hashes x", "--lsh-width 0",
+                                "--lsh-width 4097", "--lsh-residual maybe", "--lsh-rate 0", "--lsh-rate 1.5",
+                                "--lsh-rate nan", "--lsh-most-rate 0", "--lsh-most-rate -1", "--lsh-most-rate 2"}) {
     CAPTURE(bad);
     check_failure(folder.run(base + "--steps 3 --expert-dispatch lsh " + bad), 2, bad.substr(0, bad.find(' ')));
   }

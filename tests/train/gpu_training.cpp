@@ -122,7 +122,7 @@ TEST_CASE("random plans on up to 16 ranks train as one rank does") {
 }
 
 TEST_CASE("packed documents train as one by one on the cores, whatever shares them") {
-  for (const bool llama : {false, true}) check_packed_documents(model(llama, 2), on_gpu);
+  for (const bool llama : {false, true}) check_packed_documents(model(llama, 2), on_gpu, true);
 }
 
 TEST_CASE("compressed dispatch takes the planned memory, twice gives the same bits, and learns") {

@@ -24,19 +24,18 @@ using train::PackedStep;
 
 namespace {
 
-std::vector<std::int64_t> documents_of_step(std::mt19937& random, std::size_t count, std::int64_t longest) {
+std::vector<std::int64_t> documents_of_step(std::mt19937& random, std::size_t count, std::int64_t most) {
   std::vector<std::int64_t> out(count);
-  for (std::int64_t& rows : out) rows = 1 + static_cast<std::int64_t>(random()) % (random() % 16 == 0 ? longest : 900);
-  out.front() = longest;
+  for (std::int64_t& rows : out) rows = 1 + static_cast<std::int64_t>(random()) % (random() % 16 == 0 ? most : 900);
+  out.front() = most;
   return out;
 }
 
 FoundPlan plan_for(const ModelSpec& model, const Cluster& cluster, const std::vector<std::int64_t>& rows, bool groups) {
   const std::vector<std::vector<std::int64_t>> steps{rows};
-  const DocumentsToPlan documents{
+  const DocumentsToPlan all{
       .batch = std::ssize(rows), .steps = steps, .longest = std::ranges::max(rows), .max_tokens = 0};
-  return value_or_throw(groups ? find_group_plan(model, cluster, {}, documents)
-                               : find_packed_plan(model, cluster, {}, documents));
+  return value_or_throw(groups ? find_group_plan(model, cluster, {}, all) : find_packed_plan(model, cluster, {}, all));
 }
 
 /// Every document is there once, groups have ranks of their own and hold what they have.

@@ -544,18 +544,19 @@ class Executor {
     const std::int64_t width = of(step.k);
     const std::int64_t head = of(step.l);
     const device::kernels::RotaryFrequencies frequencies = rotary_frequencies(layer_, head);
-    const std::int64_t rows = of(step.m);
     const std::int64_t samples = context_.batch.samples;
-    std::vector<std::int32_t> tokens, positions;  // of the runs
-    context_.for_each_run(rows, step.local, [&](auto first, auto, auto position) {
-      tokens.push_back(static_cast<std::int32_t>(first / samples));
-      positions.push_back(static_cast<std::int32_t>(position));
+    context_.for_each_piece(of(step.m), step.local, [&](auto first, auto rows, auto token) {
+      std::vector<std::int32_t> tokens, positions;  // of its documents
+      context_.batch.for_each_run(token, rows, [&](auto row, auto, auto position) {
+        tokens.push_back(static_cast<std::int32_t>(row / samples));
+        positions.push_back(static_cast<std::int32_t>(position));
+      });
+      if (tokens.empty()) return;
+      const bool one = tokens.size() == 1;
+      context_.device.rotary(
+          rows, samples, one ? device::TokenPositions(positions.front()) : device::TokenPositions(tokens, positions),
+          of(step.n) / head, head, width, frequencies, inverse, x.slice(first * width, rows * width));
     });
-    if (tokens.empty()) return;
-    const bool one = tokens.size() == 1;
-    context_.device.rotary(rows, samples,
-                           one ? device::TokenPositions(positions.front()) : device::TokenPositions(tokens, positions),
-                           of(step.n) / head, head, width, frequencies, inverse, x);
   }
   [[nodiscard]] HeadNorms step_heads(const Step& step) const {
     return {.rows = of(step.m), .queries = of(step.n), .keys = of(step.k), .width = of(step.l)};
