@@ -64,8 +64,8 @@ inline std::vector<ComponentShare> component_shares(const train::TaskPlan& plan,
   return out;
 }
 
-/// A Gantt chart of characters: devices x time, a letter for each component, `.` where a rank waits, `=` while
-/// gradients are reduced and parameters updated. Ranks with equal lines share one.
+/// A Gantt chart of characters: devices x time, a letter for each component, a dot where a rank waits, an equals
+/// sign while gradients are reduced and parameters updated. Ranks with equal lines share one.
 /// @param columns  characters of the step
 inline std::string wave_chart(const train::TaskPlan& plan, const WaveSimulation& simulation, int columns = 72) {
   const auto letter = [](int component) { return static_cast<char>((component < 26 ? 'A' : 'a' - 26) + component); };
