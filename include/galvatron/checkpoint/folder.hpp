@@ -70,7 +70,7 @@ inline std::vector<CheckpointPlace> list_checkpoints(const std::filesystem::path
   return out;
 }
 
-/// The checkpoint that `path` names: itself, or the newest in it. Errors (usage): there is none.
+/// The checkpoint that `path` names: itself, or the newest in it. Errors (usage): no checkpoint is there.
 inline Result<std::filesystem::path> find_checkpoint(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path / manifest_name, ignored)) return path;

@@ -61,7 +61,7 @@ inline nlohmann::json component_architecture(const Component& component) {
   return {{"name", component.name}, {"count", component.layers.size()}, {"layers", layers}};
 }
 
-/// The component of that name in an architecture; null: there is none.
+/// The component of that name in an architecture; null: not found.
 inline const nlohmann::json* find_component(const nlohmann::json& architecture, const std::string& name) {
   const auto components = architecture.find("components");
   if (components == architecture.end() || !components->is_array()) return nullptr;

@@ -68,8 +68,8 @@ class Checkpoint {
  public:
   /// Opens a checkpoint of `model`, a ModelSpec or a MultiTaskModel, or the newest one in a folder of them, and checks
   /// all of it: the manifest, the sizes and checksums of the files, and that every parameter is there once. Errors
-  /// (usage): there is none; it is of another model; a file is missing or damaged, and then which other checkpoint
-  /// there is.
+  /// (usage): the folder has no checkpoint; it is of another model; a file is missing or damaged, and then which other
+  /// checkpoint there is.
   /// @param checksums  known: find_usable() has compared them
   template <class Model>
   static Result<Checkpoint> open(const std::filesystem::path& path, const Model& model,
@@ -93,7 +93,7 @@ class Checkpoint {
     std::vector<std::string> passed_over;  ///< why newer ones of the folder are not, the newest first
   };
   /// The checkpoint that `path` names, or the newest one of a folder whose files are as its manifest says. Errors
-  /// (usage): there is none.
+  /// (usage): the folder has no checkpoint.
   static Result<Usable> find_usable(const std::filesystem::path& path, Checksums checksums = Checksums::compared) {
     const auto newest = find_checkpoint(path);
     if (!newest) return tl::unexpected<Error>(newest.error());

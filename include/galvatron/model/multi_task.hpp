@@ -64,7 +64,7 @@ struct MultiTaskModel {
   std::vector<Component> components;
   std::vector<TaskSpec> tasks;
 
-  /// The number of a component; -1: there is none of that name.
+  /// The number of a component; -1: no component has that name.
   [[nodiscard]] int find(std::string_view component) const {
     for (std::size_t i = 0; i < components.size(); ++i)
       if (components[i].name == component) return static_cast<int>(i);

@@ -44,7 +44,7 @@ class Beam {
       factors_.push_back(1 + limits.spread * (static_cast<double>(random() % 2001) / 1000 - 1));
   }
 
-  /// The best plan found that is below `limit` seconds; no waves where there is none.
+  /// The best plan found that is below `limit` seconds; without waves when every plan takes longer.
   /// @param last  devices of each MetaOp's last part before the plan, 0 for none
   std::vector<Wave> run(double limit, std::vector<int> last = {}) {
     if (last.empty()) last.assign(problem_.count(), 0);

@@ -5,13 +5,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/layout.hpp>
+#include <galvatron/train/placed_pieces.hpp>
 
 namespace galvatron::train {
 
@@ -44,13 +44,13 @@ class Exchange {
   template <class T>
   void post(comm::World& world, const ActivationBundle<T>& local) {
     for (std::size_t i = 0; i < parts_.size(); ++i)
-      if (!parts_[i].sends.empty()) world.post(at(parts_[i].sends, local[i]));
+      if (!parts_[i].sends.empty()) world.post(pieces_at(parts_[i].sends, local[i], scratch_));
   }
   /// Takes this rank's pieces into `local`.
   template <class T>
   void receive(comm::World& world, const ActivationBundle<T>& local) {
     for (std::size_t i = 0; i < parts_.size(); ++i)
-      if (!parts_[i].receives.empty()) world.receive(at(parts_[i].receives, local[i]));
+      if (!parts_[i].receives.empty()) world.receive(pieces_at(parts_[i].receives, local[i], scratch_));
   }
   /// Returns when all that was posted has been taken.
   void wait_sent(comm::World& world) {
@@ -58,10 +58,6 @@ class Exchange {
   }
 
  private:
-  struct PlacedPiece {
-    comm::Piece piece;
-    std::int64_t offset;  ///< bytes from the start of the local tensor
-  };
   struct Part {
     std::vector<PlacedPiece> sends, receives;
   };
@@ -88,25 +84,7 @@ class Exchange {
            int piece, std::int64_t token) const {
     if (moved.empty()) return;
     const Region local = layout.region(rank, piece);
-    const std::int64_t samples = local.batch_end - local.batch_begin;
-    const std::int64_t offset = (piece * local.tokens() + (moved.sequence_begin - local.sequence_begin) * samples +
-                                 moved.batch_begin - local.batch_begin) *
-                                token;
-    pieces.push_back({{.peer = peer,
-                       .rows = moved.sequence_end - moved.sequence_begin,
-                       .row_bytes = (moved.batch_end - moved.batch_begin) * token,
-                       .stride_bytes = samples * token,
-                       .lane = lane_},
-                      offset});
-  }
-  template <class T>
-  std::span<const comm::Piece> at(const std::vector<PlacedPiece>& pieces, View<T> local) {
-    scratch_.clear();
-    for (const PlacedPiece& placed : pieces) {
-      scratch_.push_back(placed.piece);
-      if (local.data != nullptr) scratch_.back().data = reinterpret_cast<std::byte*>(local.data) + placed.offset;
-    }
-    return scratch_;
+    pieces.push_back(placed_piece(moved, local, piece * local.tokens(), peer, token, lane_));
   }
 
   int lane_ = 0;

@@ -57,8 +57,8 @@ class Attention {
       if (plans.back() == nullptr) return false;
     }
     if (s.queries * s.heads * static_cast<std::int64_t>(sizeof(float)) > statistics_bytes()) {
-      refusals_.insert("attention of packed documents: no room for the log-sum-exps of " + std::to_string(s.heads) +
-                       " heads of so many tokens");
+      refusals_.insert("attention of packed documents: the workspace does not hold the log-sum-exps of " +
+                       std::to_string(s.heads) + " heads of so many tokens");
       return false;
     }
     float* const lse = const_cast<float*>(data.lse);
