@@ -42,6 +42,7 @@ SearchOptions limited(const std::string& space, std::vector<ScheduleKind> schedu
   SearchOptions options;
   options.space = value_or_throw(parse_space(space));
   options.schedules = std::move(schedules);
+  options.reserve = Bytes{};  // the other systems are told what a device has
   return options;
 }
 

@@ -12,7 +12,8 @@ fail() {
 }
 
 # What each script needs, as Debian package names. `helpful` ones are used if the package archive has them.
-packages_build=(g++ cmake ninja-build nlohmann-json3-dev libexpected-dev libcli11-dev libboost-graph-dev libdnnl-dev zlib1g-dev)
+packages_build=(g++ cmake ninja-build nlohmann-json3-dev libexpected-dev libcli11-dev libboost-graph-dev libdnnl-dev zlib1g-dev
+                libyaml-cpp-dev libtomlplusplus-dev)
 packages_test=(doctest-dev)
 packages_mpi=(libopenmpi-dev openmpi-bin) # ranks as processes; used if the package archive has them
 packages_helpful=(ccache mold doxygen libbenchmark-dev clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19 iproute2)

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cost/trainer_json.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/model/multi_task_zoo.hpp>
@@ -165,13 +166,41 @@ Listing schedules(const std::vector<std::string>&) {
   return out;
 }
 
+Listing trainers(const std::vector<std::string>&) {
+  Listing out;
+  std::vector<std::vector<std::string>> rows{
+      {"name", "attention", "bytes of a gradient", "overlaps", "host", "reserve"}};
+  for (const std::string& name : cost::trainer_names()) {
+    const cost::Trainer trainer = *cost::find_trainer(name);
+    const cost::RuntimeTraits& t = trainer.traits;
+    std::string overlaps;
+    for (const auto& [has, what] : {std::pair(t.tensor_pieces > 0, "tensor"),
+                                    {t.overlaps_gradients, "gradients"},
+                                    {t.overlaps_parameters, "parameters"},
+                                    {t.prefetches, "ZeRO-2/3"}})
+      if (has) overlaps += text_of(overlaps.empty() ? "" : ", ", what);
+    rows.push_back({name, op::word_of(t.attention), std::to_string(t.gradient_bytes),
+                    overlaps.empty() ? "nothing" : overlaps, format_seconds(t.host),
+                    trainer.is_own()
+                        ? "the device's"
+                        : text_of(format_bytes(t.context + t.collectives), " + ", percent(t.fragmentation))});
+    ordered_json sources = ordered_json::object();
+    for (const cost::FactSource& source : trainer.sources) sources[source.section] = source.text;
+    out.json.push_back({{"name", name}, {"sources", sources}});
+    for (const cost::TrainerFile& file : cost::trainer_files)
+      if (file.name == name) out.json.back()["facts"] = ordered_json::parse(file.text);
+  }
+  out.text = table(rows) + "  The path of a JSON file works too: --json shows the facts of these with their sources.\n";
+  return out;
+}
+
 }  // namespace
 
 void run_list(const Arguments& arguments, Common& common) {
-  Options options("list", "Shows what is known by name: models, clusters, strategies, schedules.");
+  Options options("list", "Shows what is known by name: models, clusters, strategies, schedules, trainers.");
   std::string kind = "all";
   std::vector<std::string> named;
-  options.choice("what", kind, {"models", "clusters", "strategies", "schedules", "all"}, "what to show");
+  options.choice("what", kind, {"models", "clusters", "strategies", "schedules", "trainers", "all"}, "what to show");
   options.texts("names", named, "MODEL...",
                 "with models: only these, presets' names or paths of a Hugging Face config.json; tells the parameters, "
                 "and what galvatron does with the model");
@@ -183,8 +212,11 @@ void run_list(const Arguments& arguments, Common& common) {
 
   std::string text;
   ordered_json json = ordered_json::object();
-  const std::pair<const char*, Listing (*)(const std::vector<std::string>&)> listings[] = {
-      {"models", models}, {"clusters", clusters}, {"strategies", strategies}, {"schedules", schedules}};
+  const std::pair<const char*, Listing (*)(const std::vector<std::string>&)> listings[] = {{"models", models},
+                                                                                           {"clusters", clusters},
+                                                                                           {"strategies", strategies},
+                                                                                           {"schedules", schedules},
+                                                                                           {"trainers", trainers}};
   for (const auto& [name, make] : listings) {
     if (kind != "all" && kind != name) continue;
     Listing listing = make(named);

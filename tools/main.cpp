@@ -30,12 +30,13 @@ constexpr Command commands[] = {
     {"train", "train a model on this machine as a plan says", run_train},
     {"explain", "tell in words why a plan is as it is", run_explain},
     {"export", "write a plan for another trainer, or as a C++ header", run_export},
+    {"check", "tell whether another trainer's configuration fits, and what would be faster", run_check},
     {"hetu", "price and search plans on the profiles of Hetu-Galvatron, under its cost model", run_hetu},
     {"flexsp", "plan sequence-parallel groups for batches of documents of any length", run_flexsp},
     {"hap", "synthesise programs with uneven shards for devices of different speed", run_hap},
     {"spindle", "plan steps of many tasks in waves", run_spindle},
     {"moe", "answer cases of mixtures of experts with the operations that train", run_moe},
-    {"list", "show the models, clusters, strategies and schedules known by name", run_list},
+    {"list", "show the models, clusters, strategies, schedules and trainers known by name", run_list},
 };
 
 std::string general_help() {

@@ -117,6 +117,7 @@ void run_plan(const Arguments& arguments, Common& common);
 void run_cost(const Arguments& arguments, Common& common);
 void run_simulate(const Arguments& arguments, Common& common);
 void run_train(const Arguments& arguments, Common& common);
+void run_check(const Arguments& arguments, Common& common);
 void run_explain(const Arguments& arguments, Common& common);
 void run_export(const Arguments& arguments, Common& common);
 void run_hetu(const Arguments& arguments, Common& common);

@@ -14,6 +14,8 @@
 #include <galvatron/flexsp/compiled.hpp>
 #include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/find_packed.hpp>
+#include <galvatron/plan/interval.hpp>
+#include <galvatron/search/trainer_space.hpp>
 
 #include "lengths_file.hpp"
 #include "packed_step.hpp"
@@ -137,9 +139,28 @@ void add_group(nlohmann::ordered_json& out, const ClusterView& cluster, const Pl
 
 namespace {
 
+// The intervals of a prediction, and what narrows them most.
+void add_interval(nlohmann::ordered_json& out, const PredictionInterval& interval) {
+  out["interval"] = {interval.low.value, interval.high.value};
+  out["peak_bytes_interval"] = {interval.peak_low.count, interval.peak_high.count};
+  for (const TermSpread& term : interval.terms)
+    out["spread"].push_back(
+        {{"term", name_of(term.term)}, {"source", name_of(term.source)}, {"relative", term.relative}});
+  out["measure_next"] = what_to_measure(interval.widest());
+}
+std::string interval_row(const PredictionInterval& interval) {
+  return row("interval", format_seconds(interval.low), " to ", format_seconds(interval.high),
+             " with 90 %; it narrows most with ", what_to_measure(interval.widest()));
+}
+std::string reserve_row(const Plan& plan, const ClusterView& cluster) {
+  const Bytes reserve = reserve_of(plan, cluster.group(plan.stages.front().group));
+  return row("reserve", format_bytes(reserve), " of each device are left free",
+             plan.reserve ? "" : ", which " + plan.trainer.name + " and its libraries take");
+}
+
 // The JSON of `plan` and `cost`.
 nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, const ClusterView& cluster, Bytes budget,
-                                   Seconds search_seconds) {
+                                   Seconds search_seconds, const PredictionInterval& interval) {
   nlohmann::ordered_json out;
   out["feasible"] = true;
   out["iteration_seconds"] = cost.iteration.value;
@@ -151,6 +172,9 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, const
   out["schedule"] = name_of(plan.schedule);
   out["virtual_stages"] = plan.virtual_stages;
   out["budget_bytes"] = budget.count;
+  out["reserve_bytes"] = reserve_of(plan, cluster.group(plan.stages.front().group)).count;
+  out["trainer"] = plan.trainer.name;
+  add_interval(out, interval);
   for (const PlanStageCost& stage : cost.stages) {
     out["stages"].push_back(stage_json(stage.stage.first_layer, stage.stage.last_layer, stage.stage.rank_count,
                                        stage.peak(), stage.seconds.forward, stage.seconds.backward));
@@ -161,12 +185,13 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, const
 }
 
 std::string plan_summary(const Plan& plan, const std::string& cluster_name, const PlanCost& cost,
-                         const ClusterView& cluster) {
+                         const ClusterView& cluster, const PredictionInterval& interval) {
   std::string out = text_of(plan.model, " on ", cluster_name, ": ", counted(plan.ranks(), "rank"), ", ",
                             batch_text(plan), ", ", name_of(plan.precision), "\n") +
                     row("strategy", plan_words(plan)) +
                     row("iteration", format_seconds(cost.iteration), ", ", format_count(cost.samples_per_second),
-                        " samples/s, ", format_count(cost.tokens_per_second), " tokens/s", mfu_text(cost.mfu));
+                        " samples/s, ", format_count(cost.tokens_per_second), " tokens/s", mfu_text(cost.mfu)) +
+                    interval_row(interval);
   for (std::size_t i = 0; i < cost.stages.size(); ++i) {
     const PlanStageCost& stage = cost.stages[i];
     const auto [first, last] = std::pair(stage.stage.first_layer, stage.stage.last_layer);
@@ -176,6 +201,7 @@ std::string plan_summary(const Plan& plan, const std::string& cluster_name, cons
                format_bytes(stage.peak()), " each, forward ", format_seconds(stage.seconds.forward), ", backward ",
                format_seconds(stage.seconds.backward));
   }
+  if (reserve_of(plan, cluster.group(plan.stages.front().group)).count > 0) out += reserve_row(plan, cluster);
   for (int group = 0; group < cluster.count(); ++group)
     if (plan.ranks_on(group) == 0) out += row("idle", cluster.group_name(group));
   return out;
@@ -216,13 +242,22 @@ std::vector<std::int64_t> batches_named(const std::string& text, int devices) {
   return batches_between(first, last);
 }
 
-void trainer_option(Options& options, std::optional<cost::Trainer>& trainer, const std::string& usual) {
-  using cost::Trainer;
-  options.choice("--trainer", trainer, {Trainer::galvatron, Trainer::megatron, Trainer::megatron_2022},
-                 "whose code carries the plan out: galvatron, this library; megatron, Megatron-LM with fused attention "
-                 "and overlapped tensor parallelism; megatron-2022, Megatron-LM of 2021 and 2022, without them and "
-                 "with dropout (default: " +
-                     usual + ")");
+void trainer_option(Options& options, std::string& trainer, const std::string& usual) {
+  options.text("--trainer", trainer, "NAME|FILE",
+               "whose code carries the plan out, a name or a file of facts: " + joined(cost::trainer_names()) +
+                   " (default: " + usual + ")");
+}
+
+// Memory of each device that plans leave free; `given` is empty where the option was not.
+void reserve_option(Options& options, std::string& given) {
+  options.text(
+      "--reserve", given, "SIZE",
+      "memory of each device that is kept free, 0 for none (default: what the trainer and its libraries take)");
+}
+std::optional<Bytes> reserve_named(const std::string& given) {
+  if (given.empty()) return std::nullopt;
+  if (given == "0") return Bytes{};
+  return value_or_throw(parse_bytes(given));
 }
 
 }  // namespace
@@ -312,7 +347,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   std::string cluster_name;
   std::optional<Precision> precision;
   std::optional<Precision> moments;
-  std::optional<cost::Trainer> trainer;
+  std::string trainer;
+  std::string reserve;
   std::string space;
   std::string schedule;
   std::string batch;
@@ -348,9 +384,12 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.section("Limits");
   options.size("--memory", search.memory,
                "memory of each device that the plan may take, at most all it has (default: all it has)");
-  options.text("--space", space, "a,b,...",
-               "what to choose from: " + std::string(space_names) +
-                   "; runnable is what `galvatron train` carries out (default: all; on a host, runnable)");
+  reserve_option(options, reserve);
+  options.text(
+      "--space", space, "a,b,...",
+      "what to choose from: " + std::string(space_names) +
+          "; runnable is what `galvatron train` carries out (default: all; on a host, runnable; with --trainer, what "
+          "that can be told)");
   options.text("--schedule", schedule, "a,b,...",
                "gpipe, 1f1b, interleaved, zb-h1 or all: the fastest of them (default: gpipe,1f1b)");
   options.integer("--microbatches", search.microbatches, 1, 1 << 30,
@@ -376,7 +415,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (names_tasks(model_name)) {
     for (const auto& [given, option] : {std::pair(search.sequence != 0, "--seq"),
                                         {!lengths.empty(), "--lengths"},
-                                        {trainer.has_value(), "--trainer"},
+                                        {!trainer.empty(), "--trainer"},
+                                        {!reserve.empty(), "--reserve"},
                                         {moments.has_value(), "--moments"},
                                         {dispatch.given(), "--expert-dispatch, like --lsh-...,"},
                                         {!space.empty(), "--space"},
@@ -407,13 +447,19 @@ void run_plan(const Arguments& arguments, Common& common) {
   search.memory = memory_to_plan_with(search.memory, cluster, common);
   search.precision = chosen_precision(precision, cluster);
   search.moments = moments.value_or(search.moments);
-  search.trainer = trainer.value_or(search.trainer);
+  if (!trainer.empty()) search.trainer = value_or_throw(cost::load_trainer(trainer));
+  search.reserve = reserve_named(reserve);
   // A plan for a host is made to be trained here.
   const bool on_host = std::ranges::any_of(cluster.groups(), [](const Cluster& group) { return group.cores > 0; });
+  const bool chosen = !space.empty() || !schedule.empty();
   if (space.empty()) space = on_host ? "runnable" : "all";
   search.space = value_or_throw(parse_space(space));
   dispatch.apply(search, model);
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
+  if (!search.trainer.is_own() && !chosen) search = search::within_trainer(std::move(search));
+  if (chosen && search::leaves_trainer(search))
+    note(common, "--space and --schedule allow what ", search.trainer.name,
+         " cannot be told; without them the search stays inside");
   const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices());
   search.stop.signal = &note_signals(common.quiet ? "" : "Interrupted: the search ends with its best plan so far.",
                                      "interrupted twice, and ended at once");
@@ -432,8 +478,10 @@ void run_plan(const Arguments& arguments, Common& common) {
   end_on_signals("interrupted");
   if (const std::string hint = hint_at_all(search.space); !hint.empty()) note(common, hint);
   if (!out.empty()) value_or_throw(save_plan(found.plan, out));
+  const auto interval = value_or_throw(interval_of(found.plan, model, cluster, found.cost));
   if (common.json) {
-    auto report = plan_report(found.plan, found.cost, cluster, found.plan.predicted.budget, found.statistics.seconds);
+    auto report =
+        plan_report(found.plan, found.cost, cluster, found.plan.predicted.budget, found.statistics.seconds, interval);
     report["interrupted"] = found.statistics.interrupted;
     report["alpha_t"] = found.cost.time_balance();
     report["alpha_m"] = found.cost.memory_balance();
@@ -447,7 +495,7 @@ void run_plan(const Arguments& arguments, Common& common) {
                                      {"samples_per_second", one.samples_per_second}});
     print_json(report);
   } else {
-    std::string text = plan_summary(found.plan, cluster_name, found.cost, cluster);
+    std::string text = plan_summary(found.plan, cluster_name, found.cost, cluster, interval);
     for (const TriedBatch& one : tried)
       if (swept)
         text += text_of("  batch ", one.global_batch, ": ",
@@ -477,9 +525,11 @@ void run_plan(const Arguments& arguments, Common& common) {
 void run_cost(const Arguments& arguments, Common& common) {
   Options options("cost", "Prices a plan on a cluster: the time of an iteration, and of each stage the peak memory.");
   PlanArguments a;
-  std::optional<cost::Trainer> trainer;
+  std::string trainer;
+  std::string reserve;
   add_plan_options(options, "--plan", a);
   trainer_option(options, trainer, "the plan's own");
+  reserve_option(options, reserve);
   double imbalance = 0;  // not given
   expert_imbalance_option(options, imbalance, "the plan's own");
   options.section("Output");
@@ -487,12 +537,16 @@ void run_cost(const Arguments& arguments, Common& common) {
   if (!options.parse(arguments, common)) return;
 
   if (is_waves_file(a.path)) {
-    if (trainer || imbalance != 0)
-      refuse(trainer ? "--trainer" : "--expert-imbalance", " is for models of one task; leave it out");
+    if (!trainer.empty() || !reserve.empty() || imbalance != 0)
+      refuse(!trainer.empty()   ? "--trainer"
+             : !reserve.empty() ? "--reserve"
+                                : "--expert-imbalance",
+             " is for models of one task; leave it out");
     return cost_tasks(a, common);
   }
   Plan plan = value_or_throw(read_plan(a.path));
-  plan.trainer = trainer.value_or(plan.trainer);
+  if (!trainer.empty()) plan.trainer = value_or_throw(cost::load_trainer(trainer));
+  if (!reserve.empty()) plan.reserve = reserve_named(reserve);
   if (imbalance != 0) plan.expert_imbalance = imbalance;
   const ModelSpec model = with_dispatch(value_or_throw(load_model(a.model.empty() ? plan.model : a.model)), plan.lsh);
   const std::string& cluster_name = a.cluster.empty() ? plan.cluster : a.cluster;
@@ -501,12 +555,13 @@ void run_cost(const Arguments& arguments, Common& common) {
   const PlanStageCost& fullest = cost.stages[fullest_stage(plan, cost, cluster)];
   const Bytes budget = budget_of(plan, cluster, fullest.group);
   const std::string reason = why_too_large(plan, cost, cluster);
+  const auto interval = value_or_throw(interval_of(plan, model, cluster, cost));
   if (common.json) {
-    auto report = plan_report(plan, cost, cluster, budget, Seconds{});
+    auto report = plan_report(plan, cost, cluster, budget, Seconds{}, interval);
     if (!reason.empty()) add_infeasible(report, reason, fullest.peak());
     print_json(report);
   } else {
-    print(plan_summary(plan, cluster_name, cost, cluster) +
+    print(plan_summary(plan, cluster_name, cost, cluster, interval) +
           (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
   }
   if (!reason.empty()) throw Exited{static_cast<int>(ErrorKind::infeasible)};

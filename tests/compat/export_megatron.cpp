@@ -1,4 +1,5 @@
 #include <galvatron/compat/export/megatron.hpp>
+#include <galvatron/cost/trainer_json.hpp>
 
 #include <doctest/doctest.h>
 
@@ -101,7 +102,7 @@ TEST_CASE("Megatron-LM: outputs of norms and activations are kept, which is told
   // Plans that were priced as Megatron-LM runs them keep the outputs anyway.
   for (const RecomputeKind kind : recompute_kinds) {
     Plan own = with(kind);
-    own.trainer = cost::Trainer::megatron;
+    own.trainer = *cost::find_trainer("megatron");
     const Exported out = export_megatron(own);
     check_whole(out);
     CHECK(!has(out.text, "layernorm"));
@@ -196,7 +197,7 @@ TEST_CASE("Megatron-LM: recomputation") {
   const StrategySpec keep{.data = 4};
   const auto with = [&](RecomputeKind kind, const std::vector<int>& layers) {
     Plan plan = plan_of(keep, {4, 4});
-    plan.trainer = cost::Trainer::megatron;  // outputs of norms and activations are another test's
+    plan.trainer = *cost::find_trainer("megatron");  // outputs of norms and activations are another test's
     for (const int layer : layers) plan.layers[static_cast<std::size_t>(layer)].recompute = kind;
     return plan;
   };

@@ -6,6 +6,7 @@
 
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/compat/export/megatron.hpp>
+#include <galvatron/cost/trainer_json.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/uniform.hpp>
@@ -59,7 +60,7 @@ TEST_CASE("the command for a plan that a target can express repeats the job") {
   CHECK(has(command(ExportTarget::hetu), " --space uniform,hetu --out"));
   plan.sequence_length = model.positions();
   plan.moments = Precision::bf16;
-  plan.trainer = cost::Trainer::megatron;
+  plan.trainer = *cost::find_trainer("megatron");
   plan.schedule = ScheduleKind::interleaved;
   plan.predicted.budget = {999};
   CHECK(command(ExportTarget::megatron, "it's mine/config.json") ==

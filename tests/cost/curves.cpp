@@ -124,17 +124,19 @@ TEST_CASE("the preset of an H200 follows a profile of one") {
   CHECK(errors[errors.size() * 9 / 10] < 0.25);
 }
 
-TEST_CASE("in a long run power holds GEMMs of an H100 at 600 to 700 TFLOP/s, of a B200 in proportion") {
+TEST_CASE("in a long run power holds GEMMs of an H100 at 600 to 700 TFLOP/s, and a B200 at half of its peak") {
   for (const char* name : {"8xh100-80g", "8xh200-141g"})
     for (const std::int64_t n : {4096, 8192, 16384}) {
       const double rate = gemm_tflops(preset(name), op::Kind::gemm_nt, n, n, n);
       CHECK(rate > 600);
       CHECK(rate < 700);
     }
-  CHECK(gemm_tflops(preset("8xb200-192g"), op::Kind::gemm_nt, 16384, 8192, 16384) < 1450);
-  // what a public sweep of 4096 tokens has
-  CHECK(gemm_tflops(preset("8xb200-192g"), op::Kind::gemm_nt, 4096, 6144, 4096) / 2250 ==
-        doctest::Approx(.65).epsilon(0.05));
+  // What a public sweep has of large products, of 2250 TFLOP/s.
+  for (const std::int64_t n : {8192, 16384}) {
+    const double share = gemm_tflops(preset("8xb200-192g"), op::Kind::gemm_nt, n, n, n) / 2250;
+    CHECK(share > 0.49);
+    CHECK(share < 0.53);
+  }
 }
 
 TEST_CASE("narrow GEMMs and weight gradients reach their shares") {
@@ -163,7 +165,7 @@ TEST_CASE("narrow GEMMs and weight gradients reach their shares") {
     INFO("A100 kind " << static_cast<int>(row.kind) << " m " << row.m << " n " << row.n << " k " << row.k);
     CHECK(gemm_tflops(a100, row.kind, row.m, row.n, row.k) / 312 == doctest::Approx(row.share).epsilon(row.tolerance));
   }
-  const Cluster b200 = preset("8xb200-192g");
+  const Cluster b200 = short_runs(preset("8xb200-192g"));
   for (const Row& row : {Row{op::Kind::gemm_nt, 4096, 4096, 4096, .64, .05},
                          {op::Kind::gemm_nt, 4096, 6144, 4096, .65, .05},
                          {op::Kind::gemm_nt, 4096, 14336, 4096, .65, .07},

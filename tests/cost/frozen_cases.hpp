@@ -5,11 +5,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <galvatron/cost/counts.hpp>
+#include <galvatron/cost/trainer_json.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -35,7 +37,7 @@ struct CountedModel {
   std::int64_t small;  ///< tokens of a short sequence
   std::int64_t large;  ///< and of a long one: with 64 samples beyond one chunk of a language model's head
   int cases;           ///< of a block, for each kind of strategy
-  cost::Trainer trainer = cost::Trainer::galvatron;
+  std::string trainer = "galvatron";
 };
 
 inline std::vector<CountedModel> counted_models() {
@@ -79,8 +81,8 @@ inline std::vector<CountedModel> counted_models() {
       {"t5", t5_model(false), 32, 128, 2},
       {"t5-gated", t5_model(true), 32, 128, 2},
       {"mixtral", moe("mixtral", {.dense = llama_shape, .experts = 4, .active_experts = 2}), 32, 128, 4},
-      {"megatron gpt", gpt_model, 32, 128, 3, cost::Trainer::megatron},
-      {"megatron-2022 gpt", gpt_model, 32, 128, 2, cost::Trainer::megatron_2022},
+      {"megatron gpt", gpt_model, 32, 128, 3, "megatron"},
+      {"megatron-2022 gpt", gpt_model, 32, 128, 2, "megatron-2022"},
   };
 }
 
@@ -99,6 +101,12 @@ inline std::vector<std::pair<std::string, LayerSpec>> layers_that_differ(const M
 
 inline constexpr std::size_t batch_count = 24;
 
+/// The facts of a trainer, for as long as the program runs.
+inline const cost::RuntimeTraits& traits_named(const std::string& name) {
+  static std::map<std::string, cost::Trainer> known;
+  return known.try_emplace(name, *cost::find_trainer(name)).first->second.traits;
+}
+
 /// The batches: any two of their properties occur in every combination, as the columns of an orthogonal array do.
 inline cost::Batch batch_of(const CountedModel& counted, std::size_t number) {
   const std::size_t row = number % 8;
@@ -112,7 +120,7 @@ inline cost::Batch batch_of(const CountedModel& counted, std::size_t number) {
           .microbatches = a != c ? 4 : 1,
           .stages = a ? 2 : 1,
           .splits_backward = b,
-          .trainer = counted.trainer,
+          .trainer = &traits_named(counted.trainer),
           .overlap = c,
           .moments = b != c ? Precision::bf16 : Precision::fp32};
 }

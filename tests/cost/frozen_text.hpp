@@ -42,7 +42,7 @@ inline std::string text_of(const op::Work& work) {
   for (std::size_t i = 0; i < last; ++i) out += " " + std::to_string(extents[i]);
   for (const auto& [has, word] : {std::pair{work.causal, " causal"},
                                   {work.eight_bit, " 8bit"},
-                                  {work.unfused, " unfused"},
+                                  {work.kernel == op::AttentionKernel::unfused, " unfused"},
                                   {work.dropout, " dropout"}})
     if (has) out += word;
   if (work.overlap != 0) out += " overlap" + std::to_string(work.overlap);
@@ -98,7 +98,7 @@ inline CountLine line_of(const cost::LayerCounts& counts) {
   const auto phases = phases_of(counts);
   for (std::size_t i = 0; i < phases.size(); ++i) out.digests[i] = digest_of(*phases[i]);
   out.overlaps =
-      std::string(counts.overlaps_data ? "d" : "") + (counts.streams ? "s" : "") + (counts.overlaps_tensor ? "t" : "");
+      std::string(counts.overlaps_gradients ? "d" : "") + (counts.streams ? "s" : "") + (counts.tensor_pieces > 0 ? "t" : "");
   if (out.overlaps.empty()) out.overlaps = "-";
   return out;
 }

@@ -27,6 +27,7 @@ ModelSpec shortened(ModelSpec model, std::size_t blocks) {
 Cluster bare(Cluster cluster, Bytes memory) {
   cluster.device.memory = memory;
   cluster.device.library_workspace = {};
+  cluster.device.reserve = {};
   return cluster;
 }
 
@@ -315,6 +316,7 @@ TEST_CASE("a large model that does not fit gets its smallest budget with little 
   for (const auto& [name, devices] : {std::pair{"gpt3-175b", "64xa100-40g"}, {"gpt-1t", "96xh100-80g"}}) {
     const ModelSpec model = model_named(name);
     Cluster cluster = cluster_named(devices);
+    cluster.device.reserve = {};
     SearchOptions options;
     options.global_batch = 512;
     const FoundPlan none = found(model, cluster, options);

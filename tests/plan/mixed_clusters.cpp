@@ -137,6 +137,7 @@ SmallQuestion random_question(std::mt19937& random) {
   out.cluster = mixed_named(name);
   for (Cluster& group : out.cluster.groups) {
     group.device.library_workspace = {};
+    group.device.reserve = {};
     group.devices_per_node = one_of(divisors(group.devices));
   }
   for (Link& link : out.cluster.links)
@@ -316,6 +317,7 @@ TEST_CASE("groups that do not pay, or have too little memory, are left idle, and
   const ModelSpec model = model_named("llama2-7b");
   SearchOptions options{.global_batch = 16, .space = value_or_throw(parse_space("pow2,dp,zero1,zero3,tp,pp"))};
   MixedCluster slow = mixed_named("8xh100-80g+2xt4-16g");
+  for (Cluster& group : slow.groups) group.device.reserve = {};
   const FoundPlan without = found(model, slow, options);
   REQUIRE(without.feasible);
   REQUIRE(without.plan.ranks_on(1) == 0);

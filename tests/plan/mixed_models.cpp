@@ -90,6 +90,7 @@ TEST_CASE("the search of layers of several kinds finds what brute force finds") 
   for (const ModelSpec& model : {small_t5(), small_swin()}) {
     Cluster cluster = cluster_named("4xv100-32g");
     cluster.device.library_workspace = {};
+    cluster.device.reserve = {};
     SearchOptions options;
     options.global_batch = 4;
     options.schedules = {ScheduleKind::one_f_one_b};

@@ -11,7 +11,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/cost/trainer.hpp>
+#include <galvatron/cost/trainer_json.hpp>
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/program/verify.hpp>
@@ -114,12 +114,12 @@ TEST_CASE("so does every program that sends tokens to experts, or means of them"
 }
 
 TEST_CASE("programs of other trainers are whole, too") {
-  for (const cost::Trainer trainer : cost::trainers)
+  for (const std::string& trainer : cost::trainer_names())
     for (const LayerSpec& layer : layers_of_all_families())
       for (const StrategySpec& spec : kinds()) {
         if (spec.context > 1 && !splits_over_context(layer)) continue;
-        const LayerProgram made = program::lower(forward_of(layer), spec, false, cost::traits_of(trainer).passes);
-        INFO(cost::name_of(trainer) << ": " << strategy_text(spec) << ", kind " << static_cast<int>(layer.kind));
+        const LayerProgram made = program::lower(forward_of(layer), spec, false, cost::find_trainer(trainer)->traits.passes);
+        INFO(trainer << ": " << strategy_text(spec) << ", kind " << static_cast<int>(layer.kind));
         CHECK(program::why_wrong(made) == "");
       }
 }

@@ -170,6 +170,13 @@ inline constexpr auto device_fields = [](auto& fields, auto& device) {
       item.field_or("sustained_share", rate.sustained_share, rate.sustained_share, 0.001, 1);
     });
   fields.check("rates", !device.rates.empty(), "at least one precision is needed, e.g. {\"precision\": \"bf16\", ...}");
+  if (fields.has("attention_kernel", device.attention_kernel != op::AttentionKernel::fa2))
+    fields.word("attention_kernel", device.attention_kernel,
+                std::array{op::AttentionKernel::fa2, op::AttentionKernel::cudnn},
+                [](op::AttentionKernel kernel) { return std::string(op::word_of(kernel)); });
+  if (fields.has("power", device.power != 1)) fields.field("power", device.power, 0.1, 1);
+  if (fields.has("reserve", device.reserve.count != 0)) bytes_field(fields, "reserve", device.reserve, false);
+  fields.check("reserve", device.reserve < device.memory, "it is not smaller than the memory");
   list_if_any(fields, "attention", device.attention, [](auto& item, auto& curve) {
     item.word("pass", curve.kind, op::attentions, op::pass_of);
     item.field("head_dim", curve.head_dim, 1, 4096);

@@ -64,6 +64,8 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
   device.name = preset.name;
   device.memory = {preset.memory.mib << 20};
   device.library_workspace = Bytes{std::int64_t{1} << 30};  // context, channels of the collectives, BLAS workspace
+  device.reserve = preset_reserve;
+  device.attention_kernel = preset.attention_kernel;
   device.memory_bandwidth = preset.memory.bandwidth * 1e9;
   device.memory_share = preset.memory.share;
   device.launch = {3e-6};

@@ -14,6 +14,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/op/kind.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron {
 
@@ -214,9 +215,15 @@ struct DeviceSpec {
   double gemm_start = 150;      ///< what a tile pays beside its k loop, in units of k
   int multiprocessors = 0;      ///< units that tiles are dealt to; 0: tiles do not matter
   std::vector<PrecisionRate> rates;
+  op::AttentionKernel attention_kernel = op::AttentionKernel::fa2;  ///< the best one: fa2, or cudnn from Hopper on
   std::vector<AttentionCurve> attention;
+  double power = 1;  ///< a cap, as a share of what the data sheet allows
+  Bytes reserve;     ///< of the memory, what this library's runtime takes beside a rank's arena
 
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
+  /// Of its clock under the cap on its power. Voltage falls with the clock, so that dynamic power grows with its third
+  /// power (Weste and Harris, "CMOS VLSI Design", section 5.2).
+  [[nodiscard]] constexpr double clock_share() const { return power < 1 ? std::cbrt(power) : 1; }
   [[nodiscard]] constexpr const PrecisionRate* rate(Precision precision) const {
     for (const PrecisionRate& rate : rates)
       if (rate.precision == precision) return &rate;

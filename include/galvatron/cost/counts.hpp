@@ -25,7 +25,7 @@ struct Batch {
   int stages = 1;                ///< pipeline degree: a tied head shares the embedding's table only when it is 1
   int last_first_rank = 0;       ///< first rank of the last stage; 0: that of stages of equal ranks
   bool splits_backward = false;  ///< the schedule defers weight gradients (galvatron::splits_backward)
-  Trainer trainer = Trainer::galvatron;
+  const RuntimeTraits* trainer = &own_runtime;  ///< whose code; it outlives the batch
   /// Traffic of the data ranks runs beside computation. A block under ZeRO-2/3 then has room in the workspace for twice
   /// its parameters and gradients: while it works, its neighbours' are under way.
   bool overlap = true;
@@ -71,9 +71,14 @@ struct LayerCounts : LayerBytes {
   op::WorkList weights;          ///< one micro-batch: the second part of a backward that is split, else nothing
   op::WorkList synchronise;      ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
   op::WorkList update;           ///< once an iteration: gradient norm, AdamW, parameter gathering
-  bool overlaps_data = false;    ///< traffic of ZeRO runs beside computation: gradients and parameters of an iteration
-  bool streams = false;          ///< and those of each micro-batch (ZeRO-2/3)
-  bool overlaps_tensor = false;  ///< messages of tensor parallelism run beside the products (RuntimeTraits)
+  // What runs beside computation of the traffic of ZeRO:
+  bool overlaps_gradients = false;   ///< gradients of an iteration
+  bool overlaps_parameters = false;  ///< parameters of an iteration
+  bool streams = false;              ///< those of each micro-batch (ZeRO-2/3)
+  // Of the trainer, see RuntimeTraits:
+  int tensor_pieces = 0;     ///< beside which messages of tensor parallelism run
+  Seconds host;              ///< of an operation
+  double device_spread = 0;  ///< of the devices' speed
 
   /// This and `other`, another part of the same layer, together.
   constexpr void add(const LayerCounts& other) {
@@ -83,9 +88,12 @@ struct LayerCounts : LayerBytes {
     weights.append(other.weights);
     synchronise.append(other.synchronise);
     update.append(other.update);
-    overlaps_data |= other.overlaps_data;
+    overlaps_gradients |= other.overlaps_gradients;
+    overlaps_parameters |= other.overlaps_parameters;
     streams |= other.streams;
-    overlaps_tensor |= other.overlaps_tensor;
+    tensor_pieces = tensor_pieces > other.tensor_pieces ? tensor_pieces : other.tensor_pieces;
+    host = max(host, other.host);
+    device_spread = device_spread > other.device_spread ? device_spread : other.device_spread;
   }
 };
 

@@ -53,10 +53,15 @@ class Fold {
     add(counted, program::Phase::weights, out.weights, out.weights, out.weights_workspace);
     if (defers_in_place_) out.weights_workspace = out.backward_workspace;
     // The gradient of a bundle that changes its size from behind the layer to before it may have to move.
+    out.forward_workspace += more_logits();
     if (out.input != out.activation)
       out.backward_workspace = max(out.backward_workspace + max(out.input, out.activation) - out.activation, out.input);
-    out.overlaps_data = shape_.batch.overlap;
-    out.overlaps_tensor = shape_.traits.overlaps_tensor && shape_.cut && !is_end();
+    const RuntimeTraits& traits = shape_.traits;
+    out.overlaps_gradients = shape_.batch.overlap && traits.overlaps_gradients;
+    out.overlaps_parameters = shape_.batch.overlap && traits.overlaps_parameters;
+    if (shape_.cut && !is_end()) out.tensor_pieces = traits.tensor_pieces;
+    out.host = traits.host;
+    out.device_spread = traits.device_spread;
     for (const program::Buffer& buffer : p_.buffers) {
       if (buffer.storage == program::Storage::slot || buffer.storage == program::Storage::input)
         out.stash += bytes(buffer);
@@ -97,6 +102,15 @@ class Fold {
       out.set(program::Letter::chunk,
               out(layer.head == HeadKind::classifier ? program::Letter::samples : program::Letter::rows));
     return out;
+  }
+  // What other trainers take of whole logits beyond the program's: two elements and one in fp32.
+  [[nodiscard]] constexpr Bytes more_logits() const {
+    const std::int64_t counted = 2 * shape_.e + 4;
+    if (layer_.head != HeadKind::language || layer_.kind != LayerKind::head ||
+        shape_.traits.logit_bytes <= counted)
+      return {};
+    return {aligned_bytes(numbers_(program::Letter::rows) * numbers_(program::Letter::vocabulary) *
+                          (shape_.traits.logit_bytes - counted))};
   }
   [[nodiscard]] constexpr bool is_end() const { return layer_.kind != LayerKind::block; }
   [[nodiscard]] constexpr std::int64_t of(program::ExtentId extent) const { return values_(extent); }
@@ -207,17 +221,17 @@ class Fold {
         return push(K::bias_gradient, m, n);
       case Code::norm_forward:
       case Code::norm_recompute:
-        return push(K::norm_forward, m, n);
+        return push(K::norm_forward, m, n, norm_passes());
       case Code::add_norm_forward:
         return push(K::add_norm_forward, m, n);
       case Code::norm_backward:
-        return push(K::norm_backward, m, n);
+        return push(K::norm_backward, m, n, norm_passes());
       case Code::activation_forward:
-        return push(K::activation_forward, m, n);
+        return push(K::activation_forward, m, n, activation_passes(step));
       case Code::jitter:  // as an activation, of which a core does three in that time (0.7 ns an element)
         return push(K::activation_forward, m / pieces, n, pieces);
       case Code::activation_backward:
-        return push(K::activation_backward, m, n);
+        return push(K::activation_backward, m, n, activation_passes(step));
       case Code::add:
       case Code::multiply:
         return push(K::add, m);
@@ -233,7 +247,7 @@ class Fold {
         return push(K::copy, m * (n / 4) * e, 0, 4);
       case Code::rotate:
       case Code::rotate_back:
-        return push(K::rotary, m / pieces, n, pieces);
+        return push(K::rotary, m / pieces, n, pieces * shape_.traits.rotary_passes);
       case Code::norm_heads:
       case Code::norm_heads_back:
         return norm_heads(shape_, step.code == Code::norm_heads, of(step.l), out);
@@ -353,6 +367,13 @@ class Fold {
         return push(K::add, store_of(ParameterPart::rest).whole());
     }
   }
+  // How often kernels that are not fused go over what one would.
+  [[nodiscard]] constexpr std::int64_t norm_passes() const {
+    return layer_.norm == NormKind::rms_norm ? shape_.traits.norm_passes : 1;
+  }
+  [[nodiscard]] constexpr std::int64_t activation_passes(const Step& step) const {
+    return inputs_of(step.activation) > 1 ? shape_.traits.activation_passes : 1;
+  }
   [[nodiscard]] constexpr op::Work product(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k,
                                            bool eight_bit) const {
     op::Work work = compute(kind, m, n, k);
@@ -365,7 +386,7 @@ class Fold {
         step.code == Code::linear_activation ? op::Kind::activation_forward : op::Kind::activation_backward;
     const bool fuses = p_.options.fuses && step.activation == ActivationKind::gelu && !product.eight_bit;
     out.push(product);
-    out.push(compute(fuses ? op::in_product(kind) : kind, of(step.m), of(step.n)));
+    push_times(out, compute(fuses ? op::in_product(kind) : kind, of(step.m), of(step.n)), activation_passes(step));
   }
   [[nodiscard]] constexpr op::Work attend(op::Kind kind, const Step& step) const {
     const bool crosses = step.code == Code::cross_forward || step.code == Code::cross_backward;

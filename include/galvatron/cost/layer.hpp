@@ -37,7 +37,7 @@ class LayerPrograms {
   constexpr void add(const StrategySpec& spec, const Batch& batch) {
     int& index = index_[kind_of(spec, batch)];
     if (index > 0) return;
-    const program::Options options = traits_of(batch.trainer).passes;
+    const program::Options options = batch.trainer->passes;
     programs_.push_back(
         program::lower(forward_of(layer_), spec, batch.splits_backward && !options.keeps_outputs, options));
     index = static_cast<int>(programs_.size());
@@ -113,7 +113,12 @@ constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& ba
     out.backward_workspace += store.gathered() * buffers;
     (split ? out.weights_workspace : out.backward_workspace) += store.gradient() * buffers;
   }
-  out.streams = out.overlaps_data = batch.overlap;
+  const RuntimeTraits& traits = shape.traits;
+  out.streams = batch.overlap && traits.prefetches;
+  out.overlaps_gradients = batch.overlap && traits.overlaps_gradients;
+  out.overlaps_parameters = batch.overlap && traits.overlaps_parameters;
+  out.host = traits.host;
+  out.device_spread = traits.device_spread;
   return out;
 }
 

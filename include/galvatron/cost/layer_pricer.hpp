@@ -83,7 +83,7 @@ class LayerPricer {
   // Messages that run beside products are priced with all of these, and not by parts.
   constexpr void add_passes(const StrategySpec& spec, const program::LayerProgram& program) {
     using detail::Steps;
-    const bool divides = layer_.experts > 0 && !traits_of(batch_.trainer).overlaps_tensor;
+    const bool divides = layer_.experts > 0 && batch_.trainer->tensor_pieces == 0;
     // Of micro-batches that add gradients of weights, and of those that write them.
     const auto both = [&](LayerCounts& counts) {
       for (op::WorkList* list : {&counts.backward, &counts.weights}) list->write_one_in(batch_.microbatches);

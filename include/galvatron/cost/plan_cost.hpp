@@ -16,6 +16,7 @@
 #include <galvatron/cost/rates.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/cost/time.hpp>
+#include <galvatron/cost/trainer.hpp>
 #include <galvatron/op/work.hpp>
 #include <galvatron/schedule/core_sharing.hpp>
 #include <galvatron/strategy/layout.hpp>
@@ -48,10 +49,14 @@ constexpr bool joins_tensor_ranks(const op::Work& work, const StrategySpec& spec
          work.n == spec.tensor && work.stride == spec.tensor_stride();
 }
 
-/// What messages add that run beside products in as many pieces as there are ranks: the first or last has none to hide
-/// behind.
-constexpr Seconds beyond_products(Seconds products, Seconds messages, int ranks, double slowdown) {
-  return side_by_side(products, messages, slowdown) - products + min(products, messages) * (1.0 / ranks);
+/// What messages add that run beside products in so many pieces: the first or last has none to hide behind.
+constexpr Seconds beyond_products(Seconds products, Seconds messages, int pieces, double slowdown) {
+  return side_by_side(products, messages, slowdown) - products + min(products, messages) * (1.0 / pieces);
+}
+
+/// True when the tensor ranks of a strategy share a node, inside which their messages can run beside products.
+constexpr bool tensor_ranks_share_node(const Cluster& cluster, const StrategySpec& spec) {
+  return detail::members_per_node(cluster, spec.tensor, spec.tensor_stride()) == spec.tensor;
 }
 
 /// The priced lists of a layer's counts, or of a part of them: those of parts add up.
@@ -81,7 +86,7 @@ constexpr double overlap_slowdown(const Cluster& cluster) {
 }
 
 /// Prices the counts of a layer. On devices of their own the traffic of parameters runs beside computation where the
-/// counts say so (overlaps_data, streams): gradients travel while earlier layers run backward, parameters of ZeRO-3 are
+/// counts say so (overlaps_gradients, overlaps_parameters, streams): gradients travel while earlier layers run backward, parameters of ZeRO-3 are
 /// gathered a layer ahead, those of ZeRO-1 and 2 during the next forward pass. So do messages that the work itself
 /// overlaps (op::Work::overlap).
 /// @param prices  the seconds of work, with busy_ranks at work
@@ -89,6 +94,9 @@ template <class Prices>
 constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec& spec, const Cluster& cluster,
                                    Prices&& prices) {
   const double slowdown = overlap_slowdown(cluster);
+  const int pieces = counts.tensor_pieces > 0 && tensor_ranks_share_node(cluster, spec) ? counts.tensor_pieces : 0;
+  const double slowest =
+      counts.device_spread > 0 ? 1 + counts.device_spread * expected_largest(cluster.devices) : 1.0;
   // `streams`: traffic of data ranks in the list runs beside computation.
   const auto price = [&](const op::WorkList& list, bool streams) {
     LayerPrices::Pass sum;
@@ -96,24 +104,27 @@ constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec
     Elapsed elapsed;
     Seconds products;
     Seconds around;  // messages that run beside them
+    Seconds host;
     for (const op::Work& work : list) {
-      const Seconds seconds = prices(work);
+      const Seconds seconds = prices(work) * (is_communication(work.kind) ? 1.0 : slowest);
+      host += counts.host * work.times;
       if (is_gemm(work.kind)) products += seconds;
       if (streams && can_overlap(cluster) && work.parameters)
         sum.beside += seconds;
-      else if (counts.overlaps_tensor && joins_tensor_ranks(work, spec))
+      else if (pieces > 0 && joins_tensor_ranks(work, spec))
         around += seconds;
       else
         elapsed.add(work, seconds);
     }
     sum.waited = elapsed.communication(slowdown);
     sum.computation = elapsed.total(slowdown) - sum.waited;
-    sum.waited += beyond_products(products, around, spec.tensor, slowdown);
+    if (pieces > 0) sum.waited += beyond_products(products, around, pieces, slowdown);
+    sum.computation = max(sum.computation, host - sum.waited);  // the host launches what the device does
     return sum;
   };
   return {{price(counts.forward, counts.streams), price(counts.backward, counts.streams),
-           price(counts.weights, counts.streams), price(counts.synchronise, counts.overlaps_data),
-           price(counts.update, counts.overlaps_data)}};
+           price(counts.weights, counts.streams), price(counts.synchronise, counts.overlaps_gradients),
+           price(counts.update, counts.overlaps_parameters)}};
 }
 
 /// The seconds of a layer from all its prices.
@@ -156,10 +167,16 @@ class MovePricer {
 
   /// One way.
   [[nodiscard]] constexpr Seconds relayout(const Relayout& move) const { return seconds(move.share, move.span); }
-  /// The whole local tensor of a layer with this strategy.
+  /// The whole local tensor of a layer with this strategy. Where tensor ranks have copies of it, a trainer may send
+  /// each a part, which they gather (Narayanan et al., arXiv 2104.04473, section 4.1).
   [[nodiscard]] constexpr Seconds receive(const StrategySpec& spec) const {
     const ActivationLayout layout = activation_layout(spec, 0, 1, 1);
-    return seconds(1.0 / layout.data / layout.parts, 0);
+    const double share = 1.0 / layout.data / layout.parts;
+    const bool copies = spec.tensor > 1 && spec.sequence != SequenceKind::megatron;
+    if (!copies || !batch_.trainer->scatters_sends) return seconds(share, 0);
+    const op::Work gather{
+        .kind = op::Kind::all_gather, .m = moved(share).count, .n = spec.tensor, .stride = spec.tensor_stride()};
+    return seconds(share / spec.tensor, 0) + time_of(gather, batch_.precision, cluster_, busy_);
   }
   /// The same from a stage of `peers` ranks on another group of devices, or, of its gradient, to the layer before such
   /// a stage: no rank of either stage moves less than its part of the tensor.

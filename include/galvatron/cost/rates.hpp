@@ -13,6 +13,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/attention_kernels.hpp>
 #include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/op/work.hpp>
 
@@ -84,14 +85,15 @@ constexpr double streaming_seconds(const DeviceSpec& device, double bytes) {
 /// 128; those of all experts fill the waves of one launch, of which a part is priced without its start.
 constexpr double gemm_model_seconds(const op::Work& w, Precision precision, const DeviceSpec& device) {
   const PrecisionRate rate = rate_of(device, precision);
-  const double reach = rate.peak_flops * rate.gemm_share;
+  const double peak = rate.peak_flops * device.clock_share();
+  const double reach = peak * rate.gemm_share;
   const double e = w.eight_bit ? 1 : static_cast<double>(element_bytes(precision));  // of operands
   const double cell = w.kind != op::Kind::gemm_tn ? static_cast<double>(element_bytes(precision))
                       : w.writes_one_in == 1      ? 4.0
                                                   : 8.0;
   const double result = real(w.m) * real(w.n) * cell;
   const double streamed = streaming_seconds(device, e * (real(w.m) + real(w.n)) * real(w.k) + result);
-  const double powered = 2 * real(w.m) * real(w.n) * real(w.k) / (rate.peak_flops * rate.sustained_share);
+  const double powered = 2 * real(w.m) * real(w.n) * real(w.k) / (peak * rate.sustained_share);
   double computed = std::numeric_limits<double>::max();
   if (device.multiprocessors == 0) {
     const auto padded = [](std::int64_t x) { return real(x) + 8; };
@@ -209,7 +211,7 @@ constexpr double attention_model_seconds(const op::Work& w, Precision precision,
     const double blocks = real(w.m) * std::max(tokens, 128.0) / 128 / device.multiprocessors;
     share *= std::min(1.0, 1.18 * blocks / (blocks + 1.4));
   }
-  const double peak = rate_of(device, precision).peak_flops;
+  const double peak = rate_of(device, precision).peak_flops * device.clock_share();
   const double e = static_cast<double>(element_bytes(precision));
   const double passes = w.kind == op::Kind::attention_forward ? 2 : 4;
   const double streamed = streaming_seconds(device, e * real(w.m) * real(w.l) * passes * real(w.n + w.k));
@@ -224,7 +226,8 @@ constexpr double unfused_attention_seconds(const op::Work& w, Precision precisio
   const double e = static_cast<double>(element_bytes(precision));
   const double scores = real(w.m) * real(w.n) * real(w.k);
   const auto product = [&](op::Kind kind, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-    return gemm_model_seconds({.kind = kind, .m = w.m * rows, .n = columns, .k = depth}, precision, device);
+    return misaligned_times(w.l) *
+           gemm_model_seconds({.kind = kind, .m = w.m * rows, .n = columns, .k = depth}, precision, device);
   };
   const auto pass = [&](double bytes) { return device.launch.value + streaming_seconds(device, bytes * scores); };
   const double dropped = w.dropout ? pass(2 * e + 1) : 0;
@@ -236,7 +239,14 @@ constexpr double unfused_attention_seconds(const op::Work& w, Precision precisio
 }
 
 constexpr double attention_seconds(const op::Work& w, Precision precision, const Cluster& cluster, int busy) {
-  if (w.unfused) return unfused_attention_seconds(w, precision, cluster.device) * oversubscription(cluster, busy);
+  if (w.kernel == op::AttentionKernel::unfused)
+    return unfused_attention_seconds(w, precision, cluster.device) * oversubscription(cluster, busy);
+  if (w.kernel != op::AttentionKernel::device) {
+    op::Work best = w;
+    best.kernel = op::AttentionKernel::device;
+    best.l = computed_head_dim(w.kernel, w.l);
+    return times_of_best(w.kernel, cluster.device.attention_kernel) * attention_seconds(best, precision, cluster, busy);
+  }
   const double tokens = w.n == w.k ? real(w.n) : std::sqrt(real(w.n) * real(w.k));
   // A table of the other mask serves too: the FLOPs differ by two.
   for (const bool causal : {w.causal, !w.causal}) {

@@ -33,7 +33,7 @@ struct LayerShape {
   std::int64_t ffn = layer.ffn / spec.tensor;
   std::int64_t ffn_in = layer.ffn_inputs() / spec.tensor;
   std::int64_t e = element_bytes(batch.precision);
-  RuntimeTraits traits = traits_of(batch.trainer);
+  const RuntimeTraits& traits = *batch.trainer;
 
   /// Of so many elements a sample, what a rank holds between layers.
   [[nodiscard]] constexpr Bytes local_bytes(std::int64_t elements) const {
@@ -57,7 +57,7 @@ struct LayerShape {
             .k = keys,
             .l = head_dim,
             .causal = causal,
-            .unfused = !how.fused_attention,
+            .kernel = traits.attention,
             .dropout = !how.fused_attention && how.dropout};
   }
   /// What norms and activations give is kept for backward.
@@ -114,12 +114,14 @@ class StoreCounts {
     const std::int64_t optimizer = zero_ >= 1 ? own_ : n_;
     const std::int64_t master = s_.batch.precision == Precision::fp32 ? 0 : 4;
     const std::int64_t moments = 2 * element_bytes(s_.batch.moments);
-    return {parameters * s_.e + gradients * s_.traits.gradient_bytes + optimizer * (moments + master)};
+    // Without parameters beside the master, ZeRO-3 has those of other ranks only where they are gathered.
+    const bool kept = s_.traits.keeps_parameters || master == 0 || zero_ != 3;
+    return {(kept ? parameters * s_.e : 0) + gradients * s_.traits.gradient_bytes + optimizer * (moments + master)};
   }
   /// The gathered parameters while the layer works.
   [[nodiscard]] constexpr Bytes gathered() const { return {zero_ == 3 ? n_ * s_.e : 0}; }
   /// The whole gradient while the layer works backward.
-  [[nodiscard]] constexpr Bytes gradient() const { return {zero_ >= 2 ? n_ * 4 : 0}; }
+  [[nodiscard]] constexpr Bytes gradient() const { return {zero_ >= 2 ? n_ * s_.traits.message_bytes : 0}; }
   /// See StoreElements.
   [[nodiscard]] constexpr std::int64_t whole() const { return whole_; }
 
@@ -132,13 +134,13 @@ class StoreCounts {
   constexpr void close_gradients(op::WorkList& out) const {
     if (n_ == 0 || zero_ < 2) return;
     sum_whole(out);
-    push(out, shard_group(op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
+    push(out, shard_group(op::Kind::reduce_scatter, n_ * s_.traits.message_bytes));
     out.push(compute(op::Kind::add, own_));
   }
   constexpr void synchronise(op::WorkList& out) const {
     if (n_ == 0 || zero_ >= 2) return;
     sum_whole(out);
-    push(out, shard_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
+    push(out, shard_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.traits.message_bytes));
   }
   /// The all-reduce that keeps the two copies of a tied table alike: one rank of the first with one of the last stage.
   constexpr void tie(op::WorkList& out) const {

@@ -14,6 +14,24 @@ namespace galvatron::op {
 /// The numbers that Work::overlap may have.
 inline constexpr int overlaps = 6;
 
+/// The kernels of attention. `device` is the best one that a device has, of which its rates and tables are.
+enum class AttentionKernel : std::uint8_t {
+  device,
+  unfused,      ///< scores go through memory
+  fa1,          ///< FlashAttention 1
+  fa1_triton,   ///< FlashAttention as written in Triton
+  fa2,          ///< FlashAttention 2
+  fa3,          ///< FlashAttention 3; on devices before Hopper, FlashAttention 2
+  cudnn,        ///< cuDNN's fused attention
+};
+inline constexpr std::array attention_kernels{AttentionKernel::device, AttentionKernel::unfused,
+                                              AttentionKernel::fa1,    AttentionKernel::fa1_triton,
+                                              AttentionKernel::fa2,    AttentionKernel::fa3,
+                                              AttentionKernel::cudnn};
+constexpr const char* word_of(AttentionKernel kernel) {
+  return std::array{"device", "unfused", "fa1", "triton-fa1", "fa2", "fa3", "cudnn"}[static_cast<std::size_t>(kernel)];
+}
+
 /// One operation, `times` times.
 struct Work {
   Kind kind = Kind::copy;
@@ -25,7 +43,7 @@ struct Work {
   bool causal = false;       ///< attention only
   bool eight_bit = false;    ///< products only: of operands that are rounded to 8 bits first (cost/product_8bit.hpp)
   bool grouped = false;      ///< products only: each is one expert's of a call that computes all (Device::gemm_grouped)
-  bool unfused = false;      ///< attention only: scores go through memory
+  AttentionKernel kernel = AttentionKernel::device;  ///< attention only
   bool dropout = false;      ///< attention that is not fused only: of the scores
   std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost::Elapsed: turns of ring attention,
                              ///< and the last one what is beside the exchange of counts of experts

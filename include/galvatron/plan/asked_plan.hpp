@@ -17,6 +17,7 @@ inline Plan asked_plan(const ModelSpec& model, const ClusterView& cluster, const
   out.sequence_length = options.sequence;
   out.precision = options.precision;
   out.trainer = options.trainer;
+  out.reserve = options.reserve;
   out.moments = options.moments;
   out.expert_imbalance = options.expert_imbalance;
   out.lsh = options.lsh;

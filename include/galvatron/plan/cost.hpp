@@ -130,6 +130,13 @@ inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std:
   return sum * 3.0;
 }
 
+/// What a plan leaves free on each device of a cluster: what it says, or else what its trainer takes.
+inline Bytes reserve_of(const Plan& plan, const Cluster& cluster) {
+  return min(plan.reserve.value_or(
+                 cost::reserve_of(plan.trainer.traits, cluster.device.memory, cluster.device.reserve)),
+             cluster.device.memory);
+}
+
 namespace detail {
 
 /// The devices of a group, as a stage sees them whose ranks are on several.
@@ -292,8 +299,9 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
     }
     out.layers.push_back(cost);
   }
-  out.memory = train::memory_of(own, counts, on.device.library_workspace);
-  out.left = on.device.memory - out.memory.total();
+  const cost::RuntimeTraits& traits = plan.trainer.traits;
+  out.memory = train::memory_of(own, counts, cost::library_of(traits, on.device.library_workspace));
+  out.left = on.device.memory - reserve_of(plan, on) - out.memory.total();
   out.group = devices.stage(stage).group_of(rank - devices.stage(stage).first_rank);
   out.chunk.memory = cost::pass_memory(counts, own.layouts);
   for (const PlanLayerCost& layer : out.layers) {
@@ -397,9 +405,9 @@ inline std::string devices_text(const PlanStage& stage, const ClusterView& clust
 }
 
 /// What the devices of a group may take of their memory: the planner's budget if the plan says it, at most all that
-/// they have.
+/// they have but for the reserve.
 inline Bytes budget_of(const Plan& plan, const ClusterView& cluster, int group) {
-  const Bytes all = cluster.group(group).device.memory;
+  const Bytes all = cluster.group(group).device.memory - reserve_of(plan, cluster.group(group));
   return plan.predicted.budget.count > 0 ? min(plan.predicted.budget, all) : all;
 }
 /// The stage that has the least left of its budget, or lacks most.

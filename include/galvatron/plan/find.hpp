@@ -118,6 +118,19 @@ inline std::string plan_words(const Plan& plan) {
 
 namespace detail {
 
+/// The devices without what plans leave free of them.
+inline MixedCluster beside_reserve(const ClusterView& cluster, const SearchOptions& options) {
+  MixedCluster out{cluster.name(), {}, {cluster.links().begin(), cluster.links().end()}};
+  Plan asked;
+  asked.trainer = options.trainer;
+  asked.reserve = options.reserve;
+  for (const Cluster& group : cluster.groups()) {
+    Cluster& left = out.groups.emplace_back(group);
+    left.device.memory -= reserve_of(asked, group);
+  }
+  return out;
+}
+
 inline PredictedAlternative predicted(const search::Alternative& from, const ModelSpec& model,
                                       const ClusterView& cluster, const SearchOptions& options) {
   PredictedAlternative out;
@@ -145,7 +158,12 @@ inline PredictedAlternative predicted(const search::Alternative& from, const Mod
 /// where one is faster, nothing is proven. Errors (usage): bad options.
 /// @tparam Executor  as of search::search
 template <class Executor = Team>
-Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& cluster, const SearchOptions& wanted) {
+Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& all, const SearchOptions& wanted) {
+  const MixedCluster left = detail::beside_reserve(all, wanted);
+  const ClusterView cluster(left);
+  if (cluster.most_memory().count < 1)
+    return usage_error("the reserve leaves nothing of the memory of the devices of " + cluster.name() + ", " +
+                       format_bytes(all.most_memory()) + ": give a smaller --reserve");
   auto options = search::completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   if (std::string lack = cluster.lack_of(options->precision); !lack.empty()) {
@@ -176,7 +194,7 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& cluster, 
   out.plan = spread ? std::move(spread->plan) : plan_of(found->best, model, cluster, *options);
   if (options->lsh_falls_back && std::ranges::any_of(out.plan.layers, &StrategySpec::compresses_tokens))
     out.plan.lsh.most_rate = break_even_rate(out.plan, model, cluster);
-  auto cost = cost_of(out.plan, model, cluster);
+  auto cost = cost_of(out.plan, model, all);
   if (!cost)
     return tl::unexpected<Error>(
         Error{ErrorKind::internal, "the search made a plan that cannot be priced: " + cost.error().message});

@@ -169,7 +169,8 @@ inline Result<FoundPlan> find_group_plan(const ModelSpec& model, const Cluster& 
                                          const DocumentsToPlan& documents) {
   if (const auto why = why_unpacked(model); !why.empty()) return usage_error(std::string(why));
   const detail::DocumentMeans means(documents);
-  const Bytes memory = options.memory.count > 0 ? options.memory : cluster.device.memory;
+  const Bytes left = detail::beside_reserve(cluster, options).groups.front().device.memory;
+  const Bytes memory = options.memory.count > 0 ? min(options.memory, left) : left;
   FoundPlan out;
   out.reason = "the space has no context ranks: groups of every batch share sequences by Ulysses or ring attention";
   double best = 0;
@@ -208,6 +209,7 @@ inline Result<FoundPlan> find_group_plan(const ModelSpec& model, const Cluster& 
       plan.sequence_length = rows * degree;
       plan.precision = options.precision;
       plan.moments = options.moments;
+      plan.reserve = options.reserve;
       plan.overlap = cost::can_overlap(cluster);
       const int last = static_cast<int>(model.blocks.size()) - 1;
       plan.stages = {{0, last, 0, cluster.devices}};

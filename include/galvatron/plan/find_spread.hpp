@@ -340,7 +340,7 @@ class SpreadSearch {
 /// @param options  completed
 inline std::optional<SpreadPlan> find_spread_plan(const ModelSpec& model, const ClusterView& cluster,
                                                   const search::SearchOptions& options, Seconds upper) {
-  if (!cluster.is_mixed() || options.trainer != cost::Trainer::galvatron) return std::nullopt;
+  if (!cluster.is_mixed() || !options.trainer.is_own()) return std::nullopt;
   return detail::SpreadSearch(model, cluster, options).fastest(upper);
 }
 

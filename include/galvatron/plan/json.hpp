@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,6 +40,7 @@
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/cost/trainer_json.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/lsh_options.hpp>
@@ -173,6 +175,14 @@ inline constexpr auto lsh_fields = [](auto& fields, LshOptions& lsh) {
   fields.field("seed", lsh.seed, 0);
 };
 
+/// In bytes; left out where the trainer says it.
+inline void reserve_field(JsonObject& fields, std::optional<Bytes>& reserve) {
+  if (fields.has("reserve", false)) fields.field("reserve", reserve.emplace().count, 0);
+}
+inline void reserve_field(JsonWriter<ordered_json>& fields, const std::optional<Bytes>& reserve) {
+  if (reserve) fields.field("reserve", reserve->count);
+}
+
 /// All but the version and what was predicted.
 template <class Fields>
 void plan_fields(Fields& fields, Plan& plan) {
@@ -185,8 +195,8 @@ void plan_fields(Fields& fields, Plan& plan) {
   fields.field("microbatches", plan.microbatches, 1);
   name_field(fields, "schedule", plan.schedule, schedule_kinds);
   fields.field("virtual_stages", plan.virtual_stages, 1, 1 << 12);
-  if (fields.has("trainer", plan.trainer != cost::Trainer::galvatron))
-    name_field(fields, "trainer", plan.trainer, cost::trainers);
+  if (fields.has("trainer", !plan.trainer.is_own())) fields.field("trainer", plan.trainer.name);
+  reserve_field(fields, plan.reserve);
   if (fields.has("moments", plan.moments != Precision::fp32))
     name_field(fields, "moments", plan.moments, std::span(precisions).first(2));
   if (fields.has("overlap", !plan.overlap)) fields.field("overlap", plan.overlap);
@@ -226,8 +236,10 @@ inline std::string plan_text(Plan plan) {
 inline nlohmann::ordered_json to_json(const Plan& plan) { return nlohmann::ordered_json::parse(plan_text(plan)); }
 
 /// The plan in a JSON value; `where` opens the messages. Errors (usage): a missing or unknown key, a wrong type, an
-/// unknown version or name, and everything of why_inconsistent(const Plan&).
-inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& where) {
+/// unknown version or name, everything of why_inconsistent(const Plan&), and those of load_trainer.
+/// @param plan_file  from whose folder the path of a trainer begins; empty: the current one
+inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& where,
+                                   const std::filesystem::path& plan_file = {}) {
   Plan plan;
   JsonObject fields(value, where);
   // A file of another version may look quite different: say so before anything else.
@@ -249,6 +261,12 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
     alternative.strategy = detail::one_line(alternative.strategy, 200);
   }
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  if (plan.trainer.name != cost::Trainer{}.name) {
+    const bool is_file = !plan_file.empty() && !cost::find_trainer(plan.trainer.name);
+    auto trainer = cost::load_trainer(is_file ? path_from_file(plan.trainer.name, plan_file) : plan.trainer.name);
+    if (!trainer) return usage_error(where + ": \"trainer\": " + trainer.error().message);
+    plan.trainer = std::move(*trainer);
+  }
   if (std::string why = why_inconsistent(plan); !why.empty()) {
     if (why.ends_with('.')) why.pop_back();
     return usage_error(where + ": not a plan: " + why + "; mend the file or make a new one with `galvatron plan`");
@@ -262,6 +280,7 @@ namespace detail {
 template <class Convert>
 Plan with_paths(Plan plan, const Convert& convert) {
   if (!find_model(plan.model)) plan.model = convert(plan.model);
+  if (!plan.trainer.is_own() && !cost::find_trainer(plan.trainer.name)) plan.trainer.name = convert(plan.trainer.name);
   if (is_mixed_name(plan.cluster)) return plan;
   if (const auto preset = galvatron::preset_cluster(plan.cluster); preset && !preset->has_value())
     plan.cluster = convert(plan.cluster);
@@ -275,9 +294,12 @@ Plan with_paths(Plan plan, const Convert& convert) {
 inline Result<Plan> read_plan(const std::filesystem::path& path) {
   auto value = read_json_file(path);
   if (!value) return tl::unexpected<Error>(std::move(value.error()));
-  auto plan = plan_from_json(*value, path.string());
+  auto plan = plan_from_json(*value, path.string(), path);
   if (!plan) return plan;
-  return detail::with_paths(std::move(*plan), [&](const std::string& name) { return path_from_file(name, path); });
+  cost::Trainer trainer = plan->trainer;  // whose path has been found
+  plan = detail::with_paths(std::move(*plan), [&](const std::string& name) { return path_from_file(name, path); });
+  plan->trainer = std::move(trainer);
+  return plan;
 }
 
 /// Writes the file whole or not at all, its paths from its own folder. Errors (usage): an unwritable path, a full disk.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -97,7 +98,8 @@ struct Plan {
   int microbatches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int virtual_stages = 1;
-  cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code it is for
+  cost::Trainer trainer{};                           ///< whose code it is for
+  std::optional<Bytes> reserve{};                    ///< of each device, kept free; none: what the trainer takes
   Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
   bool overlap = true;  ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
@@ -349,7 +351,7 @@ inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
   if (plan.layers.size() != model.blocks.size())
     return "the plan has " + std::to_string(plan.layers.size()) + " layers and the model " + model.name + " has " +
            std::to_string(model.blocks.size());
-  if (plan.trainer != cost::Trainer::galvatron)
+  if (!plan.trainer.is_own())
     for (const LayerSpec& block : model.blocks)
       if (!block.is_plain_block())
         return "only models of GPT's and Llama's blocks are priced as another trainer runs them; leave \"trainer\" out";

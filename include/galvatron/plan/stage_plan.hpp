@@ -20,7 +20,7 @@
 
 namespace galvatron {
 
-/// What the layers of a plan are priced for.
+/// What the layers of a plan, which outlives it, are priced for.
 inline cost::Batch batch_of(const Plan& plan) {
   return {.microbatch = plan.microbatch(),
           .sequence = plan.sequence_length,
@@ -29,7 +29,7 @@ inline cost::Batch batch_of(const Plan& plan) {
           .stages = static_cast<int>(plan.stages.size()),
           .last_first_rank = plan.stages.back().first_rank,
           .splits_backward = splits_backward(plan.schedule),
-          .trainer = plan.trainer,
+          .trainer = &plan.trainer.traits,
           .overlap = plan.overlap,
           .moments = plan.moments,
           .expert_imbalance = plan.expert_imbalance,
@@ -88,6 +88,8 @@ inline ChunkPlan chunk_plan(const Plan& plan, const ModelSpec& model, int index)
   // Of packed documents a step may have any number.
   const int microbatches = plan.packed ? std::numeric_limits<int>::max() : plan.microbatches;
   out.slots = microbatches_in_flight(plan.schedule, stages, stage, microbatches, plan.virtual_stages, out.index);
+  if (plan.schedule == ScheduleKind::interleaved && plan.trainer.traits.shares_slots)
+    out.slots = interleaved_in_flight(stages, stage, microbatches, plan.virtual_stages, out.index);
   out.deferred = microbatches_deferred(plan.schedule, stage, microbatches);
   out.has_previous = index > 0;
   out.has_next = index + 1 < stages * plan.virtual_stages;

@@ -35,6 +35,15 @@ constexpr int passes_of_chunk(int passes, int stages, int virtual_stages, int ch
 
 }  // namespace detail
 
+/// Chunks whose stash stage `stage` of an interleaved pipeline keeps at one time, where they take memory when they need
+/// it: as many as it is ahead, and the one that works. They are those of its first passes: of chunk `chunk`.
+constexpr int interleaved_in_flight(int stages, int stage, int microbatches, int virtual_stages, int chunk) {
+  const std::int64_t passes = std::int64_t{microbatches} * virtual_stages;
+  const int ahead = interleaved_warm_up(stages, stage, microbatches, virtual_stages) + 1;
+  const int held = ahead < passes ? ahead : static_cast<int>(passes);
+  return detail::passes_of_chunk(held, stages, virtual_stages, chunk);
+}
+
 /// Micro-batches whose stash stage `stage` of `stages` keeps at one time, of `microbatches`; with virtual stages, of
 /// its chunk `chunk`, for a number of micro-batches that the stages divide. zb-h1 keeps P on every stage, what 1F1B
 /// keeps on the first: later stages defer their weight gradients (Qi et al. 2024, section 3.1).

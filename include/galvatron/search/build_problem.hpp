@@ -63,7 +63,7 @@ struct LayerKinds {
   }
   /// Makes the programs under the strategies of these settings.
   constexpr void lower(const SearchOptions& options, std::span<const StageSetting> settings, bool splits_backward) {
-    const cost::Batch batch{.splits_backward = splits_backward, .trainer = options.trainer};
+    const cost::Batch batch{.splits_backward = splits_backward, .trainer = &options.trainer.traits};
     for (cost::LayerPrograms& kind : programs)
       for (const StageSetting& setting : settings)
         for (const StrategySpec& spec : setting.specs) kind.add(spec, batch);
@@ -124,7 +124,7 @@ constexpr cost::Batch batch_for(const SearchOptions& options, int microbatches, 
           .microbatches = microbatches,
           .stages = stages,
           .splits_backward = splits_backward,
-          .trainer = options.trainer,
+          .trainer = &options.trainer.traits,
           .overlap = overlap,
           .moments = options.moments,
           .expert_imbalance = options.expert_imbalance,
@@ -185,7 +185,7 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
   p.leading = p.trailing = 1;
   p.tied = model.head.tied;
   p.budget = options.memory.count;
-  p.fixed = cluster.device.library_workspace.count;
+  p.fixed = cost::library_of(options.trainer.traits, cluster.device.library_workspace).count;
   p.layers = kinds.of;
   const cost::Batch batch =
       batch_for(options, microbatches, setting.stages, splits_backward, cost::can_overlap(cluster));
@@ -195,7 +195,8 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
 }
 
 /// A case with one schedule; with virtual stages its layers in the order of the ranks (see problem.hpp).
-inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool even_stages) {
+/// @param shares_slots  virtual stages take memory when they need it (cost::RuntimeTraits)
+inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool even_stages, bool shares_slots) {
   Problem& p = made.problem;
   const int m = p.objective.microbatches;
   made.schedule = kind;
@@ -207,7 +208,9 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
   }
   for (int stage = 0; stage < p.stages(); ++stage)
     for (int chunk = 0; chunk < virtual_stages; ++chunk)
-      p.slots.push_back({microbatches_in_flight(kind, p.stages(), stage, m, virtual_stages, chunk),
+      p.slots.push_back({shares_slots && kind == ScheduleKind::interleaved
+                             ? interleaved_in_flight(p.stages(), stage, m, virtual_stages, chunk)
+                             : microbatches_in_flight(kind, p.stages(), stage, m, virtual_stages, chunk),
                          microbatches_deferred(kind, stage, m)});
   if (kind != ScheduleKind::interleaved) {
     if (even_stages) p.cuts = even_cuts(p);
@@ -383,7 +386,8 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
       const auto [kind, chunks] = schedules[k];
       Case& one = made[splits_backward(kind) ? each + i : i];
       const bool again = !splits_backward(kind) && k + 1 < schedules.size();
-      result.cases.push_back(detail::with_schedule(again ? one : std::move(one), kind, chunks, even));
+      result.cases.push_back(detail::with_schedule(again ? one : std::move(one), kind, chunks, even,
+                                                   options.trainer.traits.shares_slots));
     }
   }
   return result;

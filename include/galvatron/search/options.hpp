@@ -41,7 +41,8 @@ struct SearchOptions {
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   LshOptions lsh{};                                             ///< of layers with compressed dispatch
   bool lsh_falls_back = false;  ///< their most_rate is that at which compression no longer saves time
-  cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code the plan is for
+  cost::Trainer trainer{};         ///< whose code the plan is for
+  std::optional<Bytes> reserve{};  ///< of each device, kept free; none: what the trainer takes
   Space space{};
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
   Algorithm algorithm = Algorithm::exact;
@@ -100,7 +101,7 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
     return refused(options.microbatches, " micro-batches do not divide the global batch of ", options.global_batch,
                    ": choose a divisor");
-  if (options.trainer != cost::Trainer::galvatron)
+  if (!options.trainer.is_own())
     for (const LayerSpec& block : model.blocks)
       if (!block.is_plain_block())
         return refused("the model ", model.name, " has other blocks than GPT's and Llama's, so that only this ",

@@ -34,8 +34,8 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   if (why.empty()) why = why_unfit(plan, model);
   if (!why.empty()) return usage_error("cannot train " + model.name + " with this plan: " + why);
   if (auto done = runtime::check_implemented(model); !done) return done;
-  if (plan.trainer != cost::Trainer::galvatron)
-    return usage_error("the plan is for " + std::string(name_of(plan.trainer)) +
+  if (!plan.trainer.is_own())
+    return usage_error("the plan is for " + plan.trainer.name +
                        ", whose memory and time are not those of this runtime: plan without --trainer");
   Result<void> known;
   const auto check = [&](const std::string& layer, const StrategySpec& spec) {

@@ -8,7 +8,9 @@
 #include <span>
 #include <string_view>
 
+#include <galvatron/core/units.hpp>
 #include <galvatron/op/kind.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::detail {
 
@@ -67,6 +69,7 @@ struct DevicePreset {
     AttentionRates backward{};
     double narrow = 0;  // the same at head dim 64, relative
   } attention;
+  op::AttentionKernel attention_kernel = op::AttentionKernel::fa2;  // of these rates
   struct {
     double all_reduce = 0;  // GB/s, bus bandwidth of a node
     double gather = 0;      // GB/s, all-gather and reduce-scatter
@@ -125,6 +128,11 @@ inline constexpr double pcie4_link = 30;     // GB/s, x16, measured
 // link (pcie_shares) for collectives, 0.64 for a pair.
 inline constexpr decltype(DevicePreset::node) pcie3_node{6.6, 6.6, 10, 6.0, pcie3_link};
 inline constexpr decltype(DevicePreset::node) pcie4_node{12.5, 12.5, 19, 6.0, pcie4_link};
+
+/// What the runtime on GPUs takes of a device beside its arena, of which presets count 1 GiB as the workspace of
+/// libraries: kernels and context 512 MiB (rank/cuda_rank.hpp), NCCL 1344 MiB (rank/gpu_world.hpp) and what a rank's
+/// libraries take, 640 MiB (device/cuda/machine.hpp).
+inline constexpr Bytes preset_reserve{std::int64_t{512 + 1344 + 640 - 1024} << 20};
 
 inline constexpr std::array device_presets{
     DevicePreset{.name = "titan-24g",
@@ -211,6 +219,7 @@ inline constexpr std::array device_presets{
                  .fp32_tflops = 67,
                  .fp8 = {1979, 0.72, 0.57},
                  .attention = {h100_forward, h100_backward, 0.87},
+                 .attention_kernel = op::AttentionKernel::cudnn,
                  .node = {480, 355, 330, 3.0},
                  .network = {48},
                  .overlap = 1.15,
@@ -222,6 +231,7 @@ inline constexpr std::array device_presets{
                  .fp32_tflops = 67,
                  .fp8 = {1979, 0.72, 0.57},
                  .attention = {{315, 410, 484, 591, 644, 673}, {236, 307, 370, 474, 541, 579}, 0.87},
+                 .attention_kernel = op::AttentionKernel::cudnn,
                  .node = {480, 355, 330, 2.2},
                  .network = {48},
                  .overlap = 1.15,
@@ -229,11 +239,12 @@ inline constexpr std::array device_presets{
     DevicePreset{.name = "b200-192g",
                  .memory = {183359, 8000, 0.88},
                  .multiprocessors = 148,
-                 .half = {"bf16", 2250, 0.80, 310, 0, 0.64},
+                 .half = {"bf16", 2250, 0.80, 310, 0, 0.52},  // large products of a public sweep: 0.49 to 0.53
                  .fp32_tflops = 80,
-                 .fp8 = {4500, 0.70, 0.56},
+                 .fp8 = {4500, 0.70, 0.455},
                  .attention = {scaled(h100_forward, 2250.0 / 989), scaled(h100_backward, 2250.0 / 989), 0.87},
-                 .node = {668, 606, 606, 2.5},
+                 .attention_kernel = op::AttentionKernel::cudnn,
+                 .node = {668, 606, 606, 5.5},
                  .network = {48},
                  .overlap = 1.15},
 };

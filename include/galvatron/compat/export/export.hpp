@@ -149,7 +149,7 @@ inline std::string search_command(const Plan& plan, ExportTarget target, const s
       " --global-batch ", plan.global_batch,
       plan.sequence_length != spec.positions() ? text_of(" --seq ", plan.sequence_length) : "", " --precision ",
       name_of(plan.precision), names_moments ? " --moments " : "", names_moments ? name_of(plan.moments) : "",
-      plan.trainer != cost::Trainer::galvatron ? text_of(" --trainer ", name_of(plan.trainer)) : "",
+      plan.trainer.is_own() ? "" : text_of(" --trainer ", detail::shell_word(plan.trainer.name)),
       budget.count > 0 && budget < device_memory ? " --memory " + detail::size_word(budget) : "", " --space uniform,",
       name_of(target), interleaved ? " --schedule 1f1b,interleaved" : "", " --out ", detail::shell_word(out));
 }

@@ -93,7 +93,7 @@ inline RecomputeKind recomputed(const StrategySpec& spec) {
 
 /// The kind of layers that keep what norms and activations give, as all targets do, in plans of this trainer.
 inline RecomputeKind kept_outputs(const Plan& plan) {
-  return cost::traits_of(plan.trainer).passes.keeps_outputs ? RecomputeKind::cheap : RecomputeKind::none;
+  return plan.trainer.traits.passes.keeps_outputs ? RecomputeKind::cheap : RecomputeKind::none;
 }
 
 /// What a target that keeps those outputs runs for a layer that recomputes `kind` otherwise. Of the attention core

@@ -1,0 +1,211 @@
+// TrainerJob: what a configuration of another trainer says, as the numbers that a plan needs, and what it says besides.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/trainer.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron {
+
+/// Whose configuration it is: the words of its settings.
+enum class ConfigKind : std::uint8_t { megatron, torchtitan, deepspeed, accelerate };
+constexpr const char* name_of(ConfigKind kind) {
+  return std::array{"megatron", "torchtitan", "deepspeed", "accelerate"}[static_cast<std::size_t>(kind)];
+}
+
+struct TrainerJob {
+  ConfigKind kind = ConfigKind::megatron;
+  cost::Trainer trainer{};           ///< with the facts that the configuration changes
+  std::optional<ModelSpec> model{};  ///< where the configuration has it
+  std::int64_t devices = 0;          ///< 0: not said
+  std::int64_t tensor = 1;
+  std::int64_t pipeline = 1;
+  std::int64_t context = 1;
+  std::int64_t expert = 1;
+  std::int64_t expert_tensor = 0;  ///< 0: as tensor
+  std::int64_t virtual_stages = 1;
+  bool sequence_parallel = false;
+  SequenceKind context_kind = SequenceKind::ring;
+  int zero = 0;
+  RecomputeKind recompute = RecomputeKind::none;
+  std::int64_t recompute_every = 1;    ///< of layers, with full recomputation
+  std::int64_t recompute_layers = -1;  ///< the first ones of a stage, with full recomputation; -1: all
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  std::int64_t samples = 1;       ///< of a micro-batch on a data rank
+  std::int64_t accumulation = 0;  ///< micro-batches of a step; 0: global_batch says it
+  std::int64_t global_batch = 0;  ///< 0: accumulation says it
+  std::int64_t sequence = 0;      ///< 0: the model's
+  Precision precision = Precision::bf16;
+  std::vector<std::string> unknown;  ///< settings that are not understood
+  std::vector<std::string> ignored;  ///< settings that change neither time nor memory here
+  std::vector<std::string> assumed;  ///< sentences: what was taken where the configuration says nothing, or not exactly
+
+  template <class... Parts>
+  void assume(const Parts&... sentence) {
+    assumed.push_back(text_of(sentence...));
+  }
+};
+
+/// The plan that a job is, of this model on this many devices. Errors (usage): degrees that do not divide the devices,
+/// batches that do not divide, layers that do not divide the stages.
+inline Result<Plan> plan_of_job(const TrainerJob& job, const ModelSpec& model, std::int64_t devices) {
+  const auto refused = [](const auto&... parts) { return usage_error(text_of(parts...)); };
+  const std::int64_t ranks = job.tensor * job.pipeline * job.context;
+  for (const std::int64_t degree : {job.tensor, job.pipeline, job.context, job.samples, job.virtual_stages, job.expert})
+    if (degree < 1 || degree > (1 << 24))
+      return refused("a degree or a batch of the configuration is ", degree, ": all are at least 1");
+  if (devices < 1 || devices % ranks != 0)
+    return refused("tensor, pipeline and context degrees of ", job.tensor, ", ", job.pipeline, " and ", job.context,
+                   " do not divide ", devices,
+                   " devices: name the cluster that the configuration is for with --cluster");
+  const std::int64_t data = devices / ranks;
+  const std::int64_t step = job.samples * data;
+  Plan plan;
+  plan.model = model.name;
+  plan.trainer = job.trainer;
+  plan.global_batch = job.global_batch > 0 ? job.global_batch : step * std::max<std::int64_t>(job.accumulation, 1);
+  if (plan.global_batch % step != 0)
+    return refused("the global batch of ", plan.global_batch, " is no multiple of ", job.samples, " samples on ", data,
+                   " data ranks");
+  plan.microbatches = static_cast<int>(plan.global_batch / step);
+  plan.sequence_length = job.sequence > 0 ? job.sequence : model.positions();
+  plan.precision = job.precision;
+  plan.schedule = job.pipeline > 1 ? job.schedule : ScheduleKind::one_f_one_b;
+  plan.virtual_stages = plan.schedule == ScheduleKind::interleaved ? static_cast<int>(job.virtual_stages) : 1;
+  const auto layers = static_cast<int>(model.blocks.size());
+  if (job.pipeline * plan.virtual_stages > layers)
+    return refused(job.pipeline, " stages x ", plan.virtual_stages, " virtual stages are more than the ", layers,
+                   " layers of ", model.name);
+  plan.stages = even_stages(layers, static_cast<int>(job.pipeline), plan.virtual_stages,
+                            static_cast<int>(devices / job.pipeline));
+  StrategySpec spec{.tensor = static_cast<int>(job.tensor),
+                    .context = static_cast<int>(job.context),
+                    .data = static_cast<int>(data),
+                    .zero = data * job.context > 1 ? job.zero : 0,
+                    .expert = static_cast<int>(job.expert),
+                    .recompute = job.recompute};
+  if (spec.expert > 1 || job.expert_tensor > 0)
+    spec.expert_tensor =
+        job.expert_tensor > 0 && job.expert_tensor != job.tensor ? static_cast<int>(job.expert_tensor) : 0;
+  spec.sequence = job.tensor > 1 && job.sequence_parallel ? SequenceKind::megatron
+                  : job.context > 1                       ? job.context_kind
+                                                          : SequenceKind::none;
+  plan.layers.assign(model.blocks.size(), spec);
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    if (model.blocks[i].experts == 0) plan.layers[i] = plan.layers[i].without_experts();
+    if (job.recompute != RecomputeKind::full) continue;
+    const auto stage = std::ranges::find_if(plan.stages, [&](const PlanStage& s) {
+      return s.first_layer <= static_cast<int>(i) && static_cast<int>(i) <= s.last_layer;
+    });
+    const std::int64_t in_stage = static_cast<std::int64_t>(i) - stage->first_layer;
+    if ((in_stage + 1) % job.recompute_every != 0 ||
+        (job.recompute_layers >= 0 && in_stage >= job.recompute_layers * plan.virtual_stages))
+      plan.layers[i].recompute = RecomputeKind::none;
+  }
+  StrategySpec end = spec.without_experts();
+  end.recompute = RecomputeKind::none;
+  plan.embedding = plan.head = end;
+  return plan;
+}
+
+/// A setting of a trainer with its value, in the words of its configuration.
+using Setting = std::pair<std::string, std::string>;
+
+/// The settings that make a plan, of those that have one strategy for all layers.
+inline std::vector<Setting> settings_of(const Plan& plan, ConfigKind kind) {
+  const StrategySpec& spec = plan.layers.front();
+  const auto text = [](std::int64_t n) { return std::to_string(n); };
+  const std::int64_t samples = plan.microbatch() / spec.data;
+  const auto stages = static_cast<std::int64_t>(plan.stages.size());
+  const auto layers = static_cast<std::int64_t>(plan.layers.size());
+  const auto full = std::ranges::count(plan.layers, RecomputeKind::full, &StrategySpec::recompute);
+  const std::string recompute = full > 0 ? "full" : spec.recompute == RecomputeKind::selective ? "selective" : "none";
+  std::vector<Setting> out;
+  switch (kind) {
+    case ConfigKind::megatron:
+      out = {{"--tensor-model-parallel-size", text(spec.tensor)},
+             {"--pipeline-model-parallel-size", text(stages)},
+             {"--context-parallel-size", text(spec.context)},
+             {"--micro-batch-size", text(samples)},
+             {"--sequence-parallel", spec.sequence == SequenceKind::megatron ? "on" : "off"},
+             {"--use-distributed-optimizer", spec.zero >= 1 ? "on" : "off"},
+             {"--use-megatron-fsdp", spec.zero == 2   ? "optim_grads"
+                                     : spec.zero == 3 ? "optim_grads_params"
+                                                      : "off"},
+             {"--num-layers-per-virtual-pipeline-stage",
+              plan.virtual_stages > 1 ? text(layers / stages / plan.virtual_stages) : "off"},
+             {"--recompute-granularity", recompute},
+             {"--recompute-num-layers", full > 0 && full < layers ? text(full / stages)
+                                        : full > 0                ? "1"
+                                                                  : "off"}};
+      break;
+    case ConfigKind::torchtitan:
+      out = {
+          {"parallelism.data_parallel_replicate_degree", text(spec.zero == 0 ? spec.data : 1)},
+          {"parallelism.data_parallel_shard_degree", text(spec.zero == 0 ? 1 : spec.data)},
+          {"parallelism.fsdp_reshard_after_forward", spec.zero == 3 ? "always" : "never"},
+          {"parallelism.tensor_parallel_degree", text(spec.tensor)},
+          {"parallelism.pipeline_parallel_degree", text(stages)},
+          {"parallelism.context_parallel_degree", text(spec.context)},
+          {"parallelism.pipeline_parallel_schedule", stages == 1                                  ? "none"
+                                                     : plan.schedule == ScheduleKind::interleaved ? "Interleaved1F1B"
+                                                     : plan.schedule == ScheduleKind::gpipe       ? "GPipe"
+                                                                                                  : "1F1B"},
+          {stages == 1 ? "training.local_batch_size" : "parallelism.pipeline_parallel_microbatch_size", text(samples)},
+          {"activation_checkpoint.mode", full > 0 && full < layers ? "selective" : recompute}};
+      break;
+    case ConfigKind::deepspeed:
+      out = {{"zero_optimization.stage", text(spec.zero)},
+             {"train_micro_batch_size_per_gpu", text(samples)},
+             {"gradient_accumulation_steps", text(plan.microbatches)},
+             {"tensor_parallel.autotp_size", text(spec.tensor)},
+             {"sequence_parallel_size", text(spec.context)},
+             {"pipeline stages", text(stages)},
+             {"activation checkpointing", recompute}};
+      break;
+    case ConfigKind::accelerate:
+      out = {{"fsdp_sharding_strategy", spec.zero == 3   ? "FULL_SHARD"
+                                        : spec.zero >= 1 ? "SHARD_GRAD_OP"
+                                                         : "NO_SHARD"},
+             {"per_device_train_batch_size", text(samples)},
+             {"gradient_accumulation_steps", text(plan.microbatches)},
+             {"fsdp_activation_checkpointing", full > 0 ? "true" : "false"}};
+      break;
+  }
+  return out;
+}
+
+/// `--tensor-model-parallel-size: 8 -> 4`, of all settings in which two plans differ.
+inline std::vector<std::string> changes_between(const Plan& from, const Plan& to, ConfigKind kind) {
+  std::vector<std::string> out;
+  const std::vector<Setting> old = settings_of(from, kind);
+  for (const auto& [name, value] : settings_of(to, kind)) {
+    const auto before = std::ranges::find(old, name, &Setting::first);
+    if (before == old.end())
+      out.push_back(name + ": " + value);
+    else if (before->second != value)
+      out.push_back(name + ": " + before->second + " -> " + value);
+  }
+  for (const auto& [name, value] : old) {
+    const std::vector<Setting> now = settings_of(to, kind);
+    if (std::ranges::find(now, name, &Setting::first) == now.end()) out.push_back(name + ": " + value + " -> none");
+  }
+  return out;
+}
+
+}  // namespace galvatron

@@ -1,0 +1,150 @@
+// Configurations of other trainers: words of scripts, and the jobs that settings are.
+#include <galvatron/compat/check/check.hpp>
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/compat/check/accelerate.hpp>
+#include <galvatron/compat/check/deepspeed.hpp>
+#include <galvatron/compat/check/megatron.hpp>
+#include <galvatron/compat/check/torchtitan.hpp>
+#include <galvatron/model/zoo.hpp>
+
+#include "../folder.hpp"
+
+using namespace galvatron;
+
+namespace {
+
+std::string config(const std::string& name) {
+  std::ifstream file(std::string(test::tests_dir) + "/compat/configs/" + name);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> words(const std::string& script) {
+  std::vector<std::string> out;
+  for (const ScriptOption& option : script_options(script)) {
+    out.push_back(option.name);
+    out.insert(out.end(), option.values.begin(), option.values.end());
+  }
+  return out;
+}
+using Words = std::vector<std::string>;
+
+nlohmann::json json_of(const std::string& text) { return value_or_throw(parse_json(text, "test")); }
+
+}  // namespace
+
+TEST_CASE("options of scripts are found behind variables, arrays, quotes and continued lines") {
+  CHECK(words("run --a 1 --b=2 # --c 3") == Words{"--a", "1", "--b", "2"});
+  CHECK(words("N=4\nM=$((N * 2 + 1))\nrun --a $M --b ${N} --c ${K:-7}") == Words{"--a", "9", "--b", "4", "--c", "7"});
+  CHECK(words("A=(--a 1\n  --b \"x y\" # no\n)\nA+=(--c)\nrun ${A[@]} --d") ==
+        Words{"--a", "1", "--b", "x y", "--c", "--d"});
+  CHECK(words("O=\" \\\n --a 1 \\\n --b \"\nrun $O \\\n --c '2 3'") == Words{"--a", "1", "--b", "--c", "2 3"});
+  CHECK(words("C=\"run --a 1\"\nsrun bash -c \"$C --b 2\"") == Words{"--a", "1", "--b", "2"});
+  CHECK(words("X=(--a 1 --b)") == Words{"--a", "1", "--b"});  // no command: the arguments themselves
+  CHECK(words("run --a $UNKNOWN --b $(date +%s)") == Words{"--a", "$UNKNOWN", "--b", "$(date +%s)"});
+  CHECK(words("D=()\nif [[ x == x ]]; then\n D+=(\"--a b c\")\nfi\nrun ${D[@]}") == Words{"--a", "b", "c"});
+}
+
+TEST_CASE("the script of BLOOM-176B is the job that its paper describes") {
+  const TrainerJob job = value_or_throw(megatron_job(config("bloom_176b.slurm")));
+  CHECK(job.trainer.name == "megatron-deepspeed");
+  CHECK(job.tensor == 4);
+  CHECK(job.pipeline == 12);
+  CHECK(job.zero == 1);  // of DeepSpeed's BF16_Optimizer
+  CHECK(job.recompute == RecomputeKind::full);
+  CHECK(job.devices == 0);  // the scheduler knows
+  CHECK(job.trainer.traits.gradient_bytes == 4);
+  REQUIRE(job.model);
+  CHECK(job.model->blocks.size() == 70);
+  CHECK(job.model->head.vocabulary == 250880);
+  CHECK(job.unknown ==
+        std::vector<std::string>{"--abort-on-unmet-fused-kernel-constraints", "--deepspeed-activation-checkpointing"});
+  const Plan plan = value_or_throw(plan_of_job(job, *job.model, 384));
+  CHECK(plan.layers.front().data == 8);
+  CHECK(plan.microbatches == 128);
+}
+
+TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps") {
+  const std::string base = "run --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 ";
+  const auto job = [&](const std::string& more) { return value_or_throw(megatron_job(base + more)); };
+  CHECK(job("--bf16").trainer.traits.tensor_pieces == 0);
+  CHECK(job("--bf16 --tp-comm-overlap").trainer.traits.tensor_pieces == 4);
+  CHECK_FALSE(job("--bf16").trainer.traits.overlaps_gradients);
+  CHECK(job("--bf16 --overlap-grad-reduce").trainer.traits.overlaps_gradients);
+  CHECK(job("--bf16 --grad-reduce-in-bf16").trainer.traits.message_bytes == 2);
+  CHECK(job("--fp16").trainer.traits.gradient_bytes == 2);
+  CHECK(job("").precision == Precision::fp32);
+  CHECK(job("--bf16 --fp8-format hybrid").precision == Precision::fp8);
+  CHECK(job("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1").virtual_stages == 2);
+  const TrainerJob block = job("--recompute-granularity full --recompute-method block --recompute-num-layers 1");
+  const Plan plan = value_or_throw(plan_of_job(block, *block.model, 1));
+  CHECK(plan.layers[0].recompute == RecomputeKind::full);
+  CHECK(plan.layers[1].recompute == RecomputeKind::none);
+  CHECK(job("--what-is-this 3").unknown == std::vector<std::string>{"--what-is-this"});
+  CHECK_FALSE(megatron_job("ls -l"));
+  CHECK_FALSE(megatron_job(base + "--micro-batch-size $SIZE"));
+}
+
+TEST_CASE("settings of torchtitan, DeepSpeed and Accelerate are read by their names") {
+  const TrainerJob titan = value_or_throw(torchtitan_job(json_of(R"({"model": {"name": "llama3", "flavor": "8B"},
+                  "training": {"local_batch_size": 2, "seq_len": 8192, "steps": 5},
+                  "parallelism": {"data_parallel_shard_degree": -1, "tensor_parallel_degree": 2, "typo_degree": 3},
+                  "activation_checkpoint": {"mode": "full"}, "compile": {"enable": true}})"),
+                                                         16));
+  CHECK(titan.tensor == 2);
+  CHECK(titan.zero == 3);
+  CHECK(titan.sequence_parallel);
+  CHECK(titan.devices == 16);
+  CHECK(titan.unknown == std::vector<std::string>{"parallelism.typo_degree"});
+  REQUIRE(titan.model);
+
+  const TrainerJob deepspeed = value_or_throw(deepspeed_job(json_of(config("deepspeed_zero2_offload.json"))));
+  CHECK(deepspeed.zero == 2);
+  CHECK(deepspeed.precision == Precision::bf16);
+  REQUIRE(deepspeed.unknown.size() == 1);
+  CHECK(deepspeed.unknown.front().starts_with("zero_optimization.offload_optimizer"));
+
+  const TrainerJob fsdp = value_or_throw(
+      accelerate_job(json_of(R"({"num_processes": 8, "mixed_precision": "bf16", "per_device_train_batch_size": 2,
+                  "gradient_accumulation_steps": 4, "gradient_checkpointing": true, "lora_r": 16,
+                  "fsdp_config": {"fsdp_sharding_strategy": "SHARD_GRAD_OP"}})")));
+  CHECK(fsdp.zero == 2);
+  CHECK(fsdp.samples == 2);
+  CHECK(fsdp.accumulation == 4);
+  CHECK(fsdp.recompute == RecomputeKind::full);
+  CHECK(fsdp.unknown == std::vector<std::string>{"lora_r"});
+  CHECK_FALSE(accelerate_job(json_of(R"({"gradient_accumulation_steps": "many"})")));
+}
+
+TEST_CASE("a job is priced, and the best plan of its trainer is a change of a few settings") {
+  const ModelSpec model = value_or_throw(find_model("llama2-7b"));
+  TrainerJob job = value_or_throw(megatron_job(
+      "run --num-layers 32 --micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --bf16 "
+      "--tensor-model-parallel-size 8 --sequence-parallel --recompute-granularity full --recompute-method uniform"));
+  const Cluster cluster = value_or_throw(find_cluster("8xh100-80g"));
+  const CheckReport report = value_or_throw(check_job(job, model, cluster));
+  CHECK(report.fits());
+  CHECK(report.reserve.count > 0);
+  CHECK(report.job.interval.low < report.job.cost.iteration);
+  CHECK(report.job.interval.high > report.job.cost.iteration);
+  REQUIRE(report.best);
+  CHECK(report.best->cost.iteration < report.job.cost.iteration);
+  CHECK(report.best->cost.peak() + report.reserve <= cluster.device.memory);
+  CHECK_FALSE(report.changes.empty());
+  for (const StrategySpec& spec : report.best->plan.layers) CHECK(spec == report.best->plan.layers.front());
+  // The best plan, checked as a job, is what it was.
+  CHECK(changes_between(report.best->plan, report.best->plan, job.kind).empty());
+  job.samples = 64;
+  job.recompute = RecomputeKind::none;
+  const CheckReport large = value_or_throw(check_job(job, model, cluster));
+  CHECK_FALSE(large.fits());
+  REQUIRE(large.best);
+  CHECK(large.best->cost.peak() <= large.budget);
+}
