@@ -57,6 +57,7 @@ struct Context {
   [[nodiscard]] Sharding::Range between(std::int64_t all) const {
     return spec.sequence == SequenceKind::megatron ? shares().tokens().of(all) : Sharding::Range{0, all};
   }
+  [[nodiscard]] std::int64_t rows_local() const { return batch.samples * between(tokens()).count(); }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
   /// What this rank has of what tensor ranks share.
   [[nodiscard]] TensorShares shares() const {
