@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -33,6 +34,9 @@ namespace galvatron::hap {
 /// How a layer lies on all devices.
 enum class Spread : std::uint8_t { data, tensor, megatron };
 inline constexpr std::array spreads{Spread::data, Spread::tensor, Spread::megatron};
+
+/// Whether a layer of a model can be spread so.
+using LayerCanRun = std::function<bool(int layer, Spread spread)>;
 
 /// A program with its ratios, and the strategies that run it.
 struct RunnableAnswer {
@@ -68,6 +72,8 @@ class SpreadLayer {
   }
 
   [[nodiscard]] int layers() const { return layers_; }
+  /// The layout of the table of tied ends.
+  void set_tied(Layout layout) { tied_ = layout; }
   /// Nothing where HAP has no rule for an operation of the layer in these layouts, or too few pieces for the devices.
   /// @param before  the layer before; null: there is none
   [[nodiscard]] std::optional<LayerSteps> operator()(int layer, Spread spread, const LayerSteps* before) const {
@@ -194,11 +200,6 @@ class SpreadLayer {
     return std::nullopt;
   }
 
- public:
-  /// The layout of the table of tied ends.
-  void set_tied(Layout layout) { tied_ = layout; }
-
- private:
   const Prices& prices_;
   std::int64_t least_pieces_;
   int layers_ = 0;
@@ -210,8 +211,8 @@ class SpreadLayer {
 /// The search over spreads.
 class RunnableSearch {
  public:
-  RunnableSearch(const Prices& prices, std::int64_t least_pieces, bool is_tied)
-      : prices_(prices), layer_(prices, least_pieces), is_tied_(is_tied) {}
+  RunnableSearch(const Prices& prices, std::int64_t least_pieces, bool is_tied, const LayerCanRun& can_run)
+      : prices_(prices), layer_(prices, least_pieces), is_tied_(is_tied), can_run_(can_run) {}
 
   std::optional<RunnableAnswer> best() {
     for (const Spread embedding : spreads) {
@@ -239,6 +240,7 @@ class RunnableSearch {
       const bool is_last = number + 1 == layer_.layers();
       for (const Spread spread : spreads) {
         if ((number == 0 || (is_last && is_tied_)) && spread != embedding) continue;
+        if (!can_run_(number, spread)) continue;
         if (number == 0) {
           if (auto steps = layer_(number, spread, nullptr)) add(own, {steps->terms, 0, 0, spread, std::move(*steps)}, point);
           continue;
@@ -297,6 +299,7 @@ class RunnableSearch {
   const Prices& prices_;
   SpreadLayer layer_;
   bool is_tied_;
+  const LayerCanRun& can_run_;
   std::optional<RunnableAnswer> best_;
 };
 
@@ -305,9 +308,11 @@ class RunnableSearch {
 /// The fastest program that a plan of one stage can run, with its ratios, within the devices' memory. Nothing where
 /// none fits, or the model has too few samples, heads or hidden units for the devices.
 /// @param prices   of a model's graph
-/// @param is_tied  the head has the embedding's table
-inline std::optional<RunnableAnswer> best_runnable(const Prices& prices, bool is_tied) {
-  return detail::RunnableSearch(prices, static_cast<std::int64_t>(prices.devices().count()), is_tied).best();
+/// @param is_tied  the head has the embedding's table, and its spread
+/// @param can_run  what strategies the layers can have
+inline std::optional<RunnableAnswer> best_runnable(
+    const Prices& prices, bool is_tied, const LayerCanRun& can_run = [](int, Spread) { return true; }) {
+  return detail::RunnableSearch(prices, static_cast<std::int64_t>(prices.devices().count()), is_tied, can_run).best();
 }
 
 }  // namespace galvatron::hap

@@ -115,6 +115,20 @@ struct PlanCost {
   }
 };
 
+/// What a plan says of its cost, without alternatives.
+/// @param budget  of each device
+inline Prediction prediction_of(const PlanCost& cost, Bytes budget) {
+  Prediction out;
+  out.iteration = cost.iteration;
+  out.samples_per_second = cost.samples_per_second;
+  out.tokens_per_second = cost.tokens_per_second;
+  out.mfu = cost.mfu;
+  out.budget = budget;
+  for (const PlanStageCost& stage : cost.stages)
+    out.stages.push_back({stage.peak(), stage.seconds.forward, stage.seconds.backward});
+  return out;
+}
+
 /// Arithmetic of one iteration without recomputation: three times the forward pass (backward is twice the forward).
 inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std::int64_t sequence) {
   const cost::Batch batch{.microbatch = global_batch, .sequence = sequence};

@@ -326,8 +326,10 @@ inline std::string why_inconsistent(const Plan& plan) {
       return name + " (" + strategy_text(spec) + "): documents are packed into equal sequences; leave the ratios out";
     if (spec.shard_kind == ShardKind::by_ratio && spec.exchanges_tokens())
       return name + " (" + strategy_text(spec) + "): ranks that exchange the tokens of experts have equally many";
-    // The ranks that share samples are alike.
-    for (int i = 0; i < stage.rank_count && !stage.rank_groups.empty(); ++i) {
+    // The ranks that share samples are alike, unless tensor ranks have shares of heads and hidden units by ratio.
+    const bool may_differ = spec.shard_kind == ShardKind::by_ratio && !stage.head_ratios.empty() &&
+                            !stage.width_ratios.empty() && spec.context == 1;
+    for (int i = 0; i < stage.rank_count && !stage.rank_groups.empty() && !may_differ; ++i) {
       const RankLayout ranks = spec.rank_layout();
       const int first = ranks.offset(RankMode::dp, ranks.coordinate(RankMode::dp, i));
       if (stage.group_of(i) != stage.group_of(first))
