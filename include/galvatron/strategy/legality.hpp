@@ -179,8 +179,8 @@ constexpr std::string_view why_no_shares(const LayerSpec& layer, const StrategyS
 constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples,
                                      std::int64_t sequence, const RankRatios& of_stage = {}) {
   const RankRatios ratios = of_stage.of(spec);
-  const bool even_heads = ratios.heads.empty();
-  const bool even_widths = ratios.widths.empty();
+  const bool even_heads = ratios.heads.empty() || spec.tensor == 1;
+  const bool even_widths = ratios.widths.empty() || spec.tensor == 1;
   if (samples < 1) return "a micro-batch has at least one sample.";
   if (sequence < 1) return "a sequence has at least one token.";
   if (sequence > layer.positions) return "the sequence is longer than the model's positions.";
