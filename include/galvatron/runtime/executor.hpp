@@ -295,8 +295,11 @@ class Executor {
     const auto gamma = [&] { return norm_parameter(step, 0); };
     const auto beta = [&] { return norm_parameter(step, 1); };
     const auto epsilon = [&] { return program_.graph.weight(weight).epsilon; };
-    // No rows on this rank; experts then have the choices of none, and gradients of zeros.
-    if (m == 0 && n > 0 && step.code != Code::route && step.code != Code::experts_backward) return;
+    // No rows on this rank; experts then have the choices of none, and gradients of zeros, as biases by distance have.
+    if (m == 0 && step.code == Code::attention_backward && step.out[1] >= 0)
+      device.zero(raw_bytes(value<float>(step.out[1])));
+    const bool has_rows = m > 0 || step.n == program::ExtentId::none;
+    if (!has_rows && step.code != Code::route && step.code != Code::experts_backward) return;
     if (n == 0 && works_on_columns(step.code)) return;  // no heads or no hidden units
     switch (step.code) {
       case Code::linear:
