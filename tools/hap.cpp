@@ -1,5 +1,6 @@
 // galvatron hap: programs with uneven shards for devices of different speed, and HAP's cases.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -23,6 +24,7 @@
 #include <galvatron/hap/model_graph.hpp>
 #include <galvatron/hap/ratios.hpp>
 #include <galvatron/hap/sizes.hpp>
+#include <galvatron/plan/hap_plan.hpp>
 
 #include "cases.hpp"
 #include "options.hpp"
@@ -192,6 +194,25 @@ std::string ratios_text(const hap::Devices& devices, const hap::Ratios& ratios) 
   });
 }
 
+// What the plan runs, and how much slower it is than the best program of all.
+std::string runnable_text(const HapPlan& found, double best_seconds, const std::string& path) {
+  const double seconds = found.program.answer.seconds;
+  const auto layers = [&](hap::Spread spread) { return std::ranges::count(found.program.spreads, spread); };
+  const std::array<std::pair<hap::Spread, const char*>, 3> kinds{{{hap::Spread::data, "with samples sharded"},
+                                                                  {hap::Spread::tensor, "tensor parallel"},
+                                                                  {hap::Spread::megatron, "and sequence parallel"}}};
+  std::string spread;
+  for (const auto& [kind, name] : kinds)
+    if (layers(kind) > 0) spread += text_of(spread.empty() ? "" : ", ", layers(kind), " layers ", name);
+  return row("plan", path, ": ", spread) +
+         row("", seconds > best_seconds * (1 + 1e-9)
+                     ? text_of("a step ", format_seconds(Seconds{seconds}), ", ", percent(seconds / best_seconds - 1),
+                               " slower than that program, which no plan can run;")
+                     : std::string("it takes as long as that program;")) +
+         row("", "by this library's prices ", format_seconds(found.cost.iteration), " and ",
+             format_bytes(found.cost.peak()));
+}
+
 void run_hap_plan(const Arguments& arguments, Common& common) {
   Options options(
       "hap plan",
@@ -209,9 +230,14 @@ void run_hap_plan(const Arguments& arguments, Common& common) {
   options.integer("--seq", sequence, 1, std::int64_t{1} << 31, "tokens of a sample (default: the model's longest)");
   options.size("--memory", memory, "budget of each device (default: all that it has)");
   options.section("Output");
+  std::string out_path;
+  options.text("--out", out_path, "FILE",
+               "write the fastest of the programs that a plan can run as a plan, for `train`, `cost`, `simulate` and "
+               "`explain`");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "print no remarks");
   if (!options.parse(arguments, common)) return;
+  require_files({{"--out", out_path}}, {{"--model", model_name}, {"--cluster", cluster_name}});
   const ModelSpec model = value_or_throw(load_model(model_name));
   const MixedCluster cluster = mixed_cluster_named(cluster_name);
   if (sequence == 0) sequence = model.positions();
@@ -236,6 +262,13 @@ void run_hap_plan(const Arguments& arguments, Common& common) {
                           " on the smallest of ", devices.count(),
                           " devices; take a smaller batch, more devices or more memory"));
   const auto alternated = hap::alternate(instance);
+  std::optional<HapPlan> runnable;
+  if (!out_path.empty()) {
+    runnable = value_or_throw(hap_plan(prices, model, cluster, batch, sequence));
+    runnable->plan.model = model_name;
+    runnable->plan.cluster = cluster_name;
+    value_or_throw(save_plan(runnable->plan, out_path));
+  }
   if (common.json) {
     ordered_json out;
     out["seconds"] = found->seconds;
@@ -244,6 +277,16 @@ void run_hap_plan(const Arguments& arguments, Common& common) {
     out["alternation_seconds"] = alternated->seconds;
     out["bound_seconds"] = found->bound;
     out["search_seconds"] = searched.count();
+    if (runnable) {
+      ordered_json& plan = out["plan"];
+      plan["file"] = out_path;
+      plan["seconds"] = runnable->program.answer.seconds;
+      plan["ratios"] = {runnable->program.answer.ratios};
+      plan["program"] = hap::program_json(graph, runnable->program.answer.program);
+      plan["slower_by"] = runnable->program.answer.seconds / found->seconds - 1;
+      plan["iteration_seconds"] = runnable->cost.iteration.value;
+      plan["peak_bytes"] = runnable->cost.peak().count;
+    }
     return print_json(out);
   }
   const bool proven = found->bound >= found->seconds * (1 - 1e-9);
@@ -259,7 +302,7 @@ void run_hap_plan(const Arguments& arguments, Common& common) {
       row("shares", ratios_text(devices, found->ratios)),
       row("memory", format_bytes(Bytes{static_cast<std::int64_t>(terms.whole_bytes + largest * terms.sharded_bytes)}),
           " of the device with the largest share"),
-      moves_text(graph, found->program)));
+      moves_text(graph, found->program), runnable ? runnable_text(*runnable, found->seconds, out_path) : ""));
 }
 
 }  // namespace

@@ -133,8 +133,8 @@ void add_group(nlohmann::ordered_json& out, const ClusterView& cluster, const Pl
   out["group"] = stage.group;
   out["group_name"] = cluster.group(stage.group).name;
   if (!stage.rank_groups.empty()) out["rank_groups"] = stage.rank_groups;
-  if (!stage.sample_ratios.empty()) out["sample_ratios"] = stage.sample_ratios;
-  if (!stage.state_ratios.empty()) out["state_ratios"] = stage.state_ratios;
+  for (const RatioList& each : ratio_lists)
+    if (!(stage.*each.list).empty()) out[each.key] = stage.*each.list;
 }
 
 namespace {

@@ -151,6 +151,23 @@ void check_family(const ModelSpec& model, const std::vector<Plan>& all) {
 }  // namespace
 
 TEST_CASE("a GPT goes on under any plan") { check_family(toy::model(false, 4), plans(toy::model(false, 4))); }
+TEST_CASE("a GPT whose ranks have unequal shares goes on under its plan and others") {
+  const ModelSpec gpt = toy::model(false, 4);
+  Plan uneven = toy::uniform(
+      gpt, 1, {.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 1, .shard_kind = ShardKind::by_ratio},
+      2, ScheduleKind::one_f_one_b);
+  uneven.stages.front().sample_ratios = {3, 3, 3, 3, 1, 1, 1, 1};
+  uneven.stages.front().head_ratios = {1, 0, 1, 2, 1, 0, 1, 2};
+  uneven.stages.front().width_ratios = {1, 10, 0, 3, 1, 10, 0, 3};
+  uneven.stages.front().vocabulary_ratios = {0, 1, 1, 0, 0, 1, 1, 0};
+  uneven.stages.front().token_ratios = {3, 0, 1, 2, 3, 0, 1, 2};
+  Plan other = uneven;
+  other.stages.front().head_ratios = {4, 1, 1, 2, 1, 0, 1, 2};
+  other.stages.front().width_ratios.clear();
+  other.stages.front().vocabulary_ratios = {1, 1, 0, 0, 0, 0, 0, 0};
+  other.stages.front().token_ratios = {0, 0, 1, 0, 0, 0, 0, 0};
+  check_family(gpt, {uneven, other, toy::uniform(gpt, 2, {}, 4, ScheduleKind::gpipe)});
+}
 TEST_CASE("a Llama goes on under any plan") { check_family(toy::model(true, 4), plans(toy::model(true, 4))); }
 
 TEST_CASE("a model with experts goes on whatever ranks share them") {

@@ -17,16 +17,17 @@ using namespace galvatron::train;
 
 namespace {
 
-void check_layer(const LayerSpec& layer, ParameterPart part, int tensor, int data) {
+void check_layer(const LayerSpec& layer, ParameterPart part, int tensor, int data, const RankRatios& ratios = {}) {
   CAPTURE(tensor);
   CAPTURE(data);
-  const ParameterLayout layout = parameter_layout(layer, part, tensor, data);
-  if (layout.elements == 0) return;
+  const StrategySpec spec{
+      .tensor = tensor, .data = data, .shard_kind = ratios.cut_tensors() ? ShardKind::by_ratio : ShardKind::even};
   std::map<ParameterName, std::vector<int>> written;
   for (const ParameterTensor& t : parameter_layout(layer, part, 1, 1))
     written[t.name].resize(static_cast<std::size_t>(whole_shape(t).count()));
   for (int r = 0; r < tensor; ++r)
     for (int d = 0; d < data; ++d) {
+      const ParameterLayout layout = parameter_layout(forward_of(layer), part, spec, ratios, d * tensor + r);
       runtime::StoreView store;
       store.layout = &layout;
       const std::int64_t shard = layout.elements / data;
@@ -65,6 +66,23 @@ TEST_CASE("the parts that ranks write are each whole tensor, once") {
         check_layer(model.blocks.front(), ParameterPart::rest, tensor, data);
       }
   }
+}
+
+TEST_CASE("so they are where tensor ranks have unequal shares") {
+  const std::vector<int> heads{3, 0, 1, 10}, widths{1, 10, 0, 2}, vocabulary{0, 1, 1, 0};
+  // Of the ranks of one data rank; the others have the same.
+  const auto of_all = [](const std::vector<int>& own, int data) {
+    std::vector<int> out;
+    for (int d = 0; d < data; ++d) out.insert(out.end(), own.begin(), own.end());
+    return out;
+  };
+  for (const ModelSpec& model : {toy::model(false, 2), toy::model(true, 2)})
+    for (const int data : {1, 3}) {
+      const std::vector<int> h = of_all(heads, data), w = of_all(widths, data), v = of_all(vocabulary, data);
+      for (const LayerSpec* layer : {&model.embedding, &model.blocks.front(), &model.head})
+        for (const ParameterPart part : {ParameterPart::table, ParameterPart::rest})
+          check_layer(*layer, part, 4, data, {.heads = h, .widths = w, .vocabulary = v});
+    }
 }
 
 TEST_CASE("names of slices are read as they are written") {

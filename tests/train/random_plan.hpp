@@ -61,10 +61,12 @@ inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& mo
   }
   if (rank > 16) return std::nullopt;
   for (PlanStage& stage : plan.stages)
-    for (std::vector<int>* ratios : {&stage.sample_ratios, &stage.state_ratios})
-      if (random() % 2 == 0) *ratios = random_ratios(random, stage.rank_count);
+    for (const RatioList& each : ratio_lists)
+      if (random() % 2 == 0) stage.*each.list = random_ratios(random, stage.rank_count);
   // Both copies of a tied table are cut alike.
-  if (stages > 1 && model.head.tied) plan.stages.back().state_ratios = plan.stages.front().state_ratios;
+  if (stages > 1 && model.head.tied)
+    for (const auto list : {&PlanStage::state_ratios, &PlanStage::vocabulary_ratios})
+      plan.stages.back().*list = plan.stages.front().*list;
   spread_at_random(random, plan, model);
   if (!why_inconsistent(plan).empty() || !why_unfit(plan, model).empty()) return std::nullopt;
   return plan;
@@ -91,23 +93,39 @@ struct RandomPlanBudget {
   }
 };
 
-/// How many layers of tried plans split the sequence in which way, and how many have shards by ratio, in words.
+/// How many layers of tried plans split the sequence in which way, how many have shards by ratio, and what of these
+/// tensor ranks share by ratio, in words.
 class SequenceTally {
  public:
   void add(const Plan& plan) {
-    for (const StrategySpec& spec : plan.layers) {
-      ++layers_[spec.sequence];
-      by_ratio_ += spec.shard_kind == ShardKind::by_ratio ? 1 : 0;
-    }
+    for (const PlanStage& stage : plan.stages)
+      for (int i = stage.first_layer; i <= stage.last_layer; ++i) {
+        const StrategySpec& spec = plan.layers[static_cast<std::size_t>(i)];
+        ++layers_[spec.sequence];
+        if (spec.shard_kind != ShardKind::by_ratio) continue;
+        ++by_ratio_;
+        if (spec.tensor == 1) continue;
+        heads_ += stage.head_ratios.empty() ? 0 : 1;
+        widths_ += stage.width_ratios.empty() ? 0 : 1;
+        tokens_ += stage.token_ratios.empty() || spec.sequence != SequenceKind::megatron ? 0 : 1;
+      }
+    if (plan.head.tensor > 1 && plan.head.shard_kind == ShardKind::by_ratio)
+      vocabularies_ += plan.stages.back().vocabulary_ratios.empty() ? 0 : 1;
   }
   [[nodiscard]] std::string text() const {
     std::string out = "layers with";
     for (const auto& [kind, count] : layers_) out += " " + std::string(name_of(kind)) + " " + std::to_string(count);
-    return out + ", shards by ratio " + std::to_string(by_ratio_);
+    return out + ", shards by ratio " + std::to_string(by_ratio_) + " (heads " + std::to_string(heads_) + ", widths " +
+           std::to_string(widths_) + ", tokens " + std::to_string(tokens_) + "), vocabularies " +
+           std::to_string(vocabularies_);
   }
 
  private:
   int by_ratio_ = 0;
+  int heads_ = 0;
+  int widths_ = 0;
+  int tokens_ = 0;
+  int vocabularies_ = 0;
   std::map<SequenceKind, int> layers_;
 };
 

@@ -40,7 +40,7 @@ inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer
   std::erase_if(fitting, [&](const StrategySpec& spec) {
     const bool cuts_samples = spec.shard_kind == ShardKind::by_ratio && !stage.sample_ratios.empty();
     const std::int64_t samples = cuts_samples ? spec.data : microbatch;
-    return !is_fit(layer, spec, samples, std::min(tokens, layer.positions));
+    return !is_fit(layer, spec, samples, std::min(tokens, layer.positions), stage.ratios());
   });
   return fitting.empty() ? StrategySpec{.data = 0} : one_of(random, fitting);
 }

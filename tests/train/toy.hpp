@@ -106,11 +106,12 @@ inline Plan uniform(const ModelSpec& model, int stages, const StrategySpec& spec
 inline std::string text(const Plan& plan) {
   std::string out = std::string(name_of(plan.schedule)) + " v" + std::to_string(plan.virtual_stages) + " m" +
                     std::to_string(plan.microbatches) + " stages";
-  for (const PlanStage& stage : plan.stages)
+  for (const PlanStage& stage : plan.stages) {
     out += " " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + "@" +
-           std::to_string(stage.rank_count) +
-           (stage.sample_ratios.empty() ? "" : " samples " + joined(stage.sample_ratios, "-")) +
-           (stage.state_ratios.empty() ? "" : " states " + joined(stage.state_ratios, "-"));
+           std::to_string(stage.rank_count);
+    for (const auto& [key, of, list] : ratio_lists)
+      if (!(stage.*list).empty()) out += std::string(" ") + of + " " + joined(stage.*list, "-");
+  }
   const auto add = [&](const StrategySpec& s) { out += " [" + strategy_text(s) + "]"; };
   add(plan.embedding);
   for (const StrategySpec& s : plan.layers) add(s);

@@ -63,14 +63,12 @@ constexpr TensorShape whole_shape(const ParameterTensor& tensor) { return {tenso
 /// @param place  of the rank whose store it is
 template <class F>
 void for_each_slice(const ParameterLayout& layout, runtime::Range range, const StorePlace& place, F&& f) {
-  const auto [rank, degree, expert_rank] = place;
   for (const ParameterTensor& tensor : layout) {
     const runtime::Range part = runtime::intersection(range, {tensor.offset, tensor.offset + tensor.count()});
     if (part.count() == 0) continue;
     const std::int64_t c = tensor.columns;
     const TensorShape whole = whole_shape(tensor);
-    const std::int64_t first = expert_rank * tensor.rows * (tensor.cut == ParameterCut::rows ? degree : 1);
-    const std::int64_t shift = tensor.cut == ParameterCut::columns ? rank * c : 0;
+    const std::int64_t first = place.expert_rank * tensor.copies * tensor.matrix_rows;
     const std::int64_t end = part.end - tensor.offset;
     std::int64_t count = 0;  // elements of whole rows, or a part of one
     for (std::int64_t at = part.begin - tensor.offset; at < end; at += count) {
@@ -82,19 +80,21 @@ void for_each_slice(const ParameterLayout& layout, runtime::Range range, const S
       const auto give = [&](std::int64_t local, std::int64_t whole_row, std::int64_t n) {
         whole_row += first;
         n = std::min(n, whole.rows - whole_row);
-        if (n > 0) f(tensor, tensor.offset + local * c + column, TensorSlice{whole_row, n, column + shift, columns});
+        if (n > 0) f(tensor, tensor.offset + local * c + column, TensorSlice{whole_row, n, column + tensor.first_column, columns});
       };
       if (tensor.cut != ParameterCut::rows) {
         give(row, row, rows);
         continue;
       }
       const std::int64_t matrix = tensor.rows / tensor.copies;
-      std::int64_t section = row / matrix * matrix;  // its first local row
-      while (section < row + rows)
-        for (const std::int64_t held : tensor.sections) {
+      std::int64_t copy = row / matrix;
+      std::int64_t section = copy * matrix;  // its first local row
+      for (; section < row + rows; ++copy)
+        for (std::size_t i = 0; i < tensor.sections.size(); ++i) {
+          const std::int64_t held = tensor.sections[i];
           const std::int64_t from = std::max(row, section);
           const std::int64_t to = std::min(row + rows, section + held);
-          if (from < to) give(from, section * degree + rank * held + from - section, to - from);
+          if (from < to) give(from, copy * tensor.matrix_rows + tensor.begins[i] + from - section, to - from);
           section += held;
         }
     }
@@ -189,11 +189,12 @@ inline Bytes snapshot_bytes(const StagePlan& stage, int rank) {
       for (const ChunkPlan::Entry& entry : chunk.layers)
         for_each_part(entry.layer, [&](ParameterPart part) {
           const StoreRanks ranks(entry.spec, part);
-          const ParameterLayout layout = parameter_layout(forward_of(entry.layer), part, ranks);
+          const ParameterLayout layout =
+              parameter_layout(forward_of(entry.layer), part, entry.spec, stage.ratios, local);
           runtime::StoreView view;
           view.layer = entry.number;
           view.layout = &layout;
-          view.own = ranks.cut(layout.elements, stage.state_ratios, local).range(ranks.shard(local));
+          view.own = ranks.cut(layout.elements, stage.ratios.states, local).range(ranks.shard(local));
           view.place = ranks.place(local);
           visitor(view);
         });

@@ -42,9 +42,14 @@ class Sharding {
     Sum sum{};
     for (const Ratio ratio : ratios) {
       sum += static_cast<Sum>(ratio);
-      ends.push_back(sum == all ? extent : scaled(extent, sum, all) / alignment * alignment);
+      ends.push_back(end_of(extent, sum, all, alignment));
     }
     return {extent, static_cast<std::int64_t>(ratios.size()), alignment, 0, std::move(ends)};
+  }
+  /// Where the shards end whose ratios add up to `part` of `all`.
+  template <class Sum>
+  static constexpr std::int64_t end_of(std::int64_t extent, Sum part, Sum all, std::int64_t alignment = 1) {
+    return part == all ? extent : scaled(extent, part, all) / alignment * alignment;
   }
 
   friend constexpr bool operator==(const Sharding&, const Sharding&) = default;
@@ -82,6 +87,20 @@ class Sharding {
   std::int64_t alignment_;
   std::int64_t size_;               // of an even shard, padded
   std::vector<std::int64_t> ends_;  // by ratios; empty: even
+};
+
+/// What one rank has of every extent that is cut in the same proportions: from `begin` to `end` of `all`. The ranks'
+/// shares follow each other, and their parts of an extent are those of Sharding::by_ratios.
+struct Share {
+  std::int64_t begin = 0;
+  std::int64_t end = 1;
+  std::int64_t all = 1;
+
+  friend constexpr bool operator==(const Share&, const Share&) = default;
+  [[nodiscard]] constexpr Sharding::Range of(std::int64_t extent, std::int64_t alignment = 1) const {
+    return {Sharding::end_of(extent, begin, all, alignment), Sharding::end_of(extent, end, all, alignment)};
+  }
+  [[nodiscard]] constexpr std::int64_t count(std::int64_t extent) const { return of(extent).count(); }
 };
 
 }  // namespace galvatron

@@ -83,7 +83,7 @@ constexpr void ring_attention(const LayerShape& s, op::Kind kind, op::WorkList& 
     push_times(out, work, times);
   };
   const auto attend = [&](std::int64_t keys, bool masked) {
-    return s.attention(kind, s.b * s.layer.heads / s.spec.tensor, s.tokens, keys, s.layer.head_dim, masked);
+    return s.attention(kind, s.b * s.heads, s.tokens, keys, s.layer.head_dim, masked);
   };
   const auto merge = [&](std::int64_t elements) { push_times(out, compute(op::Kind::add, elements), s.c - 1); };
   // Sums over the steps are in fp32; where that is the precision anyway they are the result.
@@ -140,7 +140,7 @@ constexpr void norm_heads(const LayerShape& s, bool forward, std::int64_t width,
 /// Copies between the projections of latent attention and the fused one.
 constexpr void copy_latent_heads(const LayerShape& s, op::WorkList& out) {
   const LatentAttention& latent = s.layer.latent;
-  const std::int64_t heads = s.layer.heads / s.spec.tensor * s.rows;
+  const std::int64_t heads = s.heads * s.rows;
   out.push(compute(op::Kind::copy, heads * latent.rotary_dim * s.e));
   push_times(out, compute(op::Kind::copy, heads * (s.layer.head_dim - latent.rotary_dim) * s.e), 2);
   out.push(compute(op::Kind::copy, heads * latent.value_dim * s.e));
@@ -149,13 +149,13 @@ constexpr void assemble_heads(const LayerShape& s, op::WorkList& out) {
   const LatentAttention& latent = s.layer.latent;
   if (latent.value_dim < s.layer.head_dim) out.push(compute(op::Kind::fill, s.rows * 3 * s.q * s.e));
   copy_latent_heads(s, out);
-  out.push(compute(op::Kind::copy, s.layer.heads / s.spec.tensor * s.rows * latent.rotary_dim * s.e));
+  out.push(compute(op::Kind::copy, s.heads * s.rows * latent.rotary_dim * s.e));
 }
 constexpr void assemble_heads_backward(const LayerShape& s, op::WorkList& out) {
   const std::int64_t turned = s.rows * s.layer.latent.rotary_dim;
   copy_latent_heads(s, out);
   out.push(compute(op::Kind::fill, turned * 4));
-  out.push(compute(op::Kind::add, s.layer.heads / s.spec.tensor * turned));
+  out.push(compute(op::Kind::add, s.heads * turned));
   if (s.e != 4) out.push(compute(op::Kind::copy, turned * s.e));
 }
 
@@ -362,11 +362,13 @@ class ExpertCounts {
 /// The loss of `rows` rows and its gradient, from logits over a vocabulary that tensor ranks share: `chunk` rows at a
 /// time, of which the last may have fewer.
 constexpr void cross_entropy(const LayerShape& s, std::int64_t rows, std::int64_t chunk, op::WorkList& out) {
-  const std::int64_t v = vocabulary_shard(s.layer.vocabulary, s.spec.tensor);
+  const std::int64_t v = s.shares.vocabulary_rows(s.layer.vocabulary);  // on this rank
   const auto chunks_of = [&](std::int64_t n, std::int64_t times) {
-    push_times(out, compute(op::Kind::gemm_nt, n, v, s.h), times);
+    // A rank without rows of the vocabulary gives no gradient.
+    if (v > 0) push_times(out, compute(op::Kind::gemm_nt, n, v, s.h), times);
     push_times(out, compute(op::Kind::softmax_statistics, n, v), times);
     if (s.spec.tensor > 1) push_times(out, s.tensor_group(op::Kind::all_gather, s.spec.tensor * n * 3 * 4), times);
+    if (v == 0) return push_times(out, compute(op::Kind::fill, n * s.h * s.e), times);
     push_times(out, compute(op::Kind::softmax_backward, n, v), times);
     push_times(out, compute(op::Kind::gemm_tn, v, s.h, n), times);
     push_times(out, compute(op::Kind::gemm_nn, n, s.h, v), times);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
@@ -11,6 +10,7 @@
 #include <galvatron/op/work.hpp>
 #include <galvatron/program/extent.hpp>
 #include <galvatron/strategy/lsh_options.hpp>
+#include <galvatron/strategy/ratios.hpp>
 
 namespace galvatron::cost {
 
@@ -32,8 +32,8 @@ struct Batch {
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
   double expert_imbalance = program::default_expert_imbalance;  ///< rows of the rank with most over the mean
   LshOptions lsh{};                                             ///< of layers with compressed dispatch
-  std::span<const int> state_ratios{};  ///< of the ranks of the stage, by which ZeRO shards; empty: equally
-  int local_rank = 0;                   ///< with such ratios: the rank of the stage that is counted
+  RankRatios ratios{};   ///< of the ranks of the stage, but for those of samples, which the micro-batch tells
+  int local_rank = 0;    ///< with such ratios: the rank of the stage that is counted
 };
 
 /// What one rank keeps for one layer.

@@ -42,11 +42,13 @@ class Fold {
   /// All bytes, and the work of some steps.
   [[nodiscard]] constexpr LayerCounts passes(Steps counted = Steps::all) const {
     LayerCounts out;
-    const std::int64_t sequence = shape_.batch.sequence;
-    out.input = shape_.local_bytes(layer_.input_elements(sequence));
-    out.activation = shape_.local_bytes(layer_.output_elements(sequence));
-    out.pass_through = shape_.local_bytes(layer_.pass_through_elements(sequence));
-    if (layer_.keeps_unread()) out.stash += shape_.local_bytes(layer_.before(layer_.place.arrives).elements(sequence));
+    out.input = shape_.local_bytes([this](int i) { return layer_.before(i); });
+    out.activation = shape_.local_bytes([this](int i) { return layer_.after(i); });
+    out.pass_through =
+        shape_.local_bytes([this](int i) { return layer_.is_pass_through(i) ? layer_.before(i) : BundlePart{}; });
+    if (layer_.keeps_unread())
+      out.stash += shape_.local_bytes(
+          [this](int i) { return i == layer_.place.arrives ? layer_.before(i) : BundlePart{}; });
     add(counted, program::Phase::forward, out.forward, out.forward, out.forward_workspace);
     add(counted, program::Phase::backward, out.backward, defers_in_place_ ? out.weights : out.backward,
         out.backward_workspace);
@@ -96,7 +98,8 @@ class Fold {
   static constexpr program::Numbers numbers_of(const program::LayerProgram& program, const StrategySpec& spec,
                                                const Batch& batch) {
     const LayerSpec& layer = program.graph.layer;
-    program::Numbers out(layer, spec, batch.microbatch, batch.sequence, batch.precision, -1, batch.expert_imbalance,
+    program::Numbers out(layer, spec, batch.microbatch, batch.sequence, batch.precision,
+                         TensorShares(spec, batch.ratios, batch.local_rank).of_any_rank(), batch.expert_imbalance,
                          batch.lsh);
     if (program.options.whole_logits)
       out.set(program::Letter::chunk,
@@ -197,24 +200,32 @@ class Fold {
     const auto push = [&out](op::Kind kind, std::int64_t rows, std::int64_t columns = 0, std::int64_t times = 1) {
       if (rows > 0) push_times(out, compute(kind, rows, columns), times);
     };
+    // A rank without heads or hidden units has no columns.
+    const bool has_columns = n > 0;
     const auto tensor_group = [&](op::Kind kind) {
       if (shape_.spec.tensor > 1) out.push(shape_.tensor_group(kind, m * e));
     };
     switch (step.code) {
       case Code::linear:
-        return out.push(product(K::gemm_nt, m, n, k, step.eight_bit));
       case Code::input_gradient:
-        return out.push(product(K::gemm_nn, m, n, k, step.eight_bit));
+        if (k == 0) return push(K::fill, m * n * e);
+        if (n == 0) return;
+        return out.push(product(step.code == Code::linear ? K::gemm_nt : K::gemm_nn, m, n, k, step.eight_bit));
       case Code::linear_activation:
+        if (n == 0) return;
         return add_activation(product(K::gemm_nt, m, inputs_of(step.activation) * n, k, step.eight_bit), step, out);
       case Code::activation_gradient:
+        if (n == 0) return;
         return add_activation(product(K::gemm_nn, m, n, k, step.eight_bit), step, out);
       case Code::weight_gradient: {
+        if (m == 0 || n == 0) return;
         op::Work work = product(K::gemm_tn, m, n, k, step.eight_bit);
         if (p_.graph.weight(step.weights[0]).is_split()) work.writes_one_in = shape_.writes_one_in(p_.graph);
         return out.push(work);
       }
       case Code::bias_gradient:
+        if (!has_columns) return;
+        return push(K::bias_gradient, m, n);
       case Code::segment_gradient:
       case Code::prepend_backward:
       case Code::mean:  // sums of columns
@@ -227,10 +238,12 @@ class Fold {
       case Code::norm_backward:
         return push(K::norm_backward, m, n, norm_passes());
       case Code::activation_forward:
+        if (!has_columns) return;
         return push(K::activation_forward, m, n, activation_passes(step));
       case Code::jitter:  // as an activation, of which a core does three in that time (0.7 ns an element)
         return push(K::activation_forward, m / pieces, n, pieces);
       case Code::activation_backward:
+        if (!has_columns) return;
         return push(K::activation_backward, m, n, activation_passes(step));
       case Code::add:
       case Code::multiply:
@@ -247,6 +260,7 @@ class Fold {
         return push(K::copy, m * (n / 4) * e, 0, 4);
       case Code::rotate:
       case Code::rotate_back:
+        if (!has_columns) return;
         return push(K::rotary, m / pieces, n, pieces * shape_.traits.rotary_passes);
       case Code::norm_heads:
       case Code::norm_heads_back:

@@ -77,9 +77,9 @@ class BlockStores {
   static constexpr std::array parts{ParameterPart::rest, ParameterPart::experts};
 
   [[nodiscard]] constexpr const detail::StoreElements& elements(ParameterPart part, const forward::Graph& graph,
-                                                                const StrategySpec& spec) {
+                                                                const StrategySpec& spec, const Batch& batch) {
     std::optional<detail::StoreElements>& known = elements_[part == ParameterPart::experts ? 1 : 0];
-    if (!known) known.emplace(graph, spec, part);
+    if (!known) known.emplace(graph, spec, batch, part);
     return *known;
   }
 
@@ -101,7 +101,7 @@ constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& ba
   const int buffers = batch.overlap ? 2 : 1;
   for (const ParameterPart part : parts) {
     if (!program.has(part)) continue;
-    const detail::StoreCounts store(shape, part, stores.elements(part, program.graph, spec));
+    const detail::StoreCounts store(shape, part, stores.elements(part, program.graph, spec, batch));
     store.acquire(out.forward);
     store.acquire(out.backward);
     store.open_gradients(weights);

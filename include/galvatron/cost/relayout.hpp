@@ -56,7 +56,7 @@ constexpr bool keep_alike(const ActivationLayout& from, const ActivationLayout& 
 constexpr std::int64_t most_received(const ActivationLayout& from, const ActivationLayout& to) {
   const HeldRegions before(from);
   const HeldRegions after(to);
-  const bool uneven = !from.ratios.empty() || !to.ratios.empty();
+  const bool uneven = from.is_uneven() || to.is_uneven();
   // Samples are cut alike in each of the parts of the batch that both cuts have in common.
   const bool repeats =
       !uneven && from.first_rank == to.first_rank && from.ranks() == to.ranks() && from.outer == 1 && to.outer == 1;
@@ -80,7 +80,7 @@ struct Relayout {
 /// the same samples before and after; under strided tensor ranks in as large a part of the stage as both hold whole.
 constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
   if (from == to) return {};
-  if (!from.ratios.empty() || !to.ratios.empty()) {
+  if (from.is_uneven() || to.is_uneven()) {
     const double tokens = static_cast<double>(to.batch) * static_cast<double>(to.sequence);
     return {static_cast<double>(most_received(from, to)) / tokens, to.ranks()};
   }

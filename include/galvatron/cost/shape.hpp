@@ -19,25 +19,35 @@ struct LayerShape {
   const LayerSpec& layer;
   const StrategySpec& spec;
   const Batch& batch;
+  TensorShares shares = TensorShares(spec, batch.ratios, batch.local_rank);
   std::int64_t c = spec.context;                              ///< context degree
   std::int64_t shards = spec.shards();                        ///< ranks with the same parameters: data x context
   std::int64_t b = batch.microbatch / spec.data;              ///< samples of a rank
   std::int64_t tokens = layer.tokens.of(batch.sequence) / c;  ///< of a sequence, on a rank
   std::int64_t rows = tokens * b;                             ///< of activations
   bool cut = spec.sequence == SequenceKind::megatron;         ///< Megatron sequence parallelism
-  std::int64_t rows_local = cut ? rows / spec.tensor : rows;  ///< between tensor-parallel regions
+  std::int64_t rows_local = between(tokens) * b;              ///< between tensor-parallel regions
   std::int64_t h = layer.hidden;
-  std::int64_t kv_heads = layer.kv_heads / spec.tensor;
-  std::int64_t q = layer.heads / spec.tensor * layer.head_dim;  ///< width of queries
-  std::int64_t kv = kv_heads * layer.head_dim;                  ///< width of keys
-  std::int64_t ffn = layer.ffn / spec.tensor;
-  std::int64_t ffn_in = layer.ffn_inputs() / spec.tensor;
+  std::int64_t kv_heads = shares.heads().count(layer.kv_heads);
+  std::int64_t heads = kv_heads > 0 ? layer.heads / layer.kv_heads * kv_heads : 0;
+  std::int64_t q = heads * layer.head_dim;      ///< width of queries
+  std::int64_t kv = kv_heads * layer.head_dim;  ///< width of keys
   std::int64_t e = element_bytes(batch.precision);
   const RuntimeTraits& traits = *batch.trainer;
 
-  /// Of so many elements a sample, what a rank holds between layers.
-  [[nodiscard]] constexpr Bytes local_bytes(std::int64_t elements) const {
-    return {aligned_bytes(elements * b / (cut ? spec.tensor * c : c) * e)};
+  /// Of so many tokens of a context rank, those between tensor-parallel regions.
+  [[nodiscard]] constexpr std::int64_t between(std::int64_t all) const {
+    return cut ? shares.tokens().count(all) : all;
+  }
+  /// What a rank holds between layers of the parts of a bundle that `chosen` names: chosen(part) -> BundlePart.
+  template <class Chosen>
+  [[nodiscard]] constexpr Bytes local_bytes(const Chosen& chosen) const {
+    std::int64_t elements = 0;
+    for (int i = 0; i < most_parts; ++i) {
+      const BundlePart part = chosen(i);
+      elements += between(part.tokens.of(batch.sequence) / c) * b * part.width;
+    }
+    return {aligned_bytes(elements * e)};
   }
   /// A collective of the tensor ranks; `bytes` as op::Work::m says.
   [[nodiscard]] constexpr op::Work tensor_group(op::Kind kind, std::int64_t bytes) const {
@@ -86,8 +96,8 @@ struct StoreElements {
   std::int64_t whole = 0;    ///< that no tensor rank cuts: norms and some biases
   std::int64_t written = 0;  ///< see ParameterLayout::written_end
 
-  constexpr StoreElements(const forward::Graph& graph, const StrategySpec& spec, ParameterPart part)
-      : StoreElements(parameter_layout(graph, part, StoreRanks(spec, part))) {}
+  constexpr StoreElements(const forward::Graph& graph, const StrategySpec& spec, const Batch& batch, ParameterPart part)
+      : StoreElements(parameter_layout(graph, part, spec, batch.ratios, batch.local_rank)) {}
 
  private:
   explicit constexpr StoreElements(const ParameterLayout& layout)
@@ -98,14 +108,14 @@ struct StoreElements {
 class StoreCounts {
  public:
   constexpr StoreCounts(const LayerShape& shape, const forward::Graph& graph, ParameterPart part)
-      : StoreCounts(shape, part, StoreElements(graph, shape.spec, part)) {}
+      : StoreCounts(shape, part, StoreElements(graph, shape.spec, shape.batch, part)) {}
   constexpr StoreCounts(const LayerShape& shape, ParameterPart part, const StoreElements& elements)
       : s_(shape), ranks_(shape.spec, part), zero_(shape.spec.zero), n_(elements.all), whole_(elements.whole) {
     added_ = s_.traits.writes_gradients ? n_ - elements.written : n_;
     const Batch& batch = shape.batch;
-    own_ = batch.state_ratios.empty()
+    own_ = batch.ratios.states.empty()
                ? n_ / shards_
-               : ranks_.cut(n_, batch.state_ratios, batch.local_rank).count(ranks_.shard(batch.local_rank));
+               : ranks_.cut(n_, batch.ratios.states, batch.local_rank).count(ranks_.shard(batch.local_rank));
   }
 
   [[nodiscard]] constexpr Bytes states() const {

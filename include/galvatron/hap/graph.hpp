@@ -42,6 +42,7 @@ struct Tensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::int64_t heads = 0;  ///< into which the last dimension is cut; 0: into its elements
+  int split = -1;          ///< of a model: the dimension that tensor parallelism shards; -1: none
 
   /// The shards that a dimension may have at most.
   [[nodiscard]] std::int64_t pieces(int dimension) const {
@@ -59,6 +60,7 @@ struct Node {
   Operation operation{};
   std::vector<int> inputs;  ///< tensors
   int output = -1;          ///< tensor
+  int layer = 0;            ///< of a model
 };
 
 /// Nodes are in topological order; every tensor that is read has one node that makes it (check.hpp).
@@ -70,7 +72,7 @@ struct Graph {
   [[nodiscard]] const Tensor& tensor(int id) const { return tensors[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Node& node(int i) const { return nodes[static_cast<std::size_t>(i)]; }
   int add(std::string name, std::vector<std::int64_t> shape) {
-    tensors.push_back({std::move(name), std::move(shape), 0});
+    tensors.push_back({std::move(name), std::move(shape)});
     return static_cast<int>(tensors.size()) - 1;
   }
   /// The tensor that the operation makes.

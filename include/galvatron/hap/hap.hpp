@@ -14,4 +14,5 @@
 #include <galvatron/hap/program.hpp>
 #include <galvatron/hap/ratios.hpp>
 #include <galvatron/hap/rules.hpp>
+#include <galvatron/hap/runnable.hpp>
 #include <galvatron/hap/sizes.hpp>

@@ -53,7 +53,9 @@ class ModelGraph {
     } else if (graph.inputs[0] >= 0) {
       at(tensors_, graph.inputs[0]) = activation_;
     }
+    const std::size_t first = out_.nodes.size();
     for (int i = 0; i < graph.node_count; ++i) add_node(graph, graph.node(i));
+    for (std::size_t i = first; i < out_.nodes.size(); ++i) out_.nodes[i].layer = number;
     if (graph.outputs[0] >= 0) activation_ = at(tensors_, graph.outputs[0]);
   }
 
@@ -87,6 +89,7 @@ class ModelGraph {
     const bool vector = spec.columns == forward::Width{1};
     id = out_.add(Operation::parameter, {}, prefix_ + std::string(name_of(spec.name)),
                   vector ? Shape{spec.rows.extent} : Shape{spec.rows.extent, spec.columns.extent});
+    out_.tensors[static_cast<std::size_t>(id)].split = spec.rows.split ? 0 : spec.columns.split ? 1 : -1;
     if (spec.is_table) table_ = id;
     return id;
   }
@@ -112,7 +115,10 @@ class ModelGraph {
       case forward::Kind::linear:
         out = add(Operation::linear, {x, weight(0)}, shape);
         mark_heads(graph, node, out);
-        if (node.weights[1] >= 0) out = add(Operation::add_bias, {out, weight(1)}, shape);
+        if (node.weights[1] >= 0) {
+          mark_split(graph, node, out);
+          out = add(Operation::add_bias, {out, weight(1)}, shape);
+        }
         break;
       case forward::Kind::activation: {
         const bool gated = inputs_of(node.activation) == 2;
@@ -160,6 +166,12 @@ class ModelGraph {
         fail("an operation of another family");
     }
     mark_heads(graph, node, out);
+    mark_split(graph, node, out);
+  }
+  // What tensor ranks share of an activation is its width.
+  void mark_split(const forward::Graph& graph, const forward::Node& node, int tensor) {
+    Tensor& own = out_.tensors[static_cast<std::size_t>(tensor)];
+    if (graph.width(node.output).split) own.split = own.rank() - 1;
   }
   // Fused projections, and what attention makes of them, are cut by heads.
   void mark_heads(const forward::Graph& graph, const forward::Node& node, int tensor) {
@@ -172,8 +184,13 @@ class ModelGraph {
     const int table = parameter(graph, node.weights[0]);
     Shape shape = out_.tensor(x).shape;
     shape.back() = graph.layer.vocabulary;
-    int logits = add(Operation::linear, {x, table}, shape);
-    if (node.weights[1] >= 0) logits = add(Operation::add_bias, {logits, parameter(graph, node.weights[1])}, shape);
+    const auto split = [&](int tensor) {
+      out_.tensors[static_cast<std::size_t>(tensor)].split = static_cast<int>(shape.size()) - 1;
+      return tensor;
+    };
+    int logits = split(add(Operation::linear, {x, table}, shape));
+    if (node.weights[1] >= 0)
+      logits = split(add(Operation::add_bias, {logits, parameter(graph, node.weights[1])}, shape));
     loss_ = out_.add(Operation::cross_entropy, {logits}, "loss", {});
   }
 

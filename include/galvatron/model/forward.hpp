@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <stdexcept>
 
 #include <galvatron/model/parameter.hpp>
@@ -67,7 +68,17 @@ struct Width {
   std::int64_t extent = 0;
   bool split = false;                      ///< divided over tensor-parallel ranks
   std::array<std::int64_t, 3> sections{};  ///< parts that are split each for itself: queries, keys, values; gate, up
+  std::int64_t head_groups = 0;            ///< of attention: key/value heads, by which it is split; else by columns
   friend constexpr bool operator==(const Width&, const Width&) = default;
+
+  /// The parts of one size that no rank cuts, of a run of so many columns: all of them, or a section.
+  [[nodiscard]] constexpr std::int64_t units(std::int64_t columns) const {
+    if (head_groups > 0) return head_groups;
+    std::int64_t out = columns;
+    for (const std::int64_t section : sections) out = std::gcd(out, section);
+    return out;
+  }
+  [[nodiscard]] constexpr std::int64_t units() const { return units(extent); }
 };
 
 /// A tensor of a forward pass: (rows, width).
@@ -176,9 +187,13 @@ class Builder {
   explicit constexpr Builder(const LayerSpec& layer) { graph_.layer = layer; }
 
   // Widths.
-  static constexpr Width whole(std::int64_t extent) { return {extent, false, {}}; }
+  static constexpr Width whole(std::int64_t extent) { return {extent}; }
   static constexpr Width split(std::int64_t extent, std::array<std::int64_t, 3> sections = {}) {
     return {extent, true, sections};
+  }
+  /// Of queries, keys or values of all heads: split by key/value heads, with the query heads that read them.
+  [[nodiscard]] constexpr Width heads(std::int64_t extent, std::array<std::int64_t, 3> sections = {}) const {
+    return {extent, true, sections, graph_.layer.kv_heads};
   }
 
   // Parameters.
@@ -274,7 +289,7 @@ class Builder {
   }
   /// @param width  of the result, which differs from that of x for gated kinds
   constexpr Tensor activation(ActivationKind kind, Tensor x, Width width) {
-    check(matches({inputs_of(kind) * width.extent, width.split, {}}, width_of(x)),
+    check(matches({inputs_of(kind) * width.extent, width.split, {}, width.head_groups}, width_of(x)),
           "an activation's operand is as wide as its result, twice as wide for gated kinds");
     check(inputs_of(kind) == 1 || has_sections(x, {width.extent, width.extent, 0}),
           "a gated activation's operand has the sections gate and up");
@@ -328,7 +343,9 @@ class Builder {
               has_sections(kv, {queries() - turned, l.heads * l.latent.value_dim, 0}) &&
               width_of(rotary_key) == whole(l.latent.rotary_dim),
           "latent attention has operands of its layer's heads and widths");
-    Node node = unary(Kind::assemble, q, {split(3 * queries(), {queries(), queries(), queries()}), rows_of(q)});
+    Width all = split(3 * queries(), {queries(), queries(), queries()});
+    all.head_groups = width_of(q).head_groups;
+    Node node = unary(Kind::assemble, q, {all, rows_of(q)});
     node.inputs = {q.id, kv.id, rotary_key.id};
     return push(node);
   }
@@ -423,7 +440,9 @@ class Builder {
     if (!holds) throw std::invalid_argument(otherwise);
   }
   /// True for extents that are shared alike. Sections are of the tensor that has them.
-  static constexpr bool matches(const Width& a, const Width& b) { return a.extent == b.extent && a.split == b.split; }
+  static constexpr bool matches(const Width& a, const Width& b) {
+    return a.extent == b.extent && a.split == b.split && a.head_groups == b.head_groups;
+  }
   /// True where every rank has its part of each section.
   [[nodiscard]] constexpr bool has_sections(Tensor x, const std::array<std::int64_t, 3>& sections) const {
     const Width& width = graph_.width(x.id);

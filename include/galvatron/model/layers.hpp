@@ -36,7 +36,7 @@ constexpr forward::Width mlp_inputs(const LayerSpec& l, std::int64_t ffn) {
 constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
   const std::int64_t q = l.heads * l.head_dim;
   const std::int64_t kv = l.kv_heads * l.head_dim;
-  const forward::Width width = forward::Builder::split(q + 2 * kv, {q, kv, kv});
+  const forward::Width width = b.heads(q + 2 * kv, {q, kv, kv});
   const forward::Weight w = b.weight(ParameterName::qkv_weight, width, forward::Builder::whole(l.hidden));
   forward::Tensor qkv = b.linear(
       n, w, l.bias || l.qkv_bias ? b.vector(ParameterName::qkv_bias, width) : forward::Weight{});  // (T, q + 2 kv)
@@ -51,9 +51,9 @@ constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l
   if (l.position == PositionKind::rotary) qkv = b.rotate(qkv);
   const forward::Weight biases = l.position == PositionKind::relative
                                      ? b.weight(ParameterName::relative_positions, forward::Builder::whole(l.bias_rows),
-                                                forward::Builder::split(l.heads))
+                                                b.heads(l.heads))
                                      : forward::Weight{};
-  const forward::Tensor o = b.attend(qkv, forward::Builder::split(q), biases);  // (T, q)
+  const forward::Tensor o = b.attend(qkv, b.heads(q), biases);  // (T, q)
   return b.linear(o, ParameterName::attention_out_weight, ParameterName::attention_out_bias,
                   forward::Builder::whole(l.hidden), detail::residual_deviation(l));  // (T, H)
 }
@@ -74,17 +74,17 @@ constexpr forward::Tensor latent_attention(forward::Builder& b, const LayerSpec&
   if (query_rank > 0) x = normed(ParameterName::query_down_weight, ParameterName::query_gamma, query_rank);  // (T, c)
   const forward::Width of_queries = query_rank > 0 ? forward::Builder::whole(query_rank) : h;
   const forward::Weight wq = b.weight(ParameterName::query_up_weight,
-                                      forward::Builder::split(turned + others, {turned, others, 0}), of_queries);
+                                      b.heads(turned + others, {turned, others, 0}), of_queries);
   const forward::Tensor q = b.rotate(b.linear(x, wq), l.heads, r);                                      // (T, A d)
   const forward::Tensor c = normed(ParameterName::latent_down_weight, ParameterName::key_gamma, rank);  // (T, k)
   const forward::Tensor kv =
       b.linear(c, b.weight(ParameterName::latent_up_weight,
-                           forward::Builder::split(others + l.heads * v, {others, l.heads * v, 0}),
+                           b.heads(others + l.heads * v, {others, l.heads * v, 0}),
                            forward::Builder::whole(rank)));  // (T, A (d - r) + A v)
   const forward::Weight wr = b.weight(ParameterName::key_rotary_weight, forward::Builder::whole(r), h);
   const forward::Tensor key = b.rotate(b.linear(n, wr), 1, r);                                     // (T, r)
-  forward::Tensor o = b.attend(b.assemble(q, kv, key), forward::Builder::split(turned + others));  // (T, A d)
-  const forward::Width values = forward::Builder::split(l.heads * v);
+  forward::Tensor o = b.attend(b.assemble(q, kv, key), b.heads(turned + others));  // (T, A d)
+  const forward::Width values = b.heads(l.heads * v);
   if (v < l.head_dim) o = b.narrow(o, values);  // (T, A v)
   return b.linear(o,
                   b.weight(ParameterName::attention_out_weight, h, values, detail::residual_deviation(l)));  // (T, H)
@@ -95,10 +95,10 @@ constexpr forward::Tensor cross_attention(forward::Builder& b, const LayerSpec& 
                                           forward::Tensor memory) {
   const std::int64_t kv = l.kv_heads * l.head_dim;
   const forward::Tensor queries = b.linear(n, ParameterName::cross_query_weight, ParameterName::cross_query_bias,
-                                           forward::Builder::split(l.heads * l.head_dim));  // (T, q)
+                                           b.heads(l.heads * l.head_dim));  // (T, q)
   const forward::Tensor keys_and_values =
       b.linear(memory, ParameterName::cross_memory_weight, ParameterName::cross_memory_bias,
-               forward::Builder::split(2 * kv, {kv, kv, 0}));          // (M, 2 kv)
+               b.heads(2 * kv, {kv, kv, 0}));          // (M, 2 kv)
   const forward::Tensor o = b.cross_attend(queries, keys_and_values);  // (T, q)
   return b.linear(o, ParameterName::cross_out_weight, ParameterName::cross_out_bias, forward::Builder::whole(l.hidden),
                   detail::residual_deviation(l));  // (T, H)

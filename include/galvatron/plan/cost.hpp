@@ -115,6 +115,20 @@ struct PlanCost {
   }
 };
 
+/// What a plan says of its cost, without alternatives.
+/// @param budget  of each device
+inline Prediction prediction_of(const PlanCost& cost, Bytes budget) {
+  Prediction out;
+  out.iteration = cost.iteration;
+  out.samples_per_second = cost.samples_per_second;
+  out.tokens_per_second = cost.tokens_per_second;
+  out.mfu = cost.mfu;
+  out.budget = budget;
+  for (const PlanStageCost& stage : cost.stages)
+    out.stages.push_back({stage.peak(), stage.seconds.forward, stage.seconds.backward});
+  return out;
+}
+
 /// Arithmetic of one iteration without recomputation: three times the forward pass (backward is twice the forward).
 inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std::int64_t sequence) {
   const cost::Batch batch{.microbatch = global_batch, .sequence = sequence};
@@ -245,7 +259,7 @@ struct RankChunkCost {
 };
 
 /// The ranks of a stage of which no two do the same in all layers of a chunk: they have other devices, numbers of
-/// samples, or shards of states.
+/// samples, shares of what tensor ranks share, or shards of states.
 inline std::vector<int> unlike_ranks(const PlanStage& stage, const train::ChunkPlan& chunk) {
   if (!stage.has_ratios() && stage.rank_groups.empty()) return {stage.first_rank};
   std::vector<Sharding> samples;
@@ -257,6 +271,9 @@ inline std::vector<int> unlike_ranks(const PlanStage& stage, const train::ChunkP
     for (std::size_t i = 0; i < samples.size(); ++i)
       counts.push_back(samples[i].count(chunk.layouts[i].place(rank).data));
     counts.push_back(stage.group_of(rank - stage.first_rank));
+    for (std::size_t i = 0; i < chunk.layers.size(); ++i)
+      if (const StrategySpec& spec = chunk.layers[i].spec; spec.tensor > 1 && spec.shard_kind == ShardKind::by_ratio)
+        counts.push_back(spec.tensor_rank(rank - stage.first_rank));
     if (!stage.state_ratios.empty()) counts.push_back(rank);
     if (seen.insert(counts).second) out.push_back(rank);
   }
@@ -268,7 +285,7 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
                                 int rank) {
   const Cluster& on = devices.of(stage, rank);
   const int ranks = devices.ranks_beside(stage, rank);
-  const std::span<const int> state_ratios = devices.stage(stage).state_ratios;
+  const RankRatios ratios = devices.stage(stage).ratios();
   const cost::Batch whole = batch_of(plan);
   const auto price = [&](const cost::Batch& batch, std::int64_t elements) {
     return cost::MovePricer(batch, elements, on, ranks);
@@ -278,7 +295,7 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
   for (std::size_t k = 0; k < own.layers.size(); ++k) {
     const LayerSpec& layer = own.layers[k].layer;
     const StrategySpec& spec = own.layers[k].spec;
-    const cost::Batch batch = train::batch_of_rank(whole, state_ratios, own.layouts[k], rank);
+    const cost::Batch batch = train::batch_of_rank(whole, ratios, own.layouts[k], rank);
     // Equal neighbours are common; counting and pricing are not free.
     const bool again = k > 0 && own.layers[k - 1].spec == spec && layer.kind == LayerKind::block &&
                        own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
@@ -314,7 +331,7 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
   }
   const int count = static_cast<int>(plan.stages.size());
   const auto receive = [&](std::size_t k, std::int64_t elements, int peer) {
-    const cost::Batch batch = train::batch_of_rank(whole, state_ratios, own.layouts[k], rank);
+    const cost::Batch batch = train::batch_of_rank(whole, ratios, own.layouts[k], rank);
     return devices.receive(price(batch, elements), out.layers[k].spec, stage, peer);
   };
   if (own.has_previous) {

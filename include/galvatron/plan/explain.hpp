@@ -129,15 +129,37 @@ inline std::string table(const Plan& plan, const PlanCost& cost, const ClusterVi
   return out;
 }
 
-/// How many samples of a micro-batch, and how much of ZeRO's states, the ranks of stages with ratios have.
-inline std::string uneven_shards(const Plan& plan, const ClusterView& cluster) {
+/// What the tensor ranks of a stage's first layer have of what they share by ratio: ": of the key/value heads 2, 2 and 4".
+inline std::string tensor_shares(const PlanStage& stage, const StrategySpec& spec, const LayerSpec& block,
+                                 const ModelSpec& model, std::int64_t sequence) {
+  std::string out;
+  if (spec.tensor == 1 || spec.shard_kind == ShardKind::even) return out;
+  const auto add = [&](const std::vector<int>& list, const char* of, const auto& count) {
+    if (list.empty()) return;
+    std::vector<std::int64_t> counts;
+    for (int rank = 0; rank < spec.tensor; ++rank)
+      counts.push_back(count(TensorShares(spec, stage.ratios(), spec.rank_layout().offset(RankMode::tp, rank))));
+    out += (out.empty() ? "" : "; ") + std::string(of) + " " + joined(counts, ", ");
+  };
+  add(stage.head_ratios, "key/value heads", [&](const TensorShares& s) { return s.heads().count(block.kv_heads); });
+  add(stage.width_ratios, "hidden units", [&](const TensorShares& s) { return s.widths().count(block.ffn); });
+  add(stage.vocabulary_ratios, "tokens of the vocabulary",
+      [&](const TensorShares& s) { return s.vocabulary(model.head.vocabulary).count(); });
+  if (spec.sequence == SequenceKind::megatron)
+    add(stage.token_ratios, "tokens of a sequence", [&](const TensorShares& s) { return s.tokens().count(sequence); });
+  return out;
+}
+
+/// How many samples of a micro-batch, how much of ZeRO's states, and how much of what tensor ranks share the ranks of
+/// stages with ratios have.
+inline std::string uneven_shards(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
   std::string out;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const PlanStage& stage = plan.stages[i];
     if (!stage.has_ratios()) continue;
     const StrategySpec& spec = plan.layers[static_cast<std::size_t>(stage.first_layer)];
     const ActivationLayout layout =
-        activation_layout(spec, stage.first_rank, plan.microbatch(), plan.sequence_length, stage.sample_ratios);
+        activation_layout(spec, stage.first_rank, plan.microbatch(), plan.sequence_length, stage.ratios());
     const Sharding samples = layout.samples();
     double states = 0;
     for (const int ratio : stage.state_ratios) states += ratio;
@@ -160,6 +182,10 @@ inline std::string uneven_shards(const Plan& plan, const ClusterView& cluster) {
                                     (stage.state_ratios.empty() ? "" : ", with " + percent(share) + " of the states");
                            }),
                 2);
+    const std::string shares =
+        tensor_shares(stage, spec, model.blocks[static_cast<std::size_t>(stage.first_layer)], model,
+                      plan.sequence_length);
+    if (!shares.empty()) out += wrapped("stage " + std::to_string(i) + ": tensor ranks have " + shares, 2);
   }
   return out;
 }
@@ -363,7 +389,7 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
                              (cluster.is_mixed() ? " on " + cluster.group_name(fullest.group) : "") + "." +
                              (fullest.peak() <= budget ? "" : " It does not fit."),
                          0);
-  out += detail::uneven_shards(plan, cluster);
+  out += detail::uneven_shards(plan, model, cluster);
   out += detail::idle_groups(plan, cluster);
   out += "\n" + detail::table(plan, cost, cluster) + detail::experts(plan, model, cost, cluster) +
          detail::reasons(plan, cost);

@@ -207,13 +207,7 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& all, cons
   if (out.statistics.narrowed) out.statistics.bound = min(out.statistics.bound, arithmetic);
   if (out.statistics.interrupted) out.statistics.bound = max(out.statistics.bound, arithmetic);
   Prediction& p = out.plan.predicted;
-  p.iteration = out.cost.iteration;
-  p.samples_per_second = out.cost.samples_per_second;
-  p.tokens_per_second = out.cost.tokens_per_second;
-  p.mfu = out.cost.mfu;
-  p.budget = options->memory;
-  for (const PlanStageCost& stage : out.cost.stages)
-    p.stages.push_back({stage.peak(), stage.seconds.forward, stage.seconds.backward});
+  p = prediction_of(out.cost, options->memory);
   if (spread && had_plan)
     p.alternatives.push_back(
         detail::predicted({"best with each stage on one group", found->best}, model, cluster, *options));

@@ -180,7 +180,7 @@ class SpreadSearch {
     std::vector<int> ratios(static_cast<std::size_t>(spec.ranks()), 1);
     std::fill_n(ratios.begin(), spec.tensor * spec.context, 0);
     cost::Batch batch = batch_of(plan_);
-    batch.state_ratios = ratios;
+    batch.ratios.states = ratios;
     Pricers without(kinds_, batch, part.devices, *part.prices);
     whole_ = 0;
     for (std::size_t i = 0; i < without.of.size(); ++i) whole_ += layers_[i] * without.of[i](spec).bytes.states.count;

@@ -50,6 +50,10 @@ struct FrozenPlan {
   std::array<PlanStage, Stages> stages{};                    ///< without lists
   std::array<std::span<const int>, Stages> sample_ratios{};  ///< of the stages
   std::array<std::span<const int>, Stages> state_ratios{};
+  std::array<std::span<const int>, Stages> head_ratios{};
+  std::array<std::span<const int>, Stages> width_ratios{};
+  std::array<std::span<const int>, Stages> vocabulary_ratios{};
+  std::array<std::span<const int>, Stages> token_ratios{};
   std::array<std::span<const int>, Stages> rank_groups{};
   std::array<FrozenRun, Runs> runs{};
   StrategySpec embedding;
@@ -95,9 +99,16 @@ struct FrozenPlan {
     out.lsh = lsh;
     out.stages.assign(stages.begin(), stages.end());
     for (std::size_t i = 0; i < Stages; ++i) {
-      out.stages[i].sample_ratios.assign(sample_ratios[i].begin(), sample_ratios[i].end());
-      out.stages[i].state_ratios.assign(state_ratios[i].begin(), state_ratios[i].end());
-      out.stages[i].rank_groups.assign(rank_groups[i].begin(), rank_groups[i].end());
+      const auto copy = [&](std::vector<int> PlanStage::* list, std::span<const int> from) {
+        (out.stages[i].*list).assign(from.begin(), from.end());
+      };
+      copy(&PlanStage::sample_ratios, sample_ratios[i]);
+      copy(&PlanStage::state_ratios, state_ratios[i]);
+      copy(&PlanStage::head_ratios, head_ratios[i]);
+      copy(&PlanStage::width_ratios, width_ratios[i]);
+      copy(&PlanStage::vocabulary_ratios, vocabulary_ratios[i]);
+      copy(&PlanStage::token_ratios, token_ratios[i]);
+      copy(&PlanStage::rank_groups, rank_groups[i]);
     }
     for (const FrozenRun& run : runs)
       out.layers.insert(out.layers.end(), static_cast<std::size_t>(run.layers), run.strategy);

@@ -10,9 +10,11 @@
 // In version 1 "recompute": "none" recomputes what norms and activations give; with "keep_outputs": true, which is left
 // out where it is false, everything is kept. In version 2 these are "cheap" and "none" as elsewhere, without that key.
 // "trainer", beside virtual_stages, names whose code the plan is for where it is not this library's (cost/trainer.hpp).
-// "shards": "by_ratio" of a layer cuts samples over ranks as the "sample_ratios" of its stage say, and what ZeRO shards
-// as its "state_ratios" say, lists with a number for each rank; all are left out where shards are equal. "rank_groups"
-// of a stage, such a list too, has the groups of a mixed cluster that its ranks are on, where these are several.
+// "shards": "by_ratio" of a layer cuts samples over ranks as the "sample_ratios" of its stage say, what ZeRO shards as
+// its "state_ratios", attention heads, hidden units, the vocabulary and tokens as its "head_ratios", "width_ratios",
+// "vocabulary_ratios" and "token_ratios", lists with a number for each rank; all are left out where shards are equal.
+// "rank_groups" of a stage, such a list too, has the groups of a mixed cluster that its ranks are on, where these are
+// several.
 // "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
 // A stage on another group of devices of a mixed cluster than the first one says "group", its number.
 // Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
@@ -208,8 +210,7 @@ void plan_fields(Fields& fields, Plan& plan) {
     item.field("last_layer", stage.last_layer, 0, std::numeric_limits<int>::max() - 1);
     ranks_field(item, "ranks", stage.first_rank, stage.rank_count);
     if (item.has("group", stage.group != 0)) item.field("group", stage.group, 0, most_groups - 1);
-    ratios_field(item, "sample_ratios", stage.sample_ratios);
-    ratios_field(item, "state_ratios", stage.state_ratios);
+    for (const RatioList& each : ratio_lists) ratios_field(item, each.key, stage.*each.list);
     ratios_field(item, "rank_groups", stage.rank_groups);
   });
   const auto strategy = [&plan](auto& item, StrategySpec& spec) { strategy_fields(item, spec, plan.version); };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/lsh_options.hpp>
+#include <galvatron/strategy/ratios.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -37,17 +39,41 @@ struct PlanStage {
   /// shards are by ratio. A data rank has as many as its ranks together.
   std::vector<int> sample_ratios{};
   /// Of its ranks: how much they have, in proportion, of what ZeRO shards over them; empty: equal shards. For the same
-  /// layers.
+  /// layers, as the others: each list is independent of the others.
   std::vector<int> state_ratios{};
+  std::vector<int> head_ratios{};        ///< of key/value heads with their query heads, which tensor ranks share
+  std::vector<int> width_ratios{};       ///< of hidden units of MLPs, which tensor ranks share
+  std::vector<int> vocabulary_ratios{};  ///< of the rows of the vocabulary's table, which tensor ranks share
+  std::vector<int> token_ratios{};       ///< of the tokens of a sequence, under Megatron's sequence parallelism
   /// Of its ranks, the groups of devices that they are on, where these are several; empty: all are on `group`.
   std::vector<int> rank_groups{};
   friend bool operator==(const PlanStage&, const PlanStage&) = default;
-  [[nodiscard]] constexpr bool has_ratios() const { return !sample_ratios.empty() || !state_ratios.empty(); }
+  /// Its lists, which it outlives.
+  [[nodiscard]] RankRatios ratios() const {
+    return {sample_ratios, state_ratios, head_ratios, width_ratios, vocabulary_ratios, token_ratios};
+  }
+  [[nodiscard]] bool has_ratios() const;
   /// The group of its rank `local`.
   [[nodiscard]] constexpr int group_of(int local) const {
     return rank_groups.empty() ? group : rank_groups[static_cast<std::size_t>(local)];
   }
 };
+
+/// A list of ratios of a stage's ranks.
+struct RatioList {
+  const char* key;  ///< in plan files
+  const char* of;   ///< what is cut
+  std::vector<int> PlanStage::* list;
+};
+inline constexpr std::array ratio_lists{RatioList{"sample_ratios", "samples", &PlanStage::sample_ratios},
+                                        RatioList{"state_ratios", "states", &PlanStage::state_ratios},
+                                        RatioList{"head_ratios", "heads", &PlanStage::head_ratios},
+                                        RatioList{"width_ratios", "widths", &PlanStage::width_ratios},
+                                        RatioList{"vocabulary_ratios", "the vocabulary", &PlanStage::vocabulary_ratios},
+                                        RatioList{"token_ratios", "tokens", &PlanStage::token_ratios}};
+inline bool PlanStage::has_ratios() const {
+  return std::ranges::any_of(ratio_lists, [this](const RatioList& each) { return !(this->*each.list).empty(); });
+}
 
 /// Figures of a stage that the planner expects; of each of its ranks.
 struct PredictedStage {
@@ -122,7 +148,7 @@ struct Plan {
     for (const PlanStage& stage : stages) out.push_back(stage.rank_count);
     return out;
   }
-  /// Samples or states are cut over the ranks of a stage by ratios.
+  /// Something is cut over the ranks of a stage by ratios.
   [[nodiscard]] bool has_ratios() const {
     return std::ranges::any_of(stages, [](const PlanStage& stage) { return stage.has_ratios(); });
   }
@@ -198,16 +224,17 @@ inline constexpr int most_ratio = 1 << 20;
 
 /// What is wrong with the ratios and groups of a stage's ranks, as the end of a sentence; empty when nothing is.
 inline std::string why_no_ratios(const PlanStage& stage) {
-  for (const auto& [of, ratios] : {std::pair("samples", &stage.sample_ratios), {"states", &stage.state_ratios}}) {
-    if (ratios->empty()) continue;
-    if (std::ssize(*ratios) != stage.rank_count)
-      return " has " + std::to_string(ratios->size()) + " ratios of " + of + " for " +
-             std::to_string(stage.rank_count) + " ranks";
-    for (const int ratio : *ratios)
+  for (const auto& [key, of, list] : ratio_lists) {
+    const std::vector<int>& ratios = stage.*list;
+    if (ratios.empty()) continue;
+    if (std::ssize(ratios) != stage.rank_count)
+      return " has " + std::to_string(ratios.size()) + " ratios of " + of + " for " + std::to_string(stage.rank_count) +
+             " ranks";
+    for (const int ratio : ratios)
       if (ratio < 0 || ratio > most_ratio)
         return " has the ratio " + std::to_string(ratio) + " of " + of + "; ratios are 0 to " +
                std::to_string(most_ratio);
-    if (std::ranges::count(*ratios, 0) == std::ssize(*ratios))
+    if (std::ranges::count(ratios, 0) == std::ssize(ratios))
       return std::string(" has no ratio of ") + of + " above 0";
   }
   const auto wrong = [](int group) { return group < 0; };
@@ -301,8 +328,10 @@ inline std::string why_inconsistent(const Plan& plan) {
       return name + " (" + strategy_text(spec) + "): documents are packed into equal sequences; leave the ratios out";
     if (spec.shard_kind == ShardKind::by_ratio && spec.exchanges_tokens())
       return name + " (" + strategy_text(spec) + "): ranks that exchange the tokens of experts have equally many";
-    // The ranks that share samples are alike.
-    for (int i = 0; i < stage.rank_count && !stage.rank_groups.empty(); ++i) {
+    // The ranks that share samples are alike, unless tensor ranks have shares of heads and hidden units by ratio.
+    const bool may_differ = spec.shard_kind == ShardKind::by_ratio && !stage.head_ratios.empty() &&
+                            !stage.width_ratios.empty() && spec.context == 1;
+    for (int i = 0; i < stage.rank_count && !stage.rank_groups.empty() && !may_differ; ++i) {
       const RankLayout ranks = spec.rank_layout();
       const int first = ranks.offset(RankMode::dp, ranks.coordinate(RankMode::dp, i));
       if (stage.group_of(i) != stage.group_of(first))
@@ -361,22 +390,30 @@ inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
                  ? "its experts have gains of residuals, which the plan does not scale: \"lsh\": {\"residual\": "
                    "\"scaled\"} does"
                  : "the plan scales residuals by gains of experts, which the model does not have (with_dispatch)";
-  const auto why = [&](const std::string& name, LayerSpec layer, const StrategySpec& spec) -> std::string {
+  const auto why = [&](const std::string& name, LayerSpec layer, const StrategySpec& spec,
+                       const PlanStage& stage) -> std::string {
     if (plan.packed)
       layer.positions = std::max(layer.positions, plan.sequence_length);  // those of a document begin anew
     // By ratio any number of samples may be cut.
     const std::int64_t samples = spec.shard_kind == ShardKind::by_ratio ? spec.data : plan.microbatch();
-    const auto unfit = why_unfit(layer, spec, samples, plan.sequence_length);
+    const auto unfit = why_unfit(layer, spec, samples, plan.sequence_length, stage.ratios());
     return unfit.empty() ? std::string{} : name + " (" + strategy_text(spec) + "): " + std::string(unfit);
   };
-  if (auto out = why("embedding", model.embedding, plan.embedding); !out.empty()) return out;
+  if (auto out = why("embedding", model.embedding, plan.embedding, plan.stages.front()); !out.empty()) return out;
+  // The stages of the layers.
+  std::vector<const PlanStage*> on(plan.layers.size(), &plan.stages.front());
+  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i)
+    for (int layer = virtual_stage_layers(plan, i).first; layer <= virtual_stage_layers(plan, i).last; ++layer)
+      on[static_cast<std::size_t>(layer)] = &plan.stages[static_cast<std::size_t>(i) % plan.stages.size()];
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (auto out = why("layer " + std::to_string(i), model.blocks[i], plan.layers[i]); !out.empty()) return out;
-  if (auto out = why("head", model.head, plan.head); !out.empty()) return out;
-  if (model.head.tied && plan.head.shard_kind == ShardKind::by_ratio && plan.head.zero > 0 &&
-      plan.stages.front().state_ratios != plan.stages.back().state_ratios)
-    return "the head of " + model.name + " uses the embedding's table, so the first and the last stage have the same " +
-           "ratios of states";
+    if (auto out = why("layer " + std::to_string(i), model.blocks[i], plan.layers[i], *on[i]); !out.empty()) return out;
+  if (auto out = why("head", model.head, plan.head, plan.stages.back()); !out.empty()) return out;
+  if (model.head.tied && plan.head.shard_kind == ShardKind::by_ratio)
+    for (const auto& [key, of, list] : ratio_lists)
+      if ((list == &PlanStage::vocabulary_ratios || (list == &PlanStage::state_ratios && plan.head.zero > 0)) &&
+          plan.stages.front().*list != plan.stages.back().*list)
+        return "the head of " + model.name + " uses the embedding's table, so the first and the last stage have the " +
+               "same ratios of " + of;
   if (model.head.tied && plan.head != plan.embedding)
     return "the head of " + model.name + " uses the embedding's table, so both have one strategy, not \"" +
            strategy_text(plan.head) + "\" and \"" + strategy_text(plan.embedding) + "\"";

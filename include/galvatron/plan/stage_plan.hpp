@@ -64,7 +64,7 @@ struct StagePlan {
   int stages = 1;                       ///< of the pipeline
   int first_rank = 0;                   ///< of its ranks
   int rank = 0;                         ///< of the world: the one that the plan is for
-  std::span<const int> state_ratios{};  ///< of the stage's ranks, see PlanStage
+  RankRatios ratios{};                  ///< of the stage's ranks, see PlanStage
   double token_weight = 0;              ///< of a prediction in a loss
   std::int64_t global_batch = 0;        ///< samples of a step
   std::vector<double> loss_weights;     ///< of each loss in the model's
@@ -79,7 +79,7 @@ inline ChunkPlan chunk_plan(const Plan& plan, const ModelSpec& model, int index)
   // A layer's layout, on virtual stage `virtual_stage`.
   const auto layout = [&](const StrategySpec& spec, int virtual_stage) {
     const PlanStage& own = plan.stages[static_cast<std::size_t>(virtual_stage % stages)];
-    return activation_layout(spec, own.first_rank, plan.microbatch(), plan.sequence_length, own.sample_ratios);
+    return activation_layout(spec, own.first_rank, plan.microbatch(), plan.sequence_length, own.ratios());
   };
   const auto spec_of = [&](int block) { return plan.layers[static_cast<std::size_t>(block)]; };
   const LayerRange range = virtual_stage_layers(plan, index);
@@ -120,7 +120,7 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
   out.index = static_cast<int>(stage - plan.stages.begin());
   out.first_rank = stage->first_rank;
   out.rank = rank;
-  out.state_ratios = stage->state_ratios;
+  out.ratios = stage->ratios();
   out.token_weight =
       1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(predictions(model, plan.sequence_length)));
   out.global_batch = plan.global_batch;
@@ -142,12 +142,12 @@ inline cost::StageMemory memory_of(const ChunkPlan& chunk, const std::vector<cos
                             library);
 }
 
-/// What one rank counts: a batch of which every data rank has as many samples as it has of this one, and its shard.
-/// @param state_ratios  of the ranks of the stage
-inline cost::Batch batch_of_rank(cost::Batch batch, std::span<const int> state_ratios, const ActivationLayout& layout,
+/// What one rank counts: a batch of which every data rank has as many samples as it has of this one, and its shares.
+/// @param ratios  of the ranks of the stage
+inline cost::Batch batch_of_rank(cost::Batch batch, const RankRatios& ratios, const ActivationLayout& layout,
                                  int rank) {
   batch.microbatch = layout.samples().count(layout.place(rank).data) * layout.data;
-  batch.state_ratios = state_ratios;
+  batch.ratios = ratios;
   batch.local_rank = rank - layout.first_rank;
   return batch;
 }
@@ -161,7 +161,7 @@ inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
     for (std::size_t i = 0; i < chunk.layers.size(); ++i)
       counts.push_back(
           cost::layer_counts(chunk.layers[i].layer, chunk.layers[i].spec,
-                             batch_of_rank(stage.batch, stage.state_ratios, chunk.layouts[i], stage.rank)));
+                             batch_of_rank(stage.batch, stage.ratios, chunk.layouts[i], stage.rank)));
     out.add_chunk(memory_of(chunk, counts, library));
   }
   return out;

@@ -22,7 +22,11 @@ struct UniformOptions {
   Precision precision = Precision::fp32;
   Precision moments = Precision::fp32;  ///< of the optimizer: fp32 or bf16
   std::vector<int> sample_ratios{};     ///< of the ranks of each stage, for Shards<by_ratio>: see PlanStage
-  std::vector<int> state_ratios{};      ///< the same
+  std::vector<int> state_ratios{};      ///< the same, as those that follow
+  std::vector<int> head_ratios{};
+  std::vector<int> width_ratios{};
+  std::vector<int> vocabulary_ratios{};
+  std::vector<int> token_ratios{};
   bool packed = false;                  ///< samples are documents, packed into sequences of at most `sequence` tokens
 };
 
@@ -55,6 +59,10 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
   for (PlanStage& stage : plan.stages) {
     stage.sample_ratios = options.sample_ratios;
     stage.state_ratios = options.state_ratios;
+    stage.head_ratios = options.head_ratios;
+    stage.width_ratios = options.width_ratios;
+    stage.vocabulary_ratios = options.vocabulary_ratios;
+    stage.token_ratios = options.token_ratios;
   }
   plan.layers.assign(model.blocks.size(), spec);
   plan.embedding = plan.head = spec;

@@ -81,7 +81,7 @@ class Emitter {
   // ---- extents
 
   [[nodiscard]] static constexpr Extent extent(const forward::Width& w) {
-    return {w.extent, Letter::one, Letter::one, w.split};
+    return {w.extent, Letter::one, Letter::one, w.split ? w.units() : 0, w.head_groups > 0};
   }
   /// The width of a tensor on a rank.
   [[nodiscard]] constexpr Extent width(int tensor) const { return extent(g().width(tensor)); }
@@ -125,11 +125,13 @@ class Emitter {
   }
   [[nodiscard]] constexpr Extent region_elements(int tensor) const { return width(tensor).times(region_rows(tensor)); }
   [[nodiscard]] static constexpr Extent of(Letter letter) { return {1, letter}; }
-  /// A number that tensor ranks share.
-  [[nodiscard]] static constexpr Extent split(std::int64_t number) { return {number, Letter::one, Letter::one, true}; }
-  [[nodiscard]] constexpr Extent heads() const { return split(g().layer.heads); }
-  [[nodiscard]] constexpr Extent q() const { return split(g().layer.heads * g().layer.head_dim); }
-  [[nodiscard]] constexpr Extent kv() const { return split(g().layer.kv_heads * g().layer.head_dim); }
+  /// A number of all heads that tensor ranks share.
+  [[nodiscard]] constexpr Extent by_heads(std::int64_t number) const {
+    return {number, Letter::one, Letter::one, g().layer.kv_heads, true};
+  }
+  [[nodiscard]] constexpr Extent heads() const { return by_heads(g().layer.heads); }
+  [[nodiscard]] constexpr Extent q() const { return by_heads(g().layer.heads * g().layer.head_dim); }
+  [[nodiscard]] constexpr Extent kv() const { return by_heads(g().layer.kv_heads * g().layer.head_dim); }
   [[nodiscard]] constexpr Extent core_q() const { return {g().layer.head_dim, Letter::core_rows, Letter::core_heads}; }
 
   // ---- where tensors lie

@@ -12,7 +12,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/program/expert_nodes.hpp>
 #include <galvatron/strategy/lsh_options.hpp>
-#include <galvatron/strategy/parameters.hpp>
+#include <galvatron/strategy/ratios.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::program {
@@ -32,7 +32,7 @@ inline constexpr double default_expert_imbalance = 1.5;
 enum class Letter : std::uint8_t {
   one,
   rows,         ///< tokens of a rank inside tensor-parallel regions
-  local_rows,   ///< those between the regions: rows / tp under Megatron's sequence parallelism
+  local_rows,   ///< those between the regions: this rank's part under Megatron's sequence parallelism
   memory_rows,  ///< tokens of the encoder's output inside the regions
   local_memory_rows,
   target_rows,  ///< tokens of the target beside the encoder's
@@ -79,12 +79,14 @@ enum class Letter : std::uint8_t {
 };
 inline constexpr int letters = static_cast<int>(Letter::chunk) + 1;
 
-/// factor * a * b; the factor is divided by tp if over_tp.
+/// factor * a * b. Where tensor ranks share the factor, it is `units` parts of one size, of which a rank has some: key/
+/// value heads, or hidden units.
 struct Extent {
   std::int64_t factor = 0;
   Letter a = Letter::one;
   Letter b = Letter::one;
-  bool over_tp = false;
+  std::int64_t units = 0;  ///< 0: the factor is whole
+  bool of_heads = false;
   friend constexpr bool operator==(const Extent&, const Extent&) = default;
 
   [[nodiscard]] constexpr Extent times(Letter letter) const {
@@ -103,36 +105,38 @@ struct Extent {
 class Numbers {
  public:
   /// @param samples  of a micro-batch over all data ranks  @param sequence  S of the model
-  /// @param tensor_rank  of the rank; -1: what all ranks make room for
-  /// @param imbalance    of experts: see default_expert_imbalance
-  /// @param lsh          of compressed dispatch
+  /// @param shares     of the rank in what tensor ranks share; of no rank: what all that have as much make room for
+  /// @param imbalance  of experts: see default_expert_imbalance
+  /// @param lsh        of compressed dispatch
   constexpr Numbers(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
-                    Precision precision, int tensor_rank = -1, double imbalance = default_expert_imbalance,
-                    const LshOptions& lsh = {}) {
+                    Precision precision, const TensorShares& shares, double imbalance = default_expert_imbalance,
+                    const LshOptions& lsh = {})
+      : shares_(shares), kv_heads_(layer.kv_heads), own_kv_heads_(shares.heads().count(layer.kv_heads)) {
     const std::int64_t cp = spec.context;
     const std::int64_t tp = spec.tensor;
     const std::int64_t b = samples / spec.data;
     const std::int64_t tokens = layer.tokens.of(sequence) / cp;
     const std::int64_t rows = tokens * b;
     const std::int64_t memory = layer.memory.of(sequence) / cp;
-    const std::int64_t target = layer.target.of(sequence) / cp * b;
+    const std::int64_t target = layer.target.of(sequence) / cp;
     const bool megatron = spec.sequence == SequenceKind::megatron;
-    const std::int64_t parts = megatron ? tp : 1;  // between the regions
-    const std::int64_t local = rows / parts;
+    // Of so many tokens, those between the regions.
+    const auto between = [&](std::int64_t all) { return megatron ? shares.tokens().count(all) : all; };
+    const std::int64_t local = between(tokens) * b;
     // Under Megatron's sequence parallelism the first tensor rank has the first tokens. Room is made for those of a
     // head, which is on that rank, and for the patches of the others.
-    const bool has_first = !megatron || (tensor_rank < 0 ? layer.kind == LayerKind::head : tensor_rank == 0);
+    const bool has_first = !megatron || (shares.rank() < 0 ? layer.kind == LayerKind::head : shares.rank() == 0);
     const std::int64_t first = layer.class_token && has_first ? b : 0;
-    const std::int64_t heads = layer.heads / tp;
-    const std::int64_t kv_heads = layer.kv_heads / tp;
+    const std::int64_t kv_heads = own_kv_heads_;
+    const std::int64_t heads = kv_heads > 0 ? layer.heads / layer.kv_heads * kv_heads : 0;
     const std::int64_t copied = kv_heads < cp ? cp : kv_heads;  // that a rank sends: at least one to every rank
     set(Letter::one, 1);
     set(Letter::rows, rows);
     set(Letter::local_rows, local);
     set(Letter::memory_rows, memory * b);
-    set(Letter::local_memory_rows, memory * b / parts);
-    set(Letter::target_rows, target);
-    set(Letter::local_target_rows, target / parts);
+    set(Letter::local_memory_rows, between(memory) * b);
+    set(Letter::target_rows, target * b);
+    set(Letter::local_target_rows, between(target) * b);
     set(Letter::patch_rows, local - first);
     set(Letter::first_rows, first);
     set(Letter::samples, b);
@@ -150,10 +154,9 @@ class Numbers {
     set(Letter::exchanged_heads, heads < copied ? copied : heads);
     set_experts(layer, spec, rows, local, imbalance);
     set_buckets(lsh);
-    set(Letter::vocabulary, vocabulary_shard(layer.vocabulary, spec.tensor));
+    set(Letter::vocabulary, shares.vocabulary_rows(layer.vocabulary));
     const bool of_samples = layer.head == HeadKind::classifier || layer.head == HeadKind::contrastive;
     set(Letter::chunk, head_chunk_rows(of_samples ? b : rows, precision));
-    tp_ = tp;
   }
 
   /// Rows that are not those of equal sequences.
@@ -166,8 +169,16 @@ class Numbers {
     return values_[static_cast<std::size_t>(letter)];
   }
   [[nodiscard]] constexpr std::int64_t operator()(const Extent& e) const {
-    return (e.over_tp ? e.factor / tp_ : e.factor) * (*this)(e.a) * (*this)(e.b);
+    return part(e) * (*this)(e.a) * (*this)(e.b);
   }
+  /// True for the first rank that has a part of an extent that tensor ranks share.
+  [[nodiscard]] constexpr bool is_first_part(const Extent& e) const {
+    if (e.units == 0) return shares_.rank() == 0;
+    const Sharding::Range own = shares_.of(e.units, e.units, e.of_heads);
+    return own.begin == 0 && own.count() > 0;
+  }
+  /// What the rank has of what tensor ranks share.
+  [[nodiscard]] constexpr const TensorShares& shares() const { return shares_; }
 
  private:
   constexpr void set_experts(const LayerSpec& layer, const StrategySpec& spec, std::int64_t rows, std::int64_t local,
@@ -221,8 +232,17 @@ class Numbers {
     set(Letter::bucket_places, LshOptions::table_places(routed));
   }
 
+  // Of the factor of an extent, what the rank has.
+  [[nodiscard]] constexpr std::int64_t part(const Extent& e) const {
+    if (e.units == 0) return e.factor;
+    return e.factor / e.units *
+           (e.of_heads && e.units == kv_heads_ ? own_kv_heads_ : shares_.of(e.units, e.units, e.of_heads).count());
+  }
+
   std::int64_t values_[letters]{};
-  std::int64_t tp_ = 1;
+  TensorShares shares_;
+  std::int64_t kv_heads_;
+  std::int64_t own_kv_heads_;  ///< of the rank
 };
 
 /// Numbers of tokens that an embedding takes, or of targets of a head; of a block with noise those that tell which

@@ -290,7 +290,7 @@ class ForwardPass : protected Emitter {
             .weights = weights_of(node)};
   }
   [[nodiscard]] constexpr Extent heads_elements() const {
-    return split((g().layer.heads + g().layer.kv_heads) * g().layer.head_dim).times(Letter::rows);
+    return by_heads((g().layer.heads + g().layer.kv_heads) * g().layer.head_dim).times(Letter::rows);
   }
   constexpr void norm_heads_forward(int i) {
     const forward::Node& node = g().node(i);
@@ -298,7 +298,7 @@ class ForwardPass : protected Emitter {
     const Id x = own(node.inputs[0]);
     Step step = norm_heads_step(Code::norm_heads, node);
     const bool of_heads = l.query_key_norm == QueryKeyNorm::heads;
-    const Extent norms = of_heads ? split(2 * (l.heads + l.kv_heads)) : Extent{4};
+    const Extent norms = of_heads ? by_heads(2 * (l.heads + l.kv_heads)) : Extent{4};
     heads_[at(i)] = fresh(heads_elements(), kept_storage());
     statistics_[at(i)] = fresh(norms.times(Letter::rows), kept_storage(), Scalar::fp32);
     Id& y = own_[at(node.output)];

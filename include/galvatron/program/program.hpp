@@ -20,6 +20,7 @@
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/program/extent.hpp>
+#include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::program {
 

@@ -30,9 +30,10 @@ struct AttentionHeads {
   std::int64_t heads, kv_heads, head_dim;
   bool causal;
 
-  AttentionHeads(const LayerSpec& layer, int tensor)
-      : heads(layer.heads / tensor),
-        kv_heads(layer.kv_heads / tensor),
+  /// @param share  of the rank
+  AttentionHeads(const LayerSpec& layer, const Share& share)
+      : heads(layer.heads / layer.kv_heads * share.count(layer.kv_heads)),
+        kv_heads(share.count(layer.kv_heads)),
         head_dim(layer.head_dim),
         causal(layer.causal) {}
   [[nodiscard]] std::int64_t q() const { return heads * head_dim; }

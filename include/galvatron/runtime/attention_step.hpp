@@ -24,7 +24,7 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
                     std::int64_t keys, const Value& value, const Statistics& statistics, View<const T> table,
                     View<float> d_table) {
   using program::Code;
-  const AttentionHeads heads(layer, context.spec.tensor);
+  const AttentionHeads heads(layer, context.shares().heads());
   UlyssesExchange<D, T> ulysses(context, layer);
   const View<T> in = value(step.in[0]);
   const View<T> out = value(step.out[0]);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -15,6 +14,7 @@
 #include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/rank_layout.hpp>
+#include <galvatron/strategy/ratios.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::runtime {
@@ -45,19 +45,25 @@ struct Context {
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   LshOptions lsh{};                                             ///< of compressed dispatch
   DispatchCounts dispatch{};
-  std::span<const int> state_ratios{};  ///< of the stage's ranks, by which ZeRO shards; empty: equally
-  int local_rank = 0;                   ///< with such ratios: of the stage
+  RankRatios ratios{};  ///< of the stage's ranks
+  int local_rank = 0;   ///< of the stage
   View<float> loads{};  ///< of the layer's experts: backward adds the choices of this rank's tokens; empty: it does not
 
   [[nodiscard]] std::int64_t tokens() const { return batch.sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const {
     return batch.samples * tokens();
   }  ///< tokens inside tensor-parallel regions
-  /// Tokens between the regions.
-  [[nodiscard]] std::int64_t rows_local() const { return rows() / parts(); }
-  /// Ranks that share the rows of a tensor-parallel region between the regions.
-  [[nodiscard]] int parts() const { return spec.sequence == SequenceKind::megatron ? spec.tensor : 1; }
+  /// Of so many tokens of a sequence inside the regions, those between them.
+  [[nodiscard]] Sharding::Range between(std::int64_t all) const {
+    return spec.sequence == SequenceKind::megatron ? shares().tokens().of(all) : Sharding::Range{0, all};
+  }
+  [[nodiscard]] std::int64_t rows_local() const { return batch.samples * between(tokens()).count(); }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
+  /// What this rank has of what tensor ranks share.
+  [[nodiscard]] TensorShares shares() const {
+    return ratios.of(spec).cut_tensors() ? TensorShares(spec, ratios, local_rank)
+                                           : TensorShares::even(spec.tensor, tensor.rank());
+  }
   /// The part of a layer's parameters that this rank has in a store.
   [[nodiscard]] StorePlace place(ParameterPart part) const {
     if (part != ParameterPart::experts || !spec.exchanges_tokens()) return {tensor.rank(), spec.tensor};
@@ -69,7 +75,7 @@ struct Context {
   }
   /// How ZeRO shards a store of so many elements over these ranks.
   [[nodiscard]] Sharding cut(ParameterPart part, std::int64_t elements) const {
-    return StoreRanks(spec, part).cut(elements, state_ratios, local_rank);
+    return StoreRanks(spec, part).cut(elements, ratios.states, local_rank);
   }
   /// The same place, where samples have so many tokens.
   [[nodiscard]] Context with_tokens(std::int64_t count) const {
@@ -93,9 +99,10 @@ struct Context {
   void for_each_piece(std::int64_t all, bool local, const F& f) const {
     const bool cut = local && spec.sequence == SequenceKind::megatron;
     const int part = cut ? context->rank() * spec.tensor + tensor.rank() : context->rank();
-    const ActivationLayout layout =
-        cut ? activation_layout(spec, 0, spec.data, batch.sequence) : region_layout(spec, 0, spec.data, batch.sequence);
-    const std::int64_t tokens = batch.sequence / layout.parts / layout.pieces();
+    const RankRatios own = {.tokens = ratios.tokens};
+    const ActivationLayout layout = cut ? activation_layout(spec, 0, spec.data, batch.sequence, own)
+                                        : region_layout(spec, 0, spec.data, batch.sequence, own);
+    const Sharding tokens = layout.tokens();
     const std::int64_t n = all / layout.pieces();
     for (int piece = 0; piece < layout.pieces(); ++piece)
       f(piece * n, n, layout.region({.part = part}, piece, {0, batch.samples}, tokens).sequence_begin);

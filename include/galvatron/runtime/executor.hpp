@@ -55,9 +55,9 @@ class Executor {
         program_(program),
         groups_(groups),
         layer_(program.graph.layer),
-        numbers_(numbers_of(sequence, context.tensor_rank())),
+        numbers_(numbers_of(sequence, context.shares())),
         values_(program, numbers_),
-        capacities_(program, numbers_of(sequence, -1)),
+        capacities_(program, numbers_of(sequence, context.shares().of_any_rank())),
         loss_(loss),
         token_weight_(token_weight),
         rotations_(rotations) {
@@ -69,10 +69,15 @@ class Executor {
       if (const int phase = program.buffer(b).phase; phase >= 0)
         frame_offsets_[at(b)] = program::frame_offset(program, b, frame_bytes_[at(phase)], size);
     const auto local = [&](const BundlePart& part) {
-      return part.elements(sequence) * context.batch.samples / (context.parts() * context.spec.context);
+      return context.between(part.tokens.of(sequence) / context.spec.context).count() * part.width *
+             context.batch.samples;
     };
     for (int part = 0; part + 1 < most_parts; ++part)
       begins_[at(part + 1)] = begins_[at(part)] + std::max(local(layer_.before(part)), local(layer_.after(part)));
+    if (context.shares().has_even_tokens()) return;
+    const int first_rank = context.world.rank() - context.local_rank;
+    for (const int rank : context.tensor.ranks())
+      token_shares_.push_back(TensorShares(context.spec, context.ratios, rank - first_rank).tokens());
   }
 
   /// Sets the numbers of the next passes, at most those that the buffers were made for; ranks of a group may differ.
@@ -84,7 +89,7 @@ class Executor {
   /// The context has another micro-batch and other context ranks from now on, with no more tokens of a rank than the
   /// buffers were made for.
   /// @param sequence  S of the model
-  void bind(std::int64_t sequence) { bind(numbers_of(sequence, context_.tensor_rank())); }
+  void bind(std::int64_t sequence) { bind(numbers_of(sequence, context_.shares())); }
   /// Of a prediction, in the gradients of the next passes.
   void weigh(float prediction) { loss_.weight = prediction; }
 
@@ -138,13 +143,13 @@ class Executor {
 
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, int tensor_rank) const {
+  [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, const TensorShares& shares) const {
     return {layer_,
             context_.spec,
             context_.batch.samples * context_.spec.data,
             sequence,
             precision_of<T>,
-            tensor_rank,
+            shares,
             context_.expert_imbalance,
             context_.lsh};
   }
@@ -166,19 +171,47 @@ class Executor {
     const program::Value& v = program_.value(id);
     const std::int64_t count = of(program_.buffer(v.buffer).elements);
     const View<U> all{reinterpret_cast<U*>(address(v.buffer)), count};
-    const std::int64_t own = count / context_.spec.tensor;
     const std::int64_t first = of(program::Letter::first_rows) * layer_.hidden;
     switch (v.part) {
       case program::Part::all:
         break;
       case program::Part::local:
-        return all.slice(context_.tensor_rank() * own, own);
+        return local_part(all, program_.extents[static_cast<int>(program_.buffer(v.buffer).elements)]);
       case program::Part::first_tokens:
         return all.slice(0, first);
       case program::Part::patches:
         return all.slice(first, count - first);
     }
     return all;
+  }
+  // Of what all tensor ranks have, this rank's own rows.
+  template <class U>
+  View<U> local_part(View<U> all, const program::Extent& extent) const {
+    const std::int64_t rank = context_.tensor_rank();
+    if (token_shares_.empty()) {
+      const std::int64_t own = all.count / context_.spec.tensor;
+      return all.slice(rank * own, own);
+    }
+    const std::vector<std::int64_t> ends = local_ends(extent);
+    const std::int64_t begin = rank == 0 ? 0 : ends[static_cast<std::size_t>(rank - 1)];
+    return all.slice(begin, ends[static_cast<std::size_t>(rank)] - begin);
+  }
+  // Where the tensor ranks' own rows end in a buffer of all of them; empty where they have equally many.
+  [[nodiscard]] std::vector<std::int64_t> local_ends(const program::Extent& extent) const {
+    std::vector<std::int64_t> out;
+    if (token_shares_.empty()) return out;
+    std::int64_t tokens = of(program::Letter::tokens);
+    for (const program::Letter letter : {extent.a, extent.b}) {
+      if (letter == program::Letter::memory_rows) tokens = of(program::Letter::memory_tokens);
+      if (letter == program::Letter::target_rows)
+        tokens = of(letter) / std::max<std::int64_t>(of(program::Letter::samples), 1);
+    }
+    const std::int64_t token = numbers_(extent) / std::max<std::int64_t>(tokens, 1);  // elements
+    for (const Share& share : token_shares_) out.push_back(share.of(tokens).end * token);
+    return out;
+  }
+  [[nodiscard]] std::vector<std::int64_t> local_ends(const Step& step) const {
+    return local_ends(program_.extents[static_cast<int>(step.m)]);
   }
   [[nodiscard]] std::byte* address(int b) const {
     switch (program_.buffer(b).storage) {
@@ -241,6 +274,7 @@ class Executor {
     const std::int64_t m = of(step.m);
     const std::int64_t n = columns(step);
     const std::int64_t k = of(step.k);
+    if (k == 0) return context_.device.zero(raw_bytes(c));  // over heads or hidden units that the rank has none of
     if constexpr (std::is_same_v<T, bfloat16>)
       if (rounds(step))
         return context_.device.gemm_8bit(kind, m, n, k, a, b, c, accumulate, bias, rounding_scratch(step));
@@ -261,8 +295,12 @@ class Executor {
     const auto gamma = [&] { return norm_parameter(step, 0); };
     const auto beta = [&] { return norm_parameter(step, 1); };
     const auto epsilon = [&] { return program_.graph.weight(weight).epsilon; };
-    // No rows on this rank; experts then have the choices of none, and gradients of zeros.
-    if (m == 0 && n > 0 && step.code != Code::route && step.code != Code::experts_backward) return;
+    // No rows on this rank; experts then have the choices of none, and gradients of zeros, as biases by distance have.
+    if (m == 0 && step.code == Code::attention_backward && step.out[1] >= 0)
+      device.zero(raw_bytes(value<float>(step.out[1])));
+    const bool has_rows = m > 0 || step.n == program::ExtentId::none;
+    if (!has_rows && step.code != Code::route && step.code != Code::experts_backward) return;
+    if (n == 0 && works_on_columns(step.code)) return;  // no heads or no hidden units
     switch (step.code) {
       case Code::linear:
         return product(step, op::Kind::gemm_nt, in, parameter(weight), out, false, bias(step));
@@ -441,12 +479,12 @@ class Executor {
       case Code::copy:
         return device.copy(raw_bytes(in), raw_bytes(out));
       case Code::all_gather:
-        return context_.tensor.all_gather(View<const T>(in), out);
+        return context_.tensor.all_gather(View<const T>(in), out, local_ends(step));
       case Code::all_reduce:
         if (context_.spec.tensor > 1) context_.tensor.all_reduce(out, comm::ReduceOp::sum);
         break;
       case Code::reduce_scatter:
-        return context_.tensor.reduce_scatter(in, out);
+        return context_.tensor.reduce_scatter(in, out, local_ends(step));
       case Code::broadcast:
         return context_.tensor.broadcast(out, 0);
       case Code::acquire:
@@ -462,6 +500,25 @@ class Executor {
       case Code::add_replicated:
         return device.accumulate(groups_.replicated_count(), View<const float>(deferred_->d_replicated),
                                  groups_.replicated_gradients());
+    }
+  }
+
+  // Does nothing where it has no columns.
+  static constexpr bool works_on_columns(Code code) {
+    switch (code) {
+      case Code::linear:
+      case Code::linear_activation:
+      case Code::input_gradient:
+      case Code::activation_gradient:
+      case Code::weight_gradient:
+      case Code::bias_gradient:
+      case Code::activation_forward:
+      case Code::activation_backward:
+      case Code::rotate:
+      case Code::rotate_back:
+        return true;
+      default:
+        return false;
     }
   }
 
@@ -523,9 +580,11 @@ class Executor {
     }
   }
 
-  // The bias of a product whose results are added up over tensor ranks enters the sum once.
+  // The bias of a product whose results are added up over tensor ranks enters the sum once: on the first of them that
+  // has a part of what it sums over.
   View<const T> bias(const Step& step) {
-    return step.bias_once && context_.tensor_rank() > 0 ? View<const T>{} : parameter(step.weights[1]);
+    const bool enters = !step.bias_once || numbers_.is_first_part(program_.extents[static_cast<int>(step.k)]);
+    return enters ? parameter(step.weights[1]) : View<const T>{};
   }
   [[nodiscard]] View<const std::int32_t> tokens_of(const Step& step) const {
     const std::int64_t own = of(program::Letter::rows);
@@ -538,7 +597,7 @@ class Executor {
   // Of a token in the mean of its sample.
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.batch.sequence); }
   // The first token of this rank's part of the vocabulary.
-  [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
+  [[nodiscard]] std::int64_t first_token() const { return context_.shares().vocabulary(layer_.vocabulary).begin; }
   // The first heads of rows.
   void rotate(const Step& step, View<T> x, bool inverse) {
     const std::int64_t width = of(step.k);
@@ -569,6 +628,7 @@ class Executor {
   program::Numbers numbers_;
   program::ExtentValues values_;
   program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
+  std::vector<Share> token_shares_;  ///< of the tensor ranks, between the regions; empty: equal ones
   LossTerm loss_;
   float token_weight_;
   Rotations<T> rotations_;

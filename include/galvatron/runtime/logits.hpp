@@ -13,7 +13,6 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/kind.hpp>
 #include <galvatron/runtime/context.hpp>
-#include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::runtime {
 
@@ -41,9 +40,9 @@ void cross_entropy(Context<D>& c, const LayerSpec& layer, std::int64_t rows, Vie
   const std::int64_t h = layer.hidden;
   const int t = c.spec.tensor;
   const int rank = c.tensor_rank();
-  const std::int64_t shard = vocabulary_shard(layer.vocabulary, t);  // columns of logits on this rank
+  const std::int64_t shard = c.shares().vocabulary_rows(layer.vocabulary);  // columns of logits on this rank
   // Tokens of the first columns; the others are padding.
-  const Sharding::Range own_tokens = vocabulary_sharding(layer.vocabulary, t).range(rank);
+  const Sharding::Range own_tokens = c.shares().vocabulary(layer.vocabulary);
   const View<double> loss = rank == 0 ? c.device.sums().slice(term.sum, 1) : View<double>{};
   for (std::int64_t first = 0; first < rows; first += lse.count) {
     const std::int64_t m = std::min(lse.count, rows - first);
@@ -52,10 +51,14 @@ void cross_entropy(Context<D>& c, const LayerSpec& layer, std::int64_t rows, Vie
     const View<const std::int32_t> wanted = targets.slice(first, m);
     const View<float> all = statistics.slice(0, t * m * 3);
     const View<float> own = all.slice(rank * m * 3, m * 3);
-    c.device.gemm(op::Kind::gemm_nt, m, shard, h, tokens, table, part, false, bias);
+    if (shard > 0) c.device.gemm(op::Kind::gemm_nt, m, shard, h, tokens, table, part, false, bias);
     c.device.softmax_statistics(m, shard, own_tokens.count(), own_tokens.begin, part, wanted, own);
     if (t > 1) c.tensor.all_gather(View<const float>(own), all);
     c.device.softmax_merge(m, t, all, lse, loss);
+    if (shard == 0) {  // a rank without a part of the vocabulary
+      c.device.zero(raw_bytes(tokens));
+      continue;
+    }
     c.device.softmax_backward(m, shard, own_tokens.count(), own_tokens.begin, lse, wanted, term.weight, part);
     c.device.gemm(op::Kind::gemm_tn, shard, h, m, part, tokens, d_table, true, {});
     c.device.gemm(op::Kind::gemm_nn, m, h, shard, part, table, tokens, false, {});

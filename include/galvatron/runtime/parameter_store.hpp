@@ -41,19 +41,16 @@ struct WholeRun {
 };
 /// The longest run that begins with local row `row`.
 constexpr WholeRun whole_run(const ParameterTensor& tensor, const StorePlace& place, std::int64_t row) {
-  const auto [rank, degree, expert_rank] = place;
-  if (expert_rank > 0) {
-    WholeRun run = whole_run(tensor, {rank, degree}, row);
-    run.index += expert_rank * tensor.count() * (tensor.cut == ParameterCut::whole ? 1 : degree);
-    return run;
-  }
-  if (tensor.cut == ParameterCut::whole) return {row * tensor.columns, tensor.rows - row};
-  if (tensor.cut == ParameterCut::columns) return {(row * degree + rank) * tensor.columns, 1};
+  const std::int64_t before = place.expert_rank * tensor.copies * tensor.matrix_rows;  // rows of other expert ranks
+  if (tensor.cut == ParameterCut::whole) return {(before + row) * tensor.columns, tensor.rows - row};
+  if (tensor.cut == ParameterCut::columns) return {(before + row) * tensor.all_columns + tensor.first_column, 1};
   const std::int64_t matrix = tensor.rows / tensor.copies;  // local rows of one
-  std::int64_t section = row / matrix * matrix;             // its first local row
-  for (const std::int64_t rows : tensor.sections) {
+  const std::int64_t first = before + row / matrix * tensor.matrix_rows;
+  std::int64_t section = row / matrix * matrix;  // its first local row
+  for (std::size_t i = 0; i < tensor.sections.size(); ++i) {
+    const std::int64_t rows = tensor.sections[i];
     if (row < section + rows)
-      return {(section * degree + rank * rows + row - section) * tensor.columns, section + rows - row};
+      return {(first + tensor.begins[i] + row - section) * tensor.columns, section + rows - row};
     section += rows;
   }
   return {};

@@ -36,7 +36,7 @@ class RingAttention {
  public:
   RingAttention(Context<D>& context, const LayerSpec& layer)
       : c_(context),
-        heads_(layer, context.spec.tensor),
+        heads_(layer, context.shares().heads()),
         ranks_(context.spec.context),
         score_factor_(score_factor(layer)) {}
 

@@ -23,9 +23,9 @@ class UlyssesExchange {
  public:
   UlyssesExchange(Context<D>& context, const LayerSpec& layer)
       : c_(context),
-        heads_(layer, context.spec.tensor),
+        heads_(layer, context.shares().heads()),
         ranks_(context.spec.context),
-        copies_(std::max<std::int64_t>(ranks_ / heads_.kv_heads, 1)),
+        copies_(std::max<std::int64_t>(ranks_ / std::max<std::int64_t>(heads_.kv_heads, 1), 1)),
         core_rows_(context.rows() * ranks_),
         core_q_(heads_.q() / ranks_),
         core_kv_(heads_.kv() * copies_ / ranks_) {}

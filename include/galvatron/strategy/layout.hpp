@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <galvatron/core/sharding.hpp>
+#include <galvatron/strategy/ratios.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
@@ -57,13 +58,18 @@ struct ActivationLayout {
   /// Of the ranks: a data rank's samples are as many as those of its ranks together say. Empty: equally many. They
   /// outlive the layout.
   std::span<const int> ratios{};
+  /// The same of tokens: a part's are as many as those of its ranks together say. Not in zigzag.
+  std::span<const int> token_ratios{};
 
   friend constexpr bool operator==(const ActivationLayout& a, const ActivationLayout& b) {
     return a.first_rank == b.first_rank && a.replicas == b.replicas && a.parts == b.parts && a.data == b.data &&
            a.zigzag == b.zigzag && a.batch == b.batch && a.sequence == b.sequence && a.cut == b.cut &&
-           a.outer == b.outer && std::ranges::equal(a.ratios, b.ratios);
+           a.outer == b.outer && std::ranges::equal(a.ratios, b.ratios) &&
+           std::ranges::equal(a.token_ratios, b.token_ratios);
   }
   [[nodiscard]] constexpr int ranks() const { return replicas * parts * data; }
+  /// Some ranks have more than others.
+  [[nodiscard]] constexpr bool is_uneven() const { return !ratios.empty() || !token_ratios.empty(); }
   [[nodiscard]] constexpr bool holds(int rank) const { return rank >= first_rank && rank < first_rank + ranks(); }
   /// What a rank holds, as the number of its part, of its samples and of its copy.
   struct Place {
@@ -98,22 +104,25 @@ struct ActivationLayout {
   /// How samples are cut over data ranks. Without ratios they divide evenly.
   [[nodiscard]] constexpr Sharding samples() const {
     if (ratios.empty()) return Sharding::even(batch, data);
-    std::vector<std::int64_t> sums(static_cast<std::size_t>(data));
-    const RankLayout layout = rank_layout();
-    for (std::size_t i = 0; i < ratios.size(); ++i)
-      sums[static_cast<std::size_t>(layout.coordinate(RankMode::dp, first_rank + static_cast<int>(i)))] += ratios[i];
+    const std::vector<std::int64_t> sums = ratio_sums(rank_layout(), RankMode::dp, ratios, first_rank);
     return Sharding::by_ratios(batch, std::span<const std::int64_t>(sums));
+  }
+  /// How tokens are cut over the pieces of all parts, in the order of the sequence. Without ratios they divide evenly.
+  [[nodiscard]] constexpr Sharding tokens() const {
+    if (token_ratios.empty()) return Sharding::even(sequence, parts * pieces());
+    const std::vector<std::int64_t> sums = ratio_sums(rank_layout(), part_modes(), token_ratios, first_rank);
+    return Sharding::by_ratios(sequence, std::span<const std::int64_t>(sums));
   }
   /// What `rank` of the world holds in piece `piece`.
   [[nodiscard]] constexpr Region region(int rank, int piece = 0) const {
     const Place at = place(rank);
-    return region(at, piece, samples().range(at.data), sequence / parts / pieces());
+    return region(at, piece, samples().range(at.data), tokens());
   }
-  /// The same with the samples and the tokens of a piece at hand, for who asks of many ranks.
+  /// The same with the samples and tokens() at hand, for who asks of many ranks.
   [[nodiscard]] constexpr Region region(const Place& at, int piece, Sharding::Range samples,
-                                        std::int64_t tokens) const {
-    const std::int64_t s = (zigzag ? zigzag_chunk(at.part, piece) : at.part) * tokens;
-    return {s, s + tokens, samples.begin, samples.end};
+                                        const Sharding& tokens) const {
+    const Sharding::Range own = tokens.range(zigzag ? zigzag_chunk(at.part, piece) : at.part);
+    return {own.begin, own.end, samples.begin, samples.end};
   }
 
  private:
@@ -133,7 +142,7 @@ class HeldRegions {
       : layout_(layout),
         ranks_(layout.rank_layout()),
         samples_(layout.samples()),
-        tokens_(layout.sequence / (layout.parts * layout.pieces())) {}
+        tokens_(layout.tokens()) {}
 
   [[nodiscard]] constexpr Region of(const ActivationLayout::Place& at, int piece) const {
     return layout_.region(at, piece, samples_.range(at.data), tokens_);
@@ -141,7 +150,9 @@ class HeldRegions {
   [[nodiscard]] constexpr ActivationLayout::Place place(int rank) const { return layout_.place(ranks_, rank); }
   /// Tokens of a rank in all pieces.
   [[nodiscard]] constexpr std::int64_t tokens(const ActivationLayout::Place& at) const {
-    return samples_.count(at.data) * tokens_ * layout_.pieces();
+    std::int64_t sum = 0;
+    for (int piece = 0; piece < layout_.pieces(); ++piece) sum += of(at, piece).tokens();
+    return sum;
   }
   [[nodiscard]] constexpr const ActivationLayout& layout() const { return layout_; }
 
@@ -149,16 +160,18 @@ class HeldRegions {
   ActivationLayout layout_;
   RankLayout ranks_;
   Sharding samples_;
-  std::int64_t tokens_;  // of a piece
+  Sharding tokens_;
 };
 
 /// Megatron sequence parallelism cuts sequences over tensor ranks, Ulysses and ring attention over context ranks (ring:
 /// zigzag), and Megatron's with ring attention over both. Layouts are equal where every rank holds the same tokens,
 /// whatever the strategy is called.
-/// @param ratios  of the ranks: see ActivationLayout; taken by strategies whose shards are by ratio
+/// @param ratios  of the stage's ranks
 constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first_rank, std::int64_t microbatch,
-                                             std::int64_t sequence, std::span<const int> ratios = {}) {
+                                             std::int64_t sequence, const RankRatios& ratios = {}) {
   const bool megatron = spec.sequence == SequenceKind::megatron;
+  const RankRatios own = ratios.of(spec);
+  const bool cuts_tokens = (megatron || spec.context > 1) && !spec.uses_ring();
   return {.first_rank = first_rank,
           .replicas = megatron ? 1 : spec.tensor,
           .parts = (megatron ? spec.tensor : 1) * spec.context,
@@ -168,13 +181,14 @@ constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first
           .sequence = sequence,
           .cut = megatron && spec.uses_ring() ? spec.tensor : 1,
           .outer = spec.strided ? spec.tensor : 1,
-          .ratios = spec.shard_kind == ShardKind::by_ratio ? ratios : std::span<const int>{}};
+          .ratios = own.samples,
+          .token_ratios = cuts_tokens ? own.tokens : std::span<const int>{}};
 }
 
 /// The same inside tensor-parallel regions, where tensor ranks have put together what Megatron's sequence parallelism
 /// cuts: every rank has all tokens of its context rank.
 constexpr ActivationLayout region_layout(StrategySpec spec, int first_rank, std::int64_t microbatch,
-                                         std::int64_t sequence, std::span<const int> ratios = {}) {
+                                         std::int64_t sequence, const RankRatios& ratios = {}) {
   if (spec.sequence == SequenceKind::megatron)
     spec.sequence = spec.uses_ring() ? SequenceKind::ring : SequenceKind::none;
   return activation_layout(spec, first_rank, microbatch, sequence, ratios);

@@ -7,6 +7,7 @@
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/ratios.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
@@ -114,9 +115,11 @@ constexpr bool splits_sequence_evenly(const StrategySpec& spec, std::int64_t seq
   return sequence % (std::int64_t{spec.context} * (spec.sequence == SequenceKind::ring ? 2 : 1)) == 0;
 }
 
-/// The tensor degree divides every width, and every section of one, that tensor ranks share.
-constexpr bool splits_widths_evenly(const forward::Graph& graph, int tensor) {
-  const auto divides = [tensor](const forward::Width& width) {
+/// The tensor degree divides every width, and every section of one, that tensor ranks share equally.
+constexpr bool splits_widths_evenly(const forward::Graph& graph, int tensor, bool even_heads = true,
+                                    bool even_widths = true) {
+  const auto divides = [=](const forward::Width& width) {
+    if (!(width.head_groups > 0 ? even_heads : even_widths)) return true;
     for (const std::int64_t section : width.sections)
       if (section % tensor != 0) return false;
     return !width.split || width.extent % tensor == 0;
@@ -128,11 +131,56 @@ constexpr bool splits_widths_evenly(const forward::Graph& graph, int tensor) {
   return true;
 }
 
+/// Why tensor ranks cannot share a layer by these ratios, which the strategy takes; empty when they can.
+constexpr std::string_view why_no_shares(const LayerSpec& layer, const StrategySpec& spec, const RankRatios& ratios) {
+  if (!ratios.tokens.empty() && (spec.sequence != SequenceKind::none || spec.context > 1)) {
+    if (spec.sequence != SequenceKind::megatron || spec.context > 1)
+      return "context ranks have equally many tokens of a sequence: leave the ratios of tokens out.";
+    if (layer.patch_width > 0 || layer.class_token || layer.window > 0 || layer.merges ||
+        layer.head == HeadKind::classifier || layer.head == HeadKind::contrastive)
+      return "tensor ranks have equally many tokens of images and of what is classified: leave the ratios of tokens "
+             "out.";
+    if (layer.experts > 0)
+      return "tensor ranks have equally many of the tokens that are routed to experts: leave the ratios of tokens out.";
+  }
+  if (layer.kind != LayerKind::block || spec.tensor == 1) return {};
+  if (!ratios.heads.empty() && spec.sequence == SequenceKind::ulysses)
+    return "Ulysses exchanges heads, of which tensor ranks have equally many: leave the ratios of heads out.";
+  if (layer.forward_pass == nullptr || (ratios.heads.empty() && ratios.widths.empty())) return {};
+  // What tensors of an operation share is cut alike.
+  const forward::Graph graph = layer.forward_pass(layer);
+  for (int i = 0; i < graph.node_count; ++i) {
+    const forward::Node& node = graph.node(i);
+    std::int64_t units = 0;
+    const auto differs = [&](int tensor) {
+      if (tensor < 0 || !graph.width(tensor).split) return false;
+      const forward::Width& width = graph.width(tensor);
+      if (forward::is_attention(node.operation) && width.head_groups == 0) return true;
+      if (units == 0) units = width.units();
+      return units != width.units() && (node.operation != forward::Kind::linear);
+    };
+    bool alike = !differs(node.output);
+    for (const int input : node.inputs) alike = alike && !differs(input);
+    if (node.operation == forward::Kind::linear) {
+      const forward::WeightSpec& weight = graph.weight(node.weights[0]);
+      if (weight.columns.split) alike = alike && weight.columns.units() == graph.width(node.inputs[0]).units();
+    }
+    if (!alike)
+      return "tensor ranks share the widths of the layer's operations by ratios if they are cut alike: those of heads "
+             "by Builder::heads, others in sections of one size.";
+  }
+  return {};
+}
+
 /// Why this layer cannot be spread like this, for micro-batches of `samples` samples (of all data ranks together) of
 /// `sequence` tokens, of which the layer may work on a share; empty when it can. The strategy is legal. The vocabulary
 /// is padded and needs no divisibility.
+/// @param of_stage  ratios of the stage's ranks: what strategies with shards by ratio cut so needs none either
 constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples,
-                                     std::int64_t sequence) {
+                                     std::int64_t sequence, const RankRatios& of_stage = {}) {
+  const RankRatios ratios = of_stage.of(spec);
+  const bool even_heads = ratios.heads.empty() || spec.tensor == 1;
+  const bool even_widths = ratios.widths.empty() || spec.tensor == 1;
   if (samples < 1) return "a micro-batch has at least one sample.";
   if (sequence < 1) return "a sequence has at least one token.";
   if (sequence > layer.positions) return "the sequence is longer than the model's positions.";
@@ -141,16 +189,18 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
   if ((layer.patch_width > 0 || layer.window > 0) && sequence != layer.positions)
     return "an image is a sequence of all the model's positions.";
   if (layer.kind == LayerKind::block) {
-    if (!splits_heads_evenly(layer, spec)) {
+    if (even_heads && !splits_heads_evenly(layer, spec)) {
       if (layer.heads % spec.tensor == 0 && layer.kv_heads % spec.tensor == 0)
         return "Ulysses exchanges heads: tensor times context degree divides the query heads, and the key/value heads "
                "of a tensor rank are a multiple or a divisor of the context degree.";
       return layer.heads % spec.tensor != 0 ? "the tensor degree does not divide the attention heads."
                                             : "the tensor degree does not divide the key/value heads.";
     }
-    if (layer.forward_pass != nullptr && !splits_widths_evenly(layer.forward_pass(layer), spec.tensor))
+    if (layer.forward_pass != nullptr &&
+        !splits_widths_evenly(layer.forward_pass(layer), spec.tensor, even_heads, even_widths))
       return "the tensor degree does not divide a width of the layer that tensor ranks share.";
-    if (layer.shared_ffn % spec.tensor != 0 || (layer.experts == 0 && layer.ffn % spec.tensor != 0))
+    if (even_widths &&
+        (layer.shared_ffn % spec.tensor != 0 || (layer.experts == 0 && layer.ffn % spec.tensor != 0)))
       return "the tensor degree does not divide the width of the MLP.";
     if (layer.experts > 0 && layer.ffn % spec.etp() != 0)
       return "the tensor degree of experts does not divide their width.";
@@ -172,7 +222,8 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
     return "a contrastive loss needs the two rows of a sample on one rank: sequences are not split.";
   const std::int64_t tokens = layer.tokens.of(sequence);
   if (tokens % spec.context != 0) return "the context degree does not divide the sequence.";
-  for (int i = 0; i < most_parts; ++i)
+  if (const std::string_view why = why_no_shares(layer, spec, ratios); !why.empty()) return why;
+  for (int i = 0; i < most_parts && ratios.tokens.empty(); ++i)
     if (!splits_sequence_evenly(spec, layer.before(i).tokens.of(sequence)) ||
         !splits_sequence_evenly(spec, layer.after(i).tokens.of(sequence)))
       return spec.sequence == SequenceKind::ring
@@ -183,8 +234,9 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
   return {};
 }
 
-constexpr bool is_fit(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples, std::int64_t sequence) {
-  return why_unfit(layer, spec, samples, sequence).empty();
+constexpr bool is_fit(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
+                      const RankRatios& ratios = {}) {
+  return why_unfit(layer, spec, samples, sequence, ratios).empty();
 }
 
 /// True when zb-h1 defers the weight gradients of a layer: of blocks that keep all that backward needs. Of a layer

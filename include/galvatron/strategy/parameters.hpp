@@ -25,14 +25,13 @@
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/parameter.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/ratios.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
 
 /// Tensors start on multiples of this many elements: one cache line of bfloat16.
 inline constexpr std::int64_t parameter_alignment = 32;
-/// The vocabulary shards are padded to multiples of this many rows.
-inline constexpr std::int64_t vocabulary_alignment = 64;
 
 /// What of the whole tensor a tensor-parallel rank holds.
 enum class ParameterCut : std::uint8_t {
@@ -52,9 +51,12 @@ struct ParameterTensor {
   bool decays = false;
   ParameterInit init = ParameterInit::zero;
   double deviation = 0;  ///< of the normal initialisation
-  /// For ParameterCut::rows: local rows of each section; sections of the whole tensor are `degree` times as long.
+  /// For ParameterCut::rows: local rows of each section, and where they begin in the whole matrix.
   std::array<std::int64_t, 3> sections{};
-  std::int64_t copies = 1;  ///< matrices one behind the other, each with the sections
+  std::array<std::int64_t, 3> begins{};
+  std::int64_t first_column = 0;  ///< for ParameterCut::columns: where the local ones begin
+  std::int64_t copies = 1;        ///< matrices one behind the other, each with the sections
+  std::int64_t matrix_rows = 0;   ///< of one of them as a whole
 
   [[nodiscard]] constexpr std::int64_t count() const { return rows * columns; }
 };
@@ -100,7 +102,8 @@ class StoreRanks {
  public:
   constexpr StoreRanks(const StrategySpec& spec, ParameterPart part)
       : layout_(part == ParameterPart::experts ? spec.expert_layout() : spec.rank_layout()),
-        even_(spec.shard_kind == ShardKind::even) {}
+        even_(spec.shard_kind == ShardKind::even),
+        of_experts_(part == ParameterPart::experts) {}
 
   [[nodiscard]] constexpr int tensor() const { return layout_.size(RankMode::tp); }
   [[nodiscard]] constexpr int experts() const { return layout_.size(RankMode::ep); }
@@ -108,9 +111,13 @@ class StoreRanks {
   [[nodiscard]] constexpr int shard_stride() const { return layout_.stride(shard_modes); }
   /// Of the stage's rank `local`.
   [[nodiscard]] constexpr int shard(int local) const { return layout_.coordinate(shard_modes, local); }
+  /// What the stage's rank `local` has of what tensor ranks share: of experts an equal part.
+  [[nodiscard]] constexpr TensorShares shares(const StrategySpec& spec, const RankRatios& ratios, int local) const {
+    return of_experts_ ? TensorShares::even(tensor(), layout_.coordinate(RankMode::tp, local))
+                       : TensorShares(spec, ratios, local);
+  }
   /// How the elements of a store are cut over the ranks that have the same part of it as the stage's rank `local`.
-  /// @param ratios  of the ranks of the stage, in proportion, which strategies with even shards do not take; empty, or
-  ///                all 0 on these ranks: equal shards
+  /// @param ratios  of states; empty, or all 0 on these ranks: equal shards
   [[nodiscard]] constexpr Sharding cut(std::int64_t elements, std::span<const int> ratios, int local) const {
     std::vector<std::int64_t> own;
     std::int64_t sum = 0;
@@ -127,16 +134,8 @@ class StoreRanks {
  private:
   RankLayout layout_;
   bool even_;
+  bool of_experts_;
 };
-
-/// The tokens of the vocabulary that each of `tensor` ranks has.
-constexpr Sharding vocabulary_sharding(std::int64_t vocabulary, int tensor) {
-  return Sharding::even(vocabulary, tensor, vocabulary_alignment);
-}
-/// Rows of the vocabulary that each of `tensor` ranks holds, padding included.
-constexpr std::int64_t vocabulary_shard(std::int64_t vocabulary, int tensor) {
-  return vocabulary_sharding(vocabulary, tensor).largest();
-}
 
 /// True when the products of a block can write the gradients of its weights: nothing but they is between them where the
 /// extents that tensor ranks do not share are aligned.
@@ -149,11 +148,11 @@ constexpr bool writes_gradients(const forward::Graph& graph) {
   return true;
 }
 
-/// The local layout of one store of a layer under `tensor` tensor-parallel ranks; `data` ranks (data x context) hold
-/// the same and may shard it. Within a kind, tensors are in the order of the forward pass.
+/// The local layout of one store of a layer on a rank that has these shares; `data` ranks (data x context) hold the
+/// same and may shard it. Within a kind, tensors are in the order of the forward pass.
 /// @param experts  ranks that share the experts
-constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, int tensor, int data,
-                                           int experts = 1) {
+constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, const TensorShares& shares,
+                                           int data, int experts = 1) {
   ParameterLayout out;
   std::int64_t end = 0;
   // The tensors of a kind. Those whose gradient is one product are apart from others, as it can be written.
@@ -163,26 +162,43 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
       if (part_of(w) != part || w.decays != decays || w.is_split() != shared) continue;
       if ((decays && shared && (w.products == 1) != is_product) || w.balances != balances) continue;
       ParameterTensor& t = out.tensors[static_cast<std::size_t>(out.size++)];
-      const auto local = [&](const forward::Width& width) {
-        return width.split ? width.extent / tensor : width.extent;
-      };
       const std::int64_t copies = w.of_experts ? w.copies / experts : w.copies;
+      const std::int64_t matrix = w.rows.extent / w.copies;
       t = {.name = w.name,
-           .rows = local(w.rows) / w.copies * copies,
-           .columns = local(w.columns),
+           .rows = matrix * copies,
+           .columns = w.columns.extent,
            .all_rows = w.rows.extent,
            .all_columns = w.columns.extent,
            .offset = end,
            .decays = decays,
            .init = w.init,
            .deviation = w.deviation,
-           .copies = copies};
-      if (w.over_vocabulary) t.rows = vocabulary_shard(w.rows.extent, tensor);
-      if (w.columns.split) t.cut = ParameterCut::columns;
-      if (w.rows.split) {
+           .copies = copies,
+           .matrix_rows = matrix};
+      const auto own = [&shares](std::int64_t extent, const forward::Width& width) {
+        return shares.of(extent, width.units(extent), width.head_groups > 0);
+      };
+      if (w.columns.split) {
+        const Sharding::Range columns = own(w.columns.extent, w.columns);
+        t.cut = ParameterCut::columns;
+        t.columns = columns.count();
+        t.first_column = columns.begin;
+      } else if (w.over_vocabulary) {
         t.cut = ParameterCut::rows;
-        for (std::size_t k = 0; k < t.sections.size(); ++k) t.sections[k] = w.rows.sections[k] / tensor;
-        if (t.sections[0] == 0) t.sections[0] = t.rows / t.copies;
+        t.begins[0] = shares.vocabulary(matrix).begin;
+        t.rows = t.sections[0] = shares.vocabulary_rows(matrix);
+      } else if (w.rows.split) {
+        t.cut = ParameterCut::rows;
+        const auto sections = w.rows.sections[0] > 0 ? w.rows.sections : std::array<std::int64_t, 3>{matrix, 0, 0};
+        std::int64_t first = 0;
+        t.rows = 0;
+        for (std::size_t k = 0; k < sections.size() && sections[k] > 0; ++k) {
+          const Sharding::Range rows = own(sections[k], w.rows);
+          t.sections[k] = rows.count();
+          t.begins[k] = first + rows.begin;
+          t.rows += rows.count() * copies;
+          first += sections[k];
+        }
       }
       end = round_up(end + t.count(), parameter_alignment);
     }
@@ -201,14 +217,17 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
   out.elements = round_up(end, parameter_alignment * data);
   return out;
 }
+/// The same where `tensor` ranks have equal shares, on one of them.
 constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart part, int tensor, int data,
-                                           int experts = 1) {
-  return parameter_layout(forward_of(layer), part, tensor, data, experts);
+                                           int experts = 1, int tensor_rank = 0) {
+  return parameter_layout(forward_of(layer), part, TensorShares::even(tensor, tensor_rank), data, experts);
 }
 
-/// The local layout of a store of a layer under a strategy.
-constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, const StoreRanks& ranks) {
-  return parameter_layout(graph, part, ranks.tensor(), ranks.shards(), ranks.experts());
+/// The local layout of a store of a layer under a strategy, on the stage's rank `local`.
+constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, const StrategySpec& spec,
+                                           const RankRatios& ratios, int local) {
+  const StoreRanks ranks(spec, part);
+  return parameter_layout(graph, part, ranks.shares(spec, ratios, local), ranks.shards(), ranks.experts());
 }
 
 }  // namespace galvatron

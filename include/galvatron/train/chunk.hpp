@@ -236,7 +236,7 @@ class Chunk {
                                          stage_.batch.overlap, stage_.batch.precision == Precision::fp8,
                                          stage_.batch.moments, stage_.batch.expert_imbalance, stage_.batch.lsh);
     context.all_samples = plan_.layouts[i].batch;
-    context.state_ratios = stage_.state_ratios;
+    context.ratios = stage_.ratios;
     context.local_rank = world_.rank() - stage_.first_rank;
     context.loads = counts.loads;
     context.dispatch = counts.dispatch;
@@ -315,7 +315,9 @@ class Chunk {
   [[nodiscard]] std::int64_t elements(std::size_t i, const BundlePart& part) const {
     ActivationLayout layout = plan_.layouts[i];
     layout.sequence = part.tokens.of(stage_.batch.sequence);
-    return layout.pieces() * layout.region(world_.rank()).tokens() * part.width;
+    std::int64_t tokens = 0;
+    for (int piece = 0; piece < layout.pieces(); ++piece) tokens += layout.region(world_.rank(), piece).tokens();
+    return tokens * part.width;
   }
   // True for the head of a model in which more comes out of the layer before.
   [[nodiscard]] bool drops_before(std::size_t i) const {

@@ -131,7 +131,7 @@ class ChunkData {
                    Read&& from_source) const {
     const ActivationLayout& between = plan_.layouts[number];
     const ActivationLayout layout =
-        region_layout(plan_.layers[number].spec, between.first_rank, between.batch, tokens, between.ratios);
+        region_layout(plan_.layers[number].spec, between.first_rank, between.batch, tokens, stage_.ratios);
     const std::int64_t samples = samples_of(layout, rank_).count();
     std::int64_t row = 0;
     for (int piece = 0; piece < layout.pieces(); ++piece) {

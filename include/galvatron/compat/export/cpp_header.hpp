@@ -156,9 +156,10 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
                    ", .first_rank = ", s.first_rank, ", .rank_count = ", s.rank_count,
                    s.group == 0 ? std::string() : text_of(", .group = ", s.group), "},\n");
   });
-  const detail::RankLists samples(plan, "sample_ratios", &PlanStage::sample_ratios);
-  const detail::RankLists states(plan, "state_ratios", &PlanStage::state_ratios);
-  const detail::RankLists groups(plan, "rank_groups", &PlanStage::rank_groups);
+  std::vector<std::pair<const char*, detail::RankLists>> lists;
+  for (const RatioList& each : ratio_lists)
+    lists.emplace_back(each.key, detail::RankLists(plan, each.key, each.list));
+  lists.emplace_back("rank_groups", detail::RankLists(plan, "rank_groups", &PlanStage::rank_groups));
   std::string runs;
   std::size_t run_count = 0;
   for (std::size_t i = 0; i < plan.layers.size(); ++run_count) {
@@ -176,7 +177,8 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   t = text_of("// ", detail::export_title(plan),
               ".\n// Made by `galvatron export --to header`: export again instead of editing.\n// clang-format off\n"
               "#pragma once\n\n#include <galvatron/plan/frozen.hpp>\n\nnamespace ",
-              name, " {\n\n", types.declarations(), samples.declarations, states.declarations, groups.declarations,
+              name, " {\n\n", types.declarations(),
+              joined(lists, "", [](const auto& list) { return list.second.declarations; }),
               "\ninline constexpr galvatron::FrozenPlan<", plan.stages.size(), ", ", run_count, ", ",
               plan.predicted.stages.size(), "> plan{\n");
   t[3] = 'A';
@@ -201,9 +203,8 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
     field("lsh", "{", plan.lsh.hashes, ", ", plan.lsh.width, ", galvatron::ResidualKind::", name_of(plan.lsh.residual),
           ", ", cpp_number(plan.lsh.rate), ", ", plan.lsh.seed, ", ", cpp_number(plan.lsh.most_rate), "}");
   array("stages", stages);
-  if (!samples.names.empty()) field("sample_ratios", "{{", samples.names, "}}");
-  if (!states.names.empty()) field("state_ratios", "{{", states.names, "}}");
-  if (!groups.names.empty()) field("rank_groups", "{{", groups.names, "}}");
+  for (const auto& [key, list] : lists)
+    if (!list.names.empty()) field(key, "{{", list.names, "}}");
   array("runs", runs);
   field("embedding", types.spec(plan.embedding));
   field("head", types.spec(plan.head));
