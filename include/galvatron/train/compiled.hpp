@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/runtime/make_layer.hpp>
+#include <galvatron/train/task_trainer.hpp>
 #include <galvatron/train/trainer.hpp>
 
 /// The layers on a device, with activations of T, to be instantiated in namespace galvatron.
@@ -22,9 +24,17 @@
       comm::World&, const Platform&, const Plan&, const ModelSpec&, train::BatchSource&, const train::TrainOptions&, \
       train::TrainReport&, std::mutex&)
 
+/// The same of a rank of a model of several tasks.
+#define GALVATRON_TRAIN_TASK_RANK(Platform, T)                                                       \
+  void train::detail::train_task_rank<T, Platform>(                                                  \
+      comm::World&, const Platform&, const train::TaskPlan&, const std::vector<train::TaskSources>&, \
+      const train::TaskTrainOptions&, train::TaskTrainReport&, std::mutex&)
+
 namespace galvatron {
 extern template GALVATRON_LAYERS(device::Host, float);
 extern template GALVATRON_LAYERS(device::Host, bfloat16);
 extern template GALVATRON_TRAIN_RANK(train::HostPlatform, float);
 extern template GALVATRON_TRAIN_RANK(train::HostPlatform, bfloat16);
+extern template GALVATRON_TRAIN_TASK_RANK(train::HostPlatform, float);
+extern template GALVATRON_TRAIN_TASK_RANK(train::HostPlatform, bfloat16);
 }  // namespace galvatron
