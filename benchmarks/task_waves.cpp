@@ -23,6 +23,7 @@
 #include <galvatron/data/task_data.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/multi_task_json.hpp>
+#include <galvatron/plan/multi_task_plan.hpp>
 #include <galvatron/profile/host.hpp>
 #include <galvatron/simulate/find_waves.hpp>
 #include <galvatron/train/task_trainer.hpp>
@@ -129,7 +130,7 @@ class HeldHost : public device::Host {
   // Ends when the pace says; what a sleep takes too long is taken off the next operation.
   template <class F>
   void hold(const F& operation) {
-    constexpr double slack = 2e-3;
+    constexpr double slack = 10e-3;
     const double now = steady_seconds();
     const double begin = now - due_ < slack ? due_ : now;
     const double core = core_seconds();

@@ -26,12 +26,12 @@ namespace galvatron::tools {
 
 namespace {
 
-struct Prepared {
+struct PreparedTasks {
   ReadMultiTaskPlan of;
   std::optional<Cluster> cluster;  // that the plan was found for
 };
 
-ReadMultiTaskPlan given_plan(const TrainTasksArguments& a) {
+ReadMultiTaskPlan given_tasks(const TrainTasksArguments& a) {
   ReadMultiTaskPlan out = value_or_throw(read_json_file(a.plan_path).and_then([&](const auto& value) {
     return multi_task_plan_from_json(value, a.plan_path, a.wanted.model);
   }));
@@ -44,7 +44,7 @@ ReadMultiTaskPlan given_plan(const TrainTasksArguments& a) {
   return out;
 }
 
-Prepared found_here(TrainTasksArguments& a, const Launcher& launcher, const Common& common) {
+PreparedTasks found_tasks_here(TrainTasksArguments& a, const Launcher& launcher, const Common& common) {
   const bool profiles = a.wanted.cluster.empty() || a.wanted.cluster == "host";
   Cluster cluster = profiles ? launcher.cluster(a.ranks) : cluster_named(a.wanted.cluster);
   if (a.ranks != 0 && cluster.devices != a.ranks)
@@ -64,16 +64,16 @@ Prepared found_here(TrainTasksArguments& a, const Launcher& launcher, const Comm
 }
 
 // One process plans for all.
-Prepared prepared(TrainTasksArguments& a, Launcher& launcher, const Common& common) {
-  Prepared out;
+PreparedTasks prepared_tasks(TrainTasksArguments& a, Launcher& launcher, const Common& common) {
+  PreparedTasks out;
   if (!a.plan_path.empty()) {
-    out.of = given_plan(a);
+    out.of = given_tasks(a);
   } else {
     if (launcher.ranks() != 0 && a.ranks != 0 && a.ranks != launcher.ranks())
       refuse("--ranks says ", a.ranks, ", and ", launcher.starter(), " has started ", launcher.ranks(), " processes");
     if (launcher.ranks() != 0) a.ranks = launcher.ranks();
     if (launcher.shows()) {
-      out = found_here(a, launcher, common);
+      out = found_tasks_here(a, launcher, common);
       static_cast<void>(launcher.shared(to_json(out.of.plan, out.of.model, out.of.graphs).dump()));
     } else {
       out.of =
@@ -173,7 +173,7 @@ void print_nothing_to_do(const TrainTasksArguments& a, std::int64_t steps, const
 }  // namespace
 
 int task_ranks(const TrainTasksArguments& a, const Launcher& launcher) {
-  if (!a.plan_path.empty()) return given_plan(a).plan.waves.ranks;
+  if (!a.plan_path.empty()) return given_tasks(a).plan.waves.ranks;
   if (a.ranks != 0) return a.ranks;
   const std::string& cluster = a.wanted.cluster;
   return cluster.empty() || cluster == "host" ? launcher.cluster(0).devices : cluster_named(cluster).devices;
@@ -182,7 +182,7 @@ int task_ranks(const TrainTasksArguments& a, const Launcher& launcher) {
 int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const RunStart& start, Launcher& launcher,
                 const Common& common) {
   const bool shows = launcher.shows();
-  const Prepared prepared = tools::prepared(a, launcher, common);
+  const PreparedTasks prepared = prepared_tasks(a, launcher, common);
   const ReadMultiTaskPlan& of = prepared.of;
   launcher.require(of.plan.precision);
   check_task_memory(of, a.wanted.memory);
