@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -17,7 +18,7 @@ void add_start_options(Options& options, RunFileArguments& a) {
                "With --checkpoint of the same folder a new run begins while there is none");
   options.text("--init-from", a.initial, "PATH",
                "start from these weights: a Hugging Face checkpoint of GPT-2 or Llama (a folder, a .safetensors file, "
-               "or an index of several), or a folder of --checkpoint");
+               "or an index of several), or a folder of --checkpoint; of several tasks COMPONENT[,COMPONENT]=FOLDER");
   options.choice_of("--on-nan", a.on_nan, {{"stop", train::OnNan::stop}, {"skip", train::OnNan::skip}},
                     "when the loss or a gradient is infinite or not a number: end with exit code 4, or leave the "
                     "step's update out (default: stop)");
@@ -161,7 +162,8 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
   return out;
 }
 
-runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const ModelSpec& model) {
+runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const ModelSpec& model,
+                                                   std::uint64_t /*seed*/) {
   if (train::find_checkpoint(path)) {
     initial_ = value_of("--init-from", train::Checkpoint::open(path, model));
     return initial_->weights();
@@ -170,7 +172,15 @@ runtime::ParameterSource RunFiles::initial_weights(const std::string& path, cons
   return huggingface_->weights();
 }
 
-runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const MultiTaskModel& model) {
+runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const MultiTaskModel& model,
+                                                   std::uint64_t seed) {
+  if (const std::size_t equals = path.find('='); equals != std::string::npos) {  // text,llm=FOLDER
+    std::istringstream list(path.substr(0, equals));
+    std::vector<std::string> names;
+    for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+    components_ = value_of("--init-from", train::ComponentWeights::open(path.substr(equals + 1), model, names));
+    return components_->weights(runtime::initial_values(seed, 1));
+  }
   initial_ = value_of("--init-from", train::Checkpoint::open(path, model));
   return initial_->weights();
 }

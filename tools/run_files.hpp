@@ -15,6 +15,7 @@
 
 #include <galvatron/checkpoint/folder.hpp>
 #include <galvatron/checkpoint/huggingface.hpp>
+#include <galvatron/checkpoint/huggingface_components.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/data/data.hpp>
 #include <galvatron/model/spec.hpp>
@@ -106,7 +107,7 @@ class RunFiles {
       resumed_ = value_of("--resume", train::Checkpoint::open(start.checkpoint, model, train::Checksums::known));
       options.resume = &*resumed_;
     } else if (!a.initial.empty()) {
-      options.initial = initial_weights(a.initial, model);
+      options.initial = initial_weights(a.initial, model, options.seed);
     }
     if (writes_metrics) begin_metrics(a);
   }
@@ -117,14 +118,16 @@ class RunFiles {
   }
 
  private:
-  runtime::ParameterSource initial_weights(const std::string& path, const ModelSpec& model);
-  runtime::ParameterSource initial_weights(const std::string& path, const MultiTaskModel& model);
+  /// @param seed  of what has no weights
+  runtime::ParameterSource initial_weights(const std::string& path, const ModelSpec& model, std::uint64_t seed);
+  runtime::ParameterSource initial_weights(const std::string& path, const MultiTaskModel& model, std::uint64_t seed);
   void begin_metrics(const RunFileArguments& a);
   void add(std::int64_t step, const std::string& line, const std::vector<train::Scalar>& scalars);
 
   std::optional<train::Checkpoint> resumed_;
   std::optional<train::Checkpoint> initial_;
   std::optional<train::HuggingFaceWeights> huggingface_;
+  std::optional<train::ComponentWeights> components_;
   std::optional<train::MetricsFile> metrics_;
   std::optional<train::TensorBoardFile> tensorboard_;
 };
