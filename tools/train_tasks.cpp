@@ -16,9 +16,9 @@
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/simulate/find_waves.hpp>
+#include <galvatron/train/compiled.hpp>
 #include <galvatron/train/held_out.hpp>
 #include <galvatron/train/recorder.hpp>
-#include <galvatron/train/task_trainer.hpp>
 
 #include "signals.hpp"
 

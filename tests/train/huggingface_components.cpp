@@ -104,7 +104,7 @@ TEST_CASE("components that begin with published weights have PyTorch's loss, and
       const auto before = value_or_throw(train::HuggingFaceWeights::open(published / name, of));
       train::for_each_parameter(of, [&](int layer, const ParameterTensor& tensor) {
         std::vector<float> a(static_cast<std::size_t>(tensor.columns)), b(a.size());
-        for (std::int64_t row = 0; row < std::min(tensor.rows, whole_shape(tensor).rows); ++row) {
+        for (std::int64_t row = 0; row < std::min(tensor.rows, train::whole_shape(tensor).rows); ++row) {
           before.weights()(layer, tensor, row * tensor.columns, {a.data(), tensor.columns});
           came->weights()(layer, tensor, row * tensor.columns, {b.data(), tensor.columns});
           CHECK(a == b);
