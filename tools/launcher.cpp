@@ -47,6 +47,14 @@ galvatron::train::TrainReport ThreadLauncher::train(const Plan& plan, const Mode
   return galvatron::train::train(plan, model, source, options);
 }
 
+galvatron::train::TaskTrainReport ThreadLauncher::train_tasks(const MultiTaskModel& model, const MultiTaskPlan& plan,
+                                                              const std::vector<galvatron::train::TaskSources>& sources,
+                                                              const galvatron::train::TaskTrainOptions& options) {
+  return plan.order == in_waves
+             ? galvatron::train::train_tasks<Tasks<in_waves>>(model, plan.waves, sources, options)
+             : galvatron::train::train_tasks<Tasks<in_sequence>>(model, plan.waves, sources, options);
+}
+
 namespace {
 
 RunOnGpus* module_function() {

@@ -13,9 +13,12 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>
+#include <galvatron/model/multi_task.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/plan/multi_task_plan.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/profile/profile.hpp>
+#include <galvatron/train/task_trainer.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "options.hpp"
@@ -67,6 +70,14 @@ class Launcher {
   virtual galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model,
                                               galvatron::train::BatchSource& source,
                                               const galvatron::train::TrainOptions& options) = 0;
+  /// The same of a model of several tasks. Throws Failure (usage) where ranks are on GPUs.
+  virtual galvatron::train::TaskTrainReport train_tasks(const MultiTaskModel&, const MultiTaskPlan&,
+                                                        const std::vector<galvatron::train::TaskSources>&,
+                                                        const galvatron::train::TaskTrainOptions&) {
+    refuse(tasks_on_gpus);
+  }
+  static constexpr const char* tasks_on_gpus =
+      "--device cuda: models of several tasks train on this machine's cores; leave the option out";
 
  private:
   comm::World* processes_;
@@ -99,6 +110,9 @@ class ThreadLauncher final : public CoreLauncher {
  public:
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override;
+  galvatron::train::TaskTrainReport train_tasks(const MultiTaskModel& model, const MultiTaskPlan& plan,
+                                                const std::vector<galvatron::train::TaskSources>& sources,
+                                                const galvatron::train::TaskTrainOptions& options) override;
 
  protected:
   [[nodiscard]] int threads_per_rank(const Plan& plan) const override {

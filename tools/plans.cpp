@@ -381,6 +381,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   expert_imbalance_option(options, search.expert_imbalance);
   DispatchArguments dispatch;
   dispatch_options(options, dispatch);
+  simulate::TaskSchedule task_schedule = simulate::TaskSchedule::fastest;
+  task_schedule_option(options, task_schedule);
   options.section("Limits");
   options.size("--memory", search.memory,
                "memory of each device that the plan may take, at most all it has (default: all it has)");
@@ -429,8 +431,17 @@ void run_plan(const Arguments& arguments, Common& common) {
         refuse("--global-batch ", batch, ": a model of several tasks is planned for one number of samples; give it");
       samples = batches_named(batch, 1).front();
     }
-    return plan_tasks({model_name, cluster_name, samples, precision, search.memory, out}, common);
+    return plan_tasks({.model = model_name,
+                       .cluster = cluster_name,
+                       .global_batch = samples,
+                       .precision = precision,
+                       .memory = search.memory,
+                       .schedule = task_schedule,
+                       .out = out},
+                      common);
   }
+  if (task_schedule != simulate::TaskSchedule::fastest)
+    refuse("--task-schedule is for models of several tasks; leave it out");
   if (lengths.empty() && (max_tokens != 0 || groups))
     refuse(groups ? "--sequence-groups" : "--max-tokens", " is for documents; give their lengths with --lengths");
   if (!lengths.empty() && search.sequence != 0)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -17,7 +18,7 @@ void add_start_options(Options& options, RunFileArguments& a) {
                "With --checkpoint of the same folder a new run begins while there is none");
   options.text("--init-from", a.initial, "PATH",
                "start from these weights: a Hugging Face checkpoint of GPT-2 or Llama (a folder, a .safetensors file, "
-               "or an index of several), or a folder of --checkpoint");
+               "or an index of several), or a folder of --checkpoint; of several tasks COMPONENT[,COMPONENT]=FOLDER");
   options.choice_of("--on-nan", a.on_nan, {{"stop", train::OnNan::stop}, {"skip", train::OnNan::skip}},
                     "when the loss or a gradient is infinite or not a number: end with exit code 4, or leave the "
                     "step's update out (default: stop)");
@@ -161,65 +162,81 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
   return out;
 }
 
-RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics,
-                   train::TrainOptions& options) {
-  options.on_nan = a.on_nan;
-  options.checkpoint.folder = a.checkpoint;
-  options.checkpoint.every =
-      a.checkpoint_every > 0 ? a.checkpoint_every : std::max<std::int64_t>(options.steps / 10, 1);
-  options.checkpoint.keep = a.checkpoint_keep;
-  options.checkpoint.lock = start.lock;
-  if (!start.checkpoint.empty()) {
-    resumed_ = value_of("--resume", train::Checkpoint::open(start.checkpoint, model, train::Checksums::known));
-    options.resume = &*resumed_;
-  } else if (!a.initial.empty() && train::find_checkpoint(a.initial)) {
-    initial_ = value_of("--init-from", train::Checkpoint::open(a.initial, model));
-    options.initial = initial_->weights();
-  } else if (!a.initial.empty()) {
-    huggingface_ = value_of("--init-from", train::HuggingFaceWeights::open(a.initial, model));
-    options.initial = huggingface_->weights();
+runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const ModelSpec& model,
+                                                   std::uint64_t /*seed*/) {
+  if (train::find_checkpoint(path)) {
+    initial_ = value_of("--init-from", train::Checkpoint::open(path, model));
+    return initial_->weights();
   }
-  if (!writes_metrics) return;
+  huggingface_ = value_of("--init-from", train::HuggingFaceWeights::open(path, model));
+  return huggingface_->weights();
+}
+
+runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const MultiTaskModel& model,
+                                                   std::uint64_t seed) {
+  if (const std::size_t equals = path.find('='); equals != std::string::npos) {  // text,llm=FOLDER
+    std::istringstream list(path.substr(0, equals));
+    std::vector<std::string> names;
+    for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+    components_ = value_of("--init-from", train::ComponentWeights::open(path.substr(equals + 1), model, names));
+    return components_->weights(runtime::initial_values(seed, 1));
+  }
+  initial_ = value_of("--init-from", train::Checkpoint::open(path, model));
+  return initial_->weights();
+}
+
+void RunFiles::begin_metrics(const RunFileArguments& a) {
   const std::int64_t done = resumed_ ? resumed_->training().step : 0;
   if (!a.metrics.empty()) metrics_ = value_or_throw(train::MetricsFile::resume(a.metrics, done));
   if (!a.tensorboard.empty()) tensorboard_ = value_or_throw(train::TensorBoardFile::create(a.tensorboard, done + 1));
 }
 
-void RunFiles::add(const train::StepReport& step) {
-  if (metrics_) value_or_throw(metrics_->append(step));
-  if (tensorboard_) value_or_throw(tensorboard_->append(step.step + 1, train::metrics_scalars(step)));
+void RunFiles::add(std::int64_t step, const std::string& line, const std::vector<train::Scalar>& scalars) {
+  if (metrics_) value_or_throw(metrics_->append_line(line));
+  if (tensorboard_) value_or_throw(tensorboard_->append(step + 1, scalars));
 }
 
-void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, const train::TrainReport& report) {
-  const auto skipped = std::ranges::count_if(report.steps, [](const auto& step) { return !step.skipped.empty(); });
-  if (!report.steps.empty()) out["first_step"] = report.steps.front().step + 1;
-  if (a.on_nan == train::OnNan::skip) out["skipped_steps"] = skipped;
+void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, const RunSummary& run) {
+  if (run.steps > 0) out["first_step"] = run.first_step + 1;
+  if (a.on_nan == train::OnNan::skip) out["skipped_steps"] = run.skipped;
   add_texts(out, {{"resume", a.resume},
                   {"init_from", a.initial},
                   {"metrics", a.metrics},
                   {"tensorboard", a.tensorboard},
                   {"checkpoint", a.checkpoint}});
   if (a.checkpoint.empty()) return;
-  out["checkpoints_written"] = report.checkpoints.front().count;
-  for (const train::CheckpointReport& rank : report.checkpoints) out["checkpoint_bytes"].push_back(rank.bytes);
+  out["checkpoints_written"] = run.checkpoints.front().count;
+  for (const train::CheckpointReport& rank : run.checkpoints) out["checkpoint_bytes"].push_back(rank.bytes);
   using Report = train::CheckpointReport;
   for (const auto& [key, seconds] : {std::pair("checkpoint_pause_seconds", &Report::pause_seconds),
                                      {"checkpoint_wait_seconds", &Report::wait_seconds},
                                      {"checkpoint_write_seconds", &Report::write_seconds}})
-    out[key] = std::ranges::max(report.checkpoints, {}, seconds).*seconds;
+    out[key] = std::ranges::max(run.checkpoints, {}, seconds).*seconds;
 }
 
-std::string files_text(const RunFileArguments& a, const train::TrainReport& report) {
+std::string files_text(const RunFileArguments& a, const RunSummary& run) {
   std::string out;
   if (!a.checkpoint.empty()) {
     Bytes bytes;
-    for (const train::CheckpointReport& rank : report.checkpoints) bytes += Bytes{rank.bytes};
-    const double pause =
-        std::ranges::max(report.checkpoints, {}, &train::CheckpointReport::pause_seconds).pause_seconds;
-    out += row("checkpoints", a.checkpoint, ": ", report.checkpoints.front().count, " of ", format_bytes(bytes),
+    for (const train::CheckpointReport& rank : run.checkpoints) bytes += Bytes{rank.bytes};
+    const double pause = std::ranges::max(run.checkpoints, {}, &train::CheckpointReport::pause_seconds).pause_seconds;
+    out += row("checkpoints", a.checkpoint, ": ", run.checkpoints.front().count, " of ", format_bytes(bytes),
                ", for which training paused ", format_seconds({pause}));
   }
   return out + row("metrics", a.metrics) + row("tensorboard", a.tensorboard);
+}
+
+std::string interruption(const RunSummary& run, const RunFileArguments& a, std::int64_t steps) {
+  const auto goes_on = [&](const std::string& checkpoint) { return checkpoint + ", and " + way_to_go_on(a); };
+  const std::string newest = newest_checkpoint(a);
+  if (run.steps == 0)
+    return "interrupted before the first step" +
+           (newest.empty() ? "" : "; the newest checkpoint is " + goes_on(newest));
+  const std::int64_t done = run.first_step + run.steps;
+  const std::filesystem::path folder = a.checkpoint;
+  return text_of("interrupted after step ", done, " of ", steps, "; ",
+                 folder.empty() ? "without --checkpoint nothing of it is kept"
+                                : "its checkpoint is " + goes_on((folder / train::checkpoint_name(done)).string()));
 }
 
 }  // namespace galvatron::tools

@@ -1,21 +1,28 @@
 // The files of a run of train: what it starts from and what it leaves behind.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include <galvatron/checkpoint/folder.hpp>
 #include <galvatron/checkpoint/huggingface.hpp>
+#include <galvatron/checkpoint/huggingface_components.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/data/data.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/metrics.hpp>
+#include <galvatron/train/task_metrics.hpp>
+#include <galvatron/train/task_trainer.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "launcher.hpp"
@@ -86,21 +93,83 @@ class RunFiles {
   /// Opens the checkpoint to resume or to start from, checks all of it, sets what `options` say of it and of NaN, and
   /// begins the metrics. Throws Failure (usage). This must outlive the run.
   /// @param writes_metrics  whether this process has rank 0
-  RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics,
-           train::TrainOptions& options);
+  /// @param options  train::TrainOptions, or train::TaskTrainOptions of a model of several tasks
+  template <class Model, class Options>
+  RunFiles(const RunFileArguments& a, const RunStart& start, const Model& model, bool writes_metrics,
+           Options& options) {
+    options.on_nan = a.on_nan;
+    options.checkpoint.folder = a.checkpoint;
+    options.checkpoint.every =
+        a.checkpoint_every > 0 ? a.checkpoint_every : std::max<std::int64_t>(options.steps / 10, 1);
+    options.checkpoint.keep = a.checkpoint_keep;
+    options.checkpoint.lock = start.lock;
+    if (!start.checkpoint.empty()) {
+      resumed_ = value_of("--resume", train::Checkpoint::open(start.checkpoint, model, train::Checksums::known));
+      options.resume = &*resumed_;
+    } else if (!a.initial.empty()) {
+      options.initial = initial_weights(a.initial, model, options.seed);
+    }
+    if (writes_metrics) begin_metrics(a);
+  }
   /// Writes the metrics of a step. Throws Failure (usage).
-  void add(const train::StepReport& step);
+  void add(const train::StepReport& step) { add(step.step, train::metrics_line(step), train::metrics_scalars(step)); }
+  void add(const train::TaskStepReport& step, const std::vector<TaskSpec>& tasks) {
+    add(step.step, train::metrics_line(step, tasks), train::metrics_scalars(step, tasks));
+  }
 
  private:
+  /// @param seed  of what has no weights
+  runtime::ParameterSource initial_weights(const std::string& path, const ModelSpec& model, std::uint64_t seed);
+  runtime::ParameterSource initial_weights(const std::string& path, const MultiTaskModel& model, std::uint64_t seed);
+  void begin_metrics(const RunFileArguments& a);
+  void add(std::int64_t step, const std::string& line, const std::vector<train::Scalar>& scalars);
+
   std::optional<train::Checkpoint> resumed_;
   std::optional<train::Checkpoint> initial_;
   std::optional<train::HuggingFaceWeights> huggingface_;
+  std::optional<train::ComponentWeights> components_;
   std::optional<train::MetricsFile> metrics_;
   std::optional<train::TensorBoardFile> tensorboard_;
 };
 
+/// What a run has done, as far as its files tell.
+struct RunSummary {
+  std::int64_t first_step = 0;
+  std::int64_t steps = 0;  ///< done in this run
+  std::int64_t skipped = 0;
+  std::vector<train::CheckpointReport> checkpoints;  ///< of each rank
+
+  template <class Report>
+  explicit RunSummary(const Report& report)
+      : first_step(report.steps.empty() ? 0 : report.steps.front().step),
+        steps(std::ssize(report.steps)),
+        skipped(std::ranges::count_if(report.steps, [](const auto& step) { return !step.skipped.empty(); })),
+        checkpoints(report.checkpoints) {}
+};
+
 /// What the JSON and the text of a run say about its files.
-void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, const train::TrainReport& report);
-std::string files_text(const RunFileArguments& a, const train::TrainReport& report);
+void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, const RunSummary& run);
+std::string files_text(const RunFileArguments& a, const RunSummary& run);
+/// Where a run of `steps` steps that signals have ended is, in a line.
+std::string interruption(const RunSummary& run, const RunFileArguments& a, std::int64_t steps);
+
+/// The report that `run` returns. A failure says which checkpoint is the newest.
+template <class Run>
+auto trained(const RunFileArguments& files, const Run& run) {
+  const auto with_newest = [&](const std::string& message) {
+    const std::string newest = newest_checkpoint(files);
+    return message + (newest.empty() ? "" : "; " + newest + " is the newest checkpoint, and " + way_to_go_on(files));
+  };
+  try {
+    return run();
+  } catch (const Failure& e) {
+    const bool is_plain = typeid(e) == typeid(Failure) || typeid(e) == typeid(DeviceFailure) ||
+                          typeid(e) == typeid(PeerFailure);  // others mean something to who catches them
+    if (files.checkpoint.empty() || !is_plain) throw;
+    throw Failure(e.kind(), with_newest(e.what()), e.where());
+  } catch (const std::bad_alloc&) {
+    throw Failure(ErrorKind::machine, with_newest(std::string(memory_is_exhausted)));
+  }
+}
 
 }  // namespace galvatron::tools

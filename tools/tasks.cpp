@@ -14,8 +14,6 @@
 #include <galvatron/simulate/explain_waves.hpp>
 #include <galvatron/simulate/find_waves.hpp>
 
-#include "report/waves.hpp"
-
 namespace galvatron::tools {
 
 namespace {
@@ -234,8 +232,9 @@ ReadMultiTaskPlan found_tasks(const TaskPlanArguments& a, const Cluster& cluster
   out.graphs = value_or_throw(task_graphs(out.model));
   const Precision precision = chosen_precision(a.precision, cluster);
   if (precision == Precision::fp8) refuse("--precision fp8: parts of waves train in bf16 or fp32; choose one of them");
-  auto found = simulate::find_waves(out.model, cluster,
-                                    {.precision = precision, .memory = memory_to_plan_with(a.memory, cluster, common)});
+  auto found = simulate::find_waves(
+      out.model, cluster,
+      {.precision = precision, .memory = memory_to_plan_with(a.memory, cluster, common), .schedule = a.schedule});
   if (!found && found.error().kind == ErrorKind::infeasible) throw Infeasible(found.error().message, std::nullopt);
   const simulate::FoundWaves best = value_or_throw(std::move(found));
   if (search != nullptr) *search = best.search;
@@ -279,11 +278,50 @@ void explain_tasks(const PlanArguments& a) {
                       " of the step.\n"));
 }
 
+void task_schedule_option(Options& options, simulate::TaskSchedule& schedule, const std::string& when) {
+  using enum simulate::TaskSchedule;
+  options.choice("--task-schedule", schedule, {fastest, waves, sequence, groups},
+                 when +
+                     "of models of several tasks: in waves, one task after the other, each on a group of devices of "
+                     "its own, or what takes least (default: fastest)");
+}
+
+void write_task_run(const ReadMultiTaskPlan& of, const Cluster* made_for,
+                    const simulate::report::MeasuredTasks& measured, const std::string& trace,
+                    const std::string& report, const Common& common) {
+  if (trace.empty() && report.empty()) return;
+  const int ranks = of.plan.waves.ranks;
+  const TasksOnCluster t = [&]() -> TasksOnCluster {
+    if (made_for != nullptr) return {of, *made_for};
+    try {
+      return {of, cluster_named(of.plan.cluster, ranks)};
+    } catch (const Failure& failure) {
+      note(common, "What is predicted beside the run is that of this machine without a profile, because ",
+           failure.what());
+    }
+    return {of, cluster_named("host", ranks)};
+  }();
+  if (!trace.empty()) {
+    simulate::TraceWriter out;
+    out.tell("model", of.plan.model);
+    out.tell("cluster", of.plan.cluster);
+    out.tell("step", std::to_string(measured.step.step + 1));
+    for (std::size_t rank = 0; rank < measured.step.ranks.size(); ++rank)
+      simulate::add_rank(out, static_cast<int>(rank), text_of("rank ", rank, " measured"), t.plan,
+                         measured.step.ranks[rank]);
+    simulate::add_waves(out, t.plan, t.simulation, ranks);
+    value_or_throw(write_file_atomically(trace, out.text()));
+  }
+  if (!report.empty())
+    value_or_throw(write_file_atomically(
+        report, simulate::report::waves_html(t.plan, t.simulation, of.model.name + " on " + of.plan.cluster,
+                                             tasks_summary(t), &measured)));
+}
+
 void simulate_tasks(const PlanArguments& a, const std::string& trace, const std::string& report, const Common& common) {
-  if (!trace.empty()) refuse("--trace is for plans of models of one task; leave it out, --report draws waves");
   const TasksOnCluster t = read_tasks(a);
   ordered_json more;
-  for (const simulate::WaveEvent& event : t.simulation.events) {
+  for (const TaskSpan& event : t.simulation.events) {
     const train::PartPlan& part = t.plan.part(event.instruction.part);
     more["events"].push_back({{"phase", event.instruction.op == TaskInstruction::Op::forward ? "forward" : "backward"},
                               {"wave", part.wave},
@@ -298,9 +336,17 @@ void simulate_tasks(const PlanArguments& a, const std::string& trace, const std:
     value_or_throw(write_file_atomically(
         report, simulate::report::waves_html(t.plan, t.simulation, t.of.model.name + " on " + t.of.plan.cluster,
                                              tasks_summary(t))));
-  add_texts(more, {{"report", report}});
+  if (!trace.empty()) {
+    simulate::TraceWriter out;
+    out.tell("model", t.of.plan.model);
+    out.tell("cluster", t.of.plan.cluster);
+    simulate::add_waves(out, t.plan, t.simulation);
+    value_or_throw(write_file_atomically(trace, out.text()));
+  }
+  add_texts(more, {{"trace", trace}, {"report", report}});
   for (const Seconds busy : t.simulation.busy) more["busy_seconds"].push_back(busy.value);
-  print_tasks(t, std::move(more), "\n" + simulate::wave_chart(t.plan, t.simulation) + row("report", report), common);
+  print_tasks(t, std::move(more),
+              "\n" + simulate::wave_chart(t.plan, t.simulation) + row("trace", trace) + row("report", report), common);
 }
 
 }  // namespace galvatron::tools

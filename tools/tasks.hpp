@@ -12,10 +12,12 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/plan/multi_task_plan.hpp>
+#include <galvatron/simulate/find_waves.hpp>
 
 #include "options.hpp"
 #include "output.hpp"
 #include "plans.hpp"
+#include "report/waves.hpp"
 
 namespace galvatron::tools {
 
@@ -31,8 +33,11 @@ struct TaskPlanArguments {
   std::int64_t global_batch = 0;  ///< 0: the tasks' own
   std::optional<Precision> precision;
   Bytes memory;  ///< 0: all that a device has
+  simulate::TaskSchedule schedule = simulate::TaskSchedule::fastest;
   std::string out;
 };
+/// The option --task-schedule. @param when  "with --auto: ", or nothing
+void task_schedule_option(Options& options, simulate::TaskSchedule& schedule, const std::string& when = {});
 /// Throws Failure (usage), or Infeasible.
 /// @param name  of the cluster in the plan
 ReadMultiTaskPlan found_tasks(const TaskPlanArguments& a, const Cluster& cluster, const std::string& name,
@@ -43,5 +48,12 @@ void plan_tasks(const TaskPlanArguments& a, const Common& common);
 void cost_tasks(const PlanArguments& a, const Common& common);
 void simulate_tasks(const PlanArguments& a, const std::string& trace, const std::string& report, const Common& common);
 void explain_tasks(const PlanArguments& a);
+
+/// Writes the trace and the report of a run, measured beside what is predicted of its plan, whole or not at all; an
+/// empty path: not. Throws Failure (usage).
+/// @param made_for  the cluster that the plan was found for; null: the one that it names, or this machine
+void write_task_run(const ReadMultiTaskPlan& of, const Cluster* made_for,
+                    const simulate::report::MeasuredTasks& measured, const std::string& trace,
+                    const std::string& report, const Common& common);
 
 }  // namespace galvatron::tools

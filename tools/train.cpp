@@ -4,11 +4,9 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -73,7 +71,10 @@ struct TrainArguments {
   std::string report;
   std::int64_t mask_token = -1;  // negative: the last of the vocabulary
   bool pack = false;
-  std::int64_t max_tokens = 0;  // 0: not given
+  simulate::TaskSchedule schedule = simulate::TaskSchedule::fastest;
+  std::int64_t held_out = 0;
+  std::int64_t evaluate_every = 0;  // 0: not given
+  std::int64_t max_tokens = 0;      // 0: not given
   std::optional<SequenceGroupKind> groups;
   train::DocumentOptions documents;
 };
@@ -115,8 +116,8 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.section("Training");
   options.require_one(
       {options.texts("--data", a.data, "FILE...",
-                     "texts (bytes are tokens), .bin token files, or .images files for models of images; synthetic for "
-                     "models of several tasks")},
+                     "texts (bytes are tokens), .bin token files, or .images files for models of images; for models of "
+                     "several tasks a folder with one for each task, or synthetic (docs/data.md)")},
       [&a] { return !a.has_tasks(); });
   options.require(options.integer("--steps", a.options.steps, 1, 10'000'000, "steps to train"));
   TrainingConstants& c = a.constants;
@@ -133,6 +134,13 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.integer("--mask-token", a.mask_token, 0, (std::int64_t{1} << 31) - 1,
                   "what hides a token from a masked language model (default: the last of the vocabulary)");
   add_start_options(options, a.files);
+  options.section("Several tasks (docs/multitask.md)");
+  task_schedule_option(options, a.schedule, "with --auto: ");
+  options.integer("--held-out", a.held_out, 1, 1 << 30,
+                  "samples at the end of every task's data that are not trained on but measured: losses, and how often "
+                  "pairs find each other");
+  options.integer("--evaluate-every", a.evaluate_every, 1, 10'000'000,
+                  "with --held-out: steps between two measurements (default: a tenth of --steps)");
   options.section("Documents (docs/flexsp.md)");
   options.flag("--pack", a.pack,
                "with --auto: samples are documents of any length, a file each or as below, packed into sequences");
@@ -185,6 +193,11 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
 }
 
 void check(const TrainArguments& a, const train::LearningRate& rate, const Launcher& launcher) {
+  for (const auto& [given, option] : {std::pair(a.held_out != 0, "--held-out"),
+                                      {a.evaluate_every != 0, "--evaluate-every"},
+                                      {a.schedule != simulate::TaskSchedule::fastest, "--task-schedule"}})
+    if (given && !a.has_tasks()) refuse(option, " is for models of several tasks; leave it out");
+  if (a.evaluate_every != 0 && a.held_out == 0) refuse("--evaluate-every needs --held-out N");
   if (a.automatic && !a.plan_path.empty()) refuse("--plan and --auto exclude each other; give one of them");
   if (a.launcher == "mpi") require_mpi();
   if (a.launcher == "threads" && launcher.ranks() > 0)
@@ -197,6 +210,7 @@ void check(const TrainArguments& a, const train::LearningRate& rate, const Launc
                                         {a.expert_imbalance != 0, "--expert-imbalance"},
                                         {a.dispatch.given(), "--expert-dispatch, like --lsh-...,"},
                                         {!a.space.empty(), "--space"},
+                                        {a.schedule != simulate::TaskSchedule::fastest, "--task-schedule"},
                                         {a.max_tokens != 0, "--max-tokens"},
                                         {a.groups.has_value(), "--sequence-groups"},
                                         {a.accepts_busy.has_value(), "--on-busy"},
@@ -229,31 +243,41 @@ void check(const TrainArguments& a, const train::LearningRate& rate, const Launc
                 read);
 }
 
-// A run of a model of several tasks.
-void train_with_tasks(const TrainArguments& a, const RunStart& start, Launcher& launcher, const Common& common) {
-  for (const auto& [given, option] : {std::pair(a.device != "host", "--device cuda"),
-                                      {a.launcher == "mpi", "--launcher mpi"},
-                                      {a.sequence != 0, "--seq"},
+// A run of a model of several tasks; the number of the signal that ended it early, or 0.
+// @param starts_ranks  this process only starts those that train
+int train_with_tasks(const TrainArguments& a, const RunStart& start, bool starts_ranks, const Arguments& arguments,
+                     Launcher& launcher, const Common& common) {
+  for (const auto& [given, option] : {std::pair(a.sequence != 0, "--seq"),
                                       {a.moments.has_value(), "--moments"},
                                       {a.expert_imbalance != 0, "--expert-imbalance"},
                                       {a.dispatch.given(), "--expert-dispatch, like --lsh-...,"},
                                       {!a.space.empty(), "--space"},
                                       {a.pack, "--pack"},
-                                      {!a.trace.empty(), "--trace"},
-                                      {!a.report.empty(), "--report"},
                                       {a.mask_token >= 0, "--mask-token"}})
     if (given) refuse(option, " is for models of one task; leave it out");
-  train_tasks({.plan_path = a.plan_path,
-               .wanted = {a.model, a.cluster, a.global_batch, a.precision, a.memory, a.save_plan},
-               .ranks = a.ranks,
-               .data = a.data,
-               .save_cluster = a.save_cluster,
-               .profile = {.time_budget = {a.profile_seconds},
-                           .deterministic = a.options.deterministic,
-                           .accepts_busy = a.accepts_busy.value_or(false)},
-               .rank_timeout = a.rank_timeout,
-               .files = a.files},
-              a.options, start, launcher, common);
+  const TrainTasksArguments tasks{.plan_path = a.plan_path,
+                                  .wanted = {.model = a.model,
+                                             .cluster = a.cluster,
+                                             .global_batch = a.global_batch,
+                                             .precision = a.precision,
+                                             .memory = a.memory,
+                                             .schedule = a.schedule,
+                                             .out = a.save_plan},
+                                  .ranks = a.ranks,
+                                  .data = a.data,
+                                  .held_out = a.held_out,
+                                  .evaluate_every = a.evaluate_every,
+                                  .save_cluster = a.save_cluster,
+                                  .profile = {.time_budget = {a.profile_seconds},
+                                              .deterministic = a.options.deterministic,
+                                              .accepts_busy = a.accepts_busy.value_or(false)},
+                                  .rank_timeout = a.rank_timeout,
+                                  .files = a.files,
+                                  .trace = a.trace,
+                                  .report = a.report};
+  if (!starts_ranks) return train_tasks(tasks, a.options, start, launcher, common);
+  start_ranks(a.mpirun, task_ranks(tasks, launcher), arguments);
+  return 0;
 }
 
 void check_processes(int ranks, const Launcher& launcher) {
@@ -578,7 +602,7 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   if (const double mfu = mfu_of(o); mfu > 0) add_mfu(out, mfu);
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
   for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
-  add_files_json(out, a.files, o.report);
+  add_files_json(out, a.files, RunSummary(o.report));
   add_texts(out, {{"trace", a.trace}, {"report", a.report}});
   if (o.report.stopped != 0) out["interrupted"] = true;
   out["plan"] = to_json(o.plan);
@@ -620,7 +644,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
         difference == 0 ? " (equal to the byte)" : text_of(" (", difference > 0 ? "+" : "", difference, " bytes)"));
     first = last + 1;
   }
-  print(out + files_text(a.files, o.report) + row("trace", a.trace) + row("report", a.report) +
+  print(out + files_text(a.files, RunSummary(o.report)) + row("trace", a.trace) + row("report", a.report) +
         row("plan", a.plan_path) + row("plan", a.save_plan) + row("cluster", a.save_cluster));
 }
 
@@ -639,39 +663,6 @@ void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common
               {"plan", to_json(plan)}});
 }
 
-// Trains. A failure says which checkpoint is the newest.
-train::TrainReport trained(Launcher& launcher, const Plan& plan, const ModelSpec& model, train::BatchSource& batches,
-                           const train::TrainOptions& options, const RunFileArguments& files) {
-  const auto with_newest = [&](const std::string& message) {
-    const std::string newest = newest_checkpoint(files);
-    return message + (newest.empty() ? "" : "; " + newest + " is the newest checkpoint, and " + way_to_go_on(files));
-  };
-  try {
-    return launcher.train(plan, model, batches, options);
-  } catch (const Failure& e) {
-    const bool is_plain = typeid(e) == typeid(Failure) || typeid(e) == typeid(DeviceFailure) ||
-                          typeid(e) == typeid(PeerFailure);  // others mean something to who catches them
-    if (files.checkpoint.empty() || !is_plain) throw;
-    throw Failure(e.kind(), with_newest(e.what()), e.where());
-  } catch (const std::bad_alloc&) {
-    throw Failure(ErrorKind::machine, with_newest(std::string(memory_is_exhausted)));
-  }
-}
-
-// Where a run that signals have ended is, in a line.
-std::string interruption(const train::TrainReport& report, const TrainArguments& a) {
-  const auto goes_on = [&](const std::string& checkpoint) { return checkpoint + ", and " + way_to_go_on(a.files); };
-  const std::string newest = newest_checkpoint(a.files);
-  if (report.steps.empty())
-    return "interrupted before the first step" +
-           (newest.empty() ? "" : "; the newest checkpoint is " + goes_on(newest));
-  const std::int64_t done = report.steps.back().step + 1;
-  const std::filesystem::path folder = a.files.checkpoint;
-  return text_of("interrupted after step ", done, " of ", a.options.steps, "; ",
-                 folder.empty() ? "without --checkpoint nothing of it is kept"
-                                : "its checkpoint is " + goes_on((folder / train::checkpoint_name(done)).string()));
-}
-
 // The number of the signal that ended it early, or 0.
 int train(TrainArguments& a, const Arguments& arguments, Common& common, Launcher& launcher) {
   prepare_mapped_files(common);
@@ -688,10 +679,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     common.quiet = true;
   }
   check(a, options.learning_rate, launcher);
-  if (a.has_tasks()) {
-    train_with_tasks(a, start, launcher, common);
-    return 0;
-  }
+  if (a.has_tasks()) return train_with_tasks(a, start, starts_ranks, arguments, launcher, common);
   if (starts_ranks) {
     start_ranks(a.mpirun, ranks_to_start(a, launcher), arguments);
     return 0;
@@ -771,7 +759,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     const auto batches = batches_of(*data, prepared);
     const CoreWatch watch;
     const double before = core_seconds_of_process();
-    outcome.report = trained(launcher, plan, prepared.model, *batches, options, a.files);
+    outcome.report = trained(a.files, [&] { return launcher.train(plan, prepared.model, *batches, options); });
     const double own = core_seconds_of_process() - before;
     if (const auto all = launcher.core_seconds_here(own); all && watch.seconds() > 0.2)
       outcome.others = watch.others(*all);
@@ -780,7 +768,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   if (!shows) return signal;
   for (const std::string& remark : outcome.report.remarks) note(common, remark);
   for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());
-  const std::string interrupted = signal == 0 ? "" : interruption(outcome.report, a);
+  const std::string interrupted = signal == 0 ? "" : interruption(RunSummary(outcome.report), a.files, a.options.steps);
   if (outcome.report.steps.empty()) {
     complain(interrupted);
     if (common.json) print_json({{"error", interrupted}, {"exit_code", 128 + signal}});
@@ -807,7 +795,10 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
 int train(const Arguments& arguments, Common& common, Launcher& launcher) {
   TrainArguments a;
   bool wanted = false;
-  const auto parse = [&] { wanted = read(arguments, a, common); };
+  const auto parse = [&] {
+    wanted = read(arguments, a, common);
+    if (wanted && a.device != "host" && a.has_tasks()) refuse(Launcher::tasks_on_gpus);
+  };
   if (launcher.ranks() > 0)
     parse();  // all of these processes have met
   else

@@ -1,11 +1,8 @@
 #include "train_tasks.hpp"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,56 +10,41 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/quantity.hpp>
-#include <galvatron/data/synthetic_samples.hpp>
+#include <galvatron/data/task_data.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/simulate/find_waves.hpp>
 #include <galvatron/train/compiled.hpp>
-#include <galvatron/train/task_metrics.hpp>
+#include <galvatron/train/held_out.hpp>
+#include <galvatron/train/recorder.hpp>
+
+#include "signals.hpp"
 
 namespace galvatron::tools {
 
 namespace {
 
-// Synthetic samples of all tasks.
-struct SyntheticTasks {
-  std::vector<std::vector<std::unique_ptr<train::SyntheticSamples>>> inputs;
-  std::vector<train::TaskSources> sources;
-
-  SyntheticTasks(const MultiTaskModel& model, std::uint64_t seed) {
-    for (const TaskSpec& task : model.tasks) {
-      const std::uint64_t of_task = 1000 * (seed + 1) + 2 * inputs.size();
-      const LayerSpec& head = model.component(model.find(task.loss)).layers.back();
-      auto& own = inputs.emplace_back();
-      sources.emplace_back();
-      for (const TaskInput& input : task.inputs) {
-        const int component = model.find(input.component);
-        own.push_back(std::make_unique<train::SyntheticSamples>(
-            of_task, 1000 * (seed + 1) + 500 + static_cast<std::uint64_t>(component),
-            model.component(component).layers.front(), task.batch,
-            head.head == HeadKind::classifier ? head.vocabulary : 0));
-        sources.back().push_back(own.back().get());
-      }
-    }
-  }
+struct PreparedTasks {
+  ReadMultiTaskPlan of;
+  std::optional<Cluster> cluster;  // that the plan was found for
 };
 
-ReadMultiTaskPlan prepared(TrainTasksArguments& a, Launcher& launcher, const Common& common) {
-  if (!a.plan_path.empty()) {
-    ReadMultiTaskPlan out = value_or_throw(read_json_file(a.plan_path).and_then([&](const auto& value) {
-      return multi_task_plan_from_json(value, a.plan_path, a.wanted.model);
-    }));
-    if (a.ranks != 0 && a.ranks != out.plan.waves.ranks)
-      refuse("--ranks says ", a.ranks, ", but the plan was made for this number of ranks: ", out.plan.waves.ranks,
-             "; leave the option out, or make a new plan");
-    if (a.wanted.global_batch != 0 && a.wanted.global_batch != out.plan.global_batch)
-      refuse("--global-batch says ", a.wanted.global_batch, ", but the plan was made for a global batch of ",
-             out.plan.global_batch, "; leave the option out, or make a new plan");
-    return out;
-  }
+ReadMultiTaskPlan given_tasks(const TrainTasksArguments& a) {
+  ReadMultiTaskPlan out = value_or_throw(read_json_file(a.plan_path).and_then([&](const auto& value) {
+    return multi_task_plan_from_json(value, a.plan_path, a.wanted.model);
+  }));
+  if (a.ranks != 0 && a.ranks != out.plan.waves.ranks)
+    refuse("--ranks says ", a.ranks, ", but the plan was made for this number of ranks: ", out.plan.waves.ranks,
+           "; leave the option out, or make a new plan");
+  if (a.wanted.global_batch != 0 && a.wanted.global_batch != out.plan.global_batch)
+    refuse("--global-batch says ", a.wanted.global_batch, ", but the plan was made for a global batch of ",
+           out.plan.global_batch, "; leave the option out, or make a new plan");
+  return out;
+}
+
+PreparedTasks found_tasks_here(TrainTasksArguments& a, const Launcher& launcher, const Common& common) {
   const bool profiles = a.wanted.cluster.empty() || a.wanted.cluster == "host";
   Cluster cluster = profiles ? launcher.cluster(a.ranks) : cluster_named(a.wanted.cluster);
   if (a.ranks != 0 && cluster.devices != a.ranks)
@@ -77,22 +59,38 @@ ReadMultiTaskPlan prepared(TrainTasksArguments& a, Launcher& launcher, const Com
     name = a.save_cluster.empty() ? cluster.name : a.save_cluster;
   }
   if (!a.save_cluster.empty()) value_or_throw(write_cluster(a.save_cluster, cluster));
-  return found_tasks(a.wanted, cluster, name, common);
+  ReadMultiTaskPlan found = found_tasks(a.wanted, cluster, name, common);
+  return {std::move(found), std::move(cluster)};
 }
 
-// Of all but the first step, if there are others; the median.
-double median_seconds(const train::TaskTrainReport& report) {
-  std::vector<double> seconds;
-  for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i)
-    seconds.push_back(report.steps[i].seconds);
-  std::ranges::nth_element(seconds, seconds.begin() + std::ssize(seconds) / 2);
-  return seconds[seconds.size() / 2];
+// One process plans for all.
+PreparedTasks prepared_tasks(TrainTasksArguments& a, Launcher& launcher, const Common& common) {
+  PreparedTasks out;
+  if (!a.plan_path.empty()) {
+    out.of = given_tasks(a);
+  } else {
+    if (launcher.ranks() != 0 && a.ranks != 0 && a.ranks != launcher.ranks())
+      refuse("--ranks says ", a.ranks, ", and ", launcher.starter(), " has started ", launcher.ranks(), " processes");
+    if (launcher.ranks() != 0) a.ranks = launcher.ranks();
+    if (launcher.shows()) {
+      out = found_tasks_here(a, launcher, common);
+      static_cast<void>(launcher.shared(to_json(out.of.plan, out.of.model, out.of.graphs).dump()));
+    } else {
+      out.of =
+          value_or_throw(multi_task_plan_from_json(nlohmann::json::parse(launcher.shared("")), "", a.wanted.model));
+    }
+  }
+  if (launcher.ranks() != 0 && launcher.ranks() != out.of.plan.waves.ranks)
+    refuse(launcher.starter(), " has started ", launcher.ranks(), launcher.ranks() == 1 ? " process" : " processes",
+           ", but the plan has ", counted(out.of.plan.waves.ranks, "rank"), "; start as many, or make a plan for ",
+           launcher.ranks());
+  return out;
 }
 
 void print_run(const ReadMultiTaskPlan& of, const TrainTasksArguments& a, const train::TaskTrainReport& report,
                const Common& common) {
   const auto& [first, last] = std::pair(report.steps.front(), report.steps.back());
-  const Seconds measured{median_seconds(report)};
+  const Seconds measured{report.iteration_seconds};
   const Seconds predicted = of.plan.predicted.iteration;
   std::int64_t tokens = 0;
   for (std::size_t t = 0; t < of.graphs.size(); ++t)
@@ -108,10 +106,16 @@ void print_run(const ReadMultiTaskPlan& of, const TrainTasksArguments& a, const 
       out["predicted_peak_bytes"].push_back(memory.total().count);
     for (const cost::StageMemory& memory : report.measured_memory)
       out["measured_peak_bytes"].push_back(memory.total().count);
-    for (std::size_t i = 0; i < of.model.tasks.size(); ++i)
-      out["tasks"].push_back(
-          {{"name", of.model.tasks[i].name}, {"first_loss", first.losses[i]}, {"last_loss", last.losses[i]}});
-    add_texts(out, {{"checkpoint", newest_checkpoint(a.files)}, {"metrics", a.files.metrics}});
+    for (std::size_t i = 0; i < of.model.tasks.size(); ++i) {
+      nlohmann::ordered_json& task = out["tasks"].emplace_back();
+      task = {{"name", of.model.tasks[i].name}, {"first_loss", first.losses[i]}, {"last_loss", last.losses[i]}};
+      if (last.held_out.empty()) continue;
+      task["held_out_loss"] = last.held_out[i].loss;
+      if (last.held_out[i].retrieves) task["retrieval"] = last.held_out[i].retrieval;
+    }
+    add_files_json(out, a.files, RunSummary(report));
+    add_texts(out, {{"trace", a.trace}, {"report", a.report}});
+    if (report.stopped != 0) out["interrupted"] = true;
     out["plan"] = to_json(of.plan, of.model, of.graphs);
     return print_json(out);
   }
@@ -123,9 +127,14 @@ void print_run(const ReadMultiTaskPlan& of, const TrainTasksArguments& a, const 
                     row("loss", formatted("%.4f -> %.4f", first.loss, last.loss));
   for (std::size_t i = 0; i < of.model.tasks.size(); ++i)
     out += row("", of.model.tasks[i].name, formatted(" %.4f -> %.4f", first.losses[i], last.losses[i]));
+  for (std::size_t i = 0; i < last.held_out.size(); ++i)
+    out += row(i == 0 ? "held out" : "", of.model.tasks[i].name, formatted(" %.4f", last.held_out[i].loss),
+               last.held_out[i].retrieves
+                   ? text_of(", ", percent(last.held_out[i].retrieval), " of ", a.held_out, " pairs find each other")
+                   : "");
   out += row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
              format_seconds(measured), compared.empty() ? "" : ": ", compared);
-  print(out + row("checkpoint", newest_checkpoint(a.files)) + row("metrics", a.files.metrics) +
+  print(out + files_text(a.files, RunSummary(report)) + row("trace", a.trace) + row("report", a.report) +
         row("plan", a.plan_path) + row("plan", a.wanted.out));
 }
 
@@ -147,61 +156,106 @@ void check_task_memory(const ReadMultiTaskPlan& of, Bytes limit) {
                      std::nullopt);
 }
 
+train::TaskData opened_data(const TrainTasksArguments& a, const MultiTaskModel& model, std::uint64_t seed) {
+  if (a.data.size() > 1) refuse("--data: the data of several tasks are in one folder; give it alone");
+  if (a.data.empty() || a.data.front() == synthetic_data) {
+    if (a.held_out > 0) refuse("--held-out is for data in files; leave it out, or give --data DIR");
+    return train::TaskData::synthetic(model, seed);
+  }
+  return value_of("--data", train::TaskData::open(a.data.front(), model, a.held_out, seed));
+}
+
+void print_nothing_to_do(const TrainTasksArguments& a, std::int64_t steps, const Common& common) {
+  if (!common.json) return print(text_of("Nothing to do: ", a.files.resume, " has all ", steps, " steps\n"));
+  print_json({{"first_loss", nullptr}, {"last_loss", nullptr}, {"steps", 0}, {"resume", a.files.resume}});
+}
+
 }  // namespace
 
-void train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const RunStart& start, Launcher& launcher,
-                 const Common& common) {
-  if (launcher.ranks() != 0)
-    refuse("models of several tasks train on threads of one process; leave ", launcher.starter(), " out");
-  if (a.data.size() > 1 || (a.data.size() == 1 && a.data.front() != synthetic_data))
-    refuse("--data: models of several tasks train on samples made of numbers so far; give --data ", synthetic_data);
-  if (!a.files.initial.empty() || !a.files.tensorboard.empty())
-    refuse(a.files.initial.empty() ? "--tensorboard" : "--init-from", " is for models of one task; leave it out");
-  ReadMultiTaskPlan of = prepared(a, launcher, common);
+int task_ranks(const TrainTasksArguments& a, const Launcher& launcher) {
+  if (!a.plan_path.empty()) return given_tasks(a).plan.waves.ranks;
+  if (a.ranks != 0) return a.ranks;
+  const std::string& cluster = a.wanted.cluster;
+  return cluster.empty() || cluster == "host" ? launcher.cluster(0).devices : cluster_named(cluster).devices;
+}
+
+int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const RunStart& start, Launcher& launcher,
+                const Common& common) {
+  const bool shows = launcher.shows();
+  const PreparedTasks prepared = prepared_tasks(a, launcher, common);
+  const ReadMultiTaskPlan& of = prepared.of;
   launcher.require(of.plan.precision);
   check_task_memory(of, a.wanted.memory);
+  train::TaskData data = opened_data(a, of.model, options.seed);
+  if (const auto& resumed = start.manifest) {
+    const std::int64_t done = resumed->training.step;
+    if (done > options.steps)
+      refuse("--resume: ", start.checkpoint, " has ", done, " steps, and --steps asks for ", options.steps,
+             "; ask for more");
+    value_of("--resume", data.go_on(resumed->training.streams, done));
+    if (done == options.steps) {
+      if (shows) print_nothing_to_do(a, options.steps, common);
+      return 0;
+    }
+  }
   if (!a.wanted.out.empty() && a.plan_path.empty())
     value_or_throw(save_multi_task_plan(of.plan, of.model, of.graphs, a.wanted.out));
 
-  std::optional<train::Checkpoint> resumed;
-  if (!start.checkpoint.empty()) {
-    resumed = value_of("--resume", train::Checkpoint::open(start.checkpoint, of.model, train::Checksums::known));
-    if (resumed->training().step >= options.steps)
-      refuse("--resume: ", start.checkpoint, " has ", resumed->training().step, " steps, and --steps asks for ",
-             options.steps, "; ask for more");
-  }
-  const SyntheticTasks data(of.model, options.seed);
   train::TaskTrainOptions run{.steps = options.steps,
                               .learning_rate = options.learning_rate,
                               .adam = options.adam,
                               .clip = options.clip,
                               .seed = options.seed,
-                              .on_nan = a.files.on_nan,
-                              .precision = of.plan.precision,
-                              .resume = resumed ? &*resumed : nullptr,
-                              .checkpoint = {}};
+                              .precision = of.plan.precision};
+  run.streams = data.streams();
   run.world.timeout =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(a.rank_timeout));
-  if (!a.files.checkpoint.empty())
-    run.checkpoint = {.folder = a.files.checkpoint,
-                      .every = a.files.checkpoint_every > 0 ? a.files.checkpoint_every
-                                                            : std::max<std::int64_t>(options.steps / 10, 1),
-                      .keep = a.files.checkpoint_keep,
-                      .lock = start.lock};
-  Progress progress = error_progress("train", common);
-  std::optional<AppendedFile> metrics;  // a run that goes on adds to what is there
-  if (!a.files.metrics.empty())
-    metrics = value_of("--metrics", AppendedFile::open(a.files.metrics, resumed ? 0 : O_TRUNC));
-  run.on_step = [&](const train::TaskStepReport& step) {
-    if (metrics) value_or_throw(metrics->append(train::metrics_line(step, of.model.tasks)));
-    if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
-    progress.update(static_cast<double>(step.step + 1) / static_cast<double>(options.steps),
-                    text_of(step.step + 1, "/", options.steps), {galvatron::detail::formatted("loss %.3f", step.loss)});
-  };
-  const train::TaskTrainReport report =
-      of.plan.order == in_waves ? train::train_tasks<Tasks<in_waves>>(of.model, of.plan.waves, data.sources, run)
-                                : train::train_tasks<Tasks<in_sequence>>(of.model, of.plan.waves, data.sources, run);
-  print_run(of, a, report, common);
+  RunFiles files(a.files, start, of.model, shows, run);
+  const std::string with_checkpoint = a.files.checkpoint.empty() ? "" : ", with a checkpoint";
+  run.stop = &note_signals(shows && !common.quiet ? "Interrupted: training ends after this step" + with_checkpoint +
+                                                        "; once more ends it at once."
+                                                  : "",
+                           shows ? "interrupted twice, and ended at once" : "");
+  train::HeldOut held_out;
+  if (a.held_out > 0) {
+    held_out = {.sources = data.held_out_sources(),
+                .samples = data.held_out(),
+                .every = a.evaluate_every > 0 ? a.evaluate_every : std::max<std::int64_t>(options.steps / 10, 1)};
+    run.held_out = &held_out;
+  }
+  std::optional<train::TaskRecorder> recorder;
+  if (!a.trace.empty() || !a.report.empty()) run.recorder = &recorder.emplace(of.plan.waves.ranks);
+  train::TaskTrainReport report;
+  {
+    Progress progress = error_progress("train", common);
+    run.on_step = [&](const train::TaskStepReport& step) {
+      files.add(step, of.model.tasks);
+      if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
+      progress.update(static_cast<double>(step.step + 1) / static_cast<double>(options.steps),
+                      text_of(step.step + 1, "/", options.steps),
+                      {galvatron::detail::formatted("loss %.3f", step.loss)});
+    };
+    const std::vector<train::TaskSources> sources = data.sources();
+    report = trained(a.files, [&] { return launcher.train_tasks(of.model, of.plan, sources, run); });
+  }
+  const int signal = report.stopped;
+  if (!shows) return signal;
+  const std::string interrupted = signal == 0 ? "" : interruption(RunSummary(report), a.files, options.steps);
+  if (report.steps.empty()) {
+    complain(interrupted);
+    if (common.json) print_json({{"error", interrupted}, {"exit_code", 128 + signal}});
+    return signal;
+  }
+  if (recorder)
+    write_task_run(of, prepared.cluster ? &*prepared.cluster : nullptr, {recorder->last_step(), report.steps}, a.trace,
+                   a.report, common);
+  try {
+    print_run(of, a, report, common);
+  } catch (...) {
+    if (signal == 0) throw;  // else the terminal may have gone with the signal
+  }
+  if (signal != 0) complain(interrupted);
+  return signal;
 }
 
 }  // namespace galvatron::tools

@@ -23,15 +23,21 @@ struct TrainTasksArguments {
   TaskPlanArguments wanted;  ///< model; with --auto all of it, `out` is --save-plan
   int ranks = 0;             ///< 0: not given
   std::vector<std::string> data;
+  std::int64_t held_out = 0;        ///< samples of each task
+  std::int64_t evaluate_every = 0;  ///< 0: a tenth of the steps
   std::string save_cluster;
   train::ProfileOptions profile;  ///< with --auto and without a cluster: ranks and precisions are set here
   double rank_timeout = 600;
   RunFileArguments files;
+  std::string trace;
+  std::string report;
 };
 
-/// Trains on rank threads as a plan of waves says. Throws Failure.
+/// Trains as a plan of waves says; the number of the signal that ended it early, or 0. Throws Failure.
 /// @param options  steps and constants
-void train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const RunStart& start, Launcher& launcher,
-                 const Common& common);
+int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const RunStart& start, Launcher& launcher,
+                const Common& common);
+/// Ranks of the plan that is given, or that will be found.
+int task_ranks(const TrainTasksArguments& a, const Launcher& launcher);
 
 }  // namespace galvatron::tools

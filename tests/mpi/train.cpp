@@ -213,3 +213,28 @@ ls kept | grep -v tmp | tail -1 | tr -dc 0-9 | sed 's/^0*//'
   CHECK(curve(folder.read("u.jsonl")) == curve(folder.read("t.jsonl")));
   CHECK(curve(folder.read("u.jsonl")).size() == 3);
 }
+
+TEST_CASE("several tasks train on processes with the bits of threads, by a plan and with --auto") {
+  const Folder folder;
+  REQUIRE(folder.run("plan --model clip-toy --cluster 4xa100-80g --precision fp32 --out plan.json").code == 0);
+  const std::string tasks = "train --plan plan.json --data synthetic --steps 5 --quiet --json --metrics ";
+  const Ran threads = folder.run(tasks + "t.jsonl");
+  CAPTURE(threads.err);
+  REQUIRE(threads.code == 0);
+  const Ran processes = folder.run(tasks + "p.jsonl --launcher mpi --trace t.json --report r.html --checkpoint saved");
+  CAPTURE(processes.err);
+  REQUIRE(processes.code == 0);
+  CHECK(processes.err.empty());
+  CHECK(curve(folder.read("p.jsonl")) == curve(folder.read("t.jsonl")));
+  CHECK(processes.json().at("measured_peak_bytes") == threads.json().at("measured_peak_bytes"));
+  CHECK(folder.has("saved/step-00000005/rank-0003.safetensors"));
+  CHECK(folder.read("r.html").find("Measured in step 5") != std::string::npos);
+  const Ran automatic =
+      folder.shell(mpirun(2) +
+                   "$G train --auto --model clip-toy --precision fp32 --profile-seconds 0.5 --on-busy "
+                   "accept --data synthetic --steps 3 --quiet --json");
+  CAPTURE(automatic.err);
+  REQUIRE(automatic.code == 0);
+  CHECK(automatic.json().at("plan").at("ranks") == 2);
+  check_failure(folder.shell(mpirun(2) + "$G train --plan plan.json --data synthetic --steps 1 --quiet"), 2, "4 ranks");
+}

@@ -36,7 +36,7 @@ TEST_CASE("parts begin when their ranks are free and what they read is there, an
     std::vector<Seconds> free(static_cast<std::size_t>(ranks));
     std::vector<Seconds> forward_end(plan.parts.size()), backward_end(plan.parts.size());
     double work = 0;
-    for (const simulate::WaveEvent& event : step.events) {
+    for (const TaskSpan& event : step.events) {
       const auto number = static_cast<std::size_t>(event.instruction.part);
       const train::PartPlan& part = plan.parts[number];
       const bool forward = event.instruction.op == TaskInstruction::Op::forward;
@@ -79,7 +79,7 @@ TEST_CASE("messages between nodes take longer than in one") {
   };
   const auto moving = [](const simulate::WaveSimulation& of) {
     double sum = 0;
-    for (const simulate::WaveEvent& event : of.events) sum += (event.moved - event.begin).value;
+    for (const TaskSpan& event : of.events) sum += (event.moved - event.begin).value;
     return sum;
   };
   CHECK(moving(step(far)) > 2 * moving(step(near)));

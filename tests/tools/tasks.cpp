@@ -2,8 +2,10 @@
 // Models of several tasks through the command: plan, cost, simulate, explain, train, and bad input.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,21 @@ json lab_model() {
              {"output", 16}},
             {{"name", "contrast"}, {"kind", "contrastive"}, {"hidden", 16}, {"inputs", {"text", "vision"}}}}},
           {"tasks", {{{"name", "pairs"}, {"inputs", {"text", "vision"}}, {"loss", "contrast"}, {"batch", 8}}}}};
+}
+
+// Pairs for that model: image i and line i are of the same of 16 things.
+void write_pairs(const Folder& folder, int count) {
+  std::string images(1024, '\0');
+  const std::int32_t header[] = {20261121, 1, count, 3, 6, 6, 1};
+  std::memcpy(images.data(), header, sizeof header);
+  std::string texts;
+  for (int i = 0; i < count; ++i) {
+    const int thing = i * 7 % 16;
+    texts += std::string(1, static_cast<char>(20 + thing)) + std::string(2, static_cast<char>(18 + thing / 2)) + "\n";
+    for (int k = 0; k < 3 * 6 * 6; ++k) images.push_back((thing >> (k % 4)) % 2 == 0 ? '\xe0' : '\x10');
+  }
+  folder.write("pairs/pairs/text.txt", texts);
+  folder.write("pairs/pairs/vision.images", images + std::string(static_cast<std::size_t>(2 * count), '\0'));
 }
 
 // Every layer of every pass once, and no rank twice in a wave.
@@ -149,6 +166,65 @@ TEST_CASE("train of a multi-task model: by a plan and with --auto, and on from a
   CHECK(metrics.at("tasks").size() == 4);
 }
 
+TEST_CASE(
+    "pairs in a folder: what is held out is found more and more, told in words, JSON, metrics, report and trace") {
+  const Folder folder;
+  folder.write("lab.json", lab_model().dump());
+  write_pairs(folder, 80);
+  REQUIRE(folder.run("plan --model lab.json --cluster 2xa100-80g --precision fp32 --task-schedule groups --out p.json")
+              .code == 0);
+  const std::string train =
+      "train --plan p.json --data pairs --held-out 16 --evaluate-every 20 --steps 60 --lr 0.01 --quiet ";
+  const Ran ran = folder.run(train + "--json --metrics m.jsonl --report r.html --trace t.json --tensorboard board");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const json task = ran.json().at("tasks")[0];
+  CHECK(task.at("retrieval").get<double>() > 0.5);
+  CHECK(task.at("held_out_loss").get<double>() > 0);
+  std::vector<double> found;
+  std::istringstream metrics(folder.read("m.jsonl"));
+  for (std::string line; std::getline(metrics, line);)
+    if (const json step = json::parse(line); step.contains("held_out"))
+      found.push_back(step.at("held_out").at("pairs").at("retrieval"));
+  REQUIRE(found.size() == 3);
+  CHECK(found.back() == task.at("retrieval").get<double>());
+  const std::string report = folder.read("r.html");
+  for (const char* words : {"<svg id=\"retrieval\"", "<svg id=\"losses\"", "Measured in step 60", "vision of pairs"})
+    CHECK(report.find(words) != std::string::npos);
+  const json trace = json::parse(folder.read("t.json"));
+  int measured = 0;
+  for (const json& event : trace.at("traceEvents"))
+    if (event.at("ph") == "X") measured += event.at("pid").get<int>() < 2 ? 1 : 0;
+  CHECK(measured > 4);
+  CHECK(folder.run(train).out.find("pairs find each other") != std::string::npos);
+
+  // A folder that is not right.
+  folder.write("pairs/pairs/text.txt", "one\n");
+  check_failure(folder.run(train), 2, "vision.images has 80 samples");
+}
+
+TEST_CASE("a signal ends a run of several tasks after its step, with a checkpoint that it goes on after") {
+  const Folder folder;
+  REQUIRE(folder.run("plan --model clip-toy --cluster 2xa100-80g --precision fp32 --out plan.json").code == 0);
+  const Ran ran = folder.shell(
+      "env --default-signal=TERM $G train --plan plan.json --data synthetic --steps 100000 --quiet --metrics m.jsonl "
+      "--checkpoint saved & job=$!; for i in $(seq 100); do [ -s m.jsonl ] && break; sleep 0.1; done; kill -TERM $job; "
+      "wait $job; echo code $?");
+  CAPTURE(ran.err);
+  CHECK(ran.out.find("code 143") != std::string::npos);
+  CHECK(ran.err.find("galvatron: interrupted after step ") != std::string::npos);
+  CHECK(ran.err.find("--resume saved goes on after it") != std::string::npos);
+  const json manifest = json::parse(folder.shell("cat saved/step-*/manifest.json").out);
+  const std::int64_t step = manifest.at("step");
+  CHECK(manifest.at("streams").size() == 4);
+  CHECK(manifest.at("streams")[0].at("samples") == 8 * step);
+  const Ran rest = folder.run("train --plan plan.json --data synthetic --quiet --json --resume saved --steps " +
+                              std::to_string(step + 2));
+  CAPTURE(rest.err);
+  REQUIRE(rest.code == 0);
+  CHECK(rest.json().at("first_step") == step + 1);
+}
+
 TEST_CASE("bad multi-task models, plans and options end with one line") {
   const Folder folder;
   const auto bad_model = [&](const char* pointer, const json& value, const std::string& words) {
@@ -183,8 +259,13 @@ TEST_CASE("bad multi-task models, plans and options end with one line") {
   bad_plan("/waves/0/parts/0/ranks", {7}, "ranks");
   bad_plan("/waves", json::array(), "leaves out");
   check_failure(folder.run("cost --plan plan.json --cluster 2xa100-80g"), 2, "4 ranks");
-  check_failure(folder.run("train --plan plan.json --steps 1 --data text.txt"), 2, "synthetic");
+  check_failure(folder.run("train --plan plan.json --steps 1 --data text.txt"), 2, "text.txt is no folder");
+  check_failure(folder.run("train --plan plan.json --steps 1 --data a b"), 2, "one folder");
+  check_failure(folder.run("train --plan plan.json --steps 1 --held-out 4"), 2, "--held-out");
+  check_failure(folder.run("train --plan plan.json --steps 1 --evaluate-every 4"), 2, "--held-out");
+  check_failure(folder.run("train --plan plan.json --steps 1 --device cuda"), 2, "train on this machine's cores");
+  check_failure(folder.run("plan --model gpt2-tiny --cluster 4xa100-80g --global-batch 4 --task-schedule waves"), 2,
+                "--task-schedule");
   check_failure(folder.run("train --plan plan.json --steps 1 --ranks 2"), 2, "--ranks");
   check_failure(folder.run("train --plan plan.json --steps 1 --pack"), 2, "--pack");
-  check_failure(folder.run("simulate --plan plan.json --trace t.json"), 2, "--trace");
 }

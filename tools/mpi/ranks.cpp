@@ -11,6 +11,7 @@
 #include <galvatron/comm/mpi/world.hpp>
 #include <galvatron/train/compiled.hpp>
 #include <galvatron/train/processes.hpp>
+#include <galvatron/train/task_processes.hpp>
 
 #include "../launcher.hpp"
 
@@ -34,6 +35,13 @@ class ProcessLauncher final : public CoreLauncher {
   train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
                            const train::TrainOptions& options) override {
     return train::train(runtime_, world_, plan, model, source, options);
+  }
+  train::TaskTrainReport train_tasks(const MultiTaskModel& model, const MultiTaskPlan& plan,
+                                     const std::vector<train::TaskSources>& sources,
+                                     const train::TaskTrainOptions& options) override {
+    return plan.order == in_waves
+               ? train::train_tasks<Tasks<in_waves>>(runtime_, world_, model, plan.waves, sources, options)
+               : train::train_tasks<Tasks<in_sequence>>(runtime_, world_, model, plan.waves, sources, options);
   }
 
  private:

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/core/quantity.hpp>
@@ -12,67 +14,132 @@
 #include <galvatron/plan/task_plan.hpp>
 #include <galvatron/simulate/explain_waves.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>
+#include <galvatron/simulate/wave_trace.hpp>
+#include <galvatron/train/task_trainer.hpp>
 
+#include "curves.hpp"
 #include "html.hpp"
 #include "page.hpp"
 
 namespace galvatron::simulate::report {
 
-/// A colour for each component, as far apart as there are components.
-inline std::string component_colour(std::size_t component, std::size_t components) {
-  return text_of("hsl(", 360 * component / std::max<std::size_t>(components, 1), " 60% ", component % 2 == 0 ? 45 : 60,
-                 "%)");
-}
-
-/// The boxes of a Gantt chart, one for every run of neighbouring ranks of an instruction, and the lines of the ranks.
-inline std::string wave_gantt(const train::TaskPlan& plan, const WaveSimulation& simulation) {
-  constexpr double width = 1000;  // of the step
-  constexpr double label = 70;
-  const double height = plan.ranks > 32 ? 8 : 20;  // of a rank
-  const auto number = [](double value) { return galvatron::detail::formatted("%.2f", value); };
-  const auto x = [&](Seconds at) { return label + width * (at / simulation.step); };
-  std::string out = text_of("<svg viewBox=\"0 0 ", number(label + width + 10), " ", number(height * plan.ranks + 20),
-                            "\" role=\"img\" aria-label=\"Devices over the time of a step\" style=\"width:100%\">\n");
-  const auto box = [&](double left, double right, int first, int count, const std::string& colour,
-                       const std::string& words) {
-    out += text_of("<rect x=\"", number(left), "\" y=\"", number(height * first + 1), "\" width=\"",
-                   number(std::max(right - left, 0.2)), "\" height=\"", number(height * count - 2),
-                   "\" style=\"fill:", colour, "\"><title>", escaped(words), "</title></rect>\n");
-  };
-  for (int rank = 0; rank < plan.ranks; ++rank)
-    if (height >= 20 || rank % 8 == 0)
-      out += text_of("<text x=\"0\" y=\"", number(height * rank + 14), "\" style=\"font-size:12px;fill:currentColor\">",
-                     "rank ", rank, "</text>\n");
-  for (const WaveEvent& event : simulation.events) {
-    const train::PartPlan& part = plan.part(event.instruction.part);
-    const auto component = static_cast<std::size_t>(component_of(plan, part));
-    const bool forward = event.instruction.op == TaskInstruction::Op::forward;
-    const std::string words =
-        text_of(plan.model.components[component].name, " of ", plan.model.task(part.where.task).name, ", layers ",
-                part.where.first, "-", part.where.last, ", ", forward ? "forward" : "backward", " in wave ", part.wave,
-                ": ", format_seconds(event.end - event.moved), " on ", counted(std::ssize(part.where.ranks), "rank"),
-                ", ", format_seconds(event.moved - event.begin), " for what moves");
-    std::vector<int> ranks = part.where.ranks;
+/// The boxes of a Gantt chart, one for every run of neighbouring ranks of a span, and the lines of the ranks.
+class Gantt {
+ public:
+  /// @param ranks  that have a line  @param step  how long the step is
+  Gantt(const train::TaskPlan& plan, Seconds step) : plan_(plan), step_(step), height_(plan.ranks > 32 ? 8 : 20) {
+    out_ = text_of("<svg viewBox=\"0 0 ", text(label + width + 10), " ", text(height_ * plan.ranks + 20),
+                   "\" role=\"img\" aria-label=\"Devices over the time of a step\" style=\"width:100%\">\n");
+    for (int rank = 0; rank < plan.ranks; ++rank)
+      if (height_ >= 20 || rank % 8 == 0)
+        out_ += text_of("<text x=\"0\" y=\"", text(height_ * rank + 14),
+                        "\" style=\"font-size:12px;fill:currentColor\">", "rank ", rank, "</text>\n");
+  }
+  void add(const TaskSpan& span, std::vector<int> ranks) {
+    const bool of_part = span.instruction.part >= 0;
+    std::string words = span_text(plan_, span.instruction);
+    std::string colour = span.instruction.op == TaskInstruction::Op::reduce ? "#aaa" : "#ccc";
+    if (of_part) {
+      const train::PartPlan& part = plan_.part(span.instruction.part);
+      words += text_of(" in wave ", part.wave);
+      colour = colour_of(static_cast<std::size_t>(component_of(plan_, part)), plan_.model.components.size()) +
+               (span.instruction.op == TaskInstruction::Op::forward ? "" : ";fill-opacity:0.7");
+    }
+    words += text_of(": ", format_seconds(span.end - span.moved));
+    if (of_part)
+      words += text_of(" on ", counted(std::ssize(plan_.part(span.instruction.part).where.ranks), "rank"), ", ",
+                       format_seconds(span.moved - span.begin), " for what moves");
     std::ranges::sort(ranks);
     for (std::size_t i = 0, first = 0; i < ranks.size(); ++i)
       if (i + 1 == ranks.size() || ranks[i + 1] != ranks[i] + 1) {
         const int count = static_cast<int>(i - first) + 1;
-        box(x(event.begin), x(event.moved), ranks[first], count, "#888", words);
-        box(x(event.moved), x(event.end), ranks[first], count,
-            component_colour(component, plan.model.components.size()) + (forward ? "" : ";fill-opacity:0.7"), words);
+        box(span.begin, span.moved, ranks[first], count, "#888", words);
+        box(span.moved, span.end, ranks[first], count, colour, words);
         first = i + 1;
       }
   }
-  box(x(simulation.passes), x(simulation.step), 0, plan.ranks, "#aaa",
-      text_of("gradients ", format_seconds(simulation.reduction), ", update ", format_seconds(simulation.update)));
-  return out + text_of("<text x=\"", number(label), "\" y=\"", number(height * plan.ranks + 15),
-                       "\" style=\"font-size:12px;fill:currentColor\">0 to ", format_seconds(simulation.step),
-                       "</text>\n</svg>\n");
+  [[nodiscard]] std::string svg() const {
+    return out_ + text_of("<text x=\"", text(label), "\" y=\"", text(height_ * plan_.ranks + 15),
+                          "\" style=\"font-size:12px;fill:currentColor\">0 to ", format_seconds(step_),
+                          "</text>\n</svg>\n");
+  }
+
+ private:
+  static constexpr double width = 1000;  // of the step
+  static constexpr double label = 70;
+  static std::string text(double value) { return galvatron::detail::formatted("%.2f", value); }
+  void box(Seconds begin, Seconds end, int first, int count, const std::string& colour, const std::string& words) {
+    const double left = label + width * (begin / step_);
+    const double right = label + width * (end / step_);
+    if (right <= left) return;
+    out_ += text_of("<rect x=\"", text(left), "\" y=\"", text(height_ * first + 1), "\" width=\"",
+                    text(std::max(right - left, 0.2)), "\" height=\"", text(height_ * count - 2),
+                    "\" style=\"fill:", colour, "\"><title>", escaped(words), "</title></rect>\n");
+  }
+
+  const train::TaskPlan& plan_;
+  Seconds step_;
+  double height_;  // of a rank
+  std::string out_;
+};
+
+/// Of a simulated step.
+inline std::string wave_gantt(const train::TaskPlan& plan, const WaveSimulation& simulation) {
+  Gantt out(plan, simulation.step);
+  for (const TaskSpan& event : simulation.events) out.add(event, plan.part(event.instruction.part).where.ranks);
+  std::vector<int> all(static_cast<std::size_t>(plan.ranks));
+  std::iota(all.begin(), all.end(), 0);
+  const Seconds reduced = simulation.passes + simulation.reduction;
+  out.add({{TaskInstruction::Op::reduce, -1}, simulation.passes, simulation.passes, reduced}, all);
+  out.add({{TaskInstruction::Op::update, -1}, reduced, reduced, simulation.step}, all);
+  return out.svg();
 }
 
-/// The whole file. @param summary  what the command says of the plan in words
+/// A run of a plan of waves.
+struct MeasuredTasks {
+  schedule::MeasuredSpans<TaskSpan> step;
+  std::vector<train::TaskStepReport> steps;
+};
+
+/// Of a measured one.
+inline std::string measured_gantt(const train::TaskPlan& plan, const schedule::MeasuredSpans<TaskSpan>& step) {
+  Gantt out(plan, step.seconds);
+  for (std::size_t rank = 0; rank < step.ranks.size(); ++rank)
+    for (const TaskSpan& span : step.ranks[rank]) out.add(span, {static_cast<int>(rank)});
+  return out.svg();
+}
+
+/// The losses of the tasks over the steps of a run, and what was measured of held-out data.
+inline std::string task_curves(const std::vector<TaskSpec>& tasks, const std::vector<train::TaskStepReport>& steps) {
+  std::vector<Curve> losses, held_out, retrieval;
+  for (std::size_t t = 0; t < tasks.size(); ++t) {
+    Curve trained{tasks[t].name, {}}, measured{tasks[t].name, {}}, found{tasks[t].name, {}};
+    const std::size_t stride = std::max<std::size_t>(steps.size() / 600, 1);  // no more points than a picture has
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const auto at = static_cast<double>(steps[i].step + 1);
+      if (i % stride == 0 || i + 1 == steps.size()) trained.points.emplace_back(at, steps[i].losses[t]);
+      if (steps[i].held_out.empty()) continue;
+      measured.points.emplace_back(at, steps[i].held_out[t].loss);
+      if (steps[i].held_out[t].retrieves) found.points.emplace_back(at, steps[i].held_out[t].retrieval);
+    }
+    losses.push_back(std::move(trained));
+    if (!measured.points.empty()) held_out.push_back(std::move(measured));
+    if (!found.points.empty()) retrieval.push_back(std::move(found));
+  }
+  std::string out = "<h2>Losses</h2>\n" + curves_svg("losses", "Loss of each task in training, nats", losses, false);
+  if (!held_out.empty()) out += curves_svg("held-out", "Loss of each task on held-out data, nats", held_out, false);
+  if (!retrieval.empty())
+    out += "<h2>Retrieval</h2>\n" +
+           curves_svg("retrieval", "Held-out samples that find their own among all, mean of both directions", retrieval,
+                      true);
+  return out;
+}
+
+/// The whole file.
+/// @param summary   what the command says of the plan in words
+/// @param measured  a run of it; null: none
 inline std::string waves_html(const train::TaskPlan& plan, const WaveSimulation& simulation, const std::string& title,
-                              const std::string& summary) {
+                              const std::string& summary, const MeasuredTasks* measured = nullptr) {
   std::string out = text_of(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width, initial-scale=1\">\n<meta http-equiv=\"Content-Security-Policy\" "
@@ -82,11 +149,15 @@ inline std::string waves_html(const train::TaskPlan& plan, const WaveSimulation&
       "grey is what moves between ranks, light grey the reduction of gradients and the update.</p>\n<p>");
   const std::vector<ComponentShare> shares = component_shares(plan, simulation);
   for (std::size_t c = 0; c < shares.size(); ++c)
-    out += text_of("<span style=\"display:inline-block;width:1em;height:1em;background:",
-                   component_colour(c, shares.size()), "\"></span> ", escaped(plan.model.components[c].name), " (",
+    out += text_of("<span style=\"display:inline-block;width:1em;height:1em;background:", colour_of(c, shares.size()),
+                   "\"></span> ", escaped(plan.model.components[c].name), " (",
                    galvatron::detail::formatted("%.1f", 100 * shares[c].devices), " % of the devices' time) ");
-  return out + "</p>\n" + wave_gantt(plan, simulation) + "<h2>Plan</h2>\n<pre>" + escaped(summary) +
-         "</pre>\n</main>\n</body>\n</html>\n";
+  out += "</p>\n" + wave_gantt(plan, simulation);
+  if (measured != nullptr)
+    out += text_of("<p>Measured in step ", measured->step.step + 1,
+                   "; dark grey is also the wait for what a part reads.</p>\n", measured_gantt(plan, measured->step),
+                   task_curves(plan.model.tasks, measured->steps));
+  return out + "<h2>Plan</h2>\n<pre>" + escaped(summary) + "</pre>\n</main>\n</body>\n</html>\n";
 }
 
 }  // namespace galvatron::simulate::report

@@ -17,6 +17,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/data/task_stream.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/spec.hpp>
@@ -63,6 +64,7 @@ struct TrainingState {
   std::int64_t data_tokens = 0;  ///< of all data files together; 0: not known
   /// Of samples of the data (Data::checksum); manifests of before have none.
   std::optional<std::uint32_t> data_crc32c{};
+  std::vector<TaskStream> streams{};  ///< of a model of several tasks; manifests of before have none
   Precision precision = Precision::fp32;
   LearningRate learning_rate;
   device::AdamW adam;  ///< beta1, beta2, epsilon, weight_decay and rounding of it
@@ -193,6 +195,11 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
                      {"clip", t.clip},
                      {"files", nlohmann::json::array()}};
   if (t.data_crc32c) out["data_crc32c"] = *t.data_crc32c;
+  for (const TaskStream& stream : t.streams) {
+    nlohmann::json own{{"task", stream.task}, {"batch", stream.batch}, {"samples", stream.samples_at(t.step)}};
+    if (stream.crc32c) own["crc32c"] = *stream.crc32c;
+    out["streams"].push_back(std::move(own));
+  }
   for (const CheckpointFile& file : manifest.files)
     out["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc32c}});
   out["crc32c"] = detail::manifest_checksum(out);
@@ -224,6 +231,14 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
   t.sequence_length = fields.required<std::int64_t>("sequence_length", 1);
   t.data_tokens = fields.required<std::int64_t>("data_tokens", 0);
   if (fields.contains("data_crc32c")) t.data_crc32c = fields.required<std::uint32_t>("data_crc32c");
+  if (fields.contains("streams"))
+    fields.list("streams", t.streams, [&t](JsonObject& own, TaskStream& stream) {
+      own.field("task", stream.task);
+      own.field("batch", stream.batch, std::int64_t{1}, std::int64_t{1} << 24);
+      own.field("samples", stream.samples, std::int64_t{0}, std::int64_t{1} << 62);
+      if (own.contains("crc32c")) stream.crc32c = own.required<std::uint32_t>("crc32c");
+      stream.step = t.step;
+    });
   fields.word("precision", t.precision, precisions, [](Precision p) { return name_of(p); });
   out.ranks = fields.required<int>("ranks", 1);
   JsonObject rate = fields.required_object("learning_rate");

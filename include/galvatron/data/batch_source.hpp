@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
@@ -57,5 +58,8 @@ class BatchSource {
   virtual void targets(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
                        View<std::int32_t> out) = 0;
 };
+
+/// The data of a task of a model of several: a source for each of its inputs, which outlive the training.
+using TaskSources = std::vector<BatchSource*>;
 
 }  // namespace galvatron::train

@@ -61,6 +61,16 @@ struct ImageView {
   [[nodiscard]] std::int32_t label(std::int64_t i) const {
     return load_unaligned<std::uint16_t>(data + count * image_bytes() + i * 2);
   }
+  /// out (channels, side, side) = patch `patch` of image i, of those of `side` x `side` pixels row by row.
+  template <class T>
+  void cut_patch(std::int64_t i, std::int64_t side, std::int64_t patch, T* out) const {
+    const std::int64_t across = width / side;
+    const std::uint8_t* const corner = pixels(i) + (patch / across * width + patch % across) * side;
+    for (std::int64_t c = 0; c < channels; ++c)
+      for (std::int64_t y = 0; y < side; ++y)
+        for (std::int64_t x = 0; x < side; ++x)
+          *out++ = T(static_cast<float>(corner[(c * height + y) * width + x]) / 127.5F - 1.0F);
+  }
 };
 
 /// The images of an .images file in memory, which `name` stands for in messages. Errors (usage): not such a file,
@@ -153,16 +163,8 @@ class ImageSource {
                                              std::to_string(samples) + " images");
     for (std::int64_t i = 0; i < samples; ++i) {
       const auto [view, at] = find(image(first + i));
-      const std::uint8_t* pixels = view->pixels(at);
-      for (std::int64_t s = 0; s < range.count; ++s) {
-        const std::int64_t patch = range.first + s;
-        const std::uint8_t* corner = pixels + (patch / across * shape.width + patch % across) * patch_;
-        T* to = out.data + (s * samples + i) * width;
-        for (std::int64_t c = 0; c < shape.channels; ++c)
-          for (std::int64_t y = 0; y < patch_; ++y)
-            for (std::int64_t x = 0; x < patch_; ++x)
-              *to++ = T(static_cast<float>(corner[(c * shape.height + y) * shape.width + x]) / 127.5F - 1.0F);
-      }
+      for (std::int64_t s = 0; s < range.count; ++s)
+        view->cut_patch(at, patch_, range.first + s, out.data + (s * samples + i) * width);
     }
   }
   /// out (samples) = the classes of the images.

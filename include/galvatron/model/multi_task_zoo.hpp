@@ -65,6 +65,14 @@ inline constexpr NamedShape toy_clip_towers[] = {
     patch_tower("audio", 1, 32, 2, 6, 8, 16, false),
     patch_tower("depth", 1, 16, 2, 10, 4, 16),
 };
+// For the pairs that scripts/pairs makes: texts of bytes, images of 28 x 28 pixels in patches of 7, spectrograms of 32
+// bands x 64 frames in patches of 8, depth maps like the images.
+inline constexpr NamedShape tiny_clip_towers[] = {
+    text_tower("text", 2, 64, 2, 256, 40, 32),
+    patch_tower("vision", 2, 64, 2, 17, 49, 32),
+    patch_tower("audio", 2, 64, 2, 32, 64, 32, false),
+    patch_tower("depth", 1, 32, 2, 17, 49, 32),
+};
 // Pairs of towers with a batch each. Neither pairs nor batches are published: they are those of this library's Spindle
 // cases, as is the order of the tasks.
 struct TowerPair {
@@ -77,6 +85,8 @@ inline constexpr TowerPair clip_pairs[] = {
     {"audio", "imu", 64},       {"text", "imu", 64}};
 inline constexpr TowerPair toy_clip_pairs[] = {
     {"text", "vision", 8}, {"vision", "audio", 4}, {"vision", "depth", 4}, {"text", "audio", 8}};
+inline constexpr TowerPair tiny_clip_pairs[] = {
+    {"text", "vision", 32}, {"vision", "audio", 16}, {"vision", "depth", 16}, {"text", "audio", 32}};
 
 /// Contrastive tasks of two towers each, with one loss.
 template <std::size_t N, std::size_t M>
@@ -288,8 +298,8 @@ inline Result<MultiTaskModel> find_multi_task_model(std::string_view name) {
   if (name == "ofasys-4") return detail::ofasys(std::move(own), detail::ofasys_components, detail::ofasys_tasks, 4);
   if (name == "ofasys-7") return detail::ofasys(std::move(own), detail::ofasys_components, detail::ofasys_tasks, 7);
   if (name == "qwen-val") return detail::qwen_val(std::move(own), detail::qwen_components, 64);
-  if (name == "clip-tiny" || name == "clip-toy")
-    return detail::clip(std::move(own), detail::toy_clip_towers, detail::toy_clip_pairs, 4);
+  if (name == "clip-tiny") return detail::clip(std::move(own), detail::tiny_clip_towers, detail::tiny_clip_pairs, 4);
+  if (name == "clip-toy") return detail::clip(std::move(own), detail::toy_clip_towers, detail::toy_clip_pairs, 4);
   if (name == "ofasys-toy")
     return detail::ofasys(std::move(own), detail::toy_ofasys_components, detail::toy_ofasys_tasks, 3);
   if (name == "qwen-toy") return detail::qwen_val(std::move(own), detail::toy_qwen_components, 4);

@@ -21,6 +21,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/text.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -68,10 +69,33 @@ struct Tasks {
 
 /// One instruction of a step.
 struct TaskInstruction {
-  enum class Op : std::uint8_t { forward, backward };
+  enum class Op : std::uint8_t {
+    forward,
+    backward,
+    reduce,  ///< of gradients; of no part, as the update is, and behind the program
+    update,
+  };
   Op op = Op::forward;
   int part = 0;  ///< of all parts, in the order of the waves
   friend bool operator==(const TaskInstruction&, const TaskInstruction&) = default;
+};
+constexpr const char* name_of(TaskInstruction::Op op) {
+  constexpr const char* names[] = {"forward", "backward", "reduce", "update"};
+  return names[static_cast<std::size_t>(op)];
+}
+
+/// When an instruction was done: its ranks wait for what they read until `begin`, take it until `moved`, and compute
+/// until `end`. Of what was measured, waiting and moving are one: begin is when the rank came to it.
+struct TaskSpan {
+  TaskInstruction instruction;
+  Seconds begin, moved, end;
+
+  /// To another clock.
+  constexpr void shift(Seconds by) {
+    begin += by;
+    moved += by;
+    end += by;
+  }
 };
 
 /// All parts in the order of the waves.

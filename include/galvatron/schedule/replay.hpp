@@ -48,15 +48,23 @@ struct Span {
   Seconds begin;
   Seconds end;
 
+  /// To another clock.
+  constexpr void shift(Seconds by) {
+    begin += by;
+    end += by;
+  }
   friend constexpr bool operator==(const Span&, const Span&) = default;
 };
 
 /// A step of a training run as it was measured.
-struct MeasuredStep {
+/// @tparam Done  what a rank did, with its `begin` and `end`
+template <class Done>
+struct MeasuredSpans {
   std::int64_t step = 0;                 ///< counts from 0
-  std::vector<std::vector<Span>> ranks;  ///< of each rank; times count from the first beginning of all ranks
+  std::vector<std::vector<Done>> ranks;  ///< of each rank; times count from the first beginning of all ranks
   Seconds seconds;                       ///< until the last rank has ended
 };
+using MeasuredStep = MeasuredSpans<Span>;
 
 /// Where a span is in Replay::spans.
 struct SpanIndex {

@@ -17,7 +17,7 @@ namespace galvatron::simulate {
 /// Forward and backward seconds of each part, transfers left out, in the order of the waves.
 inline std::vector<Seconds> part_seconds(const train::TaskPlan& plan, const WaveSimulation& simulation) {
   std::vector<Seconds> out(plan.parts.size());
-  for (const WaveEvent& event : simulation.events)
+  for (const TaskSpan& event : simulation.events)
     out[static_cast<std::size_t>(event.instruction.part)] += event.end - event.moved;
   return out;
 }
@@ -73,7 +73,7 @@ inline std::string wave_chart(const train::TaskPlan& plan, const WaveSimulation&
   std::vector<std::string> lines(static_cast<std::size_t>(plan.ranks));
   for (std::string& line : lines)
     for (int i = 0; i < columns; ++i) line += (i + 0.5) * width < simulation.passes.value ? '.' : '=';
-  for (const WaveEvent& event : simulation.events) {
+  for (const TaskSpan& event : simulation.events) {
     const train::PartPlan& part = plan.part(event.instruction.part);
     for (int i = 0; i < columns; ++i)
       if (const double middle = (i + 0.5) * width; middle >= event.begin.value && middle < event.end.value)

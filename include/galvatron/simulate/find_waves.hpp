@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cstddef>
@@ -30,10 +31,25 @@
 
 namespace galvatron::simulate {
 
+/// In which way tasks share devices.
+enum class TaskSchedule : std::uint8_t {
+  fastest,   ///< what takes least
+  waves,     ///< of parts, as Spindle plans them
+  sequence,  ///< one after the other
+  groups,    ///< each on a group of devices of its own
+};
+inline constexpr std::array task_schedules{TaskSchedule::fastest, TaskSchedule::waves, TaskSchedule::sequence,
+                                           TaskSchedule::groups};
+constexpr const char* name_of(TaskSchedule schedule) {
+  constexpr std::array names{"fastest", "waves", "sequence", "groups"};
+  return names[static_cast<std::size_t>(schedule)];
+}
+
 struct WaveSearchOptions {
   Precision precision = Precision::bf16;
   Bytes memory{};             ///< of each device; 0: all that it has
   bool splits_layers = true;  ///< over tensor ranks; false: data ranks alone
+  TaskSchedule schedule = TaskSchedule::fastest;
   spindle::Limits limits{};
 };
 
@@ -43,6 +59,7 @@ struct FoundWaves {
   WaveSimulation simulation;
   Bytes peak;           ///< of the fullest rank
   Seconds bound;        ///< no schedule of the passes takes less, under the strategies that were tried
+  Seconds in_waves;     ///< waves of parts; 0: none fits
   Seconds in_sequence;  ///< tasks one after the other, each pass on as many devices as pay; 0: does not fit
   Seconds by_task;      ///< a group of devices for each task; 0: does not fit, or there are more tasks than groups
   Seconds search;       ///< what the search took
@@ -105,6 +122,7 @@ class WaveSearch {
                                            " a device; the smallest takes " + format_bytes(smallest_) +
                                            ", take more devices, smaller batches or more memory"});
     best_->bound = Seconds{std::min(bound(), best_->simulation.step.value)};
+    best_->in_waves = in_waves_;
     best_->in_sequence = in_sequence_;
     best_->by_task = by_task_;
     return std::move(*best_);
@@ -174,10 +192,9 @@ class WaveSearch {
     kinds.zero = zero;
     kinds.recompute = recompute;
     const WaveProblem of = wave_problem(prices_, kinds);
-    Seconds ignored;
-    bool fits = try_waves(of, kinds, ignored);
-    fits = try_plan(of, kinds, in_order(of), TaskOrder::in_sequence, in_sequence_) && fits;
-    if (auto grouped = in_groups(of)) fits = try_plan(of, kinds, *grouped, TaskOrder::in_waves, by_task_) && fits;
+    bool fits = try_waves(of, kinds, in_waves_);
+    fits = try_plan(of, kinds, in_order(of), TaskSchedule::sequence, in_sequence_) && fits;
+    if (auto grouped = in_groups(of)) fits = try_plan(of, kinds, *grouped, TaskSchedule::groups, by_task_) && fits;
     return fits;
   }
   using Placed = std::pair<std::vector<spindle::Wave>, spindle::Placement>;
@@ -203,7 +220,7 @@ class WaveSearch {
     terms.memory = 0;  // its price of memory is rough; that of try_plan is exact
     if (!placed) placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
     if (in_blocks) place_in_blocks(of.problem.devices, placed->placement);
-    return try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskOrder::in_waves, fastest);
+    return try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskSchedule::waves, fastest);
   }
   [[nodiscard]] static WaveProblem with_whole_passes(WaveProblem of) {
     for (std::size_t m = 0; m < of.runs.size(); ++m) {
@@ -234,9 +251,10 @@ class WaveSearch {
       if (galvatron::detail::align(blocks, sizes, devices)) parts = std::move(blocks);
     }
   }
-  /// Keeps the plan if it is the fastest that fits; whether it fits.
-  bool try_plan(const WaveProblem& of, const WaveKinds& kinds, const Placed& placed, TaskOrder order,
+  /// Keeps the plan if it is the fastest of those asked for that fits; whether it fits.
+  bool try_plan(const WaveProblem& of, const WaveKinds& kinds, const Placed& placed, TaskSchedule schedule,
                 Seconds& fastest) {
+    const TaskOrder order = schedule == TaskSchedule::sequence ? TaskOrder::in_sequence : TaskOrder::in_waves;
     WavePlan waves = wave_plan_of(prices_, kinds, of, placed.first, placed.second);
     const train::TaskPlan plan = value_or_throw(train::task_plan(model_, waves, order));
     const Bytes peak = std::ranges::max(peaks_of(plan, options_.precision, cluster_.device.library_workspace));
@@ -244,8 +262,9 @@ class WaveSearch {
     if (peak > budget_) return false;
     WaveSimulation simulation = simulate_waves(plan, cluster_, options_.precision);
     if (fastest.value == 0 || simulation.step < fastest) fastest = simulation.step;
-    if (!best_ || simulation.step < best_->simulation.step)
-      best_ = FoundWaves{std::move(waves), order, std::move(simulation), peak, {}, {}, {}, {}};
+    const bool asked = options_.schedule == TaskSchedule::fastest || options_.schedule == schedule;
+    if (asked && (!best_ || simulation.step < best_->simulation.step))
+      best_ = FoundWaves{std::move(waves), order, std::move(simulation), peak, {}, {}, {}, {}, {}};
     return true;
   }
 
@@ -334,14 +353,15 @@ class WaveSearch {
   spindle::Problem least_;                      // with the best of all curves
   std::vector<std::map<int, double>> seconds_;  // of each MetaOp and number of devices
   std::optional<FoundWaves> best_;
-  Seconds in_sequence_, by_task_;
+  Seconds in_waves_, in_sequence_, by_task_;
   Bytes smallest_;
 };
 
 }  // namespace detail
 
-/// The fastest plan that was found, never slower than tasks in sequence. The answer depends on the arguments alone.
-/// Errors (usage): those of checked(); (infeasible): nothing fits into the memory of the devices.
+/// The fastest plan that was found, never slower than tasks in sequence unless another schedule is asked for. The
+/// answer depends on the arguments alone. Errors (usage): those of checked(); (infeasible): nothing fits into the
+/// memory of the devices.
 inline Result<FoundWaves> find_waves(const MultiTaskModel& model, const Cluster& cluster,
                                      const WaveSearchOptions& options = {}) {
   const auto begin = std::chrono::steady_clock::now();

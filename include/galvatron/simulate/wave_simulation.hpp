@@ -16,18 +16,12 @@
 
 namespace galvatron::simulate {
 
-/// One instruction: its ranks wait for what they read until `begin`, take it until `moved`, and compute until `end`.
-struct WaveEvent {
-  TaskInstruction instruction;
-  Seconds begin, moved, end;
-};
-
 struct WaveSimulation {
-  std::vector<WaveEvent> events;  ///< in the order of the program
-  std::vector<Seconds> busy;      ///< of each rank: in parts, in reductions and in the update
-  Seconds passes;                 ///< until the last backward pass has ended
-  Seconds reduction;              ///< of gradients over the ranks that keep them, on the last rank to end it
-  Seconds update;                 ///< on the rank that keeps most
+  std::vector<TaskSpan> events;  ///< in the order of the program
+  std::vector<Seconds> busy;     ///< of each rank: in parts, in reductions and in the update
+  Seconds passes;                ///< until the last backward pass has ended
+  Seconds reduction;             ///< of gradients over the ranks that keep them, on the last rank to end it
+  Seconds update;                ///< on the rank that keeps most
   Seconds step;
 
   /// The share of all ranks' time in which they are busy.
@@ -88,7 +82,7 @@ class WaveClock {
     const bool forward = instruction.op == TaskInstruction::Op::forward;
     const train::PartPlan& part = plan_.part(instruction.part);
     Part& own = parts_[at(instruction.part)];
-    WaveEvent event{.instruction = instruction, .begin = {}, .moved = {}, .end = {}};
+    TaskSpan event{.instruction = instruction, .begin = {}, .moved = {}, .end = {}};
     for (const int rank : part.where.ranks) event.begin = max(event.begin, clocks_[at(rank)]);
     event.moved = event.begin;
     for (const int number : forward ? part.reads : part.feeds) {

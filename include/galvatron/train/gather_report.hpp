@@ -82,8 +82,8 @@ double clock_offset(comm::World& world, int peer, Now&& now) {
 
 /// Collective, when no rank is at work: afterwards rank 0's recorder has the records of all ranks.
 /// @param shares_clock  whether rank 0 and a rank, one of which is the caller, are on one host
-template <class SharesClock>
-void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares_clock) {
+template <class Span, class SharesClock>
+void gather_records(comm::World& world, SpanRecorder<Span>& recorder, SharesClock&& shares_clock) {
   struct Head {
     std::int64_t step;
     double began;
@@ -91,7 +91,7 @@ void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares
   };
   if (world.rank() != 0) {
     if (!shares_clock(0)) clock_offset(world, 0, steady_seconds);
-    RecordedStep& own = recorder.rank(world.rank());
+    RecordedSpans<Span>& own = recorder.rank(world.rank());
     Head head{own.step, own.began, static_cast<std::int64_t>(own.spans.size())};
     detail::send(world, 0, &head);
     detail::send(world, 0, own.spans.data(), own.spans.size());
@@ -101,23 +101,21 @@ void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares
     const Seconds offset{shares_clock(rank) ? 0 : clock_offset(world, rank, steady_seconds)};
     Head head{};
     detail::receive(world, rank, &head);
-    RecordedStep& record = recorder.rank(rank);
+    RecordedSpans<Span>& record = recorder.rank(rank);
     record.step = head.step;
     record.began = head.began - offset.value;
     record.spans.resize(static_cast<std::size_t>(head.spans));
     detail::receive(world, rank, record.spans.data(), record.spans.size());
-    for (schedule::Span& span : record.spans) {
-      span.begin = span.begin - offset;
-      span.end = span.end - offset;
-    }
+    for (Span& span : record.spans) span.shift(Seconds{-offset.value});
   }
 }
 
 /// Collective, when no rank is at work: afterwards every rank's report has memory and checkpoints of all, and rank 0's
 /// recorder what all have recorded. Steps and iteration_seconds are on rank 0 only.
 /// @param world  for memory of the program  @param recorder  may be null  @param shares_clock  see gather_records()
-template <class SharesClock>
-void gather_report(comm::World& world, TrainReport& report, Recorder* recorder, SharesClock&& shares_clock) {
+/// @tparam Report  TrainReport, or TaskTrainReport
+template <class Report, class Span, class SharesClock>
+void gather_report(comm::World& world, Report& report, SpanRecorder<Span>* recorder, SharesClock&& shares_clock) {
   const auto gather = [&]<class Fact>(std::vector<Fact>& facts) {
     const View<Fact> all(facts.data(), static_cast<std::int64_t>(facts.size()));
     world.everybody().all_gather(all.slice(world.rank(), 1), all);

@@ -1,7 +1,7 @@
 // Recorder: when the ranks of a run did what, in the last step that they did.
 //
-// A record of an instruction is two readings of the clock and three numbers; a step overwrites the one before, so that
-// the memory is that of one step of every rank's program.
+// A record of an instruction is a few readings of the clock and numbers; a step overwrites the one before, so that the
+// memory is that of one step of every rank's program.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <galvatron/core/units.hpp>
+#include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/schedule/program.hpp>
 #include <galvatron/schedule/replay.hpp>
 
@@ -18,10 +19,11 @@ namespace galvatron::train {
 
 /// What one rank did in its last step; times are readings of its host's steady_seconds(). The stage of the rank tells
 /// it about every instruction. Padded, as ranks write theirs at the same time.
-struct alignas(128) RecordedStep {
+template <class Span>
+struct alignas(128) RecordedSpans {
   std::int64_t step = 0;  ///< counts from 0
   double began = 0;
-  std::vector<schedule::Span> spans;
+  std::vector<Span> spans;
 
   void step_begins(std::int64_t number) {
     step = number;
@@ -32,27 +34,29 @@ struct alignas(128) RecordedStep {
     spans.push_back({instruction, {instruction_began}, {steady_seconds()}});
   }
 };
+using RecordedStep = RecordedSpans<schedule::Span>;
 
-class Recorder {
+/// @tparam Span  schedule::Span, or TaskSpan of a model of several tasks
+template <class Span>
+class SpanRecorder {
  public:
-  explicit Recorder(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
+  explicit SpanRecorder(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
 
   /// For the stage of a rank, and for others when the rank is not at work; ranks record at the same time, each for
   /// itself.
-  [[nodiscard]] RecordedStep& rank(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] RecordedSpans<Span>& rank(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
   /// The last step; to be asked when no rank is at work. All records are on one clock, as those of rank threads are.
-  [[nodiscard]] schedule::MeasuredStep last_step() const {
-    schedule::MeasuredStep out;
+  [[nodiscard]] schedule::MeasuredSpans<Span> last_step() const {
+    schedule::MeasuredSpans<Span> out;
     double origin = std::numeric_limits<double>::infinity();
-    for (const RecordedStep& rank : ranks_)
+    for (const RecordedSpans<Span>& rank : ranks_)
       if (!rank.spans.empty()) origin = std::min(origin, rank.began);
-    for (const RecordedStep& rank : ranks_) {
+    for (const RecordedSpans<Span>& rank : ranks_) {
       out.step = std::max(out.step, rank.step);
       out.ranks.emplace_back();
-      for (schedule::Span span : rank.spans) {
-        span.begin = span.begin - Seconds{origin};
-        span.end = span.end - Seconds{origin};
+      for (Span span : rank.spans) {
+        span.shift(Seconds{-origin});
         out.seconds = max(out.seconds, span.end);
         out.ranks.back().push_back(span);
       }
@@ -61,7 +65,9 @@ class Recorder {
   }
 
  private:
-  std::vector<RecordedStep> ranks_;
+  std::vector<RecordedSpans<Span>> ranks_;
 };
+using Recorder = SpanRecorder<schedule::Span>;
+using TaskRecorder = SpanRecorder<TaskSpan>;
 
 }  // namespace galvatron::train

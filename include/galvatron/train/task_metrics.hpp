@@ -15,7 +15,9 @@
 namespace galvatron::train {
 
 /// The line of a step for MetricsFile::append_line, with its newline: as metrics_line() of a run of one task, and
-/// `"tasks": {"caption": 2.31, ...}`, the loss of each without its weight. A number that is not finite is null.
+/// `"tasks": {"caption": 2.31, ...}`, the loss of each without its weight. Where held-out data were measured,
+/// `"held_out": {"caption": {"loss": 2.5, "retrieval": 0.41}, ...}`, the latter of contrastive tasks. A number that is
+/// not finite is null.
 inline std::string metrics_line(const TaskStepReport& report, std::span<const TaskSpec> tasks) {
   nlohmann::ordered_json line{{"step", report.step + 1},
                               {"loss", report.loss},
@@ -23,17 +25,27 @@ inline std::string metrics_line(const TaskStepReport& report, std::span<const Ta
                               {"learning_rate", report.learning_rate},
                               {"seconds", report.seconds}};
   for (std::size_t i = 0; i < tasks.size(); ++i) line["tasks"][tasks[i].name] = report.losses[i];
+  for (std::size_t i = 0; i < report.held_out.size(); ++i) {
+    nlohmann::ordered_json& own = line["held_out"][tasks[i].name];
+    own["loss"] = report.held_out[i].loss;
+    if (report.held_out[i].retrieves) own["retrieval"] = report.held_out[i].retrieval;
+  }
   if (!report.skipped.empty()) line["skipped"] = report.skipped;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-/// The scalars of a step for TensorBoard; those of tasks are `tasks/NAME`.
+/// The scalars of a step for TensorBoard; those of tasks are `tasks/NAME`, on held-out data `held_out/NAME` and
+/// `retrieval/NAME`.
 inline std::vector<Scalar> metrics_scalars(const TaskStepReport& report, std::span<const TaskSpec> tasks) {
   std::vector<Scalar> out{{"train/loss", report.loss},
                           {"train/gradient_norm", report.gradient_norm},
                           {"train/learning_rate", report.learning_rate},
                           {"speed/seconds", report.seconds}};
   for (std::size_t i = 0; i < tasks.size(); ++i) out.push_back({"tasks/" + tasks[i].name, report.losses[i]});
+  for (std::size_t i = 0; i < report.held_out.size(); ++i) {
+    out.push_back({"held_out/" + tasks[i].name, report.held_out[i].loss});
+    if (report.held_out[i].retrieves) out.push_back({"retrieval/" + tasks[i].name, report.held_out[i].retrieval});
+  }
   return out;
 }
 

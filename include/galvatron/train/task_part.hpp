@@ -9,6 +9,7 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/sharding.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/plan/task_plan.hpp>
@@ -20,8 +21,15 @@
 
 namespace galvatron::train {
 
-/// The data of a task: a source for each of its inputs, which outlive the training.
-using TaskSources = std::vector<BatchSource*>;
+/// What a rank has of the rows that a contrastive loss compares, before they have unit length: of some samples, a row
+/// of each of some of the two towers.
+struct TowerRows {
+  int task = 0;
+  std::int64_t first_sample = 0, samples = 0;
+  std::int64_t first_tower = 0, towers = 0;
+  std::int64_t width = 0;
+  std::vector<float> rows;  ///< (towers, samples, width)
+};
 
 /// The parameters of a layer, for all parts that use it. Ranks need them at different times: what ZeRO gathers is
 /// waited for by all of them together, when it begins.
@@ -88,21 +96,30 @@ class TaskPart {
 
   /// All layers forward; what goes on is offered to its readers. The device's sum of losses grows, if the loss is here.
   /// @param sources  of the task; null on a device that only counts
-  void forward(std::int64_t step, const TaskSources* sources) {
+  /// @param rows     of a contrastive loss: gets what it reads; null: nobody asks for it
+  /// @return  the steady clock when all that the part reads was there
+  double forward(std::int64_t step, const TaskSources* sources, std::vector<TowerRows>* rows = nullptr) {
     const device::Scope scope(memory_.workspace);
     for (Edge& edge : inputs_) edge.forward.receive(world_, edge.value);
+    const double moved = steady_seconds();
     if constexpr (!D::counts_only) read(step, *sources);
-    for (std::size_t i = 0; i < executors_.size(); ++i)
+    for (std::size_t i = 0; i < executors_.size(); ++i) {
+      if (rows != nullptr && plan_.layers[i].head == HeadKind::contrastive && plan_.layers[i].kind == LayerKind::head)
+        rows->push_back(tower_rows(executors_[i]->input(slots_[i])));
       executors_[i]->run(Phase::forward, slots_[i], nullptr,
                          i + 1 < executors_.size() ? executors_[i + 1]->input(slots_[i + 1]) : output_);
+    }
     for (Edge& edge : outputs_) edge.forward.post(world_, edge.value);
+    return moved;
   }
 
   /// All layers backward; gradients of what was read are offered to those who made it.
-  void backward() {
+  /// @return  as forward() does
+  double backward() {
     const device::Scope scope(memory_.workspace);
     const View<T> border = memory_.workspace.template take<T>(plan_.border(local_));
     take_gradients(border);
+    const double moved = steady_seconds();
     for (std::size_t i = executors_.size(); i-- > 0;) executors_[i]->run(Phase::backward, slots_[i], nullptr, border);
     // What was read is not needed any more: its gradient takes its place.
     const View<T> input = plan_.layers.front().kind == LayerKind::embedding ? View<T>{} : first_input();
@@ -110,6 +127,7 @@ class TaskPart {
     if (!decoded_.empty())
       device_.copy(raw_bytes(border.slice(decoder_elements(), decoded_.count)), raw_bytes(decoded_));
     for (Edge& edge : inputs_) edge.backward.post(world_, edge.value);
+    return moved;
   }
 
  private:
@@ -164,6 +182,18 @@ class TaskPart {
       edge.backward.receive(world_, more);
       device_.add(own.count, View<const T>(own), View<const T>(more), own);
     }
+  }
+
+  [[nodiscard]] TowerRows tower_rows(View<T> input) const {
+    const Region own = plan_.layout(plan_.tokens).region(local_);
+    const Sharding::Range of = samples();
+    TowerRows out{
+        plan_.where.task,           of.begin, of.count(), own.sequence_begin, own.sequence_end - own.sequence_begin,
+        plan_.layers.back().hidden, {}};
+    std::vector<T> values(static_cast<std::size_t>(out.towers * out.samples * out.width));
+    device_.fetch(View<const T>(input.slice(0, static_cast<std::int64_t>(values.size()))), values.data());
+    out.rows.assign(values.begin(), values.end());
+    return out;
   }
 
   // Samples of this rank.

@@ -2,10 +2,12 @@
 // plan.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include <galvatron/comm/mpi/world.hpp>
+#include <galvatron/train/gather_report.hpp>
 #include <galvatron/train/task_trainer.hpp>
 
 namespace galvatron::train {
@@ -13,7 +15,7 @@ namespace galvatron::train {
 /// Trains as the plan says, this process as one of its ranks; the body of comm::mpi::run(), called by all processes.
 /// The losses have the bits of those of rank threads with as many cores each.
 /// @param sources  this process's own
-/// @return  of rank 0 the steps, of every rank its own memory
+/// @return  as gather_report() says
 /// Throws as train_tasks() of rank threads does, and Failure (usage) if the plan has another number of ranks than the
 /// job.
 template <class Policy>
@@ -31,7 +33,12 @@ TaskTrainReport train_tasks(const comm::mpi::Runtime& runtime, comm::mpi::World&
   const int tied = runtime.bound() ? 0 : threads;  // mpirun may have chosen the cores
   const PinnedRank pin(runtime.local_rank(), runtime.local_size(), tied);
   const HostPlatform platform{threads, &pin};
-  return detail::train_task_ranks(plan, sources, options, [&](const auto& train_one) { train_one(world, platform); });
+  TaskTrainReport report =
+      detail::train_task_ranks(plan, sources, options, [&](const auto& train_one) { train_one(world, platform); });
+  gather_report(world, report, options.recorder, [&](int rank) {
+    return std::ranges::find(runtime.local_ranks(), rank) != runtime.local_ranks().end();
+  });
+  return report;
 }
 
 }  // namespace galvatron::train

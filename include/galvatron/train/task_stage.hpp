@@ -13,6 +13,7 @@
 #include <galvatron/device/device.hpp>
 #include <galvatron/plan/task_plan.hpp>
 #include <galvatron/rank/rank_memory.hpp>
+#include <galvatron/train/recorder.hpp>
 #include <galvatron/train/task_part.hpp>
 
 namespace galvatron::train {
@@ -61,12 +62,39 @@ class TaskStage {
   /// @param clip     the largest gradient norm; 0 for no clipping
   TaskStepResult step(std::int64_t step, const std::vector<TaskSources>* sources, const device::AdamW& hyper,
                       double clip) {
+    if (record_ != nullptr) record_->step_begins(step);
     passes(step, sources);
     if (before_update_) before_update_();
+    const double began = steady_seconds();
     update(hyper, clip);
     world_.wait_sent();
-    return result();
+    TaskStepResult out = result();
+    record({TaskInstruction::Op::update, -1}, began, began);
+    return out;
   }
+  /// The losses of all tasks on a batch, without gradients or an update: a step's first half. Collective.
+  /// @param rows  gets what this rank has of the rows that contrastive losses compare
+  std::vector<double> evaluate(std::int64_t batch, const std::vector<TaskSources>& sources,
+                               std::vector<TowerRows>& rows) {
+    device_.clear_sums();
+    device_.zero(raw_bytes(losses_));
+    int last = -1;
+    for (const TaskInstruction& instruction : plan_.program) {
+      if (instruction.op != TaskInstruction::Op::forward) continue;
+      const int task = plan_.part(instruction.part).where.task;
+      if (plan_.order == TaskOrder::in_sequence && last != task) world_.wait_sent();
+      last = task;
+      TaskPart<D, T>* part = parts_[static_cast<std::size_t>(instruction.part)].get();
+      if (part == nullptr) continue;
+      part->forward(batch, &sources[static_cast<std::size_t>(task)], &rows);
+      if (part->plan().has_loss()) keep_loss(task);
+    }
+    world_.everybody().all_reduce(losses_, comm::ReduceOp::sum);
+    world_.wait_sent();
+    return result().losses;
+  }
+  /// Tells the record about every instruction from now on; null: nobody.
+  void observe(RecordedSpans<TaskSpan>* record) { record_ = record; }
   /// Calls `before` in every step, when the parameters and moments are about to change.
   void before_update(std::function<void()> before) { before_update_ = std::move(before); }
   /// Calls `visit` for every parameter store on this rank.
@@ -99,17 +127,25 @@ class TaskStage {
       forward = instruction.op == TaskInstruction::Op::forward;
       TaskPart<D, T>* part = parts_[static_cast<std::size_t>(instruction.part)].get();
       if (part == nullptr) continue;
+      const double began = steady_seconds();
       if (instruction.op == TaskInstruction::Op::backward) {
-        part->backward();
+        record(instruction, began, part->backward());
         continue;
       }
       const int task = part->plan().where.task;
-      part->forward(step, sources == nullptr ? nullptr : &(*sources)[static_cast<std::size_t>(task)]);
+      const double moved =
+          part->forward(step, sources == nullptr ? nullptr : &(*sources)[static_cast<std::size_t>(task)]);
       if (part->plan().has_loss()) keep_loss(task);
+      record(instruction, began, moved);
     }
+    const double began = steady_seconds();
     for (const int layer : plan_.reductions)
       if (auto& own = layers_[static_cast<std::size_t>(layer)])
         own->groups().for_each_store([](runtime::Store& store) { store.synchronise(); });
+    record({TaskInstruction::Op::reduce, -1}, began, began);
+  }
+  void record(const TaskInstruction& instruction, double began, double moved) {
+    if (record_ != nullptr) record_->spans.push_back({instruction, {began}, {moved}, {steady_seconds()}});
   }
   void keep_loss(int task) {
     const View<double> sum = device_.sums().slice(device::loss_sum, 1);
@@ -147,6 +183,7 @@ class TaskStage {
   std::vector<std::unique_ptr<SharedLayer<D, T>>> layers_;  ///< the same
   View<double> losses_;                                     ///< of the device, of each task
   std::function<void()> before_update_;
+  RecordedSpans<TaskSpan>* record_ = nullptr;
 };
 
 }  // namespace galvatron::train

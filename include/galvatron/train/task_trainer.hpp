@@ -7,9 +7,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -23,6 +25,9 @@
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/rank/host_rank.hpp>
+#include <galvatron/train/held_out.hpp>
+#include <galvatron/train/recorder.hpp>
+#include <galvatron/train/stop.hpp>
 #include <galvatron/train/task_stage.hpp>
 #include <galvatron/train/trainer.hpp>
 
@@ -37,6 +42,7 @@ struct TaskStepReport {
   double learning_rate = 0;
   double seconds = 0;     ///< of this step
   std::string skipped{};  ///< empty, or where the step's numbers stopped being numbers: its update was skipped then
+  std::vector<TaskScore> held_out{};  ///< of each task, after this step; empty where it was not measured
 };
 
 struct TaskTrainOptions {
@@ -50,10 +56,15 @@ struct TaskTrainOptions {
   runtime::ParameterSource initial{};     ///< the parameters to start from; empty: by the seed
   const Checkpoint* resume = nullptr;     ///< go on after its step, with what it has of the model's components
   CheckpointOptions checkpoint{};
-  int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
+  std::vector<TaskStream> streams{};  ///< of the tasks, for manifests; empty: from the first sample on
+  const HeldOut* held_out = nullptr;  ///< data that are not trained on
+  TaskRecorder* recorder = nullptr;   ///< of all ranks: keeps when they did what in the last step
+  int threads_per_rank = 0;           ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
-  /// Called on rank 0's thread. What it throws ends the run.
+  /// Called on rank 0's thread. What it throws ends the run: with a checkpoint, where there are any.
   std::function<void(const TaskStepReport&)> on_step{};
+  /// As TrainOptions::stop.
+  const std::atomic<int>* stop = nullptr;
   /// Called on every rank's thread with each of its parameter stores: in every step before its update, and once more
   /// with `steps` after the last.
   std::function<void(std::int64_t step, const runtime::StoreView& store)> on_store{};
@@ -61,10 +72,17 @@ struct TaskTrainOptions {
 
 struct TaskTrainReport {
   std::vector<TaskStepReport> steps;
+  double iteration_seconds = 0;                   ///< median without the first step
   std::vector<cost::StageMemory> planned_memory;  ///< of each rank
   std::vector<cost::StageMemory> measured_memory;
   std::vector<CheckpointReport> checkpoints;  ///< of each rank
+  int stopped = 0;                            ///< as TrainReport::stopped
 };
+
+/// The first step that a run does.
+inline std::int64_t first_step(const TaskTrainOptions& options) {
+  return options.resume == nullptr ? 0 : options.resume->training().step;
+}
 
 namespace detail {
 
@@ -86,8 +104,9 @@ inline std::string not_finite(const std::vector<TaskSpec>& tasks, const TaskStep
 inline TrainingState training_state(const TaskPlan& plan, const TaskTrainOptions& options, Precision precision) {
   TrainingState out{.model = plan.model.name,
                     .architecture = model_architecture(plan.model),
-                    .step = options.resume == nullptr ? 0 : options.resume->training().step,
+                    .step = first_step(options),
                     .seed = options.seed,
+                    .streams = options.streams,
                     .precision = precision,
                     .learning_rate = options.learning_rate,
                     .adam = options.adam,
@@ -119,7 +138,8 @@ void train_task_rank(comm::World& world, const Platform& platform, const TaskPla
   if (!options.checkpoint.folder.empty())
     checkpointer.emplace(options.checkpoint, training_state(plan, options, precision_of<T>), rank.device(), world,
                          stage, [&platform] { platform.enter_beside(); });
-  std::int64_t step = options.resume == nullptr ? 0 : options.resume->training().step;
+  if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
+  std::int64_t step = first_step(options);
   const auto show_stores = [&] {
     stage.visit([&](const runtime::StoreView& store) { options.on_store(step, store); });
   };
@@ -127,8 +147,10 @@ void train_task_rank(comm::World& world, const Platform& platform, const TaskPla
     if (options.on_store) show_stores();
     if (checkpointer) checkpointer->before_update();
   });
+  StopVote vote(world.control().everybody(), options.stop);
+  std::exception_ptr failed_report;  // what on_step threw
   double last = steady_seconds();
-  for (; step < options.steps; ++step) {
+  for (; step < options.steps && !vote.ends(); ++step) {
     device::AdamW hyper = options.adam;
     hyper.learning_rate = static_cast<float>(options.learning_rate.at(step));
     hyper.step = step + 1;
@@ -139,17 +161,31 @@ void train_task_rank(comm::World& world, const Platform& platform, const TaskPla
     if (!wrong.empty() && options.on_nan == OnNan::stop)
       throw Failure(ErrorKind::machine,
                     wrong + ": use a smaller learning rate or weight of the task, or skip such steps");
+    const double seconds = steady_seconds() - last;
+    vote.after_step(failed_report != nullptr);
+    const bool ends = step + 1 == options.steps || vote.ends();
+    std::vector<TaskScore> scores;
+    if (const HeldOut* const held_out = options.held_out; held_out != nullptr)
+      if (ends || (held_out->every > 0 && (step + 1) % held_out->every == 0))
+        scores = measure(stage, world.control(), plan, *held_out);
     if (world.rank() == 0) {
-      const double now = steady_seconds();
       report.steps.push_back({step, result.losses, result.loss, result.gradient_norm, options.learning_rate.at(step),
-                              now - last, std::move(wrong)});
-      if (options.on_step) options.on_step(report.steps.back());
+                              seconds, std::move(wrong), std::move(scores)});
+      if (options.on_step && failed_report == nullptr) {
+        try {
+          options.on_step(report.steps.back());
+        } catch (...) {
+          failed_report = std::current_exception();
+        }
+      }
     }
-    if (checkpointer) checkpointer->after_step(step + 1, step + 1 == options.steps);
+    if (checkpointer) checkpointer->after_step(step + 1, ends);
     last = steady_seconds();
   }
+  if (failed_report != nullptr) std::rethrow_exception(failed_report);
   if (options.on_store) show_stores();
   const std::lock_guard lock(report_mutex);
+  if (step < options.steps) report.stopped = vote.asked_for();
   report.planned_memory[static_cast<std::size_t>(world.rank())] = memory.planned;
   report.measured_memory[static_cast<std::size_t>(world.rank())] = memory.measured();
   if (checkpointer) report.checkpoints[static_cast<std::size_t>(world.rank())] = checkpointer->report();
@@ -178,6 +214,10 @@ TaskTrainReport train_task_ranks(const TaskPlan& plan, const std::vector<TaskSou
     else
       train_task_rank<bfloat16>(world, platform, plan, sources, options, report, mutex);
   });
+  std::vector<double> seconds;
+  for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i)
+    seconds.push_back(report.steps[i].seconds);
+  report.iteration_seconds = median_of(std::move(seconds));
   return report;
 }
 
