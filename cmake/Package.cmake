@@ -1,7 +1,7 @@
 # cmake --install: headers, libraries and package files are the component "development", the command is "runtime".
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/galvatron)
-set(targets planning host mpi cuda)
+set(targets planning host tokenizers mpi cuda)
 if(GALVATRON_INSTALL_LIBRARIES)
   list(APPEND targets planner trainer gpu_trainer)
 endif()
@@ -23,7 +23,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/galvatronConfigVersion.cm
                                  ${any_machine})
 install(FILES ${PROJECT_BINARY_DIR}/galvatronConfig.cmake ${PROJECT_BINARY_DIR}/galvatronConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/FindOneDNN.cmake ${PROJECT_SOURCE_DIR}/cmake/FindCuDNN.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake ${PROJECT_SOURCE_DIR}/cmake/FindTokenizers.cmake
         DESTINATION ${package_dir} COMPONENT development)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT development)
 if(TARGET galvatron_command)

@@ -16,6 +16,7 @@ packages_build=(g++ cmake ninja-build nlohmann-json3-dev libexpected-dev libcli1
                 libyaml-cpp-dev libtomlplusplus-dev)
 packages_test=(doctest-dev)
 packages_mpi=(libopenmpi-dev openmpi-bin) # ranks as processes; used if the package archive has them
+packages_tokenizers=(libpcre2-dev libsentencepiece-dev libutf8proc-dev) # real tokenizers; the same
 packages_helpful=(ccache mold doxygen libbenchmark-dev clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19 iproute2)
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

@@ -24,6 +24,29 @@ void add_start_options(Options& options, RunFileArguments& a) {
                     "step's update out (default: stop)");
 }
 
+void add_constants_options(Options& options, TrainingConstants& c) {
+  options.number("--lr", c.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
+  options.number("--min-lr", c.least_rate, 0, 1e3, "learning rate at the last step (default: a tenth of --lr)");
+  options.integer("--warmup", c.warmup, 0, 10'000'000,
+                  "steps of linear warm-up (default: a tenth of --steps, at most 100)");
+  options.choice("--lr-schedule", c.schedule,
+                 {train::RateSchedule::cosine, train::RateSchedule::linear, train::RateSchedule::wsd,
+                  train::RateSchedule::constant},
+                 "how the rate goes on: along half a cosine or a line, first stable and then along a line, or constant "
+                 "(default: cosine)");
+  options.integer("--decay-steps", c.decay_steps, 0, 10'000'000,
+                  "of wsd: the last steps, in which the rate falls (default: a fifth of --steps)");
+  options.number("--weight-decay", c.weight_decay, 0, 1e3,
+                 "of AdamW, times the learning rate; biases and norms do not decay (default: 0.1)");
+  options.number("--beta1", c.beta1, 0, 0.999999, "of AdamW's mean of gradients (default: 0.9)");
+  options.number("--beta2", c.beta2, 0, 0.999999, "of AdamW's mean of their squares (default: 0.95)");
+  options.number("--epsilon", c.epsilon, 0, 1, "of AdamW (default: 1e-8)");
+  options.choice("--rounding", c.rounding, {device::Rounding::nearest, device::Rounding::stochastic},
+                 "of bf16 parameters from their masters (default: nearest)");
+  options.number("--clip", c.clip, 0, 1e9, "largest gradient norm, 0 for no clipping (default: 1)");
+  options.integer("--seed", c.seed, 0, std::int64_t{1} << 62, "of initial values and of the data's order (default: 1)");
+}
+
 void add_output_options(Options& options, RunFileArguments& a) {
   options.text("--checkpoint", a.checkpoint, "DIR", "write checkpoints to this folder while training goes on");
   options.integer("--checkpoint-every", a.checkpoint_every, 1, 10'000'000,
@@ -123,7 +146,17 @@ void settle(const TrainingConstants& c, const std::optional<train::CheckpointMan
       .peak = given_or(c.learning_rate, from.learning_rate.peak),
       .floor = given_or(c.least_rate, c.learning_rate < 0 ? from.learning_rate.floor : c.learning_rate / 10),
       .warmup_steps = given_or(c.warmup, from.learning_rate.warmup_steps),
-      .steps = options.steps};
+      .steps = options.steps,
+      .schedule = c.schedule.value_or(from.learning_rate.schedule),
+      .decay_steps = given_or(c.decay_steps, from.learning_rate.decay_steps)};
+  train::LearningRate& rate = options.learning_rate;
+  if (c.decay_steps >= 0 && rate.schedule != train::RateSchedule::wsd)
+    refuse("--decay-steps is for --lr-schedule wsd, and the schedule is ", name_of(rate.schedule));
+  if (rate.schedule == train::RateSchedule::wsd && rate.decay_steps == 0 && c.decay_steps < 0)
+    rate.decay_steps = std::max<std::int64_t>(options.steps / 5, 1);
+  options.adam.beta1 = given_or(static_cast<float>(c.beta1), from.adam.beta1);
+  options.adam.beta2 = given_or(static_cast<float>(c.beta2), from.adam.beta2);
+  options.adam.epsilon = given_or(static_cast<float>(c.epsilon), from.adam.epsilon);
   options.adam.weight_decay = given_or(static_cast<float>(c.weight_decay), from.adam.weight_decay);
   options.adam.rounding = c.rounding.value_or(from.adam.rounding);
   options.clip = given_or(c.clip, from.clip);
@@ -164,12 +197,7 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
 
 runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const ModelSpec& model,
                                                    std::uint64_t /*seed*/) {
-  if (train::find_checkpoint(path)) {
-    initial_ = value_of("--init-from", train::Checkpoint::open(path, model));
-    return initial_->weights();
-  }
-  huggingface_ = value_of("--init-from", train::HuggingFaceWeights::open(path, model));
-  return huggingface_->weights();
+  return weights_.emplace("--init-from", path, model).source();
 }
 
 runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const MultiTaskModel& model,

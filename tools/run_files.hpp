@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/checkpoint/folder.hpp>
-#include <galvatron/checkpoint/huggingface.hpp>
 #include <galvatron/checkpoint/huggingface_components.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/data/data.hpp>
@@ -28,6 +27,7 @@
 #include "launcher.hpp"
 #include "options.hpp"
 #include "output.hpp"
+#include "texts.hpp"
 
 namespace galvatron::tools {
 
@@ -51,11 +51,17 @@ struct TrainingConstants {
   double learning_rate = -1;
   double least_rate = -1;
   std::int64_t warmup = -1;
+  std::optional<train::RateSchedule> schedule{};
+  std::int64_t decay_steps = -1;
+  double beta1 = -1, beta2 = -1, epsilon = -1;  ///< of AdamW
   double weight_decay = -1;
   double clip = -1;
   std::int64_t seed = -1;
   std::optional<device::Rounding> rounding{};
 };
+
+/// Declares their options.
+void add_constants_options(Options& options, TrainingConstants& c);
 
 struct RunStart {
   std::string checkpoint{};                             ///< that is resumed; empty: a new run
@@ -126,7 +132,7 @@ class RunFiles {
 
   std::optional<train::Checkpoint> resumed_;
   std::optional<train::Checkpoint> initial_;
-  std::optional<train::HuggingFaceWeights> huggingface_;
+  std::optional<Weights> weights_;
   std::optional<train::ComponentWeights> components_;
   std::optional<train::MetricsFile> metrics_;
   std::optional<train::TensorBoardFile> tensorboard_;

@@ -14,6 +14,7 @@
 
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/data/data.hpp>
+#include <galvatron/data/validation_batches.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/flexsp/compiled.hpp>
 #include <galvatron/model/difference.hpp>
@@ -30,6 +31,7 @@
 #include "run_files.hpp"
 #include "signals.hpp"
 #include "simulations.hpp"
+#include "texts.hpp"
 #include "train_tasks.hpp"
 
 namespace galvatron::tools {
@@ -70,6 +72,10 @@ struct TrainArguments {
   std::string trace;
   std::string report;
   std::int64_t mask_token = -1;  // negative: the last of the vocabulary
+  std::string tokenizer;
+  std::vector<std::string> validation;
+  std::int64_t validate_every = 0;    // 0: a tenth of the steps
+  std::int64_t validate_samples = 0;  // 0: not given
   bool pack = false;
   simulate::TaskSchedule schedule = simulate::TaskSchedule::fastest;
   std::int64_t held_out = 0;
@@ -116,23 +122,14 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.section("Training");
   options.require_one(
       {options.texts("--data", a.data, "FILE...",
-                     "texts (bytes are tokens), .bin token files, or .images files for models of images; for models of "
+                     "texts and JSON lines, .bin token files, or .images files for models of images; for models of "
                      "several tasks a folder with one for each task, or synthetic (docs/data.md)")},
       [&a] { return !a.has_tasks(); });
   options.require(options.integer("--steps", a.options.steps, 1, 10'000'000, "steps to train"));
-  TrainingConstants& c = a.constants;
-  options.number("--lr", c.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
-  options.number("--min-lr", c.least_rate, 0, 1e3, "learning rate at the end of the cosine (default: a tenth of --lr)");
-  options.integer("--warmup", c.warmup, 0, 10'000'000,
-                  "steps of linear warm-up (default: a tenth of --steps, at most 100)");
-  options.number("--weight-decay", c.weight_decay, 0, 1e3,
-                 "of AdamW, times the learning rate; biases and norms do not decay (default: 0.1)");
-  options.choice("--rounding", c.rounding, {device::Rounding::nearest, device::Rounding::stochastic},
-                 "of bf16 parameters from their masters (default: nearest)");
-  options.number("--clip", c.clip, 0, 1e9, "largest gradient norm, 0 for no clipping (default: 1)");
-  options.integer("--seed", c.seed, 0, std::int64_t{1} << 62, "of initial values and of the data's order (default: 1)");
+  add_constants_options(options, a.constants);
   options.integer("--mask-token", a.mask_token, 0, (std::int64_t{1} << 31) - 1,
                   "what hides a token from a masked language model (default: the last of the vocabulary)");
+  tokenizer_option(options, a.tokenizer);
   add_start_options(options, a.files);
   options.section("Several tasks (docs/multitask.md)");
   task_schedule_option(options, a.schedule, "with --auto: ");
@@ -141,6 +138,14 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
                   "pairs find each other");
   options.integer("--evaluate-every", a.evaluate_every, 1, 10'000'000,
                   "with --held-out: steps between two measurements (default: a tenth of --steps)");
+  options.section("Validation");
+  options.texts(
+      "--validate", a.validation, "FILE...",
+      "data of the same kind that are not trained on: their loss is shown while the run goes on, and at its end");
+  options.integer("--validate-every", a.validate_every, 1, 10'000'000,
+                  "steps between two validations (default: a tenth of --steps)");
+  options.integer("--validate-samples", a.validate_samples, 1, std::int64_t{1} << 40,
+                  "samples of a validation, the same ones every time (default: all, but no more than 65,536 tokens)");
   options.section("Documents (docs/flexsp.md)");
   options.flag("--pack", a.pack,
                "with --auto: samples are documents of any length, a file each or as below, packed into sequences");
@@ -179,12 +184,9 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   options.text("--report", a.report, "FILE", "write an HTML report of the last step beside its prediction");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
-  const device::AdamW adam;
   const std::string optimizer =
-      "The optimizer is AdamW with " +
-      galvatron::detail::formatted("beta1 %g, beta2 %g, epsilon %g", adam.beta1, adam.beta2, adam.epsilon) +
-      " and bias correction; the rate rises linearly, then falls along half a cosine; the gradient is clipped by its "
-      "norm over the whole model (docs/optimizer.md).";
+      "The optimizer is AdamW with bias correction; the rate rises linearly, then goes on as --lr-schedule says; the "
+      "gradient is clipped by its norm over the whole model (docs/optimizer.md).";
   options.examples(
       wrapped(optimizer, static_cast<std::size_t>(help_width()), 0) +
       "\n\nExamples:\n  galvatron train --plan plan.json --data text.txt --steps 100\n  galvatron train --auto --model "
@@ -235,6 +237,9 @@ void check(const TrainArguments& a, const train::LearningRate& rate, const Launc
   std::vector<NamedFile> read{{"--plan", a.plan_path}, {"--cluster", a.cluster}, {"--model", a.model}};
   for (const std::string& path : a.data)
     if (!a.has_tasks()) read.push_back({"--data", path});
+  for (const std::string& path : a.validation) read.push_back({"--validate", path});
+  if (a.validation.empty() && (a.validate_every != 0 || a.validate_samples != 0))
+    refuse("--validate-every and --validate-samples need --validate FILE...");
   require_files({{"--metrics", a.files.metrics},
                  {"--trace", a.trace},
                  {"--report", a.report},
@@ -253,6 +258,8 @@ int train_with_tasks(const TrainArguments& a, const RunStart& start, bool starts
                                       {a.dispatch.given(), "--expert-dispatch, like --lsh-...,"},
                                       {!a.space.empty(), "--space"},
                                       {a.pack, "--pack"},
+                                      {!a.validation.empty(), "--validate"},
+                                      {!a.tokenizer.empty(), "--tokenizer"},
                                       {a.mask_token >= 0, "--mask-token"}})
     if (given) refuse(option, " is for models of one task; leave it out");
   const TrainTasksArguments tasks{.plan_path = a.plan_path,
@@ -538,8 +545,60 @@ std::vector<std::int64_t> rows_of_step(const train::Data& data, const Plan& plan
   return out;
 }
 
+// What a run is validated on, open.
+class ValidationRun {
+ public:
+  // Throws Failure (usage).
+  ValidationRun(const TrainArguments& a, const Prepared& prepared, const train::Tokenizer* tokenizer) {
+    const Plan& plan = prepared.plan;
+    train::DataOptions reading{
+        .sequence = plan.sequence_length, .seed = 0, .mask_token = a.mask_token, .tokenizer = tokenizer};
+    if (plan.packed) reading.documents = a.documents;
+    data_ = value_of("--validate",
+                     train::Data::open(std::vector<std::filesystem::path>(a.validation.begin(), a.validation.end()),
+                                       prepared.model, reading));
+    const std::int64_t batch = plan.global_batch;
+    const std::int64_t wanted =
+        a.validate_samples > 0 ? a.validate_samples : std::max<std::int64_t>(65'536 / plan.sequence_length, 1);
+    samples_ = std::min(wanted, data_->samples());
+    options_.every = a.validate_every > 0 ? a.validate_every : std::max<std::int64_t>(a.options.steps / 10, 1);
+    if (plan.packed) {
+      if (data_->samples() < batch)
+        refuse("--validate: the files have ", data_->samples(), " documents, and a step takes ", batch,
+               "; give that many, or a smaller --global-batch");
+      options_.batches = std::max<std::int64_t>(samples_ / batch, 1);
+      samples_ = options_.batches * batch;
+      batches_ = batches_of(*data_, prepared);
+    } else {
+      options_.batches = (samples_ + batch - 1) / batch;
+      options_.predictions = samples_ * predictions(prepared.model, plan.sequence_length);
+      batches_ = std::make_unique<train::ValidationBatches>(data_->batches(batch), batch, samples_);
+    }
+    options_.source = batches_.get();
+  }
+
+  [[nodiscard]] const train::Validation& options() const { return options_; }
+  [[nodiscard]] std::int64_t samples() const { return samples_; }
+  [[nodiscard]] const train::Data& data() const { return *data_; }
+
+ private:
+  std::optional<train::Data> data_;
+  std::unique_ptr<train::BatchSource> batches_;  // read from the data
+  train::Validation options_;
+  std::int64_t samples_ = 0;
+};
+
 struct Outcome {
   Plan plan;
+  std::int64_t validation_samples = 0;  // 0: none
+  double tokens_per_byte = 0;           // of the data; 0: not known
+  double validation_tokens_per_byte = 0;
+
+  [[nodiscard]] std::optional<double> validation_loss() const {
+    for (auto step = report.steps.rbegin(); step != report.steps.rend(); ++step)
+      if (step->validation_loss) return step->validation_loss;
+    return std::nullopt;
+  }
   train::TrainReport report;
   std::vector<Bytes> predicted;
   std::vector<Bytes> measured;
@@ -584,6 +643,16 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   nlohmann::ordered_json out;
   out["first_loss"] = o.report.steps.front().loss;
   out["last_loss"] = o.report.steps.back().loss;
+  const auto bits_per_byte = [](double loss, double tokens_per_byte) {
+    using Json = nlohmann::ordered_json;
+    return tokens_per_byte > 0 ? Json(train::bits_per_byte(loss, tokens_per_byte)) : Json();
+  };
+  out["bits_per_byte"] = bits_per_byte(o.report.steps.back().loss, o.tokens_per_byte);
+  if (const auto loss = o.validation_loss()) {
+    out["validation_loss"] = *loss;
+    out["validation_bits_per_byte"] = bits_per_byte(*loss, o.validation_tokens_per_byte);
+    out["validation_samples"] = o.validation_samples;
+  }
   out["steps"] = o.report.steps.size();
   out["tokens_per_second"] = o.tokens_per_second();
   out["predicted_iteration_seconds"] = nullptr;
@@ -609,6 +678,11 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   print_json(out);
 }
 
+std::string bits_text(double loss, double tokens_per_byte) {
+  if (tokens_per_byte <= 0) return "";
+  return galvatron::detail::formatted(", %.4f bits per byte", train::bits_per_byte(loss, tokens_per_byte));
+}
+
 void print_outcome(const Outcome& o, const TrainArguments& a) {
   const auto& steps = o.report.steps;
   const Seconds predicted = o.plan.predicted.iteration;
@@ -618,7 +692,12 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
   std::string out =
       text_of("Trained ", o.plan.model, " for ", counted(std::ssize(steps), "step"), " on ",
               counted(o.plan.ranks(), "rank"), " in ", name_of(o.plan.precision), ": ", plan_words(o.plan), "\n") +
-      row("loss", galvatron::detail::formatted("%.4f -> %.4f", steps.front().loss, steps.back().loss)) +
+      row("loss", galvatron::detail::formatted("%.4f -> %.4f", steps.front().loss, steps.back().loss),
+          bits_text(steps.back().loss, o.tokens_per_byte)) +
+      (o.validation_loss() ? row("validation", galvatron::detail::formatted("%.4f", *o.validation_loss()),
+                                 bits_text(*o.validation_loss(), o.validation_tokens_per_byte), " on ",
+                                 counted(o.validation_samples, "sample"))
+                           : std::string()) +
       row("speed", format_count(o.tokens_per_second()), " tokens/s", mfu_text(mfu_of(o))) +
       row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
           format_seconds(measured), compared.empty() ? "" : ": ", compared) +
@@ -663,6 +742,18 @@ void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common
               {"plan", to_json(plan)}});
 }
 
+// What the progress line says of a step beside its number, the most important first.
+std::vector<std::string> progress_facts(const train::StepReport& step, const std::string& validated) {
+  using galvatron::detail::formatted;
+  std::vector<std::string> out{formatted("loss %.3f", step.loss)};
+  if (!validated.empty()) out.push_back(validated);
+  out.push_back(format_count(step.tokens_per_second) + " tokens/s");
+  if (step.bits_per_byte > 0) out.push_back(formatted("%.3f bits/byte", step.bits_per_byte));
+  out.push_back(formatted("norm %.2f", step.gradient_norm));
+  if (step.mfu > 0) out.push_back(formatted("MFU %.1f %%", 100 * step.mfu));
+  return out;
+}
+
 // The number of the signal that ended it early, or 0.
 int train(TrainArguments& a, const Arguments& arguments, Common& common, Launcher& launcher) {
   prepare_mapped_files(common);
@@ -690,9 +781,12 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   }
 
   std::optional<train::Data> data;
+  std::shared_ptr<const train::Tokenizer> tokenizer;
   const auto open_data = [&](const ModelSpec& model, std::int64_t sequence, bool packed) -> const train::Data& {
     const std::vector<std::filesystem::path> paths(a.data.begin(), a.data.end());
-    train::DataOptions reading{.sequence = sequence, .seed = options.seed, .mask_token = a.mask_token};
+    tokenizer = tokenizer_for(a.tokenizer, a.model.empty() ? model.name : a.model, model);
+    train::DataOptions reading{
+        .sequence = sequence, .seed = options.seed, .mask_token = a.mask_token, .tokenizer = tokenizer.get()};
     if (packed) reading.documents = a.documents;
     data = value_or_throw(train::Data::open(paths, model, reading));
     if (packed && shows)
@@ -729,6 +823,15 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   }
   check_memory(outcome.predicted, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
   if (!a.save_plan.empty()) value_or_throw(save_plan(plan, a.save_plan));
+  std::optional<ValidationRun> validation;
+  if (!a.validation.empty()) {
+    validation.emplace(a, prepared, tokenizer.get());
+    options.validation = validation->options();
+    outcome.validation_samples = validation->samples();
+    outcome.validation_tokens_per_byte = validation->data().tokens_per_byte(tokenizer.get());
+  }
+  outcome.tokens_per_byte = options.tokens_per_byte = data->tokens_per_byte(tokenizer.get());
+  options.validation.tokens_per_byte = outcome.validation_tokens_per_byte;
 
   options.counts_loads = !a.files.metrics.empty() || !a.files.tensorboard.empty() || !a.report.empty();
   options.data_tokens = data->size();
@@ -748,13 +851,13 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   }
   {
     Progress progress = error_progress("train", common);
+    std::string validated;
     options.on_step = [&](const train::StepReport& step) {
       files.add(step);
+      if (step.validation_loss) validated = galvatron::detail::formatted("validation %.3f", *step.validation_loss);
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
-      progress.update(
-          static_cast<double>(step.step + 1) / static_cast<double>(a.options.steps),
-          text_of(step.step + 1, "/", a.options.steps),
-          {galvatron::detail::formatted("loss %.3f", step.loss), format_count(step.tokens_per_second) + " tokens/s"});
+      progress.update(static_cast<double>(step.step + 1) / static_cast<double>(a.options.steps),
+                      text_of(step.step + 1, "/", a.options.steps), progress_facts(step, validated));
     };
     const auto batches = batches_of(*data, prepared);
     const CoreWatch watch;

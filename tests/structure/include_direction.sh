@@ -3,7 +3,7 @@
 # library's headers are included in one place; headers have `#pragma once`.
 set -uo pipefail
 cd "$1/include/galvatron" || exit 1
-order=(core op cluster model strategy schedule program cost search flexsp hap spindle plan simulate compat device comm rank profile data runtime checkpoint train)
+order=(core op cluster model strategy schedule program cost search flexsp hap spindle plan simulate compat device comm rank profile data runtime checkpoint train generate)
 declare -A place
 for i in "${!order[@]}"; do place[${order[i]}]=$i; done
 wrong=0
@@ -48,5 +48,8 @@ only oneDNN 'dnnl|oneapi' device/host
 only BLAS 'cblas|openblas|mkl' device/host
 only OpenMP 'omp\.h' device/host rank
 only MPI 'mpi' comm/mpi
+only PCRE2 'pcre2' data/splitter
+only sentencepiece 'sentencepiece' data/sentencepiece
+only utf8proc 'utf8proc' data/tokenizer_json
 only Boost.Graph 'boost/graph' model/topological_order
 exit "$wrong"

@@ -534,7 +534,7 @@ TEST_CASE("a text is refused for a model of another vocabulary, with the way out
   check_failure(
       folder.run("train --plan p.json --steps 1 --data text.txt"), 2,
       "text.txt is a text, whose 256 bytes are its tokens, and the model m/config.json has the 50257 tokens of "
-      "another vocabulary; tokenize the text into a .bin file");
+      "another vocabulary; give the model's tokenizer with --tokenizer");
   check_failure(folder.run("train --auto --model gpt2-124m --global-batch 4 --steps 1 --data text.txt"), 2,
                 "tokens of another vocabulary");
   folder.write("t.bin", token_file(20240520, 1, 100, std::vector<std::uint16_t>(100, 50256)));

@@ -222,9 +222,9 @@ TEST_CASE("a text is for models whose vocabulary is bytes, with or without some 
   for (const std::int64_t other : {128, 255, 385, 512, 50257}) {
     CAPTURE(other);
     const std::string message = message_of(open(text, other));
-    CHECK(message.find("a.txt is a text, whose 256 bytes are its tokens, and the model toy has the " +
-                       std::to_string(other) + " tokens of another vocabulary; tokenize the text into a .bin file") !=
-          std::string::npos);
+    CHECK(message.find(
+              "a.txt is a text, whose 256 bytes are its tokens, and the model toy has the " + std::to_string(other) +
+              " tokens of another vocabulary; give the model's tokenizer with --tokenizer") != std::string::npos);
     CHECK(open(tokens, other).has_value());
   }
 }

@@ -35,20 +35,44 @@ struct CheckpointFile {
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
 };
 
-/// The learning rate over a run: linear warm-up, then half a cosine.
+/// How a learning rate goes on behind its warm-up.
+enum class RateSchedule : std::uint8_t {
+  cosine,    ///< falls along half a cosine (Loshchilov & Hutter 2017)
+  linear,    ///< falls along a line
+  wsd,       ///< stays, and falls along a line at the end: warm-up, stable, decay (Hu et al., arXiv 2404.06395)
+  constant,  ///< stays
+};
+inline constexpr std::array rate_schedules = {RateSchedule::cosine, RateSchedule::linear, RateSchedule::wsd,
+                                              RateSchedule::constant};
+constexpr const char* name_of(RateSchedule schedule) {
+  return schedule == RateSchedule::cosine   ? "cosine"
+         : schedule == RateSchedule::linear ? "linear"
+         : schedule == RateSchedule::wsd    ? "wsd"
+                                            : "constant";
+}
+
+/// The learning rate over a run: linear warm-up, then as the schedule says.
 struct LearningRate {
   double peak = 1e-3;
   double floor = 1e-4;  ///< at the last step
   std::int64_t warmup_steps = 0;
   std::int64_t steps = 1;  ///< of the whole run
+  RateSchedule schedule = RateSchedule::cosine;
+  std::int64_t decay_steps = 0;  ///< of `wsd`: the last ones of the run, in which the rate falls
 
-  /// The rate of a step that counts from 0: peak * (step + 1) / warmup_steps while warming up, then from peak to floor
-  /// along half a cosine (Loshchilov & Hutter 2017).
+  /// The rate of a step that counts from 0: peak * (step + 1) / warmup_steps while warming up, then from peak to floor;
+  /// a constant one stays at peak.
   [[nodiscard]] double at(std::int64_t step) const {
     if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
-    if (steps <= warmup_steps + 1) return peak;
-    const double progress = static_cast<double>(step - warmup_steps) / static_cast<double>(steps - warmup_steps - 1);
-    return floor + 0.5 * (peak - floor) * (1 + std::cos(std::numbers::pi * std::min(progress, 1.0)));
+    if (schedule == RateSchedule::constant) return peak;
+    // The last step with the peak.
+    const std::int64_t first =
+        schedule == RateSchedule::wsd ? std::max(warmup_steps, steps - 1 - decay_steps) : warmup_steps;
+    if (steps <= first + 1 || step <= first) return peak;
+    const double progress = std::min(static_cast<double>(step - first) / static_cast<double>(steps - first - 1), 1.0);
+    if (schedule == RateSchedule::cosine)
+      return floor + 0.5 * (peak - floor) * (1 + std::cos(std::numbers::pi * progress));
+    return peak + (floor - peak) * progress;
   }
 };
 
@@ -200,6 +224,10 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
     if (stream.crc32c) own["crc32c"] = *stream.crc32c;
     out["streams"].push_back(std::move(own));
   }
+  if (t.learning_rate.schedule != RateSchedule::cosine) {
+    out["learning_rate"]["schedule"] = name_of(t.learning_rate.schedule);
+    out["learning_rate"]["decay_steps"] = t.learning_rate.decay_steps;
+  }
   for (const CheckpointFile& file : manifest.files)
     out["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc32c}});
   out["crc32c"] = detail::manifest_checksum(out);
@@ -245,7 +273,10 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
   t.learning_rate = {.peak = rate.required<double>("peak"),
                      .floor = rate.required<double>("floor"),
                      .warmup_steps = rate.required<std::int64_t>("warmup_steps", 0),
-                     .steps = rate.required<std::int64_t>("steps", 1)};
+                     .steps = rate.required<std::int64_t>("steps", 1),
+                     .decay_steps = rate.optional<std::int64_t>("decay_steps", 0, 0)};
+  if (rate.contains("schedule"))
+    rate.word("schedule", t.learning_rate.schedule, rate_schedules, [](RateSchedule s) { return name_of(s); });
   JsonObject adam = fields.required_object("adamw");
   t.adam.beta1 = adam.required<float>("beta1");
   t.adam.beta2 = adam.required<float>("beta2");

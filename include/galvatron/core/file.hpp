@@ -180,6 +180,19 @@ class AtomicFile {
     return write(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   }
 
+  /// Writes again what the file has from `place` on: a header that says how much came behind it. Errors (usage): what
+  /// the system says, also of a pipe.
+  Result<void> write_again(std::int64_t place, std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::pwrite(handle_.get(), bytes.data(), bytes.size(), place);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return detail::file_error("cannot write", path_, errno);
+      place += n;
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+    }
+    return {};
+  }
+
   /// Brings the bytes to the disk and gives the file its name.
   Result<void> commit() {
     if (temporary_.empty()) {

@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -17,6 +18,7 @@
 #include <galvatron/data/packed_batches.hpp>
 #include <galvatron/data/packing.hpp>
 #include <galvatron/data/token_source.hpp>
+#include <galvatron/data/tokenizer.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::train {
@@ -28,6 +30,9 @@ struct DataOptions {
   /// Documents as they are, to be packed; else the texts of all files are one, cut into samples. Vocabulary and seed in
   /// it do not matter.
   std::optional<DocumentOptions> documents{};
+  /// Of texts and JSON lines; it outlives the opening. Null: the bytes of a text are its tokens, where the model's
+  /// vocabulary is bytes.
+  const Tokenizer* tokenizer = nullptr;
 };
 
 /// Open files. Immutable: ranks may share one.
@@ -51,7 +56,13 @@ class Data {
       data.images_ = std::make_unique<ImageSource>(std::move(*images));
       return data;
     }
-    TokenSourceOptions text{.sequence = options.sequence, .vocabulary = model.vocabulary(), .seed = options.seed};
+    TokenSourceOptions text{.sequence = options.sequence,
+                            .vocabulary = model.vocabulary(),
+                            .seed = options.seed,
+                            .tokenizer = options.tokenizer};
+    if (options.tokenizer != nullptr)
+      if (auto fits = check_vocabulary(*options.tokenizer, model.vocabulary(), "the model " + model.name); !fits)
+        return tl::unexpected<Error>(std::move(fits.error()));
     if (model.is_encoder_decoder()) {
       data.spans_ = {.sequence = options.sequence,
                      .vocabulary = model.vocabulary(),
@@ -62,12 +73,14 @@ class Data {
       text.vocabulary -= data.spans_.corruption.spans;
     }
     for (const std::filesystem::path& path : paths)
-      if (is_text_name(path) && !is_vocabulary_of_bytes(model.vocabulary()))
+      if (options.tokenizer == nullptr && is_text_name(path) && !is_vocabulary_of_bytes(model.vocabulary()))
         return not_a_vocabulary_of_bytes(path, "the model " + model.name, model.vocabulary());
+    data.are_bytes_ = options.tokenizer == nullptr && std::ranges::all_of(paths, is_text_name);
     if (options.documents) {
       DocumentOptions chosen = *options.documents;
       chosen.vocabulary = model.vocabulary();
       chosen.seed = options.seed;
+      chosen.tokenizer = options.tokenizer;
       auto documents = DocumentSource::open(paths, chosen);
       if (!documents) return tl::unexpected<Error>(std::move(documents.error()));
       data.documents_ = std::make_unique<DocumentSource>(std::move(*documents));
@@ -91,6 +104,28 @@ class Data {
   [[nodiscard]] std::int64_t size() const {
     if (documents_) return documents_->tokens();
     return images_ ? images_->images() : tokens_->tokens();
+  }
+  /// Tokens for each byte of the texts that are predicted token by token, as far as the first million tokens tell; 0:
+  /// not known, as of token files without a tokenizer, or other predictions are made.
+  /// @param tokenizer  of these data; null: the bytes of texts are tokens
+  [[nodiscard]] double tokens_per_byte(const Tokenizer* tokenizer) const {
+    if (images_ || mask_.vocabulary > 0 || spans_.vocabulary > 0) return 0;
+    if (tokenizer == nullptr) return are_bytes_ ? 1 : 0;
+    std::int64_t bytes = 0, tokens = 0;
+    const auto add = [&](std::int32_t token) {
+      bytes += tokenizer->bytes_of(token);
+      ++tokens;
+    };
+    constexpr std::int64_t most = 1 << 20;
+    if (tokens_) tokens_->read({0, std::min(most, tokens_->tokens())}, add);
+    for (std::int64_t i = 0; documents_ && i < documents_->documents() && tokens < most; ++i)
+      documents_->read(i, {0, documents_->length(i)}, add);
+    return bytes > 0 ? static_cast<double>(tokens) / static_cast<double>(bytes) : 0;
+  }
+  /// Samples of an epoch: windows of tokens, images or documents.
+  [[nodiscard]] std::int64_t samples() const {
+    if (documents_) return documents_->documents();
+    return images_ ? images_->images() : tokens_->windows();
   }
   /// Of samples of the data: other data of the same size hardly ever have the same. Cheap, however large the files.
   [[nodiscard]] std::uint32_t checksum() const {
@@ -116,6 +151,7 @@ class Data {
   std::unique_ptr<const ImageSource> images_;
   MaskOptions mask_;
   SpanOptions spans_;
+  bool are_bytes_ = false;  ///< all files are texts, and their bytes the tokens
 };
 
 }  // namespace galvatron::train

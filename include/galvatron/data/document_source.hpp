@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,8 @@
 #include <galvatron/data/json_lines.hpp>
 #include <galvatron/data/megatron_index.hpp>
 #include <galvatron/data/token_source.hpp>
+#include <galvatron/data/tokenized.hpp>
+#include <galvatron/data/tokenizer.hpp>
 
 namespace galvatron::train {
 
@@ -49,20 +52,19 @@ struct DocumentOptions {
   /// Leaves out and counts documents of less than two tokens, in which nothing is to be predicted; else they are an
   /// error.
   bool skip_empty = false;
+  /// Of texts and JSON lines, whose documents end with its end token unless end_token says another one. Null: the bytes
+  /// of a text are its tokens.
+  const Tokenizer* tokenizer = nullptr;
 };
 
 enum class DocumentFileKind : std::uint8_t { text, separated_text, json_lines, tokens };
-
-/// A name that ends in .jsonl or .ndjson is that of JSON lines.
-inline bool is_json_lines_name(const std::filesystem::path& path) {
-  return path.extension() == ".jsonl" || path.extension() == ".ndjson";
-}
 
 /// The documents of a file in memory that somebody else owns.
 struct DocumentFile {
   DocumentFileKind kind = DocumentFileKind::text;
   std::string name;
-  TokenView tokens;  ///< of the whole file
+  TokenView tokens;                     ///< of the whole file
+  std::optional<TokenizedFile> made{};  ///< that has them, where a tokenizer made them of a text
   DocumentTable
       table;  ///< in tokens of the file; of JSON lines, the byte where a line begins and the bytes of its text
   std::int64_t count = 0;          ///< documents
@@ -304,6 +306,7 @@ class DocumentSource {
   }
   static Result<void> find_in_bytes(DocumentFile& file, std::span<const std::byte> bytes,
                                     const std::filesystem::path& path, const DocumentOptions& options) {
+    if (options.tokenizer != nullptr) return find_in_tokenized(file, bytes, path, options);
     if (!is_vocabulary_of_bytes(options.vocabulary))
       return not_a_vocabulary_of_bytes(path, "the model", options.vocabulary);
     file.tokens = {bytes.data(), std::ssize(bytes), 1};
@@ -314,6 +317,23 @@ class DocumentSource {
     }
     file.kind = options.separator.empty() ? DocumentFileKind::text : DocumentFileKind::separated_text;
     return find_documents_of_text(file, options);
+  }
+  static Result<void> find_in_tokenized(DocumentFile& file, std::span<const std::byte> bytes,
+                                        const std::filesystem::path& path, const DocumentOptions& options) {
+    file.kind = DocumentFileKind::tokens;
+    const std::int64_t end = options.end_token < 0 ? options.tokenizer->end_token() : options.end_token;
+    auto made = TokenizedFile::make(bytes, path, options.separator, *options.tokenizer, end);
+    if (!made) return tl::unexpected<Error>(std::move(made.error()));
+    file.tokens = made->tokens();
+    if (const std::int64_t at = file.tokens.first_outside(options.vocabulary); at < file.tokens.count)
+      return outside_vocabulary(file.name, file.tokens[at], at, options.vocabulary);
+    std::int64_t begin = 0;
+    for (const std::int64_t behind : made->ends()) {
+      if (auto done = file.add({begin, behind - begin}, options); !done) return done;
+      begin = behind;
+    }
+    file.made = std::move(*made);
+    return {};
   }
   static Result<void> find_in_tokens(DocumentFile& file, std::span<const std::byte> bytes,
                                      const std::filesystem::path& path, const DocumentOptions& options) {

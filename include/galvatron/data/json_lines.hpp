@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,11 @@
 #include <galvatron/core/json.hpp>
 
 namespace galvatron::train {
+
+/// A name that ends in .jsonl or .ndjson is that of JSON lines.
+inline bool is_json_lines_name(const std::filesystem::path& path) {
+  return path.extension() == ".jsonl" || path.extension() == ".ndjson";
+}
 
 /// Reads the text of one line after the other, with memory that it keeps. Of other keys nothing is kept.
 class JsonLineReader {

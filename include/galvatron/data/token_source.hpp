@@ -8,23 +8,16 @@
 // Sample i of a run is window shuffled(i) of its epoch. Nobody keeps a state: a sample's tokens are a function of
 // (files, S, seed, i), so that any rank reads its part of any batch, before or after a restart, without asking.
 //
-// A file is a text, whose bytes are the tokens, or a .bin token file as llm.c writes them:
-//
-//   .bin   header: 256 int32, little-endian      body: `count` tokens
-//          [0] magic       20240520 | 20240801
-//          [1] version            1 | 7
-//          [2] count
-//                            uint16 | uint32
+// A file is a .bin token file (data/token_view.hpp), or a text: its bytes are the tokens, or a tokenizer makes them
+// when the file is opened.
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,92 +29,11 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/data/data_files.hpp>
+#include <galvatron/data/token_view.hpp>
+#include <galvatron/data/tokenized.hpp>
+#include <galvatron/data/tokenizer.hpp>
 
 namespace galvatron::train {
-
-/// Tokens in memory that somebody else owns, unsigned and `width` (1, 2 or 4) bytes each.
-struct TokenView {
-  const std::byte* data = nullptr;
-  std::int64_t count = 0;
-  int width = 1;
-
-  /// Token i in [0, count).
-  [[nodiscard]] std::uint32_t operator[](std::int64_t i) const {
-    const std::byte* at = data + i * width;
-    if (width == 1) return static_cast<std::uint32_t>(*at);
-    return width == 2 ? load_unaligned<std::uint16_t>(at) : load_unaligned<std::uint32_t>(at);
-  }
-
-  /// Tokens [first, first + n).
-  [[nodiscard]] TokenView slice(std::int64_t first, std::int64_t n) const { return {data + first * width, n, width}; }
-
-  /// The first position whose token is at least `vocabulary`, or `count`.
-  [[nodiscard]] std::int64_t first_outside(std::int64_t vocabulary) const {
-    if (vocabulary >= (std::int64_t{1} << (8 * width))) return count;
-    if (width == 1) return first_above<std::uint8_t>(vocabulary - 1);
-    return width == 2 ? first_above<std::uint16_t>(vocabulary - 1) : first_above<std::uint32_t>(vocabulary - 1);
-  }
-
- private:
-  template <class T>
-  [[nodiscard]] std::int64_t first_above(std::int64_t limit) const {
-    constexpr std::int64_t block = 4096;
-    T tokens[block];
-    for (std::int64_t first = 0; first < count; first += block) {
-      const std::int64_t n = std::min(block, count - first);
-      std::memcpy(tokens, data + first * width, static_cast<std::size_t>(n) * sizeof(T));
-      T largest = 0;
-      for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, tokens[i]);
-      if (largest <= limit) continue;
-      for (std::int64_t i = 0; i < n; ++i)
-        if (tokens[i] > limit) return first + i;
-    }
-    return count;
-  }
-};
-
-static_assert(std::endian::native == std::endian::little, "galvatron: token files are read on little-endian machines");
-
-/// A kind of .bin file.
-struct TokenFormat {
-  std::int32_t magic;
-  std::int32_t version;
-  int width;
-  const char* name;
-};
-inline constexpr std::array token_formats = {TokenFormat{20240520, 1, 2, "16-bit"},
-                                             TokenFormat{20240801, 7, 4, "32-bit"}};
-inline constexpr std::int64_t token_header_bytes = 256 * 4;
-
-/// The tokens of a .bin file in memory, which `name` stands for in messages. Errors (usage): not such a file, another
-/// version, a body that is shorter or longer than the header says.
-inline Result<TokenView> parse_token_file(std::span<const std::byte> bytes, std::string_view name) {
-  const std::string file(name);
-  const auto size = static_cast<std::int64_t>(bytes.size());
-  if (size < token_header_bytes)
-    return usage_error(file + " is not a token file: it has " + std::to_string(size) +
-                       " bytes, its header alone would have " + std::to_string(token_header_bytes) +
-                       "; texts have names that do not end in .bin");
-  std::array<std::int32_t, 3> header{};
-  std::memcpy(header.data(), bytes.data(), sizeof header);
-  const auto [magic, version, count] = header;
-  const auto* format = std::ranges::find(token_formats, magic, &TokenFormat::magic);
-  if (format == token_formats.end())
-    return usage_error(file + " is not a token file: its magic number is " + std::to_string(magic) +
-                       ", not 20240520 (16-bit tokens) or 20240801 (32-bit tokens); texts have names that do not end "
-                       "in .bin");
-  if (version != format->version)
-    return usage_error(file + " is a " + format->name + " token file of version " + std::to_string(version) +
-                       ", only version " + std::to_string(format->version) + " is known; write it again as that");
-  const std::int64_t expected = token_header_bytes + std::int64_t{count} * format->width;
-  if (count < 0)
-    return usage_error(file + " is damaged: its header says " + std::to_string(count) + " tokens; write it again");
-  if (size != expected)
-    return usage_error(file + (size < expected ? " is cut short: " : " is damaged: ") + std::to_string(count) + " " +
-                       format->name + " tokens make " + std::to_string(expected) + " bytes, it has " +
-                       std::to_string(size) + "; write it again");
-  return TokenView{bytes.data() + token_header_bytes, count, format->width};
-}
 
 /// Ids above those of bytes that a vocabulary of bytes may have: the mask of a masked language model, the spans of an
 /// encoder-decoder model, others that a model has for special purposes.
@@ -139,8 +51,8 @@ inline tl::unexpected<Error> not_a_vocabulary_of_bytes(const std::filesystem::pa
                                                        std::int64_t vocabulary) {
   return usage_error(path.string() + " is a text, whose 256 bytes are its tokens, and " + model + " has the " +
                      std::to_string(vocabulary) +
-                     " tokens of another vocabulary; tokenize the text into a .bin file (docs/data.md), or train " +
-                     "a config.json with a vocab_size of 256");
+                     " tokens of another vocabulary; give the model's tokenizer with --tokenizer, or tokenize the text "
+                     "into a .bin file with `galvatron data` (docs/data.md)");
 }
 
 /// The error that a token is outside the vocabulary.
@@ -155,26 +67,33 @@ inline tl::unexpected<Error> outside_vocabulary(const std::string& file, std::in
 inline bool is_text_name(const std::filesystem::path& path) { return path.extension() != ".bin"; }
 
 struct TokenSourceOptions {
-  std::int64_t sequence = 0;    ///< S: tokens of a sample
-  std::int64_t vocabulary = 0;  ///< all tokens are below
-  std::uint64_t seed = 0;       ///< of the order
+  std::int64_t sequence = 0;             ///< S: tokens of a sample
+  std::int64_t vocabulary = 0;           ///< all tokens are below
+  std::uint64_t seed = 0;                ///< of the order
+  const Tokenizer* tokenizer = nullptr;  ///< of texts and JSON lines; null: the bytes of a text are its tokens
+};
+
+/// The tokens of a file: mapped with it, or made of its text.
+struct FileTokens : TokenView {
+  std::optional<TokenizedFile> own{};
 };
 
 /// Immutable after open(): ranks may share one.
 class TokenSource {
  public:
   /// Opens texts (every byte a token) or .bin token files; a file is the latter if its name ends in ".bin". They are
-  /// mapped, not loaded, and read through once to check the tokens. Errors (usage): no file, one that is missing or
-  /// unreadable or damaged, files of different kinds, a token beyond the vocabulary, too few tokens for one sample.
+  /// mapped, not loaded, and read through once to check the tokens. With a tokenizer texts and JSON lines are
+  /// tokenized, and their documents end with its end token. Errors (usage): no file, one that is missing or unreadable
+  /// or damaged, files of different kinds, a token beyond the vocabulary, too few tokens for one sample.
   static Result<TokenSource> open(std::span<const std::filesystem::path> paths, const TokenSourceOptions& options) {
     if (options.sequence < 1 || options.vocabulary < 1 || options.vocabulary > std::int64_t{1} << 31)
       return usage_error("data need a sequence length and a vocabulary of at least 1 (and at most 2^31), not " +
                          std::to_string(options.sequence) + " and " + std::to_string(options.vocabulary));
     if (paths.empty()) return usage_error("no data files; name at least one text or .bin token file");
-    auto files = DataFiles<TokenView>::open(paths, [&](auto bytes, const auto& path, const auto& before) {
-      const TokenView text{bytes.data(), std::ssize(bytes), 1};
-      const auto view = is_text_name(path) ? Result<TokenView>(text) : parse_token_file(bytes, path.string());
-      return view ? checked(*view, path.string(), before, paths.front().string(), options.vocabulary) : view;
+    auto files = DataFiles<FileTokens>::open(paths, [&](auto bytes, const auto& path, const auto& before) {
+      return tokens_of(bytes, path, options.tokenizer).and_then([&](FileTokens&& tokens) {
+        return checked(std::move(tokens), path.string(), before, paths.front().string(), options.vocabulary);
+      });
     });
     if (!files) return tl::unexpected<Error>(std::move(files.error()));
     TokenSource source(options, std::move(*files));
@@ -187,6 +106,13 @@ class TokenSource {
 
   /// Tokens of all files together.
   [[nodiscard]] std::int64_t tokens() const { return files_.count(); }
+  /// Calls f(token) for tokens [range.first, range.first + range.count) of all files together.
+  template <class F>
+  void read(SequenceRange range, const F& f) const {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(range.count));
+    if (range.count > 0) copy(range.first, range.count, tokens.data(), 1);
+    std::ranges::for_each(tokens, f);
+  }
   /// CRC-32C of the number of tokens and of tokens in pieces that are spread evenly over the whole: all of them up to
   /// 256 Ki tokens. It does not depend on how the tokens are divided into files, nor on their width.
   [[nodiscard]] std::uint32_t checksum() const {
@@ -224,17 +150,28 @@ class TokenSource {
   }
 
  private:
-  TokenSource(const TokenSourceOptions& options, DataFiles<TokenView> files)
+  TokenSource(const TokenSourceOptions& options, DataFiles<FileTokens> files)
       : options_(options), files_(std::move(files)) {}
 
   static const char* kind_of(int width) {
     return width == 1 ? "a text" : width == 2 ? "a 16-bit token file" : "a 32-bit token file";
   }
 
+  static Result<FileTokens> tokens_of(std::span<const std::byte> bytes, const std::filesystem::path& path,
+                                      const Tokenizer* tokenizer) {
+    if (!is_text_name(path))
+      return parse_token_file(bytes, path.string()).map([](const TokenView& view) { return FileTokens{view}; });
+    if (tokenizer == nullptr) return FileTokens{TokenView{bytes.data(), std::ssize(bytes), 1}};
+    return TokenizedFile::make(bytes, path, {}, *tokenizer, tokenizer->end_token()).map([](TokenizedFile&& file) {
+      const TokenView tokens = file.tokens();
+      return FileTokens{tokens, std::move(file)};
+    });
+  }
+
   // The tokens of a file, if they go with those of the files before.
-  static Result<TokenView> checked(const TokenView& view, const std::string& name, std::span<const TokenView> before,
-                                   const std::string& first_name, std::int64_t vocabulary) {
-    if (!before.empty() && view.width != before.front().width)
+  static Result<FileTokens> checked(FileTokens view, const std::string& name, std::span<const FileTokens> before,
+                                    const std::string& first_name, std::int64_t vocabulary) {
+    if (!before.empty() && !view.own && !before.front().own && view.width != before.front().width)
       return usage_error(name + " is " + kind_of(view.width) + ", but " + first_name + " is " +
                          kind_of(before.front().width) + "; give files of one kind");
     if (const std::int64_t at = view.first_outside(vocabulary); at < view.count)
@@ -266,7 +203,7 @@ class TokenSource {
   }
 
   TokenSourceOptions options_;
-  DataFiles<TokenView> files_;
+  DataFiles<FileTokens> files_;
 };
 
 class TokenBatches final : public BatchSource {

@@ -6,6 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/attention_shape.hpp>
+#include <galvatron/device/device.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention.hpp>
@@ -15,14 +19,37 @@
 
 namespace galvatron::runtime {
 
+/// Attention of the tokens of a pass, projected to `from`, to those before and to themselves. Behind other tokens there
+/// is one.
+/// @param cache  (positions * b, 2 kv): their keys and values are added
+template <class D, class T>
+void attend_to_cache(Context<D>& context, const AttentionHeads& heads, const Projections<T>& from,
+                     device::AttentionShape shape, View<T> cache, View<T> out, View<float> statistics) {
+  const std::int64_t before = context.batch.first;
+  if (before > 0 && shape.queries > 1)
+    throw Failure(ErrorKind::internal, "attention: several tokens behind those of a cache");
+  const std::int64_t kv = heads.kv();
+  const std::int64_t b = shape.batch;
+  const device::Runs new_rows{
+      .rows = shape.queries * b, .width = kv, .from = {.row = from.kv_stride}, .to = {.row = 2 * kv}};
+  const View<T> own = behind(cache, before * b * 2 * kv);
+  context.device.copy_runs(new_rows, View<const T>(from.k), own);
+  context.device.copy_runs(new_rows, View<const T>(from.v), behind(own, kv));
+  shape.keys = before + shape.queries;
+  shape.kv_stride = 2 * kv;
+  context.device.attention_forward(shape, from.q, View<const T>(cache), View<const T>(behind(cache, kv)), out,
+                                   statistics, device::AttentionBias{}, device::DocumentRows{});
+}
+
 /// @param value       value(id): a value of activations
 /// @param statistics  statistics(id): a value in fp32
 /// @param queries, keys    tokens of a sequence
 /// @param table, d_table  the parameter of the step, and its gradient
+/// @param cache  of keys and values, see Inference; may be empty
 template <class T, class D, class Value, class Statistics>
 void attention_step(Context<D>& context, const LayerSpec& layer, const program::Step& step, std::int64_t queries,
                     std::int64_t keys, const Value& value, const Statistics& statistics, View<const T> table,
-                    View<float> d_table) {
+                    View<float> d_table, View<T> cache = {}) {
   using program::Code;
   const AttentionHeads heads(layer, context.shares().heads());
   UlyssesExchange<D, T> ulysses(context, layer);
@@ -77,6 +104,9 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
 
   switch (step.code) {
     case Code::attention_forward:
+      if (!cache.empty())
+        return attend_to_cache(context, heads, fused(in), shape(fused(in), queries > 1), cache, out,
+                               statistics(step.out[1]));
       if (layer.window > 0) {
         const Projections<T> from = heads.fused(in);
         context.device.window_attention_forward(windows(), from.q, from.k, from.v, table, out, statistics(step.out[1]));

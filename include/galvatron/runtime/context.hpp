@@ -48,6 +48,7 @@ struct Context {
   RankRatios ratios{};  ///< of the stage's ranks
   int local_rank = 0;   ///< of the stage
   View<float> loads{};  ///< of the layer's experts: backward adds the choices of this rank's tokens; empty: it does not
+  bool trains = true;   ///< else passes go forward alone, and parameters have neither gradients nor moments
 
   [[nodiscard]] std::int64_t tokens() const { return batch.sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const {

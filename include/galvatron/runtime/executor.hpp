@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include <galvatron/runtime/contrast.hpp>
 #include <galvatron/runtime/experts.hpp>
 #include <galvatron/runtime/heads.hpp>
+#include <galvatron/runtime/layer.hpp>
 #include <galvatron/runtime/logits.hpp>
 #include <galvatron/runtime/merge_squares.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
@@ -90,6 +92,10 @@ class Executor {
   /// buffers were made for.
   /// @param sequence  S of the model
   void bind(std::int64_t sequence) { bind(numbers_of(sequence, context_.shares())); }
+  /// The next passes go forward alone; see Layer::infer. Without a value, those of training follow.
+  void infer(const std::optional<Inference<T>>& how) { inference_ = how; }
+  /// The workspace that a forward pass takes, gathered parameters aside.
+  [[nodiscard]] Bytes forward_bytes() const { return {frame_bytes_[at(static_cast<int>(Phase::forward))]}; }
   /// Of a prediction, in the gradients of the next passes.
   void weigh(float prediction) { loss_.weight = prediction; }
 
@@ -354,6 +360,7 @@ class Executor {
       case Code::multiply:
         return device.multiply(m, in, value(step.in[1]), out);
       case Code::jitter:
+        if (inference_) return device.copy(raw_bytes(View<const T>(in)), raw_bytes(out));
         return context_.for_each_piece(m, true, [&](auto first, auto rows, auto token) {
           const device::kernels::Jitter noise{.samples = b,
                                               .tokens = context_.batch.sequence,
@@ -402,7 +409,8 @@ class Executor {
       case Code::projection_to_tokens:
         return attention_step<T>(
             context_, layer_, step, n, k, [this](int id) { return value(id); },
-            [this](int id) { return value<float>(id); }, parameter(weight), gradient(weight));
+            [this](int id) { return value<float>(id); }, parameter(weight), gradient(weight),
+            inference_ ? inference_->cache : View<T>{});
       case Code::spread_biases:
         return device.relative_bias_forward(relative_positions(), m, parameter(weight), value<float>(step.out[0]));
       case Code::gather_biases:
@@ -466,6 +474,10 @@ class Executor {
       case Code::mean_backward:
         return device.pool_backward(m / b, b, n, token_share(), in, out);
       case Code::cross_entropy:
+        if (inference_)
+          return forward_logits<D, T>(
+              context_, layer_, m, parameter(weight), parameter(step.weights[1]), slot_->tokens, loss_, in,
+              {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])}, *inference_);
         return cross_entropy<D, T>(
             context_, layer_, m, parameter(weight), parameter(step.weights[1]), gradient(weight),
             gradient(step.weights[1]), slot_->tokens, loss_, out,
@@ -490,6 +502,7 @@ class Executor {
       case Code::acquire:
         return groups_.acquire(step.group);
       case Code::open_gradients:
+        if (inference_) break;
         return groups_.open_gradients(step.group);
       case Code::close_gradients:
         return groups_.close_gradients(step.group);
@@ -632,6 +645,7 @@ class Executor {
   LossTerm loss_;
   float token_weight_;
   Rotations<T> rotations_;
+  std::optional<Inference<T>> inference_;  ///< how passes go that are not of training
   std::array<std::int64_t, program::phases> frame_bytes_{};
   std::array<std::int64_t, Program::most_buffers> frame_offsets_{};  ///< of buffers in the frames of their phases
   std::array<std::int64_t, most_parts> begins_{};                    ///< elements before each part of a bundle

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -111,6 +112,22 @@ struct Streaming {
   bool splits = false;           ///< gradients of weights come in the second part of a backward that is split
 };
 
+/// Passes that go forward alone.
+template <class T>
+struct Inference {
+  /// Of each sample: how many tokens a pass has, no more than the layer was made for, and the position of the first; 0:
+  /// all of a sequence, or packed documents.
+  std::int64_t tokens = 0;
+  std::int64_t first = 0;
+  /// Of a block: keys and values of all positions, (positions * b, 2 kv) by token and sample. A pass adds those of its
+  /// tokens, and attends to those before them; empty: to its own tokens alone. Behind other tokens a pass has one.
+  View<T> cache{};
+  /// Of a head: logits of the last rows, (rows, V with padding), instead of losses. May be empty.
+  View<float> logits{};
+  /// Of a head: of every row what Device::softmax_statistics() has of it, (rows, 3). May be empty.
+  View<float> statistics{};
+};
+
 /// @tparam T  element type of activations
 template <class T>
 class Layer {
@@ -141,6 +158,10 @@ class Layer {
                     std::span<const Document> /*documents*/) {}
   /// Of a head: what a prediction weighs in the gradients of the next passes.
   virtual void weigh(double /*token_weight*/) {}
+  /// The next passes go forward alone, without noise, and a head makes no gradients; nothing: those of training follow.
+  virtual void infer(const std::optional<Inference<T>>& /*how*/) {}
+  /// What a forward pass takes of the workspace, parameters that are gathered aside.
+  [[nodiscard]] virtual Bytes forward_bytes() const { return {}; }
   /// From the input to y (rows_local, H). The head has no y: it adds to the device's sum of losses.
   virtual void forward(int slot, View<T> y) = 0;
   /// d: the gradient of the bundle behind the layer, part by part, becomes that of the bundle before it, for which it

@@ -1,7 +1,7 @@
 // What all heads have in common: a projection onto a vocabulary (or classes) cut over tensor ranks, and cross-entropy.
 //
-// Forward computes the loss and at once the gradients: logits exist for a chunk of rows only, become their own
-// gradients in place, and are used up before the next chunk.
+// In training forward computes the loss and at once the gradients: logits exist for a chunk of rows only, become their
+// own gradients in place, and are used up before the next chunk.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/kind.hpp>
 #include <galvatron/runtime/context.hpp>
+#include <galvatron/runtime/layer.hpp>
 
 namespace galvatron::runtime {
 
@@ -28,6 +29,39 @@ struct LogitsScratch {
   View<float> statistics;  ///< (t, chunk, 3)
   View<float> lse;         ///< (chunk)
 };
+
+/// The losses of rows, or their logits, without gradients. n (rows, H), targets (rows); table and bias as below.
+/// The device's sum of the loss grows by the rows' cross-entropies, on the first tensor rank only.
+/// @param how  what is asked for beside the sum
+template <class D, class T>
+void forward_logits(Context<D>& c, const LayerSpec& layer, std::int64_t rows, View<const T> table, View<const T> bias,
+                    View<const std::int32_t> targets, LossTerm term, View<T> n, const LogitsScratch<T>& scratch,
+                    const Inference<T>& how) {
+  const auto& [logits, statistics, lse] = scratch;
+  const std::int64_t h = layer.hidden;
+  const int t = c.spec.tensor;
+  const int rank = c.tensor_rank();
+  const std::int64_t shard = vocabulary_shard(layer.vocabulary, t);
+  const Sharding::Range own_tokens = vocabulary_sharding(layer.vocabulary, t).range(rank);
+  if (!how.logits.empty()) {
+    const std::int64_t last = how.logits.count / shard;
+    return c.device.gemm(op::Kind::gemm_nt, last, shard, h, View<const T>(n.slice((rows - last) * h, last * h)), table,
+                         how.logits, false, bias);
+  }
+  const View<double> loss = rank == 0 ? c.device.sums().slice(term.sum, 1) : View<double>{};
+  for (std::int64_t first = 0; first < rows; first += lse.count) {
+    const std::int64_t m = std::min(lse.count, rows - first);
+    const View<T> part = logits.slice(0, m * shard);
+    const View<float> all = statistics.slice(0, t * m * 3);
+    const View<float> own = all.slice(rank * m * 3, m * 3);
+    c.device.gemm(op::Kind::gemm_nt, m, shard, h, n.slice(first * h, m * h), table, part, false, bias);
+    c.device.softmax_statistics(m, shard, own_tokens.count(), own_tokens.begin, part, targets.slice(first, m), own);
+    if (t > 1) c.tensor.all_gather(View<const float>(own), all);
+    c.device.softmax_merge(m, t, all, lse, loss);
+    if (!how.statistics.empty())
+      c.device.copy(raw_bytes(View<const float>(own)), raw_bytes(how.statistics.slice(first * 3, m * 3)));
+  }
+}
 
 /// n (rows, H) becomes this rank's part of its gradient: the sum over tensor ranks is whole. targets (rows).
 /// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,6 +78,15 @@ class ProgramLayer final : public Layer<T> {
   void weigh(double token_weight) override {
     executor_->weigh(static_cast<float>(token_weight * graph().layer.loss_weight));
   }
+
+  void infer(const std::optional<Inference<T>>& how) override {
+    executor_->infer(how);
+    if (!how || how->tokens == 0) return;
+    packed_.clear();
+    context_.batch = {.samples = context_.batch.samples, .sequence = how->tokens, .documents = {}, .first = how->first};
+    executor_->bind(how->tokens);
+  }
+  [[nodiscard]] Bytes forward_bytes() const override { return executor_->forward_bytes(); }
 
   void forward(int slot, View<T> y) override { run(Phase::forward, slot, -1, y); }
   void backward(int slot, int kept, View<T> d) override { run(Phase::backward, slot, kept, d); }

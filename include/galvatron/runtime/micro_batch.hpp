@@ -16,6 +16,7 @@ struct MicroBatch {
   std::int64_t samples = 0;               ///< b
   std::int64_t sequence = 0;              ///< S: tokens of a sample; of a layer, its own
   std::span<const Document> documents{};  ///< empty: equal sequences
+  std::int64_t first = 0;                 ///< position of the first token, of equal sequences
 
   /// The rows before each document, and all rows: (documents + 1); none for equal sequences.
   [[nodiscard]] std::vector<std::int32_t> cumulative_rows() const {
@@ -31,7 +32,7 @@ struct MicroBatch {
   /// `rows` rows from token `begin` of every sample on: one for each document, else one. Rows count from the first.
   template <class F>
   void for_each_run(std::int64_t begin, std::int64_t rows, const F& f) const {
-    if (documents.empty()) return f(std::int64_t{0}, rows, begin);
+    if (documents.empty()) return f(std::int64_t{0}, rows, first + begin);
     for (const Document& document : documents) {
       const std::int64_t from = std::max(document.first, begin);
       const std::int64_t to = std::min(document.first + document.rows, begin + rows);

@@ -127,6 +127,7 @@ class ParameterStore final : public Store {
       for (int i = 0; i < shards_->size(); ++i) ends_.push_back(cut.range(i).end);
     if (n == 0) return;
     parameters_ = states.take<T>(zero_ == 3 ? shard : n);
+    if (!context.trains) return;
     gradients_ = states.take<float>(zero_ >= 2 ? shard : n);
     const std::int64_t optimizer = zero_ >= 1 ? shard : n;
     first_moment_ = MomentView(states, optimizer, context.moments);
@@ -140,13 +141,13 @@ class ParameterStore final : public Store {
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
   [[nodiscard]] bool empty() const { return layout_.elements == 0; }
 
-  /// Parameters from `source`; the moments are 0.
+  /// Parameters from `source`; the moments are 0, where there are any.
   void initialise(const ParameterSource& source) override {
     if (D::counts_only || empty()) return;
     const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
     for (const MomentView& moment : {first_moment_, second_moment_})
       moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(raw_bytes(values)); });
-    context_->device.zero(raw_bytes(master_));
+    if (!master_.empty()) context_->device.zero(raw_bytes(master_));
     context_->device.zero(raw_bytes(parameters_));
     constexpr std::int64_t most = 1 << 19;  // elements at a time: enough for several threads, and they stay in caches
     std::vector<float> values;
@@ -169,7 +170,8 @@ class ParameterStore final : public Store {
         }
         values.resize(static_cast<std::size_t>(range.count()));
         source(layer_, tensor, run.index, {values.data(), range.count()});
-        if constexpr (has_master) place(values, range, optimizer_range(), master_);
+        if constexpr (has_master)
+          if (!master_.empty()) place(values, range, optimizer_range(), master_);
         place(values, range, kept, parameters_);
       }
     }

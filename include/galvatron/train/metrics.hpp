@@ -187,11 +187,13 @@ class TensorBoardFile {
 };
 
 /// The line of a step, with its newline. Steps count from 1 here: `{"step": 1, "loss": 5.54, ...}`. A number that is
-/// not finite or not known is null. Of packed documents there are `tokens`, rows of `padding`, `microbatches`, their
-/// `groups` and `waited_seconds` for these. Of models with experts `dispatch_bytes` is DispatchSums::bytes; with
-/// compressed dispatch there are rate, error and hashing seconds of the step, and arrays of them with a number for each
-/// layer with experts, null for one that is not compressed. With loads of experts, `loads` has an array for each layer
-/// with experts, the choices of each expert, and `load_imbalance` the largest of them over their mean.
+/// not finite or not known is null. Where texts tell their bytes there are `bits_per_byte`, and behind steps that are
+/// followed by a validation `validation_loss` and `validation_bits_per_byte`. Of packed documents there are `tokens`,
+/// rows of `padding`, `microbatches`, their `groups` and `waited_seconds` for these. Of models with experts
+/// `dispatch_bytes` is DispatchSums::bytes; with compressed dispatch there are rate, error and hashing seconds of the
+/// step, and arrays of them with a number for each layer with experts, null for one that is not compressed. With loads
+/// of experts, `loads` has an array for each layer with experts, the choices of each expert, and `load_imbalance` the
+/// largest of them over their mean.
 inline std::string metrics_line(const StepReport& report) {
   nlohmann::ordered_json line{{"step", report.step + 1},
                               {"loss", report.loss},
@@ -201,6 +203,9 @@ inline std::string metrics_line(const StepReport& report) {
                               {"tokens_per_second", report.tokens_per_second},
                               {"mfu", report.mfu > 0 ? nlohmann::json(report.mfu) : nlohmann::json()},
                               {"peak_bytes", report.peak_memory.count}};
+  if (report.bits_per_byte > 0) line["bits_per_byte"] = report.bits_per_byte;
+  if (report.validation_loss) line["validation_loss"] = *report.validation_loss;
+  if (report.validation_bits_per_byte > 0) line["validation_bits_per_byte"] = report.validation_bits_per_byte;
   if (report.packed) {
     line["tokens"] = report.tokens;
     line["padding"] = report.packed->padding;
@@ -239,6 +244,9 @@ inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
                           {"speed/seconds", report.seconds},
                           {"speed/tokens_per_second", report.tokens_per_second},
                           {"memory/peak_bytes", static_cast<double>(report.peak_memory.count)}};
+  if (report.bits_per_byte > 0) out.push_back({"train/bits_per_byte", report.bits_per_byte});
+  if (report.validation_loss) out.push_back({"validation/loss", *report.validation_loss});
+  if (report.validation_bits_per_byte > 0) out.push_back({"validation/bits_per_byte", report.validation_bits_per_byte});
   if (report.packed) {
     out.push_back({"packing/tokens", static_cast<double>(report.tokens)});
     out.push_back({"packing/padding", static_cast<double>(report.packed->padding)});

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -115,6 +117,25 @@ class Stage {
     world_.wait_sent();
   }
 
+  /// Collective, between two steps: the loss of the samples of step `step` of a source, summed over their predictions,
+  /// in nats, by passes that go forward alone. No parameter changes, and no step that follows.
+  double evaluate(std::int64_t step, BatchSource& source) {
+    const auto infer = [this](const std::optional<runtime::Inference<T>>& how) {
+      for (auto& chunk : chunks_)
+        for (auto& layer : chunk->layers()) layer->infer(how);
+    };
+    step_ = step;
+    source_ = &source;
+    infer(runtime::Inference<T>{});
+    begin_passes();
+    for (schedule::Cursor next(program_); !next.at_end(); ++next)
+      if (goes_forward((*next).op)) run(*next);
+    world_.wait_sent();
+    infer({});
+    world_.everybody().all_reduce(device_.sums(), comm::ReduceOp::sum);
+    return loss_sum();
+  }
+
   /// Collective, after a step whose result is not finite: where that began.
   NonFinite find_non_finite() {
     NonFiniteSearch search;
@@ -160,8 +181,20 @@ class Stage {
     if (observer_ != nullptr) observer_->ended(instruction, began);
   }
 
+  static constexpr bool goes_forward(schedule::Op op) {
+    return op == schedule::Op::receive_activation || op == schedule::Op::forward || op == schedule::Op::send_activation;
+  }
+
   // Forward and backward of all micro-batches, with the reduction of gradients.
   void passes() {
+    begin_passes();
+    for_stores([](runtime::Store& store) { store.zero_gradients(); });
+    for (schedule::Cursor next(program_); !next.at_end(); ++next)
+      if (const schedule::Instruction instruction = *next; instruction.op != schedule::Op::step)
+        observed(instruction, [&] { run(instruction); });
+  }
+  // The packing of the step, and sums of nothing.
+  void begin_passes() {
     if (takes_fixed_groups_ && source_ != nullptr) {
       double late = source_->is_packed(step_) ? 0 : 1;
       world_.control().everybody().all_reduce(View<double>(&late, 1), comm::ReduceOp::max);
@@ -178,10 +211,6 @@ class Stage {
     if (!loads_.empty()) device_.zero(raw_bytes(loads_));
     if (!dispatch_.empty()) device_.zero(raw_bytes(dispatch_));
     std::ranges::fill(sent_bytes_, 0);
-    for_stores([](runtime::Store& store) { store.zero_gradients(); });
-    for (schedule::Cursor next(program_); !next.at_end(); ++next)
-      if (const schedule::Instruction instruction = *next; instruction.op != schedule::Op::step)
-        observed(instruction, [&] { run(instruction); });
   }
 
   void run(const schedule::Instruction& instruction) {
@@ -232,19 +261,31 @@ class Stage {
     for_stores([](runtime::Store& store) { store.update(); });
   }
 
-  StepResult result() {
-    double values[device::step_sums];
-    device_.fetch(View<const double>(device_.sums()), values);
+  // The device's sums, as a step left them.
+  std::array<double, device::step_sums> sums() {
+    std::array<double, device::step_sums> values{};
+    device_.fetch(View<const double>(device_.sums()), values.data());
+    return values;
+  }
+  // Of all losses of the model, by their weights.
+  double loss_sum() {
+    const auto values = sums();
     double loss = 0;
     for (std::size_t i = 0; i < plan_.loss_weights.size(); ++i)
-      loss += values[device::sum_of_loss(static_cast<int>(i))] * plan_.loss_weights[i];
-    return {.loss = loss * (packing_ == nullptr ? plan_.token_weight : 1.0 / static_cast<double>(packing_->tokens())),
-            .gradient_norm = std::sqrt(values[device::gradient_squares]),
-            .balance_loss = values[device::balance_loss],
-            .z_loss = values[device::z_loss],
-            .tokens = packing_ == nullptr ? 0 : packing_->tokens(),
-            .dispatch = dispatch(),
-            .loads = loads()};
+      loss += values[static_cast<std::size_t>(device::sum_of_loss(static_cast<int>(i)))] * plan_.loss_weights[i];
+    return loss;
+  }
+
+  StepResult result() {
+    const auto values = sums();
+    return {
+        .loss = loss_sum() * (packing_ == nullptr ? plan_.token_weight : 1.0 / static_cast<double>(packing_->tokens())),
+        .gradient_norm = std::sqrt(values[device::gradient_squares]),
+        .balance_loss = values[device::balance_loss],
+        .z_loss = values[device::z_loss],
+        .tokens = packing_ == nullptr ? 0 : packing_->tokens(),
+        .dispatch = dispatch(),
+        .loads = loads()};
   }
 
   void add_dispatch() {

@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <numbers>
 #include <optional>
 #include <string>
 #include <utility>
@@ -60,6 +61,24 @@ struct StepReport {
     double waited = 0;         ///< seconds that rank 0's process waited for it
   };
   std::optional<Packed> packed{};
+  /// Mean cross-entropy of the samples of TrainOptions::validation behind the step's update, in nats; nothing where the
+  /// step is not followed by a validation.
+  std::optional<double> validation_loss{};
+  // Losses in bits per byte of text; 0: not known.
+  double bits_per_byte = 0;
+  double validation_bits_per_byte = 0;
+};
+
+/// A loss of a token, in nats, as bits for each byte of a text with so many tokens a byte.
+inline double bits_per_byte(double loss, double tokens_per_byte) { return loss / std::numbers::ln2 * tokens_per_byte; }
+
+/// Samples that a run does not train on, and how often it looks at their loss.
+struct Validation {
+  BatchSource* source = nullptr;  ///< asked by all ranks at once; null: none
+  std::int64_t batches = 0;       ///< its first ones: as many samples each as a step has
+  std::int64_t predictions = 0;   ///< of all of them; of packed documents the tokens of the packings count
+  std::int64_t every = 1;         ///< steps between two; the last step is followed by one
+  double tokens_per_byte = 0;     ///< of their texts; 0: not known
 };
 
 /// What to do when the loss or a gradient is infinite or not a number.
@@ -85,6 +104,8 @@ struct TrainOptions {
   /// Called on rank 0's thread. What it throws ends the run: with a checkpoint, where there are any, within about 0.1
   /// s.
   std::function<void(const StepReport&)> on_step{};
+  Validation validation{};
+  double tokens_per_byte = 0;  ///< of the texts that are trained on; 0: not known
   /// Ends the run early when it is not 0, on any rank: after the step at hand (within about 0.1 s where steps are
   /// shorter), with a checkpoint, where there are any. A handler of signals may set it. Null: the run is never asked.
   const std::atomic<int>* stop = nullptr;
@@ -125,6 +146,18 @@ inline StepReport::Packed packed_report(BatchSource& source, const Plan& plan, s
           .padding = packing->padding(),
           .groups = groups_text(*packing, plan.embedding.context),
           .waited = source.waited(step)};
+}
+
+/// The mean loss of the samples of a validation. Collective.
+template <class Stage>
+double validation_loss(Stage& stage, const Validation& validation) {
+  double loss = 0;
+  std::int64_t packed = 0;
+  for (std::int64_t batch = 0; batch < validation.batches; ++batch) {
+    loss += stage.evaluate(batch, *validation.source);
+    if (const auto packing = validation.source->packing(batch)) packed += packing->tokens();
+  }
+  return loss / static_cast<double>(packed > 0 ? packed : validation.predictions);
 }
 
 /// What every rank does, whatever a rank is.
@@ -197,25 +230,33 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
                                : ": training has diverged; use a smaller learning rate or more warm-up, or skip "
                                  "such steps"));
     }
+    const double seconds = steady_seconds() - last;
+    std::optional<double> validation;
+    if (options.validation.source != nullptr &&
+        ((step + 1) % options.validation.every == 0 || step + 1 == options.steps))
+      validation = validation_loss(stage, options.validation);
     if (world.rank() == 0) {
-      const double seconds = steady_seconds() - last;
       const std::int64_t tokens = plan.packed ? result.tokens : plan.global_batch * plan.sequence_length;
-      const StepReport out{.step = step,
-                           .loss = result.loss,
-                           .gradient_norm = result.gradient_norm,
-                           .balance_loss = result.balance_loss,
-                           .z_loss = result.z_loss,
-                           .dispatch = total(result.dispatch),
-                           .learning_rate = options.learning_rate.at(step),
-                           .seconds = seconds,
-                           .tokens = tokens,
-                           .tokens_per_second = static_cast<double>(tokens) / seconds,
-                           .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
-                           .peak_memory = memory.measured().total(),
-                           .skipped = std::move(wrong),
-                           .loads = result.loads,
-                           .layer_dispatch = result.dispatch,
-                           .packed = plan.packed ? std::optional(packed_report(source, plan, step)) : std::nullopt};
+      const StepReport out{
+          .step = step,
+          .loss = result.loss,
+          .gradient_norm = result.gradient_norm,
+          .balance_loss = result.balance_loss,
+          .z_loss = result.z_loss,
+          .dispatch = total(result.dispatch),
+          .learning_rate = options.learning_rate.at(step),
+          .seconds = seconds,
+          .tokens = tokens,
+          .tokens_per_second = static_cast<double>(tokens) / seconds,
+          .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
+          .peak_memory = memory.measured().total(),
+          .skipped = std::move(wrong),
+          .loads = result.loads,
+          .layer_dispatch = result.dispatch,
+          .packed = plan.packed ? std::optional(packed_report(source, plan, step)) : std::nullopt,
+          .validation_loss = validation,
+          .bits_per_byte = bits_per_byte(result.loss, options.tokens_per_byte),
+          .validation_bits_per_byte = bits_per_byte(validation.value_or(0), options.validation.tokens_per_byte)};
       if (!report.steps.empty()) report.steps.back().loads.clear();
       if (!report.steps.empty()) report.steps.back().layer_dispatch.clear();
       report.steps.push_back(out);

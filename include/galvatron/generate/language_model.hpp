@@ -1,0 +1,244 @@
+// LanguageModel: a model that predicts the next token, on one rank, forward alone: its layers are those that train,
+// made without gradients and moments.
+//
+//   states    | parameters of all layers | keys and values of all blocks |
+//   stash     | even layers | odd layers |     what a layer keeps in a pass: nobody reads it behind the next layer
+//   workspace | frame of a forward pass |
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/comm/thread/world.hpp>
+#include <galvatron/core/document.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/text.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/device/host/host.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/runtime/implemented.hpp>
+#include <galvatron/runtime/make_layer.hpp>
+#include <galvatron/strategy/parameters.hpp>
+
+namespace galvatron::generate {
+
+/// Why a model cannot go on with a text; empty when it can.
+inline std::string why_not_generative(const ModelSpec& model) {
+  const auto is_causal = [](const LayerSpec& block) {
+    return block.kind == LayerKind::block && block.causal && block.window == 0 && block.tokens == all_tokens &&
+           block.position != PositionKind::relative;
+  };
+  if (model.takes_images() || model.is_encoder_decoder() || model.head.head != HeadKind::language ||
+      !std::ranges::all_of(model.blocks, is_causal))
+    return "the model " + model.name +
+           " does not predict the next token from those before; GPT, Llama and mixtures of " +
+           "experts of their kind do";
+  return "";
+}
+
+/// What a model is made for.
+struct Capacity {
+  std::int64_t samples = 1;  ///< b: texts that go on side by side
+  std::int64_t tokens = 0;   ///< of each, in a pass
+  std::int64_t cached = 0;   ///< positions whose keys and values are kept; 0: none
+};
+
+/// What a model says of a token that follows others.
+struct TokenScore {
+  double loss = 0;       ///< -log of its probability, in nats
+  bool is_best = false;  ///< no other token is likelier
+};
+
+/// Of one thread at a time.
+class LanguageModel {
+ public:
+  LanguageModel() = default;
+  LanguageModel(const LanguageModel&) = delete;
+  LanguageModel& operator=(const LanguageModel&) = delete;
+  virtual ~LanguageModel() = default;
+
+  /// Goes on behind the tokens of the passes before, of which a pass that has more than one token per sample is the
+  /// first. Of the token that follows the last one: logits (b, V).
+  /// @param tokens  (n, b): token s of sample i at s * b + i
+  virtual std::span<const float> go_on(std::span<const std::int32_t> tokens) = 0;
+  /// Forgets all tokens.
+  virtual void restart() = 0;
+  /// Scores of texts that know nothing of each other: of every token but the first of each. Together they have at most
+  /// Capacity::tokens + count tokens. With b = 1.
+  virtual std::vector<std::vector<TokenScore>> score(std::span<const std::span<const std::int32_t>> texts) = 0;
+  [[nodiscard]] virtual std::int64_t vocabulary() const = 0;
+};
+
+/// @tparam T  element type of activations and parameters
+template <class T>
+class HostLanguageModel final : public LanguageModel {
+  using Device = device::Host;
+
+ public:
+  /// Throws Failure (usage) for a model that does not predict the next token, DeviceFailure when memory is refused, and
+  /// what `source` throws.
+  HostLanguageModel(const ModelSpec& model, const Capacity& capacity, const runtime::ParameterSource& source,
+                    int threads)
+      : model_(model),
+        capacity_(capacity),
+        job_(1, {}),
+        world_(job_, 0),
+        library_({Device::library_workspace_bytes(threads)}, false),
+        device_(threads,
+                library_.region("library", 0, library_.size()).template take<std::byte>(library_.size().count)) {
+    if (const std::string why = why_not_generative(model_); !why.empty()) refuse(why);
+    value_or_throw(runtime::check_implemented(model_));
+    if (Device::supports(precision) == false)
+      throw DeviceFailure(std::string("this CPU has no ") + name_of(precision) + " arithmetic: use --precision fp32");
+    constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max() / 4;
+    for (device::Region* region : regions()) *region = device::Region("measured", nullptr, any);
+    make_layers();
+    std::int64_t bytes = 0;
+    for (const device::Region* region : regions()) bytes += aligned_bytes(region->peak().count);
+    arena_.emplace(Bytes{bytes}, false);
+    std::int64_t first = 0;
+    for (device::Region* region : regions()) {
+      const Bytes size{aligned_bytes(region->peak().count)};
+      *region = arena_->region("language model", first, size);
+      first += size.count;
+    }
+    make_layers();
+    for (auto& layer : layers_) layer->for_each_store([&](runtime::Store& store) { store.initialise(source); });
+  }
+
+  std::span<const float> go_on(std::span<const std::int32_t> tokens) override {
+    const auto count = static_cast<std::int64_t>(tokens.size()) / capacity_.samples;
+    if (count < 1 || count * capacity_.samples != std::ssize(tokens) || count > capacity_.tokens ||
+        seen_ + count > capacity_.cached)
+      throw Failure(ErrorKind::internal, text_of("generate: ", tokens.size(), " tokens behind ", seen_, " of ",
+                                                 capacity_.samples, " samples"));
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      layers_[i]->infer(runtime::Inference<T>{.tokens = count,
+                                              .first = seen_,
+                                              .cache = caches_[i],
+                                              .logits = {logits_.data(), std::ssize(logits_)},
+                                              .statistics = {}});
+    pass(tokens, {});
+    seen_ += count;
+    // Rows of the table's padding are no tokens.
+    const std::int64_t shard = vocabulary_shard(model_.head.vocabulary, 1);
+    for (std::int64_t i = 1; i < capacity_.samples && shard != vocabulary(); ++i)
+      std::copy_n(logits_.data() + i * shard, vocabulary(), logits_.data() + i * vocabulary());
+    return {logits_.data(), static_cast<std::size_t>(capacity_.samples * vocabulary())};
+  }
+  void restart() override { seen_ = 0; }
+
+  std::vector<std::vector<TokenScore>> score(std::span<const std::span<const std::int32_t>> texts) override {
+    std::vector<Document> documents;
+    std::vector<std::int32_t> inputs, targets;
+    for (const auto& text : texts) {
+      if (text.size() < 2) continue;
+      documents.push_back({.first = std::ssize(inputs),
+                           .rows = std::ssize(text) - 1,
+                           .sample = static_cast<std::int64_t>(documents.size())});
+      inputs.insert(inputs.end(), text.begin(), text.end() - 1);
+      targets.insert(targets.end(), text.begin() + 1, text.end());
+    }
+    std::vector<std::vector<TokenScore>> out(texts.size());
+    if (inputs.empty()) return out;
+    const std::int64_t rows = std::ssize(inputs);
+    if (rows > capacity_.tokens || capacity_.samples != 1)
+      throw Failure(ErrorKind::internal, text_of("generate: ", rows, " rows of ", capacity_.tokens));
+    std::vector<float> statistics(static_cast<std::size_t>(rows * 3));
+    for (auto& layer : layers_) {
+      layer->pack(0, 0, 1, rows, documents);
+      layer->infer(runtime::Inference<T>{.statistics = {statistics.data(), rows * 3}});
+    }
+    pass(inputs, targets);
+    std::size_t row = 0;
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      for (std::size_t t = 1; t < texts[i].size(); ++t, ++row) {
+        const float maximum = statistics[3 * row], sum = statistics[3 * row + 1], own = statistics[3 * row + 2];
+        out[i].push_back({double{maximum} + std::log(double{sum}) - double{own}, own >= maximum});
+      }
+    return out;
+  }
+  [[nodiscard]] std::int64_t vocabulary() const override { return model_.head.vocabulary; }
+
+ private:
+  static constexpr Precision precision = precision_of<T>;
+
+  std::vector<device::Region*> regions() { return {&states_, &even_, &odd_, &workspace_}; }
+
+  void make_layers() {
+    layers_.clear();
+    caches_.clear();
+    StrategySpec spec;
+    spec.recompute = RecomputeKind::full;  // nothing is kept but a layer's input
+    auto context = runtime::make_context(device_, workspace_, static_cast<comm::World&>(world_), 0, spec,
+                                         capacity_.samples, capacity_.tokens);
+    context.trains = false;
+    std::int64_t frame = 0;
+    for (int number = 0; number < model_.layers(); ++number) {
+      const LayerSpec& layer = model_.layer(number);
+      runtime::LayerArguments<T> around;
+      around.number = number;
+      if (layer.kind == LayerKind::head && layer.tied) around.embedding = layers_.front().get();
+      layers_.push_back(
+          value_or_throw(runtime::make_layer<InstantiatedStrategies, T>(context, layer, around, states_)));
+      device::Region& stash = number % 2 == 0 ? even_ : odd_;
+      stash.restore_low(0);
+      layers_.back()->take_stash(stash, 1, 0);
+      frame = std::max(frame, layers_.back()->forward_bytes().count);
+      const bool caches = layer.kind == LayerKind::block && capacity_.cached > 0;
+      caches_.push_back(
+          caches ? states_.template take<T>(capacity_.cached * capacity_.samples * 2 * layer.kv_heads * layer.head_dim)
+                 : View<T>{});
+    }
+    const device::Scope scope(workspace_);
+    workspace_.template take<std::byte>(frame);
+    logits_.resize(static_cast<std::size_t>(
+        capacity_.cached > 0 ? capacity_.samples * vocabulary_shard(model_.head.vocabulary, 1) : 0));
+  }
+
+  // All layers forward: one reads what the one before has written to its place.
+  void pass(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets) {
+    const auto write = [](View<std::int32_t> to, std::span<const std::int32_t> from) {
+      std::ranges::copy(from, to.begin());
+    };
+    write(layers_.front()->tokens(0), inputs);
+    if (!targets.empty()) write(layers_.back()->tokens(0), targets);
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      layers_[i]->forward(0, i + 1 < layers_.size() ? layers_[i + 1]->input(0) : View<T>{});
+  }
+
+  ModelSpec model_;
+  Capacity capacity_;
+  comm::thread::Job job_;
+  comm::thread::World world_;
+  device::Mapping library_;
+  Device device_;
+  std::optional<device::Mapping> arena_;
+  device::Region states_, even_, odd_, workspace_;
+  std::vector<std::unique_ptr<runtime::Layer<T>>> layers_;
+  std::vector<View<T>> caches_;  ///< of each layer
+  std::vector<float> logits_;
+  std::int64_t seen_ = 0;  ///< tokens of each sample
+};
+
+/// A model in fp32 or bf16. Throws as HostLanguageModel does.
+inline std::unique_ptr<LanguageModel> make_language_model(const ModelSpec& model, const Capacity& capacity,
+                                                          const runtime::ParameterSource& source, Precision precision,
+                                                          int threads) {
+  if (precision == Precision::fp32) return std::make_unique<HostLanguageModel<float>>(model, capacity, source, threads);
+  return std::make_unique<HostLanguageModel<bfloat16>>(model, capacity, source, threads);
+}
+
+}  // namespace galvatron::generate
