@@ -41,8 +41,8 @@ void forward_logits(Context<D>& c, const LayerSpec& layer, std::int64_t rows, Vi
   const std::int64_t h = layer.hidden;
   const int t = c.spec.tensor;
   const int rank = c.tensor_rank();
-  const std::int64_t shard = vocabulary_shard(layer.vocabulary, t);
-  const Sharding::Range own_tokens = vocabulary_sharding(layer.vocabulary, t).range(rank);
+  const std::int64_t shard = c.shares().vocabulary_rows(layer.vocabulary);  // columns of logits on this rank
+  const Sharding::Range own_tokens = c.shares().vocabulary(layer.vocabulary);
   if (!how.logits.empty()) {
     const std::int64_t last = how.logits.count / shard;
     return c.device.gemm(op::Kind::gemm_nt, last, shard, h, View<const T>(n.slice((rows - last) * h, last * h)), table,
@@ -54,7 +54,7 @@ void forward_logits(Context<D>& c, const LayerSpec& layer, std::int64_t rows, Vi
     const View<T> part = logits.slice(0, m * shard);
     const View<float> all = statistics.slice(0, t * m * 3);
     const View<float> own = all.slice(rank * m * 3, m * 3);
-    c.device.gemm(op::Kind::gemm_nt, m, shard, h, n.slice(first * h, m * h), table, part, false, bias);
+    if (shard > 0) c.device.gemm(op::Kind::gemm_nt, m, shard, h, n.slice(first * h, m * h), table, part, false, bias);
     c.device.softmax_statistics(m, shard, own_tokens.count(), own_tokens.begin, part, targets.slice(first, m), own);
     if (t > 1) c.tensor.all_gather(View<const float>(own), all);
     c.device.softmax_merge(m, t, all, lse, loss);
