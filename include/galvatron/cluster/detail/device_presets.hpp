@@ -244,7 +244,7 @@ inline constexpr std::array device_presets{
                  .fp8 = {4500, 0.70, 0.455},
                  .attention = {scaled(h100_forward, 2250.0 / 989), scaled(h100_backward, 2250.0 / 989), 0.87},
                  .attention_kernel = op::AttentionKernel::cudnn,
-                 .node = {668, 606, 606, 5.5},
+                 .node = {668, 606, 606, 3.2},
                  .network = {48},
                  .overlap = 1.15},
 };
