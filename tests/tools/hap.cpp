@@ -403,6 +403,39 @@ TEST_CASE("hap plan gives a program with its ratios, a bound, and never more sec
   check_failure(folder.run(arguments + " --memory 1MiB"), 3, "fits into 1.00 MiB");
 }
 
+TEST_CASE("hap plan --out writes a plan that cost, simulate, explain and train take") {
+  const Folder folder;
+  folder.write("text.txt", std::string(20000, 'a') + std::string(20000, 'b'));
+  // Few samples for the devices: tensor parallelism; many: data parallelism.
+  for (const int batch : {1, 64}) {
+    CAPTURE(batch);
+    const std::string arguments = "hap plan --model gpt2-tiny --cluster 1xv100-32g+1xp100-16g --seq 64 --out p.json "
+                                  "--global-batch " +
+                                  std::to_string(batch);
+    const Ran ran = folder.run(arguments + " --json");
+    CAPTURE(ran.err);
+    REQUIRE(ran.code == 0);
+    const json report = ran.json();
+    const json& plan = report.at("plan");
+    CHECK(plan.at("seconds").get<double>() >= report.at("seconds").get<double>() * (1 - 1e-12));
+    CHECK(plan.at("slower_by").get<double>() ==
+          doctest::Approx(plan.at("seconds").get<double>() / report.at("seconds").get<double>() - 1));
+    CHECK(plan.at("program").back() == json({"op", "loss", "R"}));
+    CHECK(folder.run(arguments).out.find("p.json") != std::string::npos);
+    const json cost = folder.run("cost --plan p.json --json").json();
+    CHECK(cost.at("iteration_seconds").get<double>() ==
+          doctest::Approx(plan.at("iteration_seconds").get<double>()).epsilon(1e-9));
+    CHECK(folder.run("simulate --plan p.json --json").code == 0);
+    const Ran told = folder.run("explain p.json");
+    CHECK(told.code == 0);
+    CHECK(told.out.find(batch == 1 ? "key/value heads" : "of 64 samples of a micro-batch") != std::string::npos);
+    const Ran trained = folder.run("train --plan p.json --data text.txt --steps 2 --json --quiet");
+    CAPTURE(trained.err);
+    REQUIRE(trained.code == 0);
+    CHECK(trained.json().at("predicted_peak_bytes") == trained.json().at("measured_peak_bytes"));
+  }
+}
+
 TEST_CASE("hap says in one line what is wrong") {
   const Folder folder;
   const auto bad = [&](const json& cases, const std::string& words) {

@@ -154,8 +154,9 @@ TEST_CASE("a GPT goes on under any plan") { check_family(toy::model(false, 4), p
 TEST_CASE("a GPT whose ranks have unequal shares goes on under its plan and others") {
   const ModelSpec gpt = toy::model(false, 4);
   Plan uneven = toy::uniform(
-      gpt, 1, {.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 1, .shard_kind = ShardKind::by_ratio},
-      2, ScheduleKind::one_f_one_b);
+      gpt, 1,
+      {.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 1, .shard_kind = ShardKind::by_ratio}, 2,
+      ScheduleKind::one_f_one_b);
   uneven.stages.front().sample_ratios = {3, 3, 3, 3, 1, 1, 1, 1};
   uneven.stages.front().head_ratios = {1, 0, 1, 2, 1, 0, 1, 2};
   uneven.stages.front().width_ratios = {1, 10, 0, 3, 1, 10, 0, 3};

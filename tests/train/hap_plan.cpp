@@ -33,12 +33,13 @@ TEST_CASE("programs of HAP for unequal devices train as one rank does, and use t
   while (budget.goes_on(done, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count())) {
     const std::size_t chosen = random() % models.size();
     const ModelSpec& model = models[chosen];
-    const MixedCluster cluster = value_or_throw(
-        mixed_preset(one_of(random, std::array{"1xv100-32g+1xp100-16g", "1xv100-32g+2xp100-16g", "2xa100-40g+2xt4-16g"})));
+    const MixedCluster cluster = value_or_throw(mixed_preset(
+        one_of(random, std::array{"1xv100-32g+1xp100-16g", "1xv100-32g+2xp100-16g", "2xa100-40g+2xt4-16g"})));
     hap::Devices devices = hap::devices_of(cluster);
     for (double& speed : devices.flops) speed *= 1 + static_cast<double>(random() % 4);
     // Any of the strategies is the fastest for some links.
-    for (double& rate : devices.bandwidth) rate = 1e6 * std::exp2(std::uniform_real_distribution<double>(0, 20)(random));
+    for (double& rate : devices.bandwidth)
+      rate = 1e6 * std::exp2(std::uniform_real_distribution<double>(0, 20)(random));
     for (double& seconds : devices.latency) seconds = 0;
     const hap::Graph graph = hap::graph_of(model, global_batch, sequence);
     const hap::Prices prices(graph, devices, hap::Dialect::paper);

@@ -87,7 +87,8 @@ TEST_CASE("tensor ranks with unequal heads, widths, vocabularies and tokens trai
     const PlanStage& stage = plan.stages.front();
     for (int rank = 0; rank < stage.rank_count; ++rank) {
       const TensorShares shares(spec, stage.ratios(), rank);
-      empty += shares.heads().count(model.blocks.front().kv_heads) * shares.widths().count(model.blocks.front().ffn) == 0;
+      empty +=
+          shares.heads().count(model.blocks.front().kv_heads) * shares.widths().count(model.blocks.front().ffn) == 0;
     }
     ++done;
   }
@@ -98,8 +99,9 @@ TEST_CASE("unequal shares give the same bits on all runtimes") {
   const ModelSpec gpt = model(false, 4);
   const Outcome reference = run(single_rank(gpt), gpt, 3);
   for (const SequenceKind sequence : {SequenceKind::none, SequenceKind::megatron}) {
-    Plan plan = uniform(gpt, 1, {.tensor = 4, .sequence = sequence, .data = 2, .zero = 3, .shard_kind = ShardKind::by_ratio},
-                        2, ScheduleKind::one_f_one_b);
+    Plan plan =
+        uniform(gpt, 1, {.tensor = 4, .sequence = sequence, .data = 2, .zero = 3, .shard_kind = ShardKind::by_ratio}, 2,
+                ScheduleKind::one_f_one_b);
     plan.stages.front().head_ratios = {1, 0, 1, 2, 1, 0, 1, 2};
     plan.stages.front().width_ratios = {1, 10, 0, 3, 1, 10, 0, 3};
     plan.stages.front().vocabulary_ratios = {0, 1, 1, 0, 0, 1, 1, 0};

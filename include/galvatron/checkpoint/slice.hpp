@@ -80,7 +80,9 @@ void for_each_slice(const ParameterLayout& layout, runtime::Range range, const S
       const auto give = [&](std::int64_t local, std::int64_t whole_row, std::int64_t n) {
         whole_row += first;
         n = std::min(n, whole.rows - whole_row);
-        if (n > 0) f(tensor, tensor.offset + local * c + column, TensorSlice{whole_row, n, column + tensor.first_column, columns});
+        if (n > 0)
+          f(tensor, tensor.offset + local * c + column,
+            TensorSlice{whole_row, n, column + tensor.first_column, columns});
       };
       if (tensor.cut != ParameterCut::rows) {
         give(row, row, rows);

@@ -32,8 +32,8 @@ struct Batch {
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
   double expert_imbalance = program::default_expert_imbalance;  ///< rows of the rank with most over the mean
   LshOptions lsh{};                                             ///< of layers with compressed dispatch
-  RankRatios ratios{};   ///< of the ranks of the stage, but for those of samples, which the micro-batch tells
-  int local_rank = 0;    ///< with such ratios: the rank of the stage that is counted
+  RankRatios ratios{};  ///< of the ranks of the stage, but for those of samples, which the micro-batch tells
+  int local_rank = 0;   ///< with such ratios: the rank of the stage that is counted
 };
 
 /// What one rank keeps for one layer.

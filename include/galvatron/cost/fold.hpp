@@ -47,8 +47,8 @@ class Fold {
     out.pass_through =
         shape_.local_bytes([this](int i) { return layer_.is_pass_through(i) ? layer_.before(i) : BundlePart{}; });
     if (layer_.keeps_unread())
-      out.stash += shape_.local_bytes(
-          [this](int i) { return i == layer_.place.arrives ? layer_.before(i) : BundlePart{}; });
+      out.stash +=
+          shape_.local_bytes([this](int i) { return i == layer_.place.arrives ? layer_.before(i) : BundlePart{}; });
     add(counted, program::Phase::forward, out.forward, out.forward, out.forward_workspace);
     add(counted, program::Phase::backward, out.backward, defers_in_place_ ? out.weights : out.backward,
         out.backward_workspace);

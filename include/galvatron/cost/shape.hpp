@@ -29,7 +29,7 @@ struct LayerShape {
   std::int64_t rows_local = between(tokens) * b;              ///< between tensor-parallel regions
   std::int64_t h = layer.hidden;
   std::int64_t kv_heads = shares.heads().count(layer.kv_heads);
-  std::int64_t heads = kv_heads > 0 ? layer.heads / layer.kv_heads * kv_heads : 0;
+  std::int64_t heads = kv_heads > 0 ? layer.heads / layer.kv_heads* kv_heads : 0;
   std::int64_t q = heads * layer.head_dim;      ///< width of queries
   std::int64_t kv = kv_heads * layer.head_dim;  ///< width of keys
   std::int64_t e = element_bytes(batch.precision);

@@ -50,9 +50,9 @@ namespace detail {
 struct LayerSteps {
   Program steps;
   Terms terms;
-  int output = -1;              ///< tensor that the next layer reads; -1: the loss
-  Layout leaves = replicate;    ///< that it has then
-  bool may_move = true;         ///< it has not been communicated yet
+  int output = -1;            ///< tensor that the next layer reads; -1: the loss
+  Layout leaves = replicate;  ///< that it has then
+  bool may_move = true;       ///< it has not been communicated yet
 };
 
 /// Steps of layers in HAP's terms.
@@ -242,7 +242,8 @@ class RunnableSearch {
         if ((number == 0 || (is_last && is_tied_)) && spread != embedding) continue;
         if (!can_run_(number, spread)) continue;
         if (number == 0) {
-          if (auto steps = layer_(number, spread, nullptr)) add(own, {steps->terms, 0, 0, spread, std::move(*steps)}, point);
+          if (auto steps = layer_(number, spread, nullptr))
+            add(own, {steps->terms, 0, 0, spread, std::move(*steps)}, point);
           continue;
         }
         const std::vector<Label>& before = labels[static_cast<std::size_t>(number - 1)];

@@ -49,10 +49,10 @@ constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l
     qkv = b.norm_heads(qkv, of_queries, gamma(ParameterName::key_gamma, kv));
   }
   if (l.position == PositionKind::rotary) qkv = b.rotate(qkv);
-  const forward::Weight biases = l.position == PositionKind::relative
-                                     ? b.weight(ParameterName::relative_positions, forward::Builder::whole(l.bias_rows),
-                                                b.heads(l.heads))
-                                     : forward::Weight{};
+  const forward::Weight biases =
+      l.position == PositionKind::relative
+          ? b.weight(ParameterName::relative_positions, forward::Builder::whole(l.bias_rows), b.heads(l.heads))
+          : forward::Weight{};
   const forward::Tensor o = b.attend(qkv, b.heads(q), biases);  // (T, q)
   return b.linear(o, ParameterName::attention_out_weight, ParameterName::attention_out_bias,
                   forward::Builder::whole(l.hidden), detail::residual_deviation(l));  // (T, H)
@@ -73,16 +73,15 @@ constexpr forward::Tensor latent_attention(forward::Builder& b, const LayerSpec&
   forward::Tensor x = n;
   if (query_rank > 0) x = normed(ParameterName::query_down_weight, ParameterName::query_gamma, query_rank);  // (T, c)
   const forward::Width of_queries = query_rank > 0 ? forward::Builder::whole(query_rank) : h;
-  const forward::Weight wq = b.weight(ParameterName::query_up_weight,
-                                      b.heads(turned + others, {turned, others, 0}), of_queries);
+  const forward::Weight wq =
+      b.weight(ParameterName::query_up_weight, b.heads(turned + others, {turned, others, 0}), of_queries);
   const forward::Tensor q = b.rotate(b.linear(x, wq), l.heads, r);                                      // (T, A d)
   const forward::Tensor c = normed(ParameterName::latent_down_weight, ParameterName::key_gamma, rank);  // (T, k)
   const forward::Tensor kv =
-      b.linear(c, b.weight(ParameterName::latent_up_weight,
-                           b.heads(others + l.heads * v, {others, l.heads * v, 0}),
+      b.linear(c, b.weight(ParameterName::latent_up_weight, b.heads(others + l.heads * v, {others, l.heads * v, 0}),
                            forward::Builder::whole(rank)));  // (T, A (d - r) + A v)
   const forward::Weight wr = b.weight(ParameterName::key_rotary_weight, forward::Builder::whole(r), h);
-  const forward::Tensor key = b.rotate(b.linear(n, wr), 1, r);                                     // (T, r)
+  const forward::Tensor key = b.rotate(b.linear(n, wr), 1, r);                     // (T, r)
   forward::Tensor o = b.attend(b.assemble(q, kv, key), b.heads(turned + others));  // (T, A d)
   const forward::Width values = b.heads(l.heads * v);
   if (v < l.head_dim) o = b.narrow(o, values);  // (T, A v)
@@ -98,7 +97,7 @@ constexpr forward::Tensor cross_attention(forward::Builder& b, const LayerSpec& 
                                            b.heads(l.heads * l.head_dim));  // (T, q)
   const forward::Tensor keys_and_values =
       b.linear(memory, ParameterName::cross_memory_weight, ParameterName::cross_memory_bias,
-               b.heads(2 * kv, {kv, kv, 0}));          // (M, 2 kv)
+               b.heads(2 * kv, {kv, kv, 0}));                          // (M, 2 kv)
   const forward::Tensor o = b.cross_attend(queries, keys_and_values);  // (T, q)
   return b.linear(o, ParameterName::cross_out_weight, ParameterName::cross_out_bias, forward::Builder::whole(l.hidden),
                   detail::residual_deviation(l));  // (T, H)

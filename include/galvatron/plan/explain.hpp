@@ -129,7 +129,8 @@ inline std::string table(const Plan& plan, const PlanCost& cost, const ClusterVi
   return out;
 }
 
-/// What the tensor ranks of a stage's first layer have of what they share by ratio: ": of the key/value heads 2, 2 and 4".
+/// What the tensor ranks of a stage's first layer have of what they share by ratio: ": of the key/value heads 2, 2 and
+/// 4".
 inline std::string tensor_shares(const PlanStage& stage, const StrategySpec& spec, const LayerSpec& block,
                                  const ModelSpec& model, std::int64_t sequence) {
   std::string out;
@@ -182,9 +183,8 @@ inline std::string uneven_shards(const Plan& plan, const ModelSpec& model, const
                                     (stage.state_ratios.empty() ? "" : ", with " + percent(share) + " of the states");
                            }),
                 2);
-    const std::string shares =
-        tensor_shares(stage, spec, model.blocks[static_cast<std::size_t>(stage.first_layer)], model,
-                      plan.sequence_length);
+    const std::string shares = tensor_shares(stage, spec, model.blocks[static_cast<std::size_t>(stage.first_layer)],
+                                             model, plan.sequence_length);
     if (!shares.empty()) out += wrapped("stage " + std::to_string(i) + ": tensor ranks have " + shares, 2);
   }
   return out;

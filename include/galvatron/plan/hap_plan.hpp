@@ -1,6 +1,6 @@
-// Plans that run programs with uneven shards (hap/runnable.hpp): one stage on all devices, every layer with the strategy
-// that has its tensors where the program has them, and the program's ratios in whole samples, heads, hidden units,
-// rows of the vocabulary and tokens.
+// Plans that run programs with uneven shards (hap/runnable.hpp): one stage on all devices, every layer with the
+// strategy that has its tensors where the program has them, and the program's ratios in whole samples, heads, hidden
+// units, rows of the vocabulary and tokens.
 #pragma once
 
 #include <algorithm>
@@ -92,17 +92,16 @@ inline Result<HapPlan> hap_plan(const hap::Prices& prices, const ModelSpec& mode
   const auto runs = [&](int layer, hap::Spread spread) {
     StrategySpec spec = detail::strategy_of(spread, ranks);
     spec.shard_kind = ShardKind::by_ratio;
-    return is_legal(spec) && is_fit(model.layer(layer), spec, spec.data, sequence,
-                                    {.samples = equal, .heads = equal, .widths = equal, .vocabulary = equal,
-                                     .tokens = equal});
+    return is_legal(spec) &&
+           is_fit(model.layer(layer), spec, spec.data, sequence,
+                  {.samples = equal, .heads = equal, .widths = equal, .vocabulary = equal, .tokens = equal});
   };
   auto found = hap::best_runnable(prices, model.head.tied, runs);
   if (!found)
-    return tl::unexpected<Error>(
-        Error{ErrorKind::infeasible, "no program of " + model.name + " that a plan can run fits on " +
-                                         std::to_string(ranks) +
-                                         " devices: it needs a sample, or a head, for each of them, and memory; take "
-                                         "another batch, fewer devices or more memory"});
+    return tl::unexpected<Error>(Error{
+        ErrorKind::infeasible, "no program of " + model.name + " that a plan can run fits on " + std::to_string(ranks) +
+                                   " devices: it needs a sample, or a head, for each of them, and memory; take "
+                                   "another batch, fewer devices or more memory"});
   out.program = std::move(*found);
   detail::set_ratios(stage, out.program, model, global_batch, sequence);
   const bool even = !cluster.is_mixed() && std::ranges::all_of(ratio_lists, [&](const RatioList& each) {
@@ -123,8 +122,7 @@ inline Result<HapPlan> hap_plan(const hap::Prices& prices, const ModelSpec& mode
   if (!priced) return tl::unexpected<Error>(std::move(priced.error()));
   out.cost = std::move(*priced);
   Bytes budget;
-  for (const double memory : prices.devices().memory)
-    budget = max(budget, Bytes{static_cast<std::int64_t>(memory)});
+  for (const double memory : prices.devices().memory) budget = max(budget, Bytes{static_cast<std::int64_t>(memory)});
   plan.predicted = prediction_of(out.cost, budget);
   return out;
 }

@@ -234,8 +234,7 @@ inline std::string why_no_ratios(const PlanStage& stage) {
       if (ratio < 0 || ratio > most_ratio)
         return " has the ratio " + std::to_string(ratio) + " of " + of + "; ratios are 0 to " +
                std::to_string(most_ratio);
-    if (std::ranges::count(ratios, 0) == std::ssize(ratios))
-      return std::string(" has no ratio of ") + of + " above 0";
+    if (std::ranges::count(ratios, 0) == std::ssize(ratios)) return std::string(" has no ratio of ") + of + " above 0";
   }
   const auto wrong = [](int group) { return group < 0; };
   if (!stage.rank_groups.empty() && std::ssize(stage.rank_groups) != stage.rank_count)

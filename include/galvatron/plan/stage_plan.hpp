@@ -60,14 +60,14 @@ struct ChunkPlan {
 };
 
 struct StagePlan {
-  int index = 0;                        ///< of the stage
-  int stages = 1;                       ///< of the pipeline
-  int first_rank = 0;                   ///< of its ranks
-  int rank = 0;                         ///< of the world: the one that the plan is for
-  RankRatios ratios{};                  ///< of the stage's ranks, see PlanStage
-  double token_weight = 0;              ///< of a prediction in a loss
-  std::int64_t global_batch = 0;        ///< samples of a step
-  std::vector<double> loss_weights;     ///< of each loss in the model's
+  int index = 0;                     ///< of the stage
+  int stages = 1;                    ///< of the pipeline
+  int first_rank = 0;                ///< of its ranks
+  int rank = 0;                      ///< of the world: the one that the plan is for
+  RankRatios ratios{};               ///< of the stage's ranks, see PlanStage
+  double token_weight = 0;           ///< of a prediction in a loss
+  std::int64_t global_batch = 0;     ///< samples of a step
+  std::vector<double> loss_weights;  ///< of each loss in the model's
   cost::Batch batch;
   std::vector<ChunkPlan> chunks;  ///< in the order of the layers
 };
@@ -159,9 +159,8 @@ inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
   for (const ChunkPlan& chunk : stage.chunks) {
     std::vector<cost::LayerCounts> counts;
     for (std::size_t i = 0; i < chunk.layers.size(); ++i)
-      counts.push_back(
-          cost::layer_counts(chunk.layers[i].layer, chunk.layers[i].spec,
-                             batch_of_rank(stage.batch, stage.ratios, chunk.layouts[i], stage.rank)));
+      counts.push_back(cost::layer_counts(chunk.layers[i].layer, chunk.layers[i].spec,
+                                          batch_of_rank(stage.batch, stage.ratios, chunk.layouts[i], stage.rank)));
     out.add_chunk(memory_of(chunk, counts, library));
   }
   return out;

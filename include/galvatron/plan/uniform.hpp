@@ -27,7 +27,7 @@ struct UniformOptions {
   std::vector<int> width_ratios{};
   std::vector<int> vocabulary_ratios{};
   std::vector<int> token_ratios{};
-  bool packed = false;                  ///< samples are documents, packed into sequences of at most `sequence` tokens
+  bool packed = false;  ///< samples are documents, packed into sequences of at most `sequence` tokens
 };
 
 /// The plan in which every layer has `strategy`, its stages have equally many blocks as near as possible (the last ones

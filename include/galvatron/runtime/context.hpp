@@ -63,7 +63,7 @@ struct Context {
   /// What this rank has of what tensor ranks share.
   [[nodiscard]] TensorShares shares() const {
     return ratios.of(spec).cut_tensors() ? TensorShares(spec, ratios, local_rank)
-                                           : TensorShares::even(spec.tensor, tensor.rank());
+                                         : TensorShares::even(spec.tensor, tensor.rank());
   }
   /// The part of a layer's parameters that this rank has in a store.
   [[nodiscard]] StorePlace place(ParameterPart part) const {

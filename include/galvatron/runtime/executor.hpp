@@ -641,7 +641,7 @@ class Executor {
   program::Numbers numbers_;
   program::ExtentValues values_;
   program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
-  std::vector<Share> token_shares_;  ///< of the tensor ranks, between the regions; empty: equal ones
+  std::vector<Share> token_shares_;   ///< of the tensor ranks, between the regions; empty: equal ones
   LossTerm loss_;
   float token_weight_;
   Rotations<T> rotations_;

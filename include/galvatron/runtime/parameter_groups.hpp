@@ -33,8 +33,8 @@ class ParameterGroups {
         own_table_(layer.kind == LayerKind::block || layer.patch_width > 0 || shared != nullptr
                        ? nullptr
                        : std::make_unique<OwnStore>(context, states, ParameterPart::table,
-                                                    layout_in(ParameterPart::table, context),
-                                                    layer.tied ? 0 : number, replicas,
+                                                    layout_in(ParameterPart::table, context), layer.tied ? 0 : number,
+                                                    replicas,
                                                     layer.kind == LayerKind::embedding || replicas == nullptr)),
         table_(shared != nullptr ? shared : own_table_.get()),
         rest_(context, states, ParameterPart::rest, layout_in(ParameterPart::rest, context), number, nullptr, true,
@@ -101,11 +101,10 @@ class ParameterGroups {
   [[nodiscard]] ParameterLayout layout_in(ParameterPart part, const Context<D>& context) const {
     const StorePlace place = context.place(part);
     const StoreRanks ranks(context.spec, part);
-    return parameter_layout(graph_, part,
-                            part == ParameterPart::experts
-                                ? TensorShares::even(place.tensor_degree, place.tensor_rank)
-                                : context.shares(),
-                            ranks.shards(), ranks.experts());
+    return parameter_layout(
+        graph_, part,
+        part == ParameterPart::experts ? TensorShares::even(place.tensor_degree, place.tensor_rank) : context.shares(),
+        ranks.shards(), ranks.experts());
   }
   [[nodiscard]] ParameterPart part(int weight) const { return part_of(graph_.weight(weight)); }
   OwnStore& store(ParameterPart part) { return const_cast<OwnStore&>(std::as_const(*this).store(part)); }

@@ -139,10 +139,7 @@ struct ActivationLayout {
 class HeldRegions {
  public:
   constexpr explicit HeldRegions(const ActivationLayout& layout)
-      : layout_(layout),
-        ranks_(layout.rank_layout()),
-        samples_(layout.samples()),
-        tokens_(layout.tokens()) {}
+      : layout_(layout), ranks_(layout.rank_layout()), samples_(layout.samples()), tokens_(layout.tokens()) {}
 
   [[nodiscard]] constexpr Region of(const ActivationLayout::Place& at, int piece) const {
     return layout_.region(at, piece, samples_.range(at.data), tokens_);

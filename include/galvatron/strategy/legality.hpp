@@ -199,8 +199,7 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
     if (layer.forward_pass != nullptr &&
         !splits_widths_evenly(layer.forward_pass(layer), spec.tensor, even_heads, even_widths))
       return "the tensor degree does not divide a width of the layer that tensor ranks share.";
-    if (even_widths &&
-        (layer.shared_ffn % spec.tensor != 0 || (layer.experts == 0 && layer.ffn % spec.tensor != 0)))
+    if (even_widths && (layer.shared_ffn % spec.tensor != 0 || (layer.experts == 0 && layer.ffn % spec.tensor != 0)))
       return "the tensor degree does not divide the width of the MLP.";
     if (layer.experts > 0 && layer.ffn % spec.etp() != 0)
       return "the tensor degree of experts does not divide their width.";

@@ -157,8 +157,7 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
                    s.group == 0 ? std::string() : text_of(", .group = ", s.group), "},\n");
   });
   std::vector<std::pair<const char*, detail::RankLists>> lists;
-  for (const RatioList& each : ratio_lists)
-    lists.emplace_back(each.key, detail::RankLists(plan, each.key, each.list));
+  for (const RatioList& each : ratio_lists) lists.emplace_back(each.key, detail::RankLists(plan, each.key, each.list));
   lists.emplace_back("rank_groups", detail::RankLists(plan, "rank_groups", &PlanStage::rank_groups));
   std::string runs;
   std::size_t run_count = 0;
