@@ -174,12 +174,12 @@ TEST_CASE(
   REQUIRE(folder.run("plan --model lab.json --cluster 2xa100-80g --precision fp32 --task-schedule groups --out p.json")
               .code == 0);
   const std::string train =
-      "train --plan p.json --data pairs --held-out 16 --evaluate-every 20 --steps 60 --lr 0.01 --quiet ";
+      "train --plan p.json --data pairs --held-out 16 --evaluate-every 100 --steps 300 --lr 0.005 --quiet ";
   const Ran ran = folder.run(train + "--json --metrics m.jsonl --report r.html --trace t.json --tensorboard board");
   CAPTURE(ran.err);
   REQUIRE(ran.code == 0);
   const json task = ran.json().at("tasks")[0];
-  CHECK(task.at("retrieval").get<double>() > 0.5);
+  CHECK(task.at("retrieval").get<double>() > 0.4);  // 0.06 by chance
   CHECK(task.at("held_out_loss").get<double>() > 0);
   std::vector<double> found;
   std::istringstream metrics(folder.read("m.jsonl"));
@@ -188,8 +188,9 @@ TEST_CASE(
       found.push_back(step.at("held_out").at("pairs").at("retrieval"));
   REQUIRE(found.size() == 3);
   CHECK(found.back() == task.at("retrieval").get<double>());
+  CHECK(found.back() > found.front());
   const std::string report = folder.read("r.html");
-  for (const char* words : {"<svg id=\"retrieval\"", "<svg id=\"losses\"", "Measured in step 60", "vision of pairs"})
+  for (const char* words : {"<svg id=\"retrieval\"", "<svg id=\"losses\"", "Measured in step 300", "vision of pairs"})
     CHECK(report.find(words) != std::string::npos);
   const json trace = json::parse(folder.read("t.json"));
   int measured = 0;
@@ -199,7 +200,7 @@ TEST_CASE(
   CHECK(folder.run(train).out.find("pairs find each other") != std::string::npos);
 
   // A folder that is not right.
-  folder.write("pairs/pairs/text.txt", "one\n");
+  folder.write("pairs/pairs/text.txt", "!\n");
   check_failure(folder.run(train), 2, "vision.images has 80 samples");
 }
 

@@ -50,7 +50,7 @@ class PublishedTokens final : public train::BatchSource {
 };
 
 /// A language task on two components that are a published model.
-MultiTaskModel model_of(const std::string& name, const char* first, const char* second) {
+MultiTaskModel published_model(const std::string& name, const char* first, const char* second) {
   const std::string config = (published / name / "config.json").string();
   const nlohmann::json value{
       {"format", "galvatron-multi-task"},
@@ -64,7 +64,7 @@ MultiTaskModel model_of(const std::string& name, const char* first, const char* 
   return value_or_throw(multi_task_from_json(value, "test"));
 }
 
-std::string bytes_of(const fs::path& path) {
+std::string published_bytes(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -72,13 +72,13 @@ std::string bytes_of(const fs::path& path) {
 }  // namespace
 
 TEST_CASE("components that begin with published weights have PyTorch's loss, and are written as they came in") {
-  const auto losses = nlohmann::json::parse(bytes_of(published / "losses.json")).at("losses");
+  const auto losses = nlohmann::json::parse(published_bytes(published / "losses.json")).at("losses");
   struct Row {
     const char *name, *first, *second;
   };
   for (const auto& [name, first, second] : {Row{"llama", "embedding", "backbone"}, Row{"gpt2", "tower", "head"}}) {
     CAPTURE(name);
-    const MultiTaskModel model = model_of(name, first, second);
+    const MultiTaskModel model = published_model(name, first, second);
     const std::vector<std::string> names{"text", "llm"};
     const auto weights = train::ComponentWeights::open(published / name, model, names);
     REQUIRE_MESSAGE(weights.has_value(), (weights ? "" : weights.error().message));
@@ -111,7 +111,7 @@ TEST_CASE("components that begin with published weights have PyTorch's loss, and
         }
       });
       if (of.head.tied) {
-        const std::string bytes = bytes_of(folder.path / "out/model.safetensors");
+        const std::string bytes = published_bytes(folder.path / "out/model.safetensors");
         const auto file = train::parse_safetensors(std::as_bytes(std::span(bytes)), "f");
         CHECK(std::ranges::any_of(file->entries, [](const auto& e) { return e.name == "lm_head.weight"; }));
       }
@@ -120,7 +120,7 @@ TEST_CASE("components that begin with published weights have PyTorch's loss, and
 }
 
 TEST_CASE("components that are no part of the published model are refused with the layer") {
-  const MultiTaskModel model = model_of("llama", "embedding", "backbone");
+  const MultiTaskModel model = published_model("llama", "embedding", "backbone");
   const auto refused = [&](const fs::path& folder, const std::vector<std::string>& names, const char* cause) {
     const auto weights = train::ComponentWeights::open(folder, model, names);
     REQUIRE_FALSE(weights.has_value());

@@ -19,7 +19,7 @@ using namespace galvatron::train;
 
 namespace {
 
-std::string images_of(int count, int channels, int height, int width, int classes = 1) {
+std::string pair_images(int count, int channels, int height, int width, int classes = 1) {
   std::string bytes(1024, '\0');
   const std::int32_t header[] = {image_magic, image_version, count, channels, height, width, classes};
   std::memcpy(bytes.data(), header, sizeof header);
@@ -32,7 +32,7 @@ std::string images_of(int count, int channels, int height, int width, int classe
   return bytes;
 }
 
-std::string texts_of(int count) {
+std::string pair_texts(int count) {
   std::string out;
   for (int i = 0; i < count; ++i)
     out += std::string(static_cast<std::size_t>(1 + i % 8), static_cast<char>(33 + i % 30)) + "\n";
@@ -41,18 +41,19 @@ std::string texts_of(int count) {
 
 // Of clip-toy: texts of up to 8 tokens below 64, images in 9 patches of 12 numbers (3 channels), sounds in 6 patches of
 // 8 (2 channels), depth in 9 patches of 4.
-void write_pairs(const test::Folder& folder, int count = 20) {
-  for (const char* task : {"text-vision", "text-audio"}) folder.write(std::string(task) + "/text.txt", texts_of(count));
+void write_toy_pairs(const test::Folder& folder, int count = 20) {
+  for (const char* task : {"text-vision", "text-audio"})
+    folder.write(std::string(task) + "/text.txt", pair_texts(count));
   for (const char* task : {"text-vision", "vision-audio", "vision-depth"})
-    folder.write(std::string(task) + "/vision.images", images_of(count, 3, 6, 6));
+    folder.write(std::string(task) + "/vision.images", pair_images(count, 3, 6, 6));
   for (const char* task : {"vision-audio", "text-audio"})
-    folder.write(std::string(task) + "/audio.images", images_of(count, 2, 4, 6));
-  folder.write("vision-depth/depth.images", images_of(count, 1, 6, 6));
+    folder.write(std::string(task) + "/audio.images", pair_images(count, 2, 4, 6));
+  folder.write("vision-depth/depth.images", pair_images(count, 1, 6, 6));
 }
 
-MultiTaskModel toy() { return value_or_throw(find_multi_task_model("clip-toy")); }
+MultiTaskModel pair_toy() { return value_or_throw(find_multi_task_model("clip-toy")); }
 
-std::string refused(const test::Folder& folder, const MultiTaskModel& model, std::int64_t held_out = 0) {
+std::string refused_pairs(const test::Folder& folder, const MultiTaskModel& model, std::int64_t held_out = 0) {
   const auto data = TaskData::open(folder.path, model, held_out, 1);
   REQUIRE_FALSE(data.has_value());
   CHECK(data.error().kind == ErrorKind::usage);
@@ -61,7 +62,7 @@ std::string refused(const test::Folder& folder, const MultiTaskModel& model, std
 }
 
 // The first tokens of the texts of a batch of the first task.
-std::vector<std::int32_t> first_tokens(BatchSource& source, std::int64_t step, std::int64_t batch) {
+std::vector<std::int32_t> first_pair_tokens(BatchSource& source, std::int64_t step, std::int64_t batch) {
   std::vector<std::int32_t> out(static_cast<std::size_t>(batch));
   source.inputs(step, 0, batch, {0, 1}, {out.data(), batch});
   return out;
@@ -72,8 +73,8 @@ std::vector<std::int32_t> first_tokens(BatchSource& source, std::int64_t step, s
 TEST_CASE(
     "both inputs of a task read the same sample, every sample once an epoch, and tasks have orders of their own") {
   const test::Folder folder;
-  write_pairs(folder);
-  const MultiTaskModel model = toy();
+  write_toy_pairs(folder);
+  const MultiTaskModel model = pair_toy();
   auto data = value_or_throw(TaskData::open(folder.path, model, 4, 7));
   const auto sources = data.sources();
   std::multiset<std::int32_t> seen;
@@ -93,10 +94,10 @@ TEST_CASE(
     }
   }
   for (int sample = 0; sample < 16; ++sample) CHECK(seen.count(sample) == 1);
-  std::vector<std::int32_t> of_first = first_tokens(*sources[0][0], 0, 8);
-  CHECK(of_first != first_tokens(*sources[3][0], 0, 8));
+  std::vector<std::int32_t> of_first = first_pair_tokens(*sources[0][0], 0, 8);
+  CHECK(of_first != first_pair_tokens(*sources[3][0], 0, 8));
   auto held = data.held_out_sources();
-  CHECK(first_tokens(*held[0][0], 0, 4) == std::vector<std::int32_t>{49, 50, 51, 52});
+  CHECK(first_pair_tokens(*held[0][0], 0, 4) == std::vector<std::int32_t>{49, 50, 51, 52});
   CHECK(data.held_out() == std::vector<std::int64_t>(4, 4));
   std::vector<std::int32_t> next(8);
   held[0][0]->targets(0, 3, 1, {0, 8}, {next.data(), 8});  // sample 19 has four tokens
@@ -105,13 +106,13 @@ TEST_CASE(
 
 TEST_CASE("a stream goes on after the samples that were read, whatever the batch is then, and new tasks begin") {
   const test::Folder folder;
-  write_pairs(folder, 64);
-  MultiTaskModel model = toy();
+  write_toy_pairs(folder, 64);
+  MultiTaskModel model = pair_toy();
   auto data = value_or_throw(TaskData::open(folder.path, model, 0, 7));
   const auto sources = data.sources();
   std::vector<std::int32_t> all;
   for (std::int64_t step = 0; step < 8; ++step)
-    for (const std::int32_t token : first_tokens(*sources[0][0], step, 8)) all.push_back(token);
+    for (const std::int32_t token : first_pair_tokens(*sources[0][0], step, 8)) all.push_back(token);
   std::vector<TaskStream> streams = data.streams();
   streams.erase(streams.begin() + 3);
   model.tasks[0].batch = 5;
@@ -121,9 +122,9 @@ TEST_CASE("a stream goes on after the samples that were read, whatever the batch
   CHECK(rest.streams()[0].samples_at(5) == 34);
   CHECK(rest.streams()[3].samples_at(3) == 0);
   const auto going_on = rest.sources();
-  CHECK(first_tokens(*going_on[0][0], 3, 5) == std::vector<std::int32_t>(all.begin() + 24, all.begin() + 29));
-  CHECK(first_tokens(*going_on[0][0], 4, 5) == std::vector<std::int32_t>(all.begin() + 29, all.begin() + 34));
-  folder.write("text-vision/text.txt", texts_of(63) + "OTHER\n");
+  CHECK(first_pair_tokens(*going_on[0][0], 3, 5) == std::vector<std::int32_t>(all.begin() + 24, all.begin() + 29));
+  CHECK(first_pair_tokens(*going_on[0][0], 4, 5) == std::vector<std::int32_t>(all.begin() + 29, all.begin() + 34));
+  folder.write("text-vision/text.txt", pair_texts(63) + "OTHER\n");
   auto others = value_or_throw(TaskData::open(folder.path, model, 0, 7));
   const auto wrong = others.go_on(streams, 3);
   REQUIRE_FALSE(wrong.has_value());
@@ -134,19 +135,19 @@ TEST_CASE("a stream goes on after the samples that were read, whatever the batch
 
 TEST_CASE("tokens of a tokenizer are lines of numbers, and classes of a classifier the labels of its images") {
   const test::Folder folder;
-  write_pairs(folder, 3);
+  write_toy_pairs(folder, 3);
   std::filesystem::remove(folder.path / "text-vision/text.txt");
   folder.write("text-vision/text.jsonl", "[1, 2]\n[63]\n[4, 5, 6, 7, 8, 9, 10, 11]");
-  MultiTaskModel model = toy();
+  MultiTaskModel model = pair_toy();
   CHECK(TaskData::open(folder.path, model, 0, 1).has_value());
   folder.write("text-vision/text.jsonl", "[1, 2]\n[64]\n[4]\n");
-  CHECK(says(refused(folder, model), "line 2: 64 is no token below 64"));
+  CHECK(says(refused_pairs(folder, model), "line 2: 64 is no token below 64"));
   folder.write("text-vision/text.jsonl", "[1, 2]\n[1.5]\n[4]\n");
-  CHECK(says(refused(folder, model), "line 2"));
+  CHECK(says(refused_pairs(folder, model), "line 2"));
   folder.write("text-vision/text.jsonl", "[1, 2]\n{\"a\": 1}\n[4]\n");
-  CHECK(says(refused(folder, model), "line 2: expected the tokens"));
+  CHECK(says(refused_pairs(folder, model), "line 2: expected the tokens"));
   folder.write("text-vision/text.jsonl", "[1, 2\n");
-  CHECK(says(refused(folder, model), "line 1"));
+  CHECK(says(refused_pairs(folder, model), "line 1"));
 
   MultiTaskModel classes{"classes", {}, {}};
   classes.components.push_back(
@@ -154,41 +155,41 @@ TEST_CASE("tokens of a tokenizer are lines of numbers, and classes of a classifi
   classes.components.push_back(
       component("which", {.kind = ComponentKind::classifier, .hidden = 16, .vocabulary = 3, .tokens = 9}, {"vision"}));
   classes.tasks.push_back({"which", {{"vision"}}, "which", 4});
-  folder.write("which/vision.images", images_of(5, 3, 6, 6, 3));
+  folder.write("which/vision.images", pair_images(5, 3, 6, 6, 3));
   auto data = value_or_throw(TaskData::open(folder.path, classes, 1, 1));
   std::int32_t label = -1;
   data.held_out_sources()[0][0]->targets(0, 0, 1, {0, 1}, {&label, 1});
   CHECK(label == 4 % 3);
-  folder.write("which/vision.images", images_of(5, 3, 6, 6, 4));
-  CHECK(says(refused(folder, classes), "4 classes"));
+  folder.write("which/vision.images", pair_images(5, 3, 6, 6, 4));
+  CHECK(says(refused_pairs(folder, classes), "4 classes"));
 }
 
 TEST_CASE("bad folders are refused in one line that names the file") {
-  const MultiTaskModel model = toy();
+  const MultiTaskModel model = pair_toy();
   const test::Folder folder;
-  write_pairs(folder);
+  write_toy_pairs(folder);
   CHECK(TaskData::open(folder.path, model, 0, 1).has_value());
-  CHECK(says(refused(folder, model, 20), "20 are to be held out"));
+  CHECK(says(refused_pairs(folder, model, 20), "20 are to be held out"));
   const auto broken = [&](const std::string& name, const std::string& content, const std::string& cause) {
     folder.write(name, content);
-    const std::string message = refused(folder, model);
+    const std::string message = refused_pairs(folder, model);
     CAPTURE(message);
     CHECK(says(message, name));
     CHECK(says(message, cause));
-    write_pairs(folder);
+    write_toy_pairs(folder);
   };
-  broken("text-vision/text.txt", texts_of(19), "20 samples");
-  broken("text-vision/text.txt", texts_of(19) + "\n", "line 20 is empty");
-  broken("text-vision/text.txt", texts_of(19) + "123456789\n", "line 20 has 9 tokens");
-  broken("text-vision/text.txt", texts_of(19) + "a\n", "byte 97");
-  broken("text-vision/vision.images", images_of(20, 3, 6, 9), "3 x 6 x 9");
-  broken("text-vision/vision.images", images_of(20, 1, 6, 6), "1 x 6 x 6");
-  broken("text-vision/vision.images", images_of(20, 3, 6, 6).substr(0, 2000), "cut short");
-  broken("text-audio/audio.images", images_of(20, 2, 6, 6), "2 x 6 x 6");
+  broken("text-vision/text.txt", pair_texts(19), "20 samples");
+  broken("text-vision/text.txt", pair_texts(19) + "\n", "line 20 is empty");
+  broken("text-vision/text.txt", pair_texts(19) + "123456789\n", "line 20 has 9 tokens");
+  broken("text-vision/text.txt", pair_texts(19) + "a\n", "byte 97");
+  broken("text-vision/vision.images", pair_images(20, 3, 6, 9), "3 x 6 x 9");
+  broken("text-vision/vision.images", pair_images(20, 1, 6, 6), "1 x 6 x 6");
+  broken("text-vision/vision.images", pair_images(20, 3, 6, 6).substr(0, 2000), "cut short");
+  broken("text-audio/audio.images", pair_images(20, 2, 6, 6), "2 x 6 x 6");
   broken("text-vision/text.jsonl", "[1]\n", "there are both");
   std::filesystem::remove(folder.path / "text-vision/text.jsonl");
   std::filesystem::remove(folder.path / "vision-depth/depth.images");
-  CHECK(says(refused(folder, model), "vision-depth/depth.images"));
+  CHECK(says(refused_pairs(folder, model), "vision-depth/depth.images"));
   const auto none = TaskData::open(folder.path / "none", model, 0, 1);
   REQUIRE_FALSE(none.has_value());
   CHECK(says(none.error().message, "is no folder"));

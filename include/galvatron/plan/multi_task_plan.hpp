@@ -1,6 +1,6 @@
 // MultiTaskPlan: a plan of waves with all that a file of it says, so that it can be priced, simulated and trained:
 //
-//   { "format": "galvatron-waves", "version": 1, "model": "clip-tiny", "cluster": "4xa100-80g", "global_batch": 32,
+//   { "format": "galvatron-waves", "version": 1, "model": "clip-tiny", "cluster": "4xa100-80g", "global_batch": 96,
 //     "precision": "bf16", "order": "waves", "ranks": 4, "zero": 1, "waves": [ .. ],
 //     "predicted": { "iteration_seconds": 0.1, .. } }
 //
