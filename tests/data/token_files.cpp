@@ -73,7 +73,8 @@ TEST_CASE("tokens come back from every kind of file") {
       std::vector<std::int32_t> expected;
       for (int d = 0; d < 20; ++d) {
         auto& document = documents.emplace_back(random() % 50);
-        for (std::int32_t& token : document) token = static_cast<std::int32_t>(random() % static_cast<unsigned>(vocabulary));
+        for (std::int32_t& token : document)
+          token = static_cast<std::int32_t>(random() % static_cast<unsigned>(vocabulary));
         expected.insert(expected.end(), document.begin(), document.end());
         REQUIRE(writer->add(document));
       }
@@ -130,7 +131,8 @@ TEST_CASE("arrays of numpy are read as numpy writes them, and others refused") {
   CHECK(message(npy("{'descr': '<i8', 'shape': (1,), }", "12345678")).find("astype") != std::string::npos);
   CHECK(message(npy("{'descr': '<u2', 'shape': (1, 2), }", "1234")).find("one dimension") != std::string::npos);
   CHECK(message(npy("{'descr': '<u2'}", "")).find("shape") != std::string::npos);
-  CHECK(message(npy("{'descr': '<u4', 'shape': (4611686018427387905,), }", "1234")).find("do not make") != std::string::npos);
+  CHECK(message(npy("{'descr': '<u4', 'shape': (4611686018427387905,), }", "1234")).find("do not make") !=
+        std::string::npos);
   CHECK(!parse_nanogpt(bytes_of_text("abc"), "n.bin"));
 }
 

@@ -68,7 +68,8 @@ void check_plan(const Plan& plan, const ModelSpec& model, const Losses& expected
   CAPTURE(toy::text(plan));
   const Losses found = losses_of(plan, model, 11);
   REQUIRE(found.validation.size() == 2);  // after the second step and after the last
-  for (std::size_t i = 0; i < 2; ++i) CHECK(found.validation[i] == doctest::Approx(expected.validation[i]).epsilon(1e-5));
+  for (std::size_t i = 0; i < 2; ++i)
+    CHECK(found.validation[i] == doctest::Approx(expected.validation[i]).epsilon(1e-5));
   CHECK(losses_of(plan, model, 0).training == found.training);
 }
 
@@ -78,8 +79,11 @@ TEST_CASE("the loss of a validation is that of one rank, and no training changes
   for (const ModelSpec& model : {toy::model(false, 4), toy::model(true, 4)}) {
     const Losses expected = losses_of(toy::single_rank(model), model, 11);
     using K = ScheduleKind;
-    check_plan(toy::uniform(model, 1, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}, 2, K::gpipe), model, expected);
-    check_plan(toy::uniform(model, 2, {.tensor = 2, .recompute = RecomputeKind::full}, 4, K::one_f_one_b), model, expected);
+    check_plan(
+        toy::uniform(model, 1, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}, 2, K::gpipe),
+        model, expected);
+    check_plan(toy::uniform(model, 2, {.tensor = 2, .recompute = RecomputeKind::full}, 4, K::one_f_one_b), model,
+               expected);
     check_plan(toy::uniform(model, 2, {.data = 2, .zero = 2}, 4, K::interleaved, 2), model, expected);
     check_plan(toy::uniform(model, 2, {.sequence = SequenceKind::ring, .context = 2}, 4, K::zb_h1), model, expected);
   }
@@ -106,7 +110,10 @@ TEST_CASE("the loss of a validation on the next step's samples is the next step'
   toy::Tokens source(toy::sequence);
   LaterTokens next(1);
   train::TrainOptions options = options_of(2);
-  options.validation = {.source = &next, .batches = 1, .predictions = toy::global_batch * toy::sequence, .every = 1,
+  options.validation = {.source = &next,
+                        .batches = 1,
+                        .predictions = toy::global_batch * toy::sequence,
+                        .every = 1,
                         .tokens_per_byte = 0.25};
   const auto report = train::train(plan, model, source, options);
   REQUIRE(report.steps[0].validation_loss);
@@ -119,8 +126,8 @@ TEST_CASE("the loss of a validation on the next step's samples is the next step'
 
 TEST_CASE("learning rates fall as their schedules say") {
   const auto rate = [](train::RateSchedule schedule, std::int64_t step) {
-    return train::LearningRate{.peak = 1, .floor = 0.1, .warmup_steps = 10, .steps = 101, .schedule = schedule,
-                               .decay_steps = 20}
+    return train::LearningRate{
+        .peak = 1, .floor = 0.1, .warmup_steps = 10, .steps = 101, .schedule = schedule, .decay_steps = 20}
         .at(step);
   };
   using S = train::RateSchedule;
