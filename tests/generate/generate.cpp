@@ -129,7 +129,9 @@ TEST_CASE("scores are the losses of transformers' models") {
     const auto whole =
         make_language_model(model, {.samples = 1, .tokens = 20, .cached = 20}, weights.weights(), Precision::fp32, 1);
     std::vector<std::int32_t> all = request.prompt;
-    for (const std::int32_t token : generate::generate(*writer, request).front()) {
+    const std::vector<std::int32_t> written = generate::generate(*writer, request).front();
+    CHECK(written.size() == 10);
+    for (const std::int32_t token : written) {
       CHECK(best(logits_of(*whole, all)) == token);
       all.push_back(token);
     }

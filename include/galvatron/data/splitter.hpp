@@ -61,8 +61,8 @@ class Splitter {
     int error = 0;
     PCRE2_SIZE place = 0;
     Splitter out;
-    out.code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error,
-                                  &place, nullptr));
+    out.code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &place, nullptr));
     if (out.code_ == nullptr) {
       PCRE2_UCHAR message[200];
       pcre2_get_error_message(error, message, sizeof message);

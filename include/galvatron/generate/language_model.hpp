@@ -214,9 +214,9 @@ class HostLanguageModel final : public LanguageModel {
       std::ranges::copy(from, to.begin());
     };
     write(layers_.front()->tokens(0), inputs);
-    if (!targets.empty()) write(layers_.back()->tokens(0), targets);
-    for (std::size_t i = 0; i < layers_.size(); ++i)
-      layers_[i]->forward(0, i + 1 < layers_.size() ? layers_[i + 1]->input(0) : View<T>{});
+    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) layers_[i]->forward(0, layers_[i + 1]->input(0));
+    if (!targets.empty()) write(layers_.back()->tokens(0), targets);  // where a block before had its memory
+    layers_.back()->forward(0, {});
   }
 
   ModelSpec model_;

@@ -144,6 +144,8 @@ class Executor {
         framed = true;
       }
       execute(step);
+      // Behind the loss a head's program goes back.
+      if (inference_ && (step.code == Code::cross_entropy || step.code == Code::contrast)) break;
     }
   }
 
