@@ -24,6 +24,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/plan/interval.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/strategy/layout.hpp>
@@ -383,11 +384,20 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
           share(cost.compute) + ", communication " + share(cost.communication) + ", gradients and optimizer " +
           share(cost.update) + ", waiting for other stages " + share(cost.idle) + ".",
       0);
+  if (const auto interval = interval_of(plan, model, cluster, cost); interval && !plan.packed)
+    out += detail::wrapped("With 90 % it takes " + format_seconds(interval->low) + " to " +
+                               format_seconds(interval->high) + "; what narrows this most is " +
+                               what_to_measure(interval->widest()) + ".",
+                           0);
   const PlanStageCost& fullest = cost.stages[fullest_stage(plan, cost, cluster)];
   const Bytes budget = budget_of(plan, cluster, fullest.group);
+  const Bytes reserve = reserve_of(plan, cluster.group(fullest.group));
   out += detail::wrapped("The fullest rank needs " + format_bytes(fullest.peak()) + " of " + format_bytes(budget) +
                              (cluster.is_mixed() ? " on " + cluster.group_name(fullest.group) : "") + "." +
-                             (fullest.peak() <= budget ? "" : " It does not fit."),
+                             (fullest.peak() <= budget ? "" : " It does not fit.") +
+                             (reserve.count == 0 ? ""
+                                                 : " Of each device " + format_bytes(reserve) + " are left free" +
+                                                       (plan.reserve ? "." : ", for " + plan.trainer.name + ".")),
                          0);
   out += detail::uneven_shards(plan, model, cluster);
   out += detail::idle_groups(plan, cluster);

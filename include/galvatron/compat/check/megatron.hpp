@@ -27,7 +27,8 @@ namespace detail {
 
 /// Options that change neither the time nor the memory of a step here, whole or as the beginning of a name that ends in
 /// a dash.
-inline constexpr std::string_view megatron_ignored[] = {"--train-iters",
+inline constexpr std::string_view megatron_ignored[] = {"--DDP-impl",
+                                                        "--train-iters",
                                                         "--train-samples",
                                                         "--lr",
                                                         "--lr-",
@@ -300,10 +301,10 @@ inline void megatron_trainer(MegatronOptions& options, TrainerJob& job) {
     if (!overlaps_tensor) traits.tensor_pieces = 0;
     traits.overlaps_gradients = reduces;
     traits.overlaps_parameters = gathers;
-    if (in_16_bits) traits.message_bytes = 2;
+    if (in_16_bits) traits.message_bytes = 2;  // and so is the buffer that they are summed in
   }
   if (options.has("--fp16") && !fp32_sums) traits.gradient_bytes = traits.message_bytes = 2;
-  if (options.has("--bf16")) traits.gradient_bytes = 4;
+  if (options.has("--bf16")) traits.gradient_bytes = in_16_bits ? 2 : 4;
   if (options.has("--bf16") && !in_16_bits) traits.message_bytes = 4;
   if (options.has("--tp-comm-overlap-cfg")) job.ignored.emplace_back("--tp-comm-overlap-cfg");
 }
