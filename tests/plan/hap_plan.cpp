@@ -2,9 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -72,22 +74,22 @@ TEST_CASE("of the programs that plans can run the best is found, by trying all")
 
 TEST_CASE("a program is a plan with whole samples, heads, units and rows by its ratios") {
   // Few samples: tensor parallelism, as the best program of all.
-  Case few{model_named("gpt2-124m"), mixed("2xv100-32g+2xp100-16g"), 2, 1024};
+  Case few{model_named("gpt2-1.5b"), mixed("8xv100-32g+8xp100-16g"), 4, 1024};
   auto found = hap_plan(few.prices, few.model, few.cluster, few.batch, few.sequence);
   REQUIRE(found);
   Plan& plan = found->plan;
   CHECK(why_inconsistent(plan).empty());
   CHECK(why_unfit(plan, few.model).empty());
   CHECK(found->program.answer.seconds ==
-        doctest::Approx(hap::best_in_memory(hap::Instance(few.prices, 4))->seconds).epsilon(1e-9));
-  CHECK(plan.layers.front().tensor == 4);
+        doctest::Approx(hap::best_in_memory(hap::Instance(few.prices, 16))->seconds).epsilon(1e-9));
+  CHECK(plan.layers.front().tensor == 16);
   const PlanStage& stage = plan.stages.front();
-  CHECK(stage.rank_groups == std::vector<int>{0, 0, 1, 1});
-  CHECK(stage.head_ratios[0] > stage.head_ratios[2]);
-  CHECK(stage.head_ratios[0] + stage.head_ratios[1] + stage.head_ratios[2] + stage.head_ratios[3] == 12);
-  CHECK(stage.width_ratios[0] > stage.width_ratios[2]);
+  CHECK(stage.rank_groups == std::vector<int>{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1});
+  CHECK(stage.head_ratios.front() > stage.head_ratios.back());
+  CHECK(std::accumulate(stage.head_ratios.begin(), stage.head_ratios.end(), 0) == 25);
+  CHECK(stage.width_ratios.front() > stage.width_ratios.back());
   // What is written is read.
-  plan.model = "gpt2-124m";
+  plan.model = "gpt2-1.5b";
   CHECK(value_or_throw(plan_from_json(nlohmann::json::parse(plan_text(plan)), "plan.json")) == plan);
   // Many samples: data parallelism by ratio.
   Case many{model_named("gpt2-tiny"), mixed("2xv100-32g+2xp100-16g"), 4096};

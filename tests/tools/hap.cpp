@@ -409,9 +409,10 @@ TEST_CASE("hap plan --out writes a plan that cost, simulate, explain and train t
   // Few samples for the devices: tensor parallelism; many: data parallelism.
   for (const int batch : {1, 64}) {
     CAPTURE(batch);
-    const std::string arguments = "hap plan --model gpt2-tiny --cluster 1xv100-32g+1xp100-16g --seq 64 --out p.json "
-                                  "--global-batch " +
-                                  std::to_string(batch);
+    const std::string arguments =
+        "hap plan --model gpt2-tiny --cluster 1xv100-32g+1xp100-16g --seq 64 --out p.json "
+        "--global-batch " +
+        std::to_string(batch);
     const Ran ran = folder.run(arguments + " --json");
     CAPTURE(ran.err);
     REQUIRE(ran.code == 0);
