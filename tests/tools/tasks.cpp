@@ -208,7 +208,8 @@ TEST_CASE("a signal ends a run of several tasks after its step, with a checkpoin
   const Folder folder;
   REQUIRE(folder.run("plan --model clip-toy --cluster 2xa100-80g --precision fp32 --out plan.json").code == 0);
   const Ran ran = folder.shell(
-      "env --default-signal=TERM $G train --plan plan.json --data synthetic --steps 100000 --quiet --metrics m.jsonl "
+      "env --default-signal=TERM $G train --plan plan.json --data synthetic --steps 100000 --warmup 0 --quiet "
+      "--metrics m.jsonl "
       "--checkpoint saved & job=$!; for i in $(seq 100); do [ -s m.jsonl ] && break; sleep 0.1; done; kill -TERM $job; "
       "wait $job; echo code $?");
   CAPTURE(ran.err);
