@@ -39,17 +39,17 @@ namespace {
 
 constexpr int most_nodes = 100'000;  // aliases may stand for very many
 
-nlohmann::json value_of(const YAML::Node& node, int depth, int& nodes) {
+nlohmann::json json_of(const YAML::Node& node, int depth, int& nodes) {
   if (depth > json_depth_limit || ++nodes > most_nodes)
     throw YAML::Exception(node.Mark(), "too many or too deep nodes");
   if (node.IsMap()) {
     nlohmann::json out = nlohmann::json::object();
-    for (const auto& item : node) out[item.first.as<std::string>()] = value_of(item.second, depth + 1, nodes);
+    for (const auto& item : node) out[item.first.as<std::string>()] = json_of(item.second, depth + 1, nodes);
     return out;
   }
   if (node.IsSequence()) {
     nlohmann::json out = nlohmann::json::array();
-    for (const auto& item : node) out.push_back(value_of(item, depth + 1, nodes));
+    for (const auto& item : node) out.push_back(json_of(item, depth + 1, nodes));
     return out;
   }
   if (!node.IsScalar()) return nullptr;
@@ -69,7 +69,7 @@ Result<nlohmann::json> json_of_yaml([[maybe_unused]] const std::string& text, co
 #ifdef GALVATRON_YAML
   try {
     int nodes = 0;
-    return value_of(YAML::Load(text), 0, nodes);
+    return json_of(YAML::Load(text), 0, nodes);
   } catch (const YAML::Exception& e) {
     return usage_error(name + ": not valid YAML: " + detail::one_line(std::string(e.what())));
   }

@@ -208,7 +208,8 @@ TEST_CASE("a signal ends a run of several tasks after its step, with a checkpoin
   const Folder folder;
   REQUIRE(folder.run("plan --model clip-toy --cluster 2xa100-80g --precision fp32 --out plan.json").code == 0);
   const Ran ran = folder.shell(
-      "env --default-signal=TERM $G train --plan plan.json --data synthetic --steps 100000 --quiet --metrics m.jsonl "
+      "env --default-signal=TERM $G train --plan plan.json --data synthetic --steps 100000 --warmup 0 --quiet "
+      "--metrics m.jsonl "
       "--checkpoint saved & job=$!; for i in $(seq 100); do [ -s m.jsonl ] && break; sleep 0.1; done; kill -TERM $job; "
       "wait $job; echo code $?");
   CAPTURE(ran.err);
@@ -265,6 +266,8 @@ TEST_CASE("bad multi-task models, plans and options end with one line") {
   check_failure(folder.run("train --plan plan.json --steps 1 --held-out 4"), 2, "--held-out");
   check_failure(folder.run("train --plan plan.json --steps 1 --evaluate-every 4"), 2, "--held-out");
   check_failure(folder.run("train --plan plan.json --steps 1 --device cuda"), 2, "train on this machine's cores");
+  check_failure(folder.run("plan --model clip-toy --cluster 2xa100-80g --task-schedule groups"), 3,
+                "4 tasks on 2 devices");
   check_failure(folder.run("plan --model gpt2-tiny --cluster 4xa100-80g --global-batch 4 --task-schedule waves"), 2,
                 "--task-schedule");
   check_failure(folder.run("train --plan plan.json --steps 1 --ranks 2"), 2, "--ranks");

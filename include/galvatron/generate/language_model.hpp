@@ -31,6 +31,7 @@
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/strategy/parameters.hpp>
+#include <galvatron/strategy/ratios.hpp>
 
 namespace galvatron::generate {
 
@@ -133,7 +134,7 @@ class HostLanguageModel final : public LanguageModel {
     pass(tokens, {});
     seen_ += count;
     // Rows of the table's padding are no tokens.
-    const std::int64_t shard = vocabulary_shard(model_.head.vocabulary, 1);
+    const std::int64_t shard = TensorShares::even(1).vocabulary_rows(model_.head.vocabulary);
     for (std::int64_t i = 1; i < capacity_.samples && shard != vocabulary(); ++i)
       std::copy_n(logits_.data() + i * shard, vocabulary(), logits_.data() + i * vocabulary());
     return {logits_.data(), static_cast<std::size_t>(capacity_.samples * vocabulary())};
@@ -205,7 +206,7 @@ class HostLanguageModel final : public LanguageModel {
     const device::Scope scope(workspace_);
     workspace_.template take<std::byte>(frame);
     logits_.resize(static_cast<std::size_t>(
-        capacity_.cached > 0 ? capacity_.samples * vocabulary_shard(model_.head.vocabulary, 1) : 0));
+        capacity_.cached > 0 ? capacity_.samples * TensorShares::even(1).vocabulary_rows(model_.head.vocabulary) : 0));
   }
 
   // All layers forward: one reads what the one before has written to its place.

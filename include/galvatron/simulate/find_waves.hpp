@@ -116,6 +116,12 @@ class WaveSearch {
       for (StrategySpec& spec : kinds.components) spec = {.tensor = t, .sequence = SequenceKind::megatron};
       if (cluster_.devices % t == 0) try_all(kinds, 1, RecomputeKind::full);
     }
+    if (!best_ && smallest_.count > 0 && smallest_ <= budget_)
+      return tl::unexpected<Error>(
+          Error{ErrorKind::infeasible, std::string("no plan of the schedule ") + name_of(options_.schedule) +
+                                           " was found for " + std::to_string(model_.tasks.size()) + " tasks on " +
+                                           std::to_string(cluster_.devices) +
+                                           " devices, and one of another schedule was; take that, or more devices"});
     if (!best_)
       return tl::unexpected<Error>(
           Error{ErrorKind::infeasible, "no plan of waves was found that fits into " + format_bytes(budget_) +
