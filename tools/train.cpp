@@ -18,6 +18,7 @@
 #include <galvatron/data/data.hpp>
 #include <galvatron/data/validation_batches.hpp>
 #include <galvatron/files.hpp>
+#include <galvatron/flexsp/compiled.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/plan/find_packed.hpp>
 #include <galvatron/profile/check.hpp>
