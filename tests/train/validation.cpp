@@ -96,7 +96,7 @@ TEST_CASE("validation of random plans gives one rank's loss") {
   std::mt19937 random(seed);
   const ModelSpec model = toy::model(true, 6);
   const Losses expected = losses_of(toy::single_rank(model), model, 11);
-  for (int i = 0; i < (count != nullptr ? std::atoi(count) : 3);) {
+  for (int i = 0; i < (count != nullptr ? std::atoi(count) : 2);) {
     const auto plan = toy::random_plan(random, model);
     if (!plan || plan->ranks() > 8 || plan->global_batch != toy::global_batch) continue;
     check_plan(*plan, model, expected);

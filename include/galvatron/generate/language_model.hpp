@@ -192,8 +192,7 @@ class HostLanguageModel final : public LanguageModel {
       runtime::LayerArguments<T> around;
       around.number = number;
       if (layer.kind == LayerKind::head && layer.tied) around.embedding = layers_.front().get();
-      layers_.push_back(
-          value_or_throw(runtime::make_layer<InstantiatedStrategies, T>(context, layer, around, states_)));
+      layers_.push_back(runtime::make_program_layer<T>(context, layer, around, states_));
       device::Region& stash = number % 2 == 0 ? even_ : odd_;
       stash.restore_low(0);
       layers_.back()->take_stash(stash, 1, 0);
