@@ -180,12 +180,23 @@ RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const Model
     options.initial = huggingface_->weights();
   }
   if (!writes_metrics) return;
-  const std::int64_t done = resumed_ ? resumed_->training().step : 0;
+  const std::int64_t done = train::first_step(options);
+  metrics_path_ = a.metrics;
+  written_ = done;
   if (!a.metrics.empty()) metrics_ = value_or_throw(train::MetricsFile::resume(a.metrics, done));
   if (!a.tensorboard.empty()) tensorboard_ = value_or_throw(train::TensorBoardFile::create(a.tensorboard, done + 1));
 }
 
+void RunFiles::go_back_to(std::int64_t step) {
+  if (step >= written_) return;
+  written_ = step;
+  if (metrics_) metrics_ = value_or_throw(train::MetricsFile::resume(metrics_path_, step));
+  if (tensorboard_)
+    tensorboard_ = value_or_throw(train::TensorBoardFile::create(tensorboard_->path().parent_path(), step + 1));
+}
+
 void RunFiles::add(const train::StepReport& step) {
+  written_ = step.step + 1;
   if (metrics_) value_or_throw(metrics_->append(step));
   if (tensorboard_) value_or_throw(tensorboard_->append(step.step + 1, train::metrics_scalars(step)));
 }

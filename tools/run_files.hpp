@@ -90,8 +90,13 @@ class RunFiles {
            train::TrainOptions& options);
   /// Writes the metrics of a step. Throws Failure (usage).
   void add(const train::StepReport& step);
+  /// Steps from this one on, which counts from 0, are done again: what was written of them goes. Throws Failure
+  /// (usage).
+  void go_back_to(std::int64_t step);
 
  private:
+  std::string metrics_path_;
+  std::int64_t written_ = 0;  // steps
   std::optional<train::Checkpoint> resumed_;
   std::optional<train::Checkpoint> initial_;
   std::optional<train::HuggingFaceWeights> huggingface_;

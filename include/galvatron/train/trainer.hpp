@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,8 +27,10 @@
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/rank/host_rank.hpp>
 #include <galvatron/rank/stopwatch.hpp>
+#include <galvatron/train/adapt.hpp>
 #include <galvatron/train/expert_dispatch.hpp>
 #include <galvatron/train/expert_loads.hpp>
+#include <galvatron/train/move_states.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
 #include <galvatron/train/stop.hpp>
@@ -52,6 +56,8 @@ struct StepReport {
   /// Of layers with experts, with TrainOptions::counts_loads; TrainReport keeps those of the last step alone.
   std::vector<ExpertLoads> loads{};
   std::vector<LayerDispatch> layer_dispatch{};  ///< the same, with and without counts_loads
+  /// Of several ranks on cores, in the last step of a window (AdaptOptions): the median of each rank's own work.
+  std::vector<RankSeconds> ranks{};
   /// Of packed documents, how.
   struct Packed {
     std::int64_t microbatches = 0;
@@ -72,8 +78,10 @@ struct TrainOptions {
   double clip = 1.0;     ///< the largest gradient norm; 0 for no clipping
   std::uint64_t seed = 1;
   OnNan on_nan = OnNan::stop;
-  runtime::ParameterSource initial{};  ///< the parameters to start from; empty: by the seed
-  const Checkpoint* resume = nullptr;  ///< go on after its step, with its parameters and moments
+  runtime::ParameterSource initial{};     ///< the parameters to start from; empty: by the seed
+  const Checkpoint* resume = nullptr;     ///< go on after its step, with its parameters and moments
+  const Continuation* goes_on = nullptr;  ///< the same from memory, before all others
+  AdaptOptions adapt{};
   CheckpointOptions checkpoint{};
   std::int64_t data_tokens = 0;  ///< for the manifests of checkpoints, as is the next one (Data::size, Data::checksum)
   std::optional<std::uint32_t> data_crc32c{};
@@ -100,6 +108,7 @@ struct TrainReport {
   std::vector<cost::StageMemory> measured_memory;
   std::vector<CheckpointReport> checkpoints;  ///< of each rank
   std::vector<std::string> remarks;           ///< of rank 0's device: what it did in another way than usual
+  std::vector<Adaptation> adaptations;        ///< where rank 0 is
   /// Why the run ended before its last step: the value of TrainOptions::stop, the largest of all ranks. 0: all steps
   /// are done.
   int stopped = 0;
@@ -107,6 +116,7 @@ struct TrainReport {
 
 /// The first step that a run does.
 inline std::int64_t first_step(const TrainOptions& options) {
+  if (options.goes_on != nullptr) return options.goes_on->step;
   return options.resume == nullptr ? 0 : options.resume->training().step;
 }
 
@@ -127,128 +137,258 @@ inline StepReport::Packed packed_report(BatchSource& source, const Plan& plan, s
           .waited = source.waited(step)};
 }
 
-/// What every rank does, whatever a rank is.
+/// What every rank does, whatever a rank is: one plan after the other, mostly one.
 /// @param platform  HostPlatform or its like: what makes a rank's memory and device
+template <class Platform, class T, class List>
+class RankRun {
+ public:
+  using Rank = typename Platform::Rank;
+  using Device = typename Rank::Device;
+  using RankStage = Stage<Device, T, List>;
+
+  RankRun(comm::World& world, const Platform& platform, const Plan& plan, const ModelSpec& model, BatchSource& source,
+          const TrainOptions& options, TrainReport& report, std::mutex& report_mutex)
+      : world_(world),
+        platform_(platform),
+        plan_(plan),
+        model_(model),
+        source_(source),
+        options_(options),
+        report_(report),
+        report_mutex_(report_mutex),
+        checkpoint_(options.checkpoint),
+        vote_(world.control().everybody(), options.stop),
+        adapter_(world.control().everybody(), options.adapt, plan, model),
+        step_(first_step(options)) {}
+
+  void run() {
+    const Plan* running = &plan_;
+    for (Plan adapted; train(*running); running = &adapted) adapted = adaptation_.plan;
+    if (failed_report_ != nullptr) std::rethrow_exception(failed_report_);
+  }
+
+ private:
+  // True: another plan is to go on.
+  bool train(const Plan& plan) {
+    const StagePlan stage_of_rank = stage_plan(plan, model_, world_.rank());
+    Rank rank = platform_.make(memory_of(stage_of_rank, platform_.library_workspace()));
+    RankMemory& memory = rank.memory();
+    RankStage stage(rank.device(), world_, plan, model_, memory, &RankStage::make_layer, options_.counts_loads);
+    const comm::SendGuard guard(world_);  // nobody reads this rank's memory once it is gone
+    try {
+      begin(rank, stage);
+    } catch (const PeerFailure&) {
+      if (kept_ != nullptr && options_.adapt.survivor) options_.adapt.survivor({world_.rank(), step_, kept_});
+      throw;
+    }
+    std::optional<Checkpointer<Device, RankStage>> checkpointer;
+    if (!checkpoint_.folder.empty()) {
+      // The lock is of the whole run.
+      if (world_.rank() == 0 && checkpoint_.lock == nullptr)
+        checkpoint_.lock = value_or_throw(FolderLock::take(checkpoint_.folder));
+      checkpointer.emplace(checkpoint_, training_state(), rank.device(), world_, stage,
+                           [this] { platform_.enter_beside(); });
+      stage.before_update([&checkpointer] { checkpointer->before_update(); });
+    }
+    stage.repeat(options_.repeats);
+    stage.take_fixed_groups(options_.late_groups_fixed);
+    if (options_.recorder != nullptr) stage.observe(&options_.recorder->rank(world_.rank()));
+    std::optional<Replan> next;
+    const std::int64_t first = step_;
+    try {
+      next = steps(plan, rank, stage, checkpointer);
+    } catch (const PeerFailure&) {
+      if (options_.adapt.survivor) survive(rank.device(), stage, first);
+      throw;
+    }
+    if (next && checkpointer) checkpointer->finish();
+    report(memory, rank, checkpointer);
+    if (!next) return false;
+    kept_ = std::make_shared<KeptState>(rank.device(), stage, world_.rank());
+    adaptation_ = {.step = step_,
+                   .rank = next->rank,
+                   .reason = adapter_.reason(next->rank),
+                   .iteration = next->iteration,
+                   .plan = std::move(next->plan)};
+    return true;
+  }
+
+  // The state that the stage starts with.
+  void begin(Rank& rank, RankStage& stage) {
+    if (kept_ != nullptr) {
+      move_states(world_.control(), *kept_, model_, stage);
+      kept_.reset();
+      if (world_.rank() == 0) report(adaptation_, last_);
+      return;
+    }
+    if (options_.goes_on != nullptr)
+      restore(stage, *options_.goes_on->states);
+    else if (options_.resume != nullptr)
+      restore(stage, *options_.resume);
+    else
+      stage.initialise(options_.initial ? options_.initial : runtime::initial_values(options_.seed, platform_.threads));
+    if constexpr (requires { rank.begin_search(); }) {
+      if (options_.searches && world_.size() == 1) {  // on values of training: a GPU multiplies zeros faster
+        rank.begin_search();
+        stage.autotune(step_, &source_);
+        rank.end_search();
+      }
+    }
+    if (options_.adapt.loss && world_.rank() == 0) report(options_.adapt.loss->adaptation, options_.adapt.loss->since);
+  }
+
+  [[nodiscard]] TrainingState training_state() const {
+    return {.model = model_.name,
+            .architecture = model_architecture(model_),
+            .step = step_,
+            .seed = options_.seed,
+            .global_batch = plan_.global_batch,
+            .sequence_length = plan_.sequence_length,
+            .data_tokens = options_.data_tokens,
+            .data_crc32c = options_.data_crc32c,
+            .precision = plan_.precision,
+            .learning_rate = options_.learning_rate,
+            .adam = options_.adam,
+            .clip = options_.clip};
+  }
+
+  // Trains until the run ends, or a plan is better than this one.
+  template <class Checkpoints>
+  std::optional<Replan> steps(const Plan& plan, Rank& rank, RankStage& stage, Checkpoints& checkpointer) {
+    std::optional<Replan> next;
+    for (last_ = steady_seconds(); step_ < options_.steps && !vote_.ends() && !next; ++step_) {
+      if (options_.adapt.before_step) options_.adapt.before_step(world_.rank(), step_);
+      device::AdamW hyper = options_.adam;
+      hyper.learning_rate = static_cast<float>(options_.learning_rate.at(step_));
+      hyper.step = step_ + 1;
+      hyper.seed = options_.seed;
+      const StepResult result = stage.step(step_, &source_, hyper, options_.clip);
+      world_.check();
+      const std::string wrong = result.is_finite() ? std::string() : not_finite(result, stage);
+      const double seconds = steady_seconds() - last_;
+      const bool measures = std::is_same_v<Platform, HostPlatform> && world_.size() > 1;
+      StepSeconds measured{stage.own_seconds(), seconds};
+      if (options_.adapt.measured) options_.adapt.measured(world_.rank(), step_, measured);
+      const bool known = measures && adapter_.after_step(measured);
+      if (world_.rank() == 0) report_step(plan, result, wrong, seconds, known, rank.memory());
+      if (known && options_.adapt.on && step_ + 1 < options_.steps) next = adapter_.decide(plan);
+      vote_.after_step(failed_report_ != nullptr);
+      if (checkpointer) checkpointer->after_step(step_ + 1, step_ + 1 == options_.steps || vote_.ends());
+      last_ = steady_seconds();
+    }
+    if (vote_.ends()) next.reset();
+    return next;
+  }
+
+  // What is wrong with a step; throws where that ends the run.
+  std::string not_finite(const StepResult& result, RankStage& stage) const {
+    const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
+    std::string wrong = "step " + std::to_string(step_ + 1) + " gave a loss of " + text(result.loss) +
+                        " and a gradient norm of " + text(result.gradient_norm) + ", first seen in " +
+                        place_text(stage.find_non_finite());
+    if (options_.on_nan == OnNan::stop)
+      throw Failure(
+          ErrorKind::machine,
+          wrong + (step_ == 0 ? ": no parameter was updated yet, so it is not the learning rate; the weights that "
+                                "the run began with are too large for this precision, or the model has no finite "
+                                "loss on these data"
+                              : ": training has diverged; use a smaller learning rate or more warm-up, or skip "
+                                "such steps"));
+    return wrong;
+  }
+
+  // @param known  the adapter has measured all ranks after this step
+  void report_step(const Plan& plan, const StepResult& result, const std::string& wrong, double seconds, bool known,
+                   const RankMemory& memory) {
+    const std::int64_t tokens = plan.packed ? result.tokens : plan.global_batch * plan.sequence_length;
+    const StepReport out{.step = step_,
+                         .loss = result.loss,
+                         .gradient_norm = result.gradient_norm,
+                         .balance_loss = result.balance_loss,
+                         .z_loss = result.z_loss,
+                         .dispatch = total(result.dispatch),
+                         .learning_rate = options_.learning_rate.at(step_),
+                         .seconds = seconds,
+                         .tokens = tokens,
+                         .tokens_per_second = static_cast<double>(tokens) / seconds,
+                         .mfu = plan_.predicted.mfu * plan_.predicted.iteration.value / seconds,
+                         .peak_memory = memory.measured().total(),
+                         .skipped = wrong,
+                         .loads = result.loads,
+                         .layer_dispatch = result.dispatch,
+                         .ranks = known ? adapter_.ranks() : std::vector<RankSeconds>{},
+                         .packed = plan.packed ? std::optional(packed_report(source_, plan, step_)) : std::nullopt};
+    if (!report_.steps.empty()) report_.steps.back().loads.clear();
+    if (!report_.steps.empty()) report_.steps.back().layer_dispatch.clear();
+    report_.steps.push_back(out);
+    if (!options_.on_step || failed_report_ != nullptr) return;
+    try {
+      options_.on_step(out);
+    } catch (...) {
+      failed_report_ = std::current_exception();
+    }
+  }
+
+  void report(Adaptation adaptation, double since) {
+    adaptation.seconds = steady_seconds() - since;
+    report_.adaptations.push_back(adaptation);
+    if (options_.adapt.on_adaptation) options_.adapt.on_adaptation(adaptation);
+  }
+
+  // Another rank is lost. @param first  the step that the plan at hand began with
+  void survive(Device& device, RankStage& stage, std::int64_t first) {
+    const auto updates = stage.updates();
+    Survivor out{world_.rank(), updates ? first + *updates : -1, nullptr};
+    if (updates) out.state = std::make_shared<KeptState>(device, stage, world_.rank());
+    options_.adapt.survivor(std::move(out));
+  }
+
+  template <class Checkpoints>
+  void report(const RankMemory& memory, Rank& rank, const Checkpoints& checkpointer) {
+    const std::lock_guard lock(report_mutex_);
+    if (step_ < options_.steps) report_.stopped = vote_.asked_for();
+    const auto i = static_cast<std::size_t>(world_.rank());
+    report_.planned_memory[i] = memory.planned;
+    report_.measured_memory[i] = memory.measured();
+    if (world_.rank() == 0) report_.remarks = rank.remarks();
+    if (checkpointer) report_.checkpoints[i].add(checkpointer->report());
+  }
+
+  comm::World& world_;
+  const Platform& platform_;
+  const Plan& plan_;  // that the run began with
+  const ModelSpec& model_;
+  BatchSource& source_;
+  const TrainOptions& options_;
+  TrainReport& report_;
+  std::mutex& report_mutex_;
+  CheckpointOptions checkpoint_;
+  StopVote vote_;
+  Adapter adapter_;
+  std::int64_t step_;
+  double last_ = 0;                   // when the last step ended
+  std::exception_ptr failed_report_;  // what on_step threw
+  Adaptation adaptation_;             // the last one
+  std::shared_ptr<KeptState> kept_;   // between two plans
+};
+
 template <class Platform, class T, class List>
 void train_rank(comm::World& world, const Platform& platform, const Plan& plan, const ModelSpec& model,
                 BatchSource& source, const TrainOptions& options, TrainReport& report, std::mutex& report_mutex) {
-  using Device = typename Platform::Rank::Device;
   platform.enter();
-  const StagePlan stage_of_rank = stage_plan(plan, model, world.rank());
-  typename Platform::Rank rank = platform.make(memory_of(stage_of_rank, platform.library_workspace()));
-  RankMemory& memory = rank.memory();
-  Stage<Device, T, List> stage(rank.device(), world, plan, model, memory, &Stage<Device, T, List>::make_layer,
-                               options.counts_loads);
-  const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
-  if (options.resume != nullptr)
-    restore(stage, *options.resume);
-  else
-    stage.initialise(options.initial ? options.initial : runtime::initial_values(options.seed, platform.threads));
-  if constexpr (requires { rank.begin_search(); }) {
-    if (options.searches && world.size() == 1) {  // on values of training: a GPU multiplies zeros faster
-      rank.begin_search();
-      stage.autotune(first_step(options), &source);
-      rank.end_search();
-    }
-  }
-  std::optional<Checkpointer<Device, decltype(stage)>> checkpointer;
-  if (!options.checkpoint.folder.empty()) {
-    const TrainingState training{.model = model.name,
-                                 .architecture = model_architecture(model),
-                                 .step = first_step(options),
-                                 .seed = options.seed,
-                                 .global_batch = plan.global_batch,
-                                 .sequence_length = plan.sequence_length,
-                                 .data_tokens = options.data_tokens,
-                                 .data_crc32c = options.data_crc32c,
-                                 .precision = plan.precision,
-                                 .learning_rate = options.learning_rate,
-                                 .adam = options.adam,
-                                 .clip = options.clip};
-    checkpointer.emplace(options.checkpoint, training, rank.device(), world, stage,
-                         [&platform] { platform.enter_beside(); });
-    stage.before_update([&checkpointer] { checkpointer->before_update(); });
-  }
-  stage.repeat(options.repeats);
-  stage.take_fixed_groups(options.late_groups_fixed);
-  if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
-  StopVote vote(world.control().everybody(), options.stop);
-  std::exception_ptr failed_report;  // what on_step threw
-  std::int64_t step = first_step(options);
-  double last = steady_seconds();
-  for (; step < options.steps && !vote.ends(); ++step) {
-    device::AdamW hyper = options.adam;
-    hyper.learning_rate = static_cast<float>(options.learning_rate.at(step));
-    hyper.step = step + 1;
-    hyper.seed = options.seed;
-    const StepResult result = stage.step(step, &source, hyper, options.clip);
-    world.check();
-    std::string wrong;
-    if (!result.is_finite()) {
-      const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
-      wrong = "step " + std::to_string(step + 1) + " gave a loss of " + text(result.loss) + " and a gradient norm of " +
-              text(result.gradient_norm) + ", first seen in " + place_text(stage.find_non_finite());
-      if (options.on_nan == OnNan::stop)
-        throw Failure(
-            ErrorKind::machine,
-            wrong + (step == 0 ? ": no parameter was updated yet, so it is not the learning rate; the weights that "
-                                 "the run began with are too large for this precision, or the model has no finite "
-                                 "loss on these data"
-                               : ": training has diverged; use a smaller learning rate or more warm-up, or skip "
-                                 "such steps"));
-    }
-    if (world.rank() == 0) {
-      const double seconds = steady_seconds() - last;
-      const std::int64_t tokens = plan.packed ? result.tokens : plan.global_batch * plan.sequence_length;
-      const StepReport out{.step = step,
-                           .loss = result.loss,
-                           .gradient_norm = result.gradient_norm,
-                           .balance_loss = result.balance_loss,
-                           .z_loss = result.z_loss,
-                           .dispatch = total(result.dispatch),
-                           .learning_rate = options.learning_rate.at(step),
-                           .seconds = seconds,
-                           .tokens = tokens,
-                           .tokens_per_second = static_cast<double>(tokens) / seconds,
-                           .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
-                           .peak_memory = memory.measured().total(),
-                           .skipped = std::move(wrong),
-                           .loads = result.loads,
-                           .layer_dispatch = result.dispatch,
-                           .packed = plan.packed ? std::optional(packed_report(source, plan, step)) : std::nullopt};
-      if (!report.steps.empty()) report.steps.back().loads.clear();
-      if (!report.steps.empty()) report.steps.back().layer_dispatch.clear();
-      report.steps.push_back(out);
-      if (options.on_step && failed_report == nullptr) {
-        try {
-          options.on_step(out);
-        } catch (...) {
-          failed_report = std::current_exception();
-        }
-      }
-    }
-    vote.after_step(failed_report != nullptr);
-    if (checkpointer) checkpointer->after_step(step + 1, step + 1 == options.steps || vote.ends());
-    last = steady_seconds();
-  }
-  if (failed_report != nullptr) std::rethrow_exception(failed_report);
-  const std::lock_guard lock(report_mutex);
-  if (step < options.steps) report.stopped = vote.asked_for();
-  report.planned_memory[static_cast<std::size_t>(world.rank())] = memory.planned;
-  report.measured_memory[static_cast<std::size_t>(world.rank())] = memory.measured();
-  if (world.rank() == 0) report.remarks = rank.remarks();
-  if (checkpointer) report.checkpoints[static_cast<std::size_t>(world.rank())] = checkpointer->report();
+  RankRun<Platform, T, List>(world, platform, plan, model, source, options, report, report_mutex).run();
 }
 
 /// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
+/// @param report  keeps the steps of a run that fails
 template <class List, class Start>
-TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
-                        const Start& start) {
-  TrainReport report;
+void train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
+                 TrainReport& report, const Start& start) {
   report.steps.reserve(static_cast<std::size_t>(std::max<std::int64_t>(options.steps - first_step(options), 0)));
-  report.planned_memory.resize(static_cast<std::size_t>(plan.ranks()));
-  report.measured_memory.resize(static_cast<std::size_t>(plan.ranks()));
-  report.checkpoints.resize(static_cast<std::size_t>(plan.ranks()));
+  const auto ranks = static_cast<std::size_t>(plan.ranks());
+  report.planned_memory.assign(ranks, {});
+  report.measured_memory.assign(ranks, {});
+  report.checkpoints.assign(ranks, {});
   std::mutex mutex;
   start([&]<class Platform>(comm::World& world, const Platform& platform) {
     if (plan.precision == Precision::fp32)
@@ -260,29 +400,96 @@ TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& s
   for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i)
     seconds.push_back(report.steps[i].seconds);
   report.iteration_seconds = median_of(std::move(seconds));
+}
+
+template <class List, class Start>
+TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
+                        const Start& start) {
+  TrainReport report;
+  train_ranks<List>(plan, model, source, options, report, start);
   return report;
+}
+
+/// Calls train(plan, options, report), and again with the ranks that are left when some are lost: with their state in
+/// memory where they have all of it, else after the newest checkpoint, else from where the run began.
+template <class Train>
+TrainReport with_recovery(const Plan& plan, const ModelSpec& model, const TrainOptions& options, const Train& train) {
+  TrainReport report;
+  TrainOptions with = options;
+  Plan now = plan;
+  std::mutex mutex;
+  std::vector<Survivor> survivors;
+  if (options.adapt.plan_for)
+    with.adapt.survivor = [&](Survivor&& survivor) {
+      const std::lock_guard lock(mutex);
+      survivors.push_back(std::move(survivor));
+    };
+  std::vector<Survivor> kept;  // what `states` reads
+  std::optional<StateImages> states;
+  std::optional<Checkpoint> checkpoint;
+  Continuation goes_on;
+  for (;;) {
+    std::string why;
+    double since = 0;
+    try {
+      train(now, with, report);
+      return report;
+    } catch (const DeviceFailure& e) {
+      const auto lost = now.ranks() - static_cast<int>(survivors.size());
+      if (!options.adapt.plan_for || survivors.empty() || lost <= 0) throw;
+      why = e.what();
+      since = steady_seconds();
+    }
+    kept = std::exchange(survivors, {});
+    std::vector<int> left;
+    std::vector<StateCopy> copies;
+    for (const Survivor& survivor : kept) {
+      left.push_back(survivor.rank);
+      if (survivor.state != nullptr) copies.push_back({survivor.rank, survivor.step, survivor.state->file()});
+    }
+    Adaptation next = after_loss(now, left, with.adapt, why);
+    states.reset();
+    if (auto newest = value_or_throw(newest_state(model, copies))) {
+      states = std::move(newest->first);
+      goes_on = {&*states, newest->second};
+      with.goes_on = &goes_on;
+    } else {
+      kept.clear();
+      with.goes_on = nullptr;
+      if (!options.checkpoint.folder.empty() && !list_checkpoints(options.checkpoint.folder).empty()) {
+        checkpoint = value_or_throw(Checkpoint::open(options.checkpoint.folder, model));
+        with.resume = &*checkpoint;
+      }
+    }
+    next.step = first_step(with);
+    std::erase_if(report.steps, [&](const StepReport& step) { return step.step >= next.step; });
+    now = next.plan;
+    with.adapt.loss = Loss{std::move(next), since};
+  }
 }
 
 }  // namespace detail
 
-/// Trains as the plan says, one thread team for each of its ranks.
+/// Trains as the plan says, one thread team for each of its ranks. With AdaptOptions::plan_for a rank thread that ends
+/// with a DeviceFailure is lost, and the others go on.
 /// @tparam List  the strategies that are instantiated; a trainer that names its strategy as a type lists only it
 /// @param source  asked by all ranks at once
 /// Throws what failed first on any rank: Failure (usage) for a plan that this program cannot run, DeviceFailure,
 /// PeerFailure, or Failure (machine) when the loss or a gradient is no longer a number and on_nan is stop.
 template <class List = InstantiatedStrategies>
 TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
-  const int ranks = plan.ranks();
-  const int threads = threads_per_rank(options, ranks);
   HostPlatform::require(plan.precision);
-  return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
-    comm::thread::run(
-        ranks,
-        [&](comm::thread::World& world) {
-          const PinnedRank pin(world.rank(), world.size(), threads);
-          train_one(world, HostPlatform{threads, &pin});
-        },
-        options.world);
+  return detail::with_recovery(plan, model, options, [&](const Plan& now, const TrainOptions& with, TrainReport& out) {
+    const int threads = threads_per_rank(with, now.ranks());
+    detail::train_ranks<List>(now, model, source, with, out, [&](const auto& train_one) {
+      comm::thread::run(
+          now.ranks(),
+          [&](comm::thread::World& world) {
+            const PinnedRank pin(world.rank(), world.size(), threads);
+            train_one(world, HostPlatform{threads, &pin});
+          },
+          with.world);
+    });
   });
 }
 
