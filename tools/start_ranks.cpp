@@ -173,8 +173,8 @@ bool pass_output(const Streams& streams, Messages& messages, EndOfLoss& loss, pi
   std::optional<double> had_processes;  // when it last had some
   std::array<pollfd, 2> ends{{{streams.out[0], POLLIN, 0}, {streams.err[0], POLLIN, 0}}};
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
-    const int ready = ::poll(ends.data(), ends.size(), loss.patience());
     loss.look(messages);
+    const int ready = ::poll(ends.data(), ends.size(), loss.patience());
     if (ready == 0 && has_processes(mpirun)) had_processes = steady_seconds();
     if (ready == 0 && had_processes && steady_seconds() - *had_processes > 10) return false;
     if (ready <= 0) continue;  // or a signal

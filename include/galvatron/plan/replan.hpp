@@ -54,8 +54,12 @@ class Replanner {
       : planned_(planned), running_(running), model_(model), step_(step) {
     const cost::Batch sample{.microbatch = 1, .sequence = plan_sequence()};
     weights_.reserve(model.blocks.size());
-    for (const LayerSpec& block : model.blocks)
-      weights_.push_back(cost::layer_counts(block, {}, sample).forward.flops().count);
+    const LayerSpec* previous = nullptr;
+    for (const LayerSpec& block : model.blocks) {
+      const bool alike = previous != nullptr && previous->costs_like(block);
+      weights_.push_back(alike ? weights_.back() : cost::layer_counts(block, {}, sample).forward.flops().count);
+      previous = &block;
+    }
     head_ = cost::head_flops(model.head, sample).count;
     for (std::size_t s = 0; s < running.stages.size(); ++s) stages_.push_back(stage(s, measured));
   }

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -63,6 +62,29 @@ class KeptState {
   std::vector<Piece> pieces_;
 };
 
+namespace detail {
+
+/// Writes down what a stage reads when it is restored, and gives it zeros.
+class WantedState : public StateReader<WantedState> {
+ public:
+  /// @param shapes  knows those of all parameters, and outlives this
+  explicit WantedState(const StateImages& shapes) : shapes_(shapes) {}
+  [[nodiscard]] const std::vector<std::pair<StateKey, TensorSlice>>& slices() const { return slices_; }
+
+  [[nodiscard]] bool has(int layer) const { return shapes_.has(layer); }
+  [[nodiscard]] TensorShape shape(int layer, ParameterName parameter) const { return shapes_.shape(layer, parameter); }
+  void read(int layer, ParameterName parameter, StateKind state, const TensorSlice& slice, float* out) const {
+    slices_.emplace_back(StateKey{layer, parameter, state}, slice);
+    std::fill_n(out, slice.count(), 0.0F);
+  }
+
+ private:
+  const StateImages& shapes_;
+  mutable std::vector<std::pair<StateKey, TensorSlice>> slices_;
+};
+
+}  // namespace detail
+
 /// Collective: puts the state of a stage, which has taken its memory, together from what all ranks have kept.
 /// @param control  the world for memory of the program
 template <class Stage>
@@ -103,24 +125,17 @@ void move_states(comm::World& control, const KeptState& kept, const ModelSpec& m
   StateImages images(model);
   for (const Piece& piece : kept.pieces())
     images.add({piece.layer, piece.parameter, piece.state}, piece.slice, kept.data() + piece.begin);
-  stage.visit([&](const runtime::StoreView& store) {
-    for_each_slice(
-        *store.layout, store.range, store.place,
-        [&](const ParameterTensor& tensor, std::int64_t, const TensorSlice& slice) {
-          for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment}) {
-            const StateKey key{store.layer, tensor.name, state};
-            cover(slice, found[key], [&](const Piece& piece, const TensorSlice& part) {
-              if (piece.rank == self) return;
-              const auto peer = static_cast<std::size_t>(piece.rank);
-              const std::int64_t first =
-                  (part.row - piece.slice.row) * piece.slice.columns + part.column - piece.slice.column;
-              asked[peer].push_back({piece.begin + first * 4, part.rows, part.columns * 4, piece.slice.columns * 4});
-              arrivals[peer].push_back({key, part, bytes[peer]});
-              bytes[peer] += part.count() * 4;
-            });
-          }
-        });
-  });
+  const detail::WantedState wanted_state(images);
+  restore(stage, wanted_state);
+  for (const auto& [key, slice] : wanted_state.slices())
+    cover(slice, found[key], [&](const Piece& piece, const TensorSlice& part) {
+      if (piece.rank == self) return;
+      const auto peer = static_cast<std::size_t>(piece.rank);
+      const std::int64_t first = (part.row - piece.slice.row) * piece.slice.columns + part.column - piece.slice.column;
+      asked[peer].push_back({piece.begin + first * 4, part.rows, part.columns * 4, piece.slice.columns * 4});
+      arrivals[peer].push_back({key, part, bytes[peer]});
+      bytes[peer] += part.count() * 4;
+    });
 
   // The requests, and then what was asked for.
   std::vector<std::int64_t> counts, wanted(static_cast<std::size_t>(ranks));
