@@ -542,7 +542,7 @@ void start_replaced_ranks(const TrainArguments& a, int ranks, const Arguments& a
             for (int rank = 0; rank < plan->ranks(); ++rank)
               if (!lost.contains(rank)) left.push_back(rank);
             if (left.empty()) throw Failure(ErrorKind::machine, first + ", and no rank is left");
-            const train::Adaptation next = train::after_loss(*plan, left, adapt, lost.begin()->second);
+            const train::Adaptation next = train::after_loss(*plan, left, adapt, "it " + lost.begin()->second);
             job.write_next(next, since);
             return now = next.plan.ranks();
           }};

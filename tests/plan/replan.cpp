@@ -91,7 +91,7 @@ TEST_CASE("tensor ranks share samples, and the slowest of them counts") {
   const std::vector<RankSeconds> measured{{0.1, 0}, {0.1, 0}, {0.1, 0}, {0.3, 0}};
   const auto better = replan(plan, plan, model, measured, 0.3);
   REQUIRE(better);
-  CHECK(better->plan.stages.front().sample_ratios == std::vector<int>{3, 3, 1, 1});
+  CHECK(better->plan.stages.front().sample_ratios == std::vector<int>{6, 6, 2, 2});
   CHECK(better->plan.layers.front().shard_kind == ShardKind::by_ratio);
   CHECK(better->rank == 2);
   // Equally fast again: what was planned.
