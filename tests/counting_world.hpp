@@ -27,9 +27,8 @@ class Group final : public comm::Group {
     if (size() > 1) stride_ = std::max(1, std::abs(ranks[1] - ranks[0]));
   }
 
-  void finish_shifts() override {}
-
  private:
+  void do_finish_shifts() override {}
   void do_run(const Collective& called) override {
     switch (called.kind) {
       case CallKind::all_reduce:  // bytes per rank

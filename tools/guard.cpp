@@ -18,6 +18,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 
+#include "adaptation.hpp"
 #include "signals.hpp"
 
 namespace galvatron::tools {
@@ -51,12 +52,16 @@ void name_process(const std::string& title) {
   std::memcpy(line, title.data(), std::min(title.size(), size - 1));
 }
 
+// Another job takes the place of one that has lost ranks.
+bool replaces_ranks() { return std::getenv(JobFolder::variable) != nullptr; }
+
 // The guard waits for these, so they are blocked. mpirun sends those that end a rank in order to the guard.
 sigset_t awaited_signals() {
   sigset_t out;
   sigemptyset(&out);
   sigaddset(&out, SIGCHLD);
   for (const int signal : stop_signals) sigaddset(&out, signal);
+  if (replaces_ranks()) sigaddset(&out, SIGUSR2);
   return out;
 }
 
@@ -79,14 +84,26 @@ int status_of(pid_t rank, bool& stopped) {
     if (::getppid() != starter) ::kill(rank, SIGKILL);
     const int signal = next_signal(std::chrono::milliseconds(500));
     if (signal == 0 || signal == SIGCHLD) continue;
-    stopped = true;
+    stopped = stopped || signal != SIGUSR2;
     ::kill(rank, signal);
   }
+}
+
+// Tells what has started the job that the rank is lost, and waits for the job's end: mpirun ends all ranks when one of
+// its processes ends, and those that are left shall first say what they have.
+[[noreturn]] void tell_of_loss(const std::string& how, pid_t starter) {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const std::string line = text_of(lost_rank_word, rank != nullptr ? rank : "0", " ", how, "\n");
+  static_cast<void>(galvatron::detail::write_fully(STDERR_FILENO, line.data(), line.size()));
+  for (int signal = 0; ::getppid() == starter && (signal == 0 || signal == SIGCHLD || signal == SIGUSR2);)
+    signal = next_signal(std::chrono::milliseconds(500));
+  ::_exit(0);
 }
 
 [[noreturn]] void guard(pid_t rank, int concluded, const Common& common) {
   name_process("galvatron-guard of " + rank_and_host());
   bool stopped = false;
+  const pid_t starter = ::getppid();
   const int status = status_of(rank, stopped);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
   if (WIFEXITED(status) && code == 0) ::_exit(0);
@@ -97,7 +114,7 @@ int status_of(pid_t rank, bool& stopped) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(WIFSIGNALED(status) ? 100 : 3000);
   for (auto now = std::chrono::steady_clock::now(); !stopped && now < until; now = std::chrono::steady_clock::now()) {
     const int signal = next_signal(std::chrono::ceil<std::chrono::milliseconds>(until - now));
-    stopped = signal != 0 && signal != SIGCHLD;
+    stopped = signal != 0 && signal != SIGCHLD && signal != SIGUSR2;
   }
   if (stopped) ::_exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : code);
   if (WIFSIGNALED(status)) {
@@ -107,6 +124,7 @@ int status_of(pid_t rank, bool& stopped) {
       if (!tells_of_interruptions()) complain("interrupted before training began: " + rank_and_host() + " " + how);
       ::_exit(128 + number);
     }
+    if (replaces_ranks()) tell_of_loss(how, starter);
     tell(how, common);
   }
   tell("ended without a word, with exit code " + std::to_string(code), common);
@@ -120,6 +138,7 @@ Guard::Guard(const Common& common) {
   const sigset_t awaited = awaited_signals();
   sigset_t before;
   ::sigprocmask(SIG_BLOCK, &awaited, &before);
+  if (replaces_ranks()) std::signal(SIGUSR2, SIG_IGN);  // until the rank listens
   const pid_t self = ::getpid();
   const pid_t rank = ::fork();
   if (rank < 0) throw DeviceFailure(std::string("cannot start a process: ") + std::strerror(errno));

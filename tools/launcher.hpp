@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -181,11 +183,25 @@ class Guard {
   int pipe_ = -1;
 };
 
+/// What a guard writes on standard error, before the rank's number and how it ended, to whoever replaces lost ranks.
+inline constexpr std::string_view lost_rank_word = "galvatron-lost: ";
+
+/// How another job takes the place of one that has lost ranks.
+struct Replacement {
+  /// Whether all others have left what they have. @param lost  how many ranks are gone
+  std::function<bool(int lost)> is_ready;
+  /// How many ranks the next job has. Throws Failure when there cannot be one.
+  /// @param lost  how each rank that is gone ended  @param since  when that was, on the steady clock
+  std::function<int(const std::map<int, std::string>& lost, double since)> next;
+};
+
 /// Starts `ranks` processes of this command with the same arguments and waits until they have ended. What they write
 /// passes through; what mpirun says about a failure that they have told themselves does not.
 /// @param mpirun  the command that starts processes, with options: "mpirun --hostfile hosts"
 /// Signals that end a run are for the ranks: when these have ended, so does the process, by the same signal.
 /// Throws Exited when the processes told of a failure, and Failure (machine) when mpirun did.
-void start_ranks(const std::string& mpirun, int ranks, const Arguments& arguments);
+/// @param replacement  null: a job that has lost ranks has failed
+void start_ranks(const std::string& mpirun, int ranks, const Arguments& arguments,
+                 const Replacement* replacement = nullptr);
 
 }  // namespace galvatron::tools

@@ -213,13 +213,23 @@ runtime::ParameterSource RunFiles::initial_weights(const std::string& path, cons
   return initial_->weights();
 }
 
-void RunFiles::begin_metrics(const RunFileArguments& a) {
-  const std::int64_t done = resumed_ ? resumed_->training().step : 0;
+void RunFiles::begin_metrics(const RunFileArguments& a, std::int64_t done) {
+  metrics_path_ = a.metrics;
+  written_ = done;
   if (!a.metrics.empty()) metrics_ = value_or_throw(train::MetricsFile::resume(a.metrics, done));
   if (!a.tensorboard.empty()) tensorboard_ = value_or_throw(train::TensorBoardFile::create(a.tensorboard, done + 1));
 }
 
+void RunFiles::go_back_to(std::int64_t step) {
+  if (step >= written_) return;
+  written_ = step;
+  if (metrics_) metrics_ = value_or_throw(train::MetricsFile::resume(metrics_path_, step));
+  if (tensorboard_)
+    tensorboard_ = value_or_throw(train::TensorBoardFile::create(tensorboard_->path().parent_path(), step + 1));
+}
+
 void RunFiles::add(std::int64_t step, const std::string& line, const std::vector<train::Scalar>& scalars) {
+  written_ = step + 1;
   if (metrics_) value_or_throw(metrics_->append_line(line));
   if (tensorboard_) value_or_throw(tensorboard_->append(step + 1, scalars));
 }

@@ -115,21 +115,26 @@ class RunFiles {
     } else if (!a.initial.empty()) {
       options.initial = initial_weights(a.initial, model, options.seed);
     }
-    if (writes_metrics) begin_metrics(a);
+    if (writes_metrics) begin_metrics(a, train::first_step(options));
   }
   /// Writes the metrics of a step. Throws Failure (usage).
   void add(const train::StepReport& step) { add(step.step, train::metrics_line(step), train::metrics_scalars(step)); }
   void add(const train::TaskStepReport& step, const std::vector<TaskSpec>& tasks) {
     add(step.step, train::metrics_line(step, tasks), train::metrics_scalars(step, tasks));
   }
+  /// Steps from this one on, which counts from 0, are done again: what was written of them goes. Throws Failure
+  /// (usage).
+  void go_back_to(std::int64_t step);
 
  private:
   /// @param seed  of what has no weights
   runtime::ParameterSource initial_weights(const std::string& path, const ModelSpec& model, std::uint64_t seed);
   runtime::ParameterSource initial_weights(const std::string& path, const MultiTaskModel& model, std::uint64_t seed);
-  void begin_metrics(const RunFileArguments& a);
+  void begin_metrics(const RunFileArguments& a, std::int64_t done);
   void add(std::int64_t step, const std::string& line, const std::vector<train::Scalar>& scalars);
 
+  std::string metrics_path_;
+  std::int64_t written_ = 0;  // steps
   std::optional<train::Checkpoint> resumed_;
   std::optional<train::Checkpoint> initial_;
   std::optional<Weights> weights_;

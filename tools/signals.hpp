@@ -35,6 +35,10 @@ const std::atomic<int>& pass_signals_to(pid_t mpirun);
 /// mpirun has ended; signals are noted only.
 void stop_passing_signals();
 
+/// SIGUSR2, which mpirun forwards too, tells ranks that others of their job are gone. From now on it is noted.
+/// @return 0 until then
+const std::atomic<int>& note_lost_ranks();
+
 /// Ends the process as the signal would have ended it.
 [[noreturn]] void end_by_signal(int signal);
 

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -25,6 +26,7 @@
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/units.hpp>
 
+#include "adaptation.hpp"
 #include "launcher.hpp"
 #include "signals.hpp"
 
@@ -32,7 +34,7 @@ namespace galvatron::tools {
 
 namespace {
 
-std::vector<std::string> command_line(const std::string& mpirun, int ranks, const Arguments& arguments) {
+std::vector<std::string> command_line(const std::string& mpirun, int ranks, const Arguments& arguments, bool replaces) {
   std::vector<std::string> line;
   std::istringstream words(mpirun);
   for (std::string word; words >> word;) line.push_back(word);
@@ -43,6 +45,7 @@ std::vector<std::string> command_line(const std::string& mpirun, int ranks, cons
   add({"--oversubscribe"});
   add({"--bind-to", "none"});
   add({"-np", std::to_string(ranks)});
+  if (replaces) line.insert(line.end(), {"-x", JobFolder::variable});
   line.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   line.push_back("train");
   line.insert(line.end(), arguments.begin(), arguments.end());
@@ -64,6 +67,8 @@ class Messages {
   }
   /// A rank has told the user about a failure.
   [[nodiscard]] bool told() const { return told_; }
+  /// How ranks ended that are lost, as their guards say it.
+  [[nodiscard]] const std::map<int, std::string>& lost() const { return lost_; }
   /// mpirun's own words about the end, in one line: those that name a rank, otherwise the first.
   [[nodiscard]] std::string from_mpirun() const {
     const auto with_rank = std::ranges::find_if(
@@ -81,6 +86,11 @@ class Messages {
     } else if (inside_) {
       std::istringstream words(line);
       for (std::string word; words >> word;) blocks_.back() += (blocks_.back().empty() ? "" : " ") + word;
+    } else if (line.starts_with(lost_rank_word)) {
+      std::istringstream words(line.substr(lost_rank_word.size()));
+      int rank = 0;
+      std::string how;
+      if (words >> rank && std::getline(words >> std::ws, how)) lost_[rank] = how;
     } else if (!line.starts_with("[") && !line.starts_with("mpirun: Forwarding signal")) {
       told_ = told_ || line.starts_with("galvatron: ");
       static_cast<void>(galvatron::detail::write_fully(STDERR_FILENO, line.data(), line.size()));
@@ -91,6 +101,35 @@ class Messages {
   std::vector<std::string> blocks_;  // each in one line
   bool inside_ = false;
   bool told_ = false;
+  std::map<int, std::string> lost_;
+};
+
+// Ends a job that has lost ranks, as soon as the others have left what they have, or could not.
+class EndOfLoss {
+ public:
+  EndOfLoss(pid_t mpirun, const Replacement* replacement) : mpirun_(mpirun), replacement_(replacement) {}
+  // Now and then.
+  void look(const Messages& messages) {
+    if (replacement_ == nullptr || messages.lost().empty()) return;
+    const double now = steady_seconds();
+    if (since_ == 0) {
+      since_ = now;
+      ::kill(mpirun_, SIGUSR2);  // to all ranks
+    } else if (ended_ == 0 && (now - since_ > 4 || replacement_->is_ready(static_cast<int>(messages.lost().size())))) {
+      ended_ = now;
+      ::kill(mpirun_, SIGTERM);
+    } else if (ended_ > 0 && now - ended_ > 3) {
+      ::kill(mpirun_, SIGKILL);  // guards end when it is gone
+    }
+  }
+  [[nodiscard]] int patience() const { return since_ > 0 ? 20 : 1000; }  // milliseconds
+  [[nodiscard]] double since() const { return since_; }
+
+ private:
+  pid_t mpirun_;
+  const Replacement* replacement_;
+  double since_ = 0;
+  double ended_ = 0;
 };
 
 struct Streams {
@@ -130,11 +169,12 @@ bool has_processes(pid_t mpirun) {
 
 // Passes on what the processes write until all have closed their ends. False: mpirun hangs, as Open MPI 4.1.4 may for
 // ever when it ends, mostly after a signal: all its processes are gone then, here the ranks, elsewhere their daemons.
-bool pass_output(const Streams& streams, Messages& messages, pid_t mpirun) {
+bool pass_output(const Streams& streams, Messages& messages, EndOfLoss& loss, pid_t mpirun) {
   std::optional<double> had_processes;  // when it last had some
   std::array<pollfd, 2> ends{{{streams.out[0], POLLIN, 0}, {streams.err[0], POLLIN, 0}}};
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
-    const int ready = ::poll(ends.data(), ends.size(), 1000);
+    loss.look(messages);
+    const int ready = ::poll(ends.data(), ends.size(), loss.patience());
     if (ready == 0 && has_processes(mpirun)) had_processes = steady_seconds();
     if (ready == 0 && had_processes && steady_seconds() - *had_processes > 10) return false;
     if (ready <= 0) continue;  // or a signal
@@ -156,8 +196,8 @@ bool pass_output(const Streams& streams, Messages& messages, pid_t mpirun) {
 
 }  // namespace
 
-void start_ranks(const std::string& mpirun, int ranks, const Arguments& arguments) {
-  const std::vector<std::string> line = command_line(mpirun, ranks, arguments);
+void start_ranks(const std::string& mpirun, int ranks, const Arguments& arguments, const Replacement* replacement) {
+  const std::vector<std::string> line = command_line(mpirun, ranks, arguments, replacement != nullptr);
   Streams streams;
   if (::pipe2(streams.out, O_CLOEXEC) != 0 || ::pipe2(streams.err, O_CLOEXEC) != 0)
     throw DeviceFailure(std::string("cannot make a pipe: ") + std::strerror(errno));
@@ -169,9 +209,10 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
   ::close(streams.out[1]);
   ::close(streams.err[1]);
   Messages messages;
+  EndOfLoss loss(child, replacement);
   bool hangs = false;
   try {
-    hangs = !pass_output(streams, messages, child);
+    hangs = !pass_output(streams, messages, loss, child);
   } catch (...) {  // nobody reads any more
     ::kill(child, SIGTERM);
     ::waitpid(child, nullptr, 0);
@@ -181,6 +222,11 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
   if (hangs) ::kill(child, SIGKILL);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  for (const int end : {streams.out[0], streams.err[0]}) ::close(end);
+  if (loss.since() > 0 && stop_signal == 0) {
+    stop_passing_signals();
+    return start_ranks(mpirun, replacement->next(messages.lost(), loss.since()), arguments, replacement);
   }
   if (hangs) {
     if (!messages.told())

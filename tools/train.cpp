@@ -1,8 +1,11 @@
 // galvatron train: a plan carried out on this machine, and how the prediction compares.
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +28,7 @@
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/train/pack_plan.hpp>
 
+#include "adaptation.hpp"
 #include "launcher.hpp"
 #include "options.hpp"
 #include "plans.hpp"
@@ -65,6 +69,7 @@ struct TrainArguments {
   std::string cluster;
   double profile_seconds = 8;
   std::optional<bool> accepts_busy;
+  AdaptArguments adapt;
   std::string save_plan;
   std::string save_cluster;
   TrainingConstants constants;
@@ -177,6 +182,7 @@ bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
                "with --launcher mpi: what starts processes, with its options (default: mpirun)");
   options.number("--rank-timeout", a.rank_timeout, 0.1, 1e7,
                  "seconds that a rank waits for another one before the run ends with exit code 4 (default: 600)");
+  adapt_options(options, a.adapt);
   options.section("Output");
   add_output_options(options, a.files);
   options.text("--trace", a.trace, "FILE",
@@ -227,6 +233,17 @@ void check(const TrainArguments& a, const train::LearningRate& rate, const Launc
                                         {a.documents.end_token >= 0, "--end-token"},
                                         {a.documents.skip_empty, "--empty-documents"}})
       if (given) refuse(option, " is for documents; add --pack");
+  if (!a.adapt.on)
+    for (const auto& [given, option] : {std::pair(a.adapt.margin != AdaptArguments{}.margin, "--adapt-margin"),
+                                        {a.adapt.spare_ranks > 0, "--spare-ranks"}})
+      if (given) refuse(option, " is for runs that adapt; add --adapt");
+  if (a.adapt.on && a.device != "host")
+    refuse("--adapt measures ranks that compute on this machine's cores; leave it out with --device ", a.device);
+  if (a.adapt.on && a.pack) refuse("--adapt: documents are packed for equal ranks; leave --adapt or --pack out");
+  if (a.adapt.on && a.adapt.spare_ranks > 0 && a.launcher != "mpi" && launcher.ranks() > 0 &&
+      std::getenv(JobFolder::variable) == nullptr)
+    refuse("--spare-ranks: ", launcher.starter(),
+           " itself ends a job that has lost ranks; start them with --launcher mpi");
   if (a.pack && a.sequence != 0)
     refuse("--seq is for samples of one length, and documents have their own; give --max-tokens for packed sequences");
   if (rate.warmup_steps > a.options.steps)
@@ -260,6 +277,7 @@ int train_with_tasks(const TrainArguments& a, const RunStart& start, bool starts
                                       {a.pack, "--pack"},
                                       {!a.validation.empty(), "--validate"},
                                       {!a.tokenizer.empty(), "--tokenizer"},
+                                      {a.adapt.on, "--adapt"},
                                       {a.mask_token >= 0, "--mask-token"}})
     if (given) refuse(option, " is for models of one task; leave it out");
   const TrainTasksArguments tasks{.plan_path = a.plan_path,
@@ -325,8 +343,7 @@ void check_runnable(const Plan& plan, const Launcher& launcher) {
       refuse(layer, " of the plan has the strategy \"", strategy_text(spec),
              "\", which this version plans and does not train; make a plan with --space runnable");
   };
-  if (!plan.trainer.is_own())
-    refuse("the plan is for ", plan.trainer.name, "; make a plan without --trainer");
+  if (!plan.trainer.is_own()) refuse("the plan is for ", plan.trainer.name, "; make a plan without --trainer");
   check_spec("the embedding", plan.embedding);
   for (std::size_t i = 0; i < plan.layers.size(); ++i) check_spec(text_of("layer ", i), plan.layers[i]);
   check_spec("the head", plan.head);
@@ -517,6 +534,58 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
   return out;
 }
 
+// The plan of a job that goes on where another one has lost ranks.
+Prepared restarted_plan(const Restart& restart, const TrainArguments& a) {
+  const std::string name = a.model.empty() ? restart.plan.model : a.model;
+  return {with_dispatch(trainable_model(name), restart.plan.lsh), restart.plan, std::nullopt};
+}
+
+// What this process has to know if its job goes on where another one has lost ranks.
+std::optional<Restart> restart_of(const std::optional<JobFolder>& job, const TrainArguments& a, Launcher& launcher) {
+  if (!a.adapt.on || launcher.ranks() == 0) return std::nullopt;
+  std::string text;
+  if (launcher.shows() && job) {
+    const bool all_here = static_cast<int>(launcher.ranks_here(Plan{}).size()) == launcher.ranks();
+    text = job->restart_text(all_here, [&](const Plan& plan) {
+      return with_dispatch(trainable_model(a.model.empty() ? plan.model : a.model), plan.lsh);
+    });
+  }
+  text = launcher.shared(text);
+  return text.empty() ? std::nullopt : std::optional<Restart>(text);
+}
+
+// Starts the processes of a run, and others in their place when some are lost.
+void start_replaced_ranks(const TrainArguments& a, int ranks, const Arguments& arguments) {
+  const JobFolder job = JobFolder::make();
+  int now = ranks;
+  train::AdaptOptions adapt;
+  adapt.spare_ranks = a.adapt.spare_ranks;
+  const Replacement replacement{
+      .is_ready = [&](int lost) { return job.survivors() >= now - lost; },
+      .next =
+          [&](const std::map<int, std::string>& lost, double since) {
+            const std::optional<Plan> plan = job.plan();
+            const std::string first = text_of("rank ", lost.begin()->first, " ", lost.begin()->second);
+            if (!plan) throw Failure(ErrorKind::machine, first + " before training began");
+            const ModelSpec model = with_dispatch(trainable_model(a.model.empty() ? plan->model : a.model), plan->lsh);
+            adapt.plan_for = [&](const Plan& before, int left) { return plan_for_left(before, model, left, a.memory); };
+            std::vector<int> left;
+            for (int rank = 0; rank < plan->ranks(); ++rank)
+              if (!lost.contains(rank)) left.push_back(rank);
+            if (left.empty()) throw Failure(ErrorKind::machine, first + ", and no rank is left");
+            const train::Adaptation next = train::after_loss(*plan, left, adapt, "it " + lost.begin()->second);
+            job.write_next(next, since);
+            return now = next.plan.ranks();
+          }};
+  try {
+    start_ranks(a.mpirun, ranks, arguments, &replacement);
+  } catch (...) {
+    job.remove();
+    throw;
+  }
+  job.remove();
+}
+
 // Ranks of the plan that is given, or that will be searched.
 int ranks_to_start(const TrainArguments& a, const Launcher& launcher) {
   if (!a.automatic) return given_plan(a, launcher).plan.ranks();
@@ -587,6 +656,44 @@ class ValidationRun {
   train::Validation options_;
   std::int64_t samples_ = 0;
 };
+
+// Sets what a run with --adapt does.
+void adapt(train::TrainOptions& options, const TrainArguments& a, const Prepared& prepared, const Launcher& launcher,
+           const std::optional<Restart>& restart, const std::optional<JobFolder>& job) {
+  train::AdaptOptions& to = options.adapt;
+  to.on = true;
+  to.margin = a.adapt.margin;
+  const ModelSpec& model = prepared.model;
+  const Bytes library = launcher.library_workspace(prepared.plan);
+  // What is free now, and what the plan takes: all ranks decide by the same figure.
+  double memory = static_cast<double>(launcher.arena_memory(prepared.plan).first.count);
+  if (launcher.ranks() > 0) memory = std::stod(launcher.shared(std::to_string(memory)));
+  to.fits = [=, &model, limit = a.memory](const Plan& plan) {
+    double sum = 0;
+    for (const Bytes bytes : arenas(plan, model, library)) {
+      if (limit.count > 0 && bytes > limit) return false;
+      sum += static_cast<double>(bytes.count);
+    }
+    return sum <= memory;
+  };
+  if (restart) to.loss = restart->loss;
+  if (restart) to.loss->adaptation.step = train::first_step(options);
+  if (job) {
+    to.survivor = [&job](train::Survivor&& survivor) { job->leave(survivor); };
+  } else if (launcher.ranks() == 0) {
+    to.spare_ranks = a.adapt.spare_ranks;
+    to.plan_for = [&model, memory = a.memory](const Plan& before, int ranks) {
+      return plan_for_left(before, model, ranks, memory);
+    };
+  }
+}
+
+// Puts the steps of the jobs before in front, as far as this one has not done them again.
+void add_steps_before(std::vector<train::StepReport>& steps, std::vector<train::StepReport> before) {
+  if (!steps.empty())
+    std::erase_if(before, [&](const train::StepReport& step) { return step.step >= steps.front().step; });
+  steps.insert(steps.begin(), before.begin(), before.end());
+}
 
 struct Outcome {
   Plan plan;
@@ -674,6 +781,7 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   add_files_json(out, a.files, RunSummary(o.report));
   add_texts(out, {{"trace", a.trace}, {"report", a.report}});
   if (o.report.stopped != 0) out["interrupted"] = true;
+  if (a.adapt.on) out["adaptations"] = adaptations_json(o.report.adaptations);
   out["plan"] = to_json(o.plan);
   print_json(out);
 }
@@ -702,6 +810,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
       row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
           format_seconds(measured), compared.empty() ? "" : ": ", compared) +
       row("", busy, busy.empty() ? "" : " meanwhile");
+  for (const train::Adaptation& adaptation : o.report.adaptations) out += row("adapted", adaptation_text(adaptation));
   const MeanDispatch dispatch(o.report);
   if (dispatch.bytes > 0)
     out += row("dispatch", format_bytes(Bytes{static_cast<std::int64_t>(dispatch.bytes)}),
@@ -760,6 +869,11 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   const bool shows = launcher.shows();
   end_on_signals(shows ? interrupted_early : "");
   const bool starts_ranks = a.launcher == "mpi" && launcher.ranks() == 0 && !started_by_mpirun();
+  std::optional<JobFolder> job;
+  if (a.adapt.on && launcher.ranks() > 0) job = JobFolder::of_this_process();
+  const std::optional<Restart> restart = restart_of(job, a, launcher);
+  if (restart && !a.files.checkpoint.empty() && !train::list_checkpoints(a.files.checkpoint).empty())
+    a.files.resume = a.files.checkpoint;  // its own
   const RunStart start = starts_ranks ? likely_run_start(a.files) : run_start(a.files, launcher);
   const auto& resumed = start.manifest;
   train::TrainOptions& options = a.options;
@@ -772,10 +886,14 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   check(a, options.learning_rate, launcher);
   if (a.has_tasks()) return train_with_tasks(a, start, starts_ranks, arguments, launcher, common);
   if (starts_ranks) {
-    start_ranks(a.mpirun, ranks_to_start(a, launcher), arguments);
+    const int ranks = ranks_to_start(a, launcher);
+    if (a.adapt.on)
+      start_replaced_ranks(a, ranks, arguments);
+    else
+      start_ranks(a.mpirun, ranks, arguments);
     return 0;
   }
-  if (a.automatic && launcher.ranks() != 0) {
+  if (a.automatic && launcher.ranks() != 0 && !restart) {
     if (a.ranks != 0) check_processes(a.ranks, launcher);
     a.ranks = launcher.ranks();
   }
@@ -794,7 +912,10 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     return *data;
   };
   Prepared prepared;
-  if (a.automatic) {
+  if (restart) {
+    prepared = restarted_plan(*restart, a);
+    open_data(prepared.model, prepared.plan.sequence_length, prepared.plan.packed);
+  } else if (a.automatic) {
     prepared = searched_for(a, common, open_data, launcher);
   } else {
     prepared = given_plan(a, launcher);
@@ -833,12 +954,18 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   outcome.tokens_per_byte = options.tokens_per_byte = data->tokens_per_byte(tokenizer.get());
   options.validation.tokens_per_byte = outcome.validation_tokens_per_byte;
 
+  if (a.adapt.on)
+    if (const std::string why = why_not_replanned(plan); !why.empty())
+      refuse("--adapt: the plan cannot be changed while it runs: ", why, "; leave --adapt out");
   options.counts_loads = !a.files.metrics.empty() || !a.files.tensorboard.empty() || !a.report.empty();
   options.data_tokens = data->size();
   options.data_crc32c = data->checksum();
   options.world.timeout =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(a.rank_timeout));
+  std::optional<RestartStates> states;
+  if (restart && !restart->states.empty()) options.goes_on = &states.emplace(*restart, prepared.model).continuation();
   RunFiles files(a.files, start, prepared.model, shows, options);
+  std::vector<train::Adaptation> adaptations;
   const std::string with_checkpoint = a.files.checkpoint.empty() ? "" : ", with a checkpoint";
   options.stop = &note_signals(shows && !common.quiet ? "Interrupted: training ends after this step" + with_checkpoint +
                                                             "; once more ends it at once."
@@ -852,8 +979,20 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   {
     Progress progress = error_progress("train", common);
     std::string validated;
+    if (a.adapt.on) adapt(options, a, prepared, launcher, restart, job);
+    if (job && shows) {
+      job->write_plan(plan);
+      adaptations = job->adaptations();
+    }
+    options.adapt.on_adaptation = [&](const train::Adaptation& adaptation) {
+      adaptations.push_back(adaptation);
+      progress.say(adaptation_text(adaptation));
+      files.go_back_to(adaptation.step);
+      if (job) job->write(adaptations);
+    };
     options.on_step = [&](const train::StepReport& step) {
       files.add(step);
+      if (job) job->add(step);
       if (step.validation_loss) validated = galvatron::detail::formatted("validation %.3f", *step.validation_loss);
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
       progress.update(static_cast<double>(step.step + 1) / static_cast<double>(a.options.steps),
@@ -862,10 +1001,14 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     const auto batches = batches_of(*data, prepared);
     const CoreWatch watch;
     const double before = core_seconds_of_process();
+    std::vector<train::StepReport> steps_before;
+    if (restart && job && shows) steps_before = job->steps();
     outcome.report = trained(a.files, [&] { return launcher.train(plan, prepared.model, *batches, options); });
     const double own = core_seconds_of_process() - before;
     if (const auto all = launcher.core_seconds_here(own); all && watch.seconds() > 0.2)
       outcome.others = watch.others(*all);
+    outcome.report.adaptations = adaptations;
+    add_steps_before(outcome.report.steps, std::move(steps_before));
   }
   const int signal = outcome.report.stopped;
   if (!shows) return signal;

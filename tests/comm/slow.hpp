@@ -63,13 +63,12 @@ class Group final : public comm::Group {
   Group(comm::Group& inner, Wire& wire, int world_rank)
       : comm::Group(inner.ranks(), world_rank), inner_(inner), wire_(wire) {}
 
-  void finish_shifts() override {
+ private:
+  void do_finish_shifts() override {
     inner_.finish_shifts();
     for (const Stamp& stamp : stamps_) Wire::wait_until(stamp.received);
     stamps_.clear();
   }
-
- private:
   void do_run(const Collective& called) override {
     if (called.kind == CallKind::barrier) return inner_.barrier();
     if (called.kind == CallKind::shift) return start_delayed_shift(called);

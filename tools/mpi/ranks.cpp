@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -13,7 +14,9 @@
 #include <galvatron/train/processes.hpp>
 #include <galvatron/train/task_processes.hpp>
 
+#include "../adaptation.hpp"
 #include "../launcher.hpp"
+#include "../signals.hpp"
 
 namespace galvatron::tools {
 
@@ -81,6 +84,7 @@ void require_mpi() {}
 void run_as_rank(Common& common, const std::function<int(Launcher&)>& body) {
   Guard guard(common);
   comm::mpi::Runtime runtime;
+  if (std::getenv(JobFolder::variable) != nullptr) runtime.watch(&note_lost_ranks());
   SilencedOutput output(runtime.rank() != 0);
   int result = 0;
   const comm::Verdict verdict = comm::mpi::outcome_of(runtime, [&](comm::mpi::World& world) {

@@ -49,6 +49,15 @@ struct CheckpointReport {
   double pause_seconds = 0;  ///< updates waited for the copy, all checkpoints together
   double wait_seconds = 0;   ///< training waited for the checkpoint before, or at the end for the last
   double write_seconds = 0;  ///< beside training, without the manifest
+
+  /// A later part of the same run, under another plan.
+  void add(const CheckpointReport& later) {
+    count += later.count;
+    bytes = later.bytes;
+    pause_seconds += later.pause_seconds;
+    wait_seconds += later.wait_seconds;
+    write_seconds += later.write_seconds;
+  }
 };
 
 /// A thread that works beside training, on one task after the other. After an error it does no more, and the error
@@ -163,9 +172,7 @@ class Checkpointer {
     if (rank_ == 0) options_.lock->touch();
     if (pending_) settle(std::chrono::milliseconds(0));
     if (last || (options_.every > 0 && steps % options_.every == 0)) save(steps);
-    if (!last) return;
-    wait();
-    everybody_.barrier();
+    if (last) finish();
   }
 
   /// Before every update: returns when the copy of the state before it is there.
@@ -174,6 +181,12 @@ class Checkpointer {
     const double begin = steady_seconds();
     copying_.wait(true);
     report_.pause_seconds += steady_seconds() - begin;
+  }
+
+  /// Collective, instead of any further step: returns when the checkpoint under way, if there is one, is complete.
+  void finish() {
+    wait();
+    everybody_.barrier();
   }
 
   [[nodiscard]] const CheckpointReport& report() const { return report_; }

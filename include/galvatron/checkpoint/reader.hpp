@@ -12,7 +12,6 @@
 #include <system_error>
 #include <thread>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,13 +21,11 @@
 #include <galvatron/checkpoint/safetensors.hpp>
 #include <galvatron/checkpoint/shard_file.hpp>
 #include <galvatron/checkpoint/slice.hpp>
+#include <galvatron/checkpoint/state_reader.hpp>
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
-#include <galvatron/core/view.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/runtime/parameter_store.hpp>
 
 namespace galvatron::train {
 
@@ -64,7 +61,7 @@ void for_each_parameter(const MultiTaskModel& model, F&& f) {
 enum class Checksums : std::uint8_t { compared, known };
 
 /// A complete checkpoint, its files open. Immutable after open(): ranks may share one.
-class Checkpoint {
+class Checkpoint : public StateReader<Checkpoint> {
  public:
   /// Opens a checkpoint of `model`, a ModelSpec or a MultiTaskModel, or the newest one in a folder of them, and checks
   /// all of it: the manifest, the sizes and checksums of the files, and that every parameter is there once. Errors
@@ -154,54 +151,6 @@ class Checkpoint {
                                           std::to_string(slice.count()) + " elements of " +
                                           name_text({layer, parameter, state, slice}) +
                                           ": it is damaged; resume from another one");
-  }
-
-  /// The same in T, float or bfloat16, rounded to the nearest: what was kept in bfloat16 comes back as it was.
-  template <class T>
-  void read_as(int layer, ParameterName parameter, StateKind state, const TensorSlice& slice, View<T> out) const {
-    if constexpr (std::is_same_v<T, float>) {
-      read(layer, parameter, state, slice, out.data);
-    } else {
-      constexpr std::int64_t most = 1 << 18;  // elements at a time
-      std::vector<float> values;
-      TensorSlice part = slice;
-      for (std::int64_t row = 0; row < slice.rows; row += part.rows) {
-        part.row = slice.row + row;
-        part.rows = std::min(std::max<std::int64_t>(most / slice.columns, 1), slice.rows - row);
-        values.resize(static_cast<std::size_t>(part.count()));
-        read(layer, parameter, state, part, values.data());
-        std::transform(values.begin(), values.end(), out.begin() + row * slice.columns, [](float x) { return T(x); });
-      }
-    }
-  }
-
-  /// The master weights, as a source of parameters. This must outlive it.
-  [[nodiscard]] runtime::ParameterSource weights() const {
-    return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
-      const TensorShape whole = shape(layer, tensor.name);
-      const std::int64_t row = index / whole.columns;
-      const std::int64_t column = index % whole.columns;
-      const std::int64_t width = std::min(values.count, whole.columns - column);  // of each row
-      const std::int64_t rows = std::clamp<std::int64_t>(whole.rows - row, 0, values.count / width);
-      if (rows > 0) read(layer, tensor.name, StateKind::master, {row, rows, column, width}, values.data);
-      std::fill(values.begin() + rows * width, values.end(), 0.0F);  // padding of the vocabulary
-    };
-  }
-
-  /// Fills the moments of a store with its part. Its parameters come from weights().
-  template <class D>
-  void restore_moments(D& device, const runtime::StoreView& store) const {
-    for_each_slice(*store.layout, store.range, store.place,
-                   [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
-                     const std::int64_t first = offset - store.range.begin;
-                     const auto fill = [&](StateKind kind, const runtime::MomentView& moment) {
-                       moment.visit(first, slice.count(), [&](auto values) {
-                         device.write(values, [&](auto to) { read_as(store.layer, tensor.name, kind, slice, to); });
-                       });
-                     };
-                     fill(StateKind::first_moment, store.first_moment);
-                     fill(StateKind::second_moment, store.second_moment);
-                   });
   }
 
  private:
@@ -350,19 +299,5 @@ class Checkpoint {
   std::map<Key, Tensor> tensors_;
   std::vector<int> numbers_;  ///< of the model's layers in the files; empty: the same
 };
-
-/// Puts a rank's part of a checkpoint in its place. The plan need not be the one that wrote it.
-/// @param stage      a Stage, which has taken its memory
-/// @param otherwise  the parameters of layers that the checkpoint has not; their moments are 0
-template <class Stage>
-void restore(Stage& stage, const Checkpoint& checkpoint, const runtime::ParameterSource& otherwise = {}) {
-  const runtime::ParameterSource weights = checkpoint.weights();
-  stage.initialise([&](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
-    (checkpoint.has(layer) ? weights : otherwise)(layer, tensor, index, values);
-  });
-  stage.visit([&](const runtime::StoreView& store) {
-    if (checkpoint.has(store.layer)) checkpoint.restore_moments(stage.device(), store);
-  });
-}
 
 }  // namespace galvatron::train

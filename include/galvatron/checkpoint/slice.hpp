@@ -153,13 +153,27 @@ void for_each_written_slice(const runtime::StoreView& store, F&& f) {
                  });
 }
 
+/// Which part of its state a rank copies: what is its own, so that all ranks together have everything once, or all that
+/// it keeps, so that a rank's copy can stand in for another's.
+enum class Copied : std::uint8_t { own, everything };
+
+/// What a rank copies of a store. Calls f(tensor, offset in the store, slice).
+template <class F>
+void for_each_copied_slice(const runtime::StoreView& store, Copied copied, F&& f) {
+  if (copied == Copied::own)
+    for_each_written_slice(store, f);
+  else
+    for_each_slice(*store.layout, store.range, store.place, f);
+}
+
 /// The entries of a rank's file, in the order of their bytes. They depend on the plan only, not on the step.
 /// @param visit  calls its argument for every store of the rank
-inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(const runtime::StoreVisitor&)>& visit) {
+inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(const runtime::StoreVisitor&)>& visit,
+                                                   Copied copied = Copied::own) {
   std::vector<SafetensorsEntry> out;
   std::int64_t end = 0;
   visit([&](const runtime::StoreView& store) {
-    for_each_written_slice(store, [&](const ParameterTensor& tensor, std::int64_t, const TensorSlice& slice) {
+    for_each_copied_slice(store, copied, [&](const ParameterTensor& tensor, std::int64_t, const TensorSlice& slice) {
       for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment}) {
         const std::int64_t bytes = slice.count() * static_cast<std::int64_t>(sizeof(float));
         out.push_back({name_text({store.layer, tensor.name, state, slice}),
@@ -210,8 +224,8 @@ class Snapshot {
  public:
   /// @param stage  calls a visitor for every store of the rank
   template <class Stage>
-  explicit Snapshot(Stage& stage) {
-    const auto entries = shard_entries([&](const runtime::StoreVisitor& visitor) { stage.visit(visitor); });
+  explicit Snapshot(Stage& stage, Copied copied = Copied::own) : copied_(copied) {
+    const auto entries = shard_entries([&](const runtime::StoreVisitor& visitor) { stage.visit(visitor); }, copied);
     const std::string header = safetensors_header(entries);
     header_ = static_cast<std::int64_t>(header.size());
     const std::int64_t size = header_ + (entries.empty() ? 0 : entries.back().end);
@@ -241,7 +255,7 @@ class Snapshot {
       at += values.count * static_cast<std::int64_t>(sizeof(float));
     };
     stage.visit([&](const runtime::StoreView& store) {
-      for_each_written_slice(store, [&](const ParameterTensor&, std::int64_t offset, const TensorSlice& slice) {
+      for_each_copied_slice(store, copied_, [&](const ParameterTensor&, std::int64_t offset, const TensorSlice& slice) {
         const std::int64_t first = offset - store.range.begin;
         copy(store.master.slice(first, slice.count()));
         store.first_moment.visit(first, slice.count(), copy);
@@ -253,8 +267,11 @@ class Snapshot {
   [[nodiscard]] std::span<const std::byte> bytes() const {
     return {image_.data, static_cast<std::size_t>(image_.count)};
   }
+  /// The copy without its header.
+  [[nodiscard]] const std::byte* data() const { return image_.data + header_; }
 
  private:
+  Copied copied_;
   std::int64_t header_ = 0;
   std::optional<device::Mapping> mapping_;
   View<std::byte> image_;

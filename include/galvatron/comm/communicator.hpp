@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/call_clock.hpp>
 #include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/words.hpp>
@@ -87,7 +88,10 @@ class Group {
   void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
     run({CallKind::shift, elements_of(from), elements_of(to)});
   }
-  virtual void finish_shifts() = 0;
+  void finish_shifts() {
+    const CallClock clock;
+    do_finish_shifts();
+  }
   /// Returns when all members have called it.
   void barrier() { run({CallKind::barrier}); }
 
@@ -109,16 +113,19 @@ class Group {
     return start(scattering(all, shard, ends));
   }
   void finish(Pending& pending) {
+    const CallClock clock;
     if (pending.what) do_finish(std::exchange(pending, {}));
   }
 
   /// The same of elements whose type is a value, for groups that are made of others; a shift is started.
   void run(const Collective& called) {
+    const CallClock clock;
     check(called);
     do_run(called);
   }
   /// @param called  an all_reduce, all_gather or reduce_scatter
   Pending start(const Collective& called) {
+    const CallClock clock;
     check(called);
     return do_start(called);
   }
@@ -133,6 +140,7 @@ class Group {
   [[nodiscard]] int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
 
   virtual void do_run(const Collective& called) = 0;
+  virtual void do_finish_shifts() = 0;
   /// Begins a collective, and returns what do_finish() is to be told. By default that does it all: rank threads and
   /// processes of cores compute on the cores that would carry messages.
   virtual Pending do_start(const Collective& called) { return {called}; }
@@ -201,17 +209,22 @@ class World {
   /// between one pair of ranks arrive in the order in which they were posted. If an exception could free the memory, a
   /// SendGuard that lives shorter keeps the receivers from reading it then.
   void post(std::span<const Piece> pieces) {
+    const CallClock clock;
     check_pieces(pieces, size());
     do_post(pieces);
   }
   /// Takes blocks from their peers, in order; returns when all have arrived. Rows of other lengths than the sender's
   /// are fine as long as the bytes of a block are as many. Errors: a Failure that names both sizes if they are not.
   void receive(std::span<const Piece> pieces) {
+    const CallClock clock;
     check_pieces(pieces, size());
     do_receive(pieces);
   }
   /// Returns when every block posted by this rank has been taken: all of them, or those of one lane.
-  void wait_sent(int lane = every_lane) { do_wait_sent(lane); }
+  void wait_sent(int lane = every_lane) {
+    const CallClock clock;
+    do_wait_sent(lane);
+  }
 
   /// Throws PeerFailure if a rank is known to have failed. Where calls only give a device its work, a failure ends that
   /// work, and what was computed since means nothing. Worlds whose calls wait have thrown by themselves.

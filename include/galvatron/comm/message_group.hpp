@@ -80,15 +80,14 @@ class MessageGroup final : public Group {
       outgoing_.group = (outgoing_.group ^ static_cast<std::uint64_t>(member)) * 1099511628211U;
   }
 
-  void finish_shifts() override {
-    shifts_.finish([] { return std::string("did not shift its block"); });
-  }
-
  private:
   static constexpr int opening_tag = 0;
   static constexpr int data_tag = 1;
   static constexpr int shift_tag = 2;
 
+  void do_finish_shifts() override {
+    shifts_.finish([] { return std::string("did not shift its block"); });
+  }
   void do_run(const Collective& called) override {
     const Elements& from = called.from;
     const Elements& to = called.to;

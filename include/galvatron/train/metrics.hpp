@@ -229,6 +229,7 @@ inline std::string metrics_line(const StepReport& report) {
     }
   }
   if (!report.skipped.empty()) line["skipped"] = report.skipped;
+  for (const RankSeconds& rank : report.ranks) line["rank_seconds"].push_back(rank.total());
   for (const ExpertLoads& layer : report.loads) {
     line["load_imbalance"].push_back(layer.imbalance());
     line["loads"].push_back(layer.choices);

@@ -11,9 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/call_clock.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/plan/rank_seconds.hpp>
 #include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/make_layer.hpp>
@@ -93,7 +95,12 @@ class Stage {
     source_ = source;
     seed_ = hyper.seed;
     if (observer_ != nullptr) observer_->step_begins(step);
-    const auto last = [&] { observed({schedule::Op::step}, [&] { update(hyper, clip); }); };
+    const comm::WorkWatch watch;
+    const auto last = [&] {
+      own_.passes = watch.seconds();
+      observed({schedule::Op::step}, [&] { update(hyper, clip); });
+      own_.update = watch.seconds() - own_.passes;
+    };
     if (before_update_) {
       repeated(0, [this] { passes(); });
       before_update_();
@@ -106,6 +113,13 @@ class Stage {
     }
     world_.wait_sent();
     return result();
+  }
+
+  /// This rank's own work in the last step, as far as the calling thread does it: of cores.
+  [[nodiscard]] RankSeconds own_seconds() const { return own_; }
+  /// Updates that masters and moments have behind them; none while one is being made, or was cut short by an exception.
+  [[nodiscard]] std::optional<std::int64_t> updates() const {
+    return updating_ ? std::nullopt : std::optional(updates_);
   }
 
   /// The passes of a step alone: parameters and moments stay, gradients are gone. For devices that learn from a step
@@ -258,7 +272,10 @@ class Stage {
     add_dispatch();
     device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
     device_.begin_update(hyper);
+    updating_ = true;
     for_stores([](runtime::Store& store) { store.update(); });
+    updating_ = false;
+    ++updates_;
   }
 
   // The device's sums, as a step left them.
@@ -326,6 +343,9 @@ class Stage {
   std::shared_ptr<const Packing> packing_;  ///< of the step; null: equal sequences
   RecordedStep* observer_ = nullptr;
   std::int64_t step_ = 0;
+  RankSeconds own_;
+  std::int64_t updates_ = 0;
+  bool updating_ = false;
   std::uint64_t seed_ = 0;  ///< of noise
   bool repeats_ = false;
   bool takes_fixed_groups_ = false;

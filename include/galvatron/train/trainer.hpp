@@ -7,10 +7,11 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <numbers>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,117 +27,16 @@
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/rank/host_rank.hpp>
 #include <galvatron/rank/stopwatch.hpp>
+#include <galvatron/train/adapt.hpp>
 #include <galvatron/train/expert_dispatch.hpp>
 #include <galvatron/train/expert_loads.hpp>
+#include <galvatron/train/move_states.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
 #include <galvatron/train/stop.hpp>
+#include <galvatron/train/train_options.hpp>
 
 namespace galvatron::train {
-
-/// What rank 0 tells after every step.
-struct StepReport {
-  std::int64_t step = 0;  ///< counts from 0
-  double loss = 0;        ///< mean cross-entropy of a prediction, in nats, before the step's update
-  double gradient_norm = 0;
-  double balance_loss = 0;  ///< of the routers of experts, as StepResult has it; 0: the model has none
-  double z_loss = 0;        ///< the same
-  DispatchSums dispatch{};  ///< of all layers with experts
-  double learning_rate = 0;
-  double seconds = 0;       ///< of this step
-  std::int64_t tokens = 0;  ///< of the step's samples
-  double tokens_per_second = 0;
-  double mfu = 0;       ///< model FLOPs over what the plan's devices could do in that time; 0: the plan does not say
-  Bytes peak_memory{};  ///< of rank 0's arena so far
-  /// Empty, or where the step's numbers stopped being numbers: its update was skipped then.
-  std::string skipped{};
-  /// Of layers with experts, with TrainOptions::counts_loads; TrainReport keeps those of the last step alone.
-  std::vector<ExpertLoads> loads{};
-  std::vector<LayerDispatch> layer_dispatch{};  ///< the same, with and without counts_loads
-  /// Of packed documents, how.
-  struct Packed {
-    std::int64_t microbatches = 0;
-    std::int64_t padding = 0;  ///< rows
-    std::string groups{};      ///< as groups_text() has them
-    double waited = 0;         ///< seconds that rank 0's process waited for it
-  };
-  std::optional<Packed> packed{};
-  /// Mean cross-entropy of the samples of TrainOptions::validation behind the step's update, in nats; nothing where the
-  /// step is not followed by a validation.
-  std::optional<double> validation_loss{};
-  // Losses in bits per byte of text; 0: not known.
-  double bits_per_byte = 0;
-  double validation_bits_per_byte = 0;
-};
-
-/// A loss of a token, in nats, as bits for each byte of a text with so many tokens a byte.
-inline double bits_per_byte(double loss, double tokens_per_byte) { return loss / std::numbers::ln2 * tokens_per_byte; }
-
-/// Samples that a run does not train on, and how often it looks at their loss.
-struct Validation {
-  BatchSource* source = nullptr;  ///< asked by all ranks at once; null: none
-  std::int64_t batches = 0;       ///< its first ones: as many samples each as a step has
-  std::int64_t predictions = 0;   ///< of all of them; of packed documents the tokens of the packings count
-  std::int64_t every = 1;         ///< steps between two; the last step is followed by one
-  double tokens_per_byte = 0;     ///< of their texts; 0: not known
-};
-
-/// What to do when the loss or a gradient is infinite or not a number.
-enum class OnNan : std::uint8_t { stop, skip };
-
-struct TrainOptions {
-  std::int64_t steps = 1;  ///< of the whole run, those before a resumption included
-  LearningRate learning_rate{};
-  device::AdamW adam{};  ///< the constants; rate, step and seed are set every step
-  double clip = 1.0;     ///< the largest gradient norm; 0 for no clipping
-  std::uint64_t seed = 1;
-  OnNan on_nan = OnNan::stop;
-  runtime::ParameterSource initial{};  ///< the parameters to start from; empty: by the seed
-  const Checkpoint* resume = nullptr;  ///< go on after its step, with its parameters and moments
-  CheckpointOptions checkpoint{};
-  std::int64_t data_tokens = 0;  ///< for the manifests of checkpoints, as is the next one (Data::size, Data::checksum)
-  std::optional<std::uint32_t> data_crc32c{};
-  bool repeats = true;        ///< see Stage::repeat
-  bool searches = true;       ///< before training, the fastest algorithms of products, where a rank is alone
-  bool deterministic = true;  ///< GPUs: the same bits every time; else attention's gradients differ by their rounding
-  int threads_per_rank = 0;   ///< 0: the cores divided by the ranks, at least 1. On GPUs they draw the initial values
-  comm::thread::Options world{};
-  /// Called on rank 0's thread. What it throws ends the run: with a checkpoint, where there are any, within about 0.1
-  /// s.
-  std::function<void(const StepReport&)> on_step{};
-  Validation validation{};
-  double tokens_per_byte = 0;  ///< of the texts that are trained on; 0: not known
-  /// Ends the run early when it is not 0, on any rank: after the step at hand (within about 0.1 s where steps are
-  /// shorter), with a checkpoint, where there are any. A handler of signals may set it. Null: the run is never asked.
-  const std::atomic<int>* stop = nullptr;
-  bool late_groups_fixed = false;  ///< see Stage::take_fixed_groups
-  bool counts_loads = false;       ///< StepReport::loads; all else has the same bits with and without
-  Recorder* recorder = nullptr;    ///< of all ranks: keeps when they did what in the last step
-};
-
-struct TrainReport {
-  std::vector<StepReport> steps;
-  double iteration_seconds = 0;                   ///< median without the first step
-  std::vector<cost::StageMemory> planned_memory;  ///< of each rank
-  std::vector<cost::StageMemory> measured_memory;
-  std::vector<CheckpointReport> checkpoints;  ///< of each rank
-  std::vector<std::string> remarks;           ///< of rank 0's device: what it did in another way than usual
-  /// Why the run ended before its last step: the value of TrainOptions::stop, the largest of all ranks. 0: all steps
-  /// are done.
-  int stopped = 0;
-};
-
-/// The first step that a run does.
-inline std::int64_t first_step(const TrainOptions& options) {
-  return options.resume == nullptr ? 0 : options.resume->training().step;
-}
-
-/// Threads that each of `ranks` rank threads computes with on this machine.
-inline int threads_per_rank(int ranks) { return std::max(1, usable_cores() / ranks); }
-/// The same, or what the options ask for.
-inline int threads_per_rank(const TrainOptions& options, int ranks) {
-  return options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(ranks);
-}
 
 namespace detail {
 
@@ -160,136 +60,270 @@ double validation_loss(Stage& stage, const Validation& validation) {
   return loss / static_cast<double>(packed > 0 ? packed : validation.predictions);
 }
 
-/// What every rank does, whatever a rank is.
+/// What every rank does, whatever a rank is: one plan after the other, mostly one.
 /// @param platform  HostPlatform or its like: what makes a rank's memory and device
+template <class T, class Platform>
+class RankRun {
+ public:
+  using Rank = typename Platform::Rank;
+  using Device = typename Rank::Device;
+  using RankStage = Stage<Device, T>;
+
+  RankRun(comm::World& world, const Platform& platform, const Plan& plan, const ModelSpec& model,
+          const LayerMaker<Device, T>& make, BatchSource& source, const TrainOptions& options, TrainReport& report,
+          std::mutex& report_mutex)
+      : world_(world),
+        platform_(platform),
+        plan_(plan),
+        model_(model),
+        make_(make),
+        source_(source),
+        options_(options),
+        report_(report),
+        report_mutex_(report_mutex),
+        checkpoint_(options.checkpoint),
+        vote_(world.control().everybody(), options.stop),
+        adapter_(world.control().everybody(), options.adapt, plan, model),
+        step_(first_step(options)) {}
+
+  void run() {
+    const Plan* running = &plan_;
+    for (Plan adapted; train(*running); running = &adapted) adapted = adaptation_.plan;
+    if (failed_report_ != nullptr) std::rethrow_exception(failed_report_);
+  }
+
+ private:
+  // True: another plan is to go on.
+  bool train(const Plan& plan) {
+    const StagePlan stage_of_rank = stage_plan(plan, model_, world_.rank());
+    Rank rank = platform_.make(memory_of(stage_of_rank, platform_.library_workspace()));
+    RankMemory& memory = rank.memory();
+    RankStage stage(rank.device(), world_, plan, model_, memory, make_, options_.counts_loads);
+    const comm::SendGuard guard(world_);  // nobody reads this rank's memory once it is gone
+    try {
+      begin(rank, stage);
+    } catch (const PeerFailure&) {
+      if (kept_ != nullptr && options_.adapt.survivor) options_.adapt.survivor({world_.rank(), step_, kept_});
+      throw;
+    }
+    std::optional<Checkpointer<Device, RankStage>> checkpointer;
+    if (!checkpoint_.folder.empty()) {
+      // The lock is of the whole run.
+      if (world_.rank() == 0 && checkpoint_.lock == nullptr)
+        checkpoint_.lock = value_or_throw(FolderLock::take(checkpoint_.folder));
+      checkpointer.emplace(checkpoint_, training_state(), rank.device(), world_, stage,
+                           [this] { platform_.enter_beside(); });
+      stage.before_update([&checkpointer] { checkpointer->before_update(); });
+    }
+    stage.repeat(options_.repeats);
+    stage.take_fixed_groups(options_.late_groups_fixed);
+    if (options_.recorder != nullptr) stage.observe(&options_.recorder->rank(world_.rank()));
+    std::optional<Replan> next;
+    const std::int64_t first = step_;
+    try {
+      next = steps(plan, rank, stage, checkpointer);
+    } catch (const PeerFailure&) {
+      if (options_.adapt.survivor) survive(rank.device(), stage, first);
+      throw;
+    }
+    if (next && checkpointer) checkpointer->finish();
+    report(memory, rank, checkpointer);
+    if (!next) return false;
+    kept_ = std::make_shared<KeptState>(rank.device(), stage, world_.rank());
+    adaptation_ = {.step = step_,
+                   .rank = next->rank,
+                   .reason = adapter_.reason(next->rank),
+                   .iteration = next->iteration,
+                   .plan = std::move(next->plan)};
+    return true;
+  }
+
+  // The state that the stage starts with.
+  void begin(Rank& rank, RankStage& stage) {
+    if (kept_ != nullptr) {
+      move_states(world_.control(), *kept_, model_, stage);
+      kept_.reset();
+      if (world_.rank() == 0) report(adaptation_, last_);
+      return;
+    }
+    if (options_.goes_on != nullptr)
+      restore(stage, *options_.goes_on->states);
+    else if (options_.resume != nullptr)
+      restore(stage, *options_.resume);
+    else
+      stage.initialise(options_.initial ? options_.initial : runtime::initial_values(options_.seed, platform_.threads));
+    if constexpr (requires { rank.begin_search(); }) {
+      if (options_.searches && world_.size() == 1) {  // on values of training: a GPU multiplies zeros faster
+        rank.begin_search();
+        stage.autotune(step_, &source_);
+        rank.end_search();
+      }
+    }
+    if (options_.adapt.loss && world_.rank() == 0) report(options_.adapt.loss->adaptation, options_.adapt.loss->since);
+  }
+
+  [[nodiscard]] TrainingState training_state() const {
+    return {.model = model_.name,
+            .architecture = model_architecture(model_),
+            .step = step_,
+            .seed = options_.seed,
+            .global_batch = plan_.global_batch,
+            .sequence_length = plan_.sequence_length,
+            .data_tokens = options_.data_tokens,
+            .data_crc32c = options_.data_crc32c,
+            .precision = plan_.precision,
+            .learning_rate = options_.learning_rate,
+            .adam = options_.adam,
+            .clip = options_.clip};
+  }
+
+  // Trains until the run ends, or a plan is better than this one.
+  template <class Checkpoints>
+  std::optional<Replan> steps(const Plan& plan, Rank& rank, RankStage& stage, Checkpoints& checkpointer) {
+    std::optional<Replan> next;
+    for (last_ = steady_seconds(); step_ < options_.steps && !vote_.ends() && !next; ++step_) {
+      if (options_.adapt.before_step) options_.adapt.before_step(world_.rank(), step_);
+      device::AdamW hyper = options_.adam;
+      hyper.learning_rate = static_cast<float>(options_.learning_rate.at(step_));
+      hyper.step = step_ + 1;
+      hyper.seed = options_.seed;
+      const StepResult result = stage.step(step_, &source_, hyper, options_.clip);
+      world_.check();
+      const std::string wrong = result.is_finite() ? std::string() : not_finite(result, stage);
+      const double seconds = steady_seconds() - last_;
+      const bool measures = std::is_same_v<Platform, HostPlatform> && world_.size() > 1;
+      StepSeconds measured{stage.own_seconds(), seconds};
+      if (options_.adapt.measured) options_.adapt.measured(world_.rank(), step_, measured);
+      const bool known = measures && adapter_.after_step(measured);
+      std::optional<double> validation;
+      if (options_.validation.source != nullptr &&
+          ((step_ + 1) % options_.validation.every == 0 || step_ + 1 == options_.steps))
+        validation = validation_loss(stage, options_.validation);
+      if (world_.rank() == 0) report_step(plan, result, wrong, seconds, known, validation, rank.memory());
+      if (known && options_.adapt.on && step_ + 1 < options_.steps) next = adapter_.decide(plan);
+      vote_.after_step(failed_report_ != nullptr);
+      if (checkpointer) checkpointer->after_step(step_ + 1, step_ + 1 == options_.steps || vote_.ends());
+      last_ = steady_seconds();
+    }
+    if (vote_.ends()) next.reset();
+    return next;
+  }
+
+  // What is wrong with a step; throws where that ends the run.
+  std::string not_finite(const StepResult& result, RankStage& stage) const {
+    const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
+    std::string wrong = "step " + std::to_string(step_ + 1) + " gave a loss of " + text(result.loss) +
+                        " and a gradient norm of " + text(result.gradient_norm) + ", first seen in " +
+                        place_text(stage.find_non_finite());
+    if (options_.on_nan == OnNan::stop)
+      throw Failure(
+          ErrorKind::machine,
+          wrong + (step_ == 0 ? ": no parameter was updated yet, so it is not the learning rate; the weights that "
+                                "the run began with are too large for this precision, or the model has no finite "
+                                "loss on these data"
+                              : ": training has diverged; use a smaller learning rate or more warm-up, or skip "
+                                "such steps"));
+    return wrong;
+  }
+
+  // @param known  the adapter has measured all ranks after this step
+  void report_step(const Plan& plan, const StepResult& result, const std::string& wrong, double seconds, bool known,
+                   std::optional<double> validation, const RankMemory& memory) {
+    const std::int64_t tokens = plan.packed ? result.tokens : plan.global_batch * plan.sequence_length;
+    const StepReport out{
+        .step = step_,
+        .loss = result.loss,
+        .gradient_norm = result.gradient_norm,
+        .balance_loss = result.balance_loss,
+        .z_loss = result.z_loss,
+        .dispatch = total(result.dispatch),
+        .learning_rate = options_.learning_rate.at(step_),
+        .seconds = seconds,
+        .tokens = tokens,
+        .tokens_per_second = static_cast<double>(tokens) / seconds,
+        .mfu = plan_.predicted.mfu * plan_.predicted.iteration.value / seconds,
+        .peak_memory = memory.measured().total(),
+        .skipped = wrong,
+        .loads = result.loads,
+        .layer_dispatch = result.dispatch,
+        .ranks = known ? adapter_.ranks() : std::vector<RankSeconds>{},
+        .packed = plan.packed ? std::optional(packed_report(source_, plan, step_)) : std::nullopt,
+        .validation_loss = validation,
+        .bits_per_byte = bits_per_byte(result.loss, options_.tokens_per_byte),
+        .validation_bits_per_byte = bits_per_byte(validation.value_or(0), options_.validation.tokens_per_byte)};
+    if (!report_.steps.empty()) report_.steps.back().loads.clear();
+    if (!report_.steps.empty()) report_.steps.back().layer_dispatch.clear();
+    report_.steps.push_back(out);
+    if (!options_.on_step || failed_report_ != nullptr) return;
+    try {
+      options_.on_step(out);
+    } catch (...) {
+      failed_report_ = std::current_exception();
+    }
+  }
+
+  void report(Adaptation adaptation, double since) {
+    adaptation.seconds = steady_seconds() - since;
+    report_.adaptations.push_back(adaptation);
+    if (options_.adapt.on_adaptation) options_.adapt.on_adaptation(adaptation);
+  }
+
+  // Another rank is lost. @param first  the step that the plan at hand began with
+  void survive(Device& device, RankStage& stage, std::int64_t first) {
+    const auto updates = stage.updates();
+    Survivor out{world_.rank(), updates ? first + *updates : -1, nullptr};
+    if (updates) out.state = std::make_shared<KeptState>(device, stage, world_.rank());
+    options_.adapt.survivor(std::move(out));
+  }
+
+  template <class Checkpoints>
+  void report(const RankMemory& memory, Rank& rank, const Checkpoints& checkpointer) {
+    const std::lock_guard lock(report_mutex_);
+    if (step_ < options_.steps) report_.stopped = vote_.asked_for();
+    const auto i = static_cast<std::size_t>(world_.rank());
+    report_.planned_memory[i] = memory.planned;
+    report_.measured_memory[i] = memory.measured();
+    if (world_.rank() == 0) report_.remarks = rank.remarks();
+    if (checkpointer) report_.checkpoints[i].add(checkpointer->report());
+  }
+
+  comm::World& world_;
+  const Platform& platform_;
+  const Plan& plan_;  // that the run began with
+  const ModelSpec& model_;
+  const LayerMaker<Device, T>& make_;
+  BatchSource& source_;
+  const TrainOptions& options_;
+  TrainReport& report_;
+  std::mutex& report_mutex_;
+  CheckpointOptions checkpoint_;
+  StopVote vote_;
+  Adapter adapter_;
+  std::int64_t step_;
+  double last_ = 0;                   // when the last step ended
+  std::exception_ptr failed_report_;  // what on_step threw
+  Adaptation adaptation_;             // the last one
+  std::shared_ptr<KeptState> kept_;   // between two plans
+};
+
 template <class T, class Platform>
 void train_rank(comm::World& world, const Platform& platform, const Plan& plan, const ModelSpec& model,
                 const LayerMaker<typename Platform::Rank::Device, T>& make, BatchSource& source,
                 const TrainOptions& options, TrainReport& report, std::mutex& report_mutex) {
-  using Device = typename Platform::Rank::Device;
   platform.enter();
-  const StagePlan stage_of_rank = stage_plan(plan, model, world.rank());
-  typename Platform::Rank rank = platform.make(memory_of(stage_of_rank, platform.library_workspace()));
-  RankMemory& memory = rank.memory();
-  Stage<Device, T> stage(rank.device(), world, plan, model, memory, make, options.counts_loads);
-  const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
-  if (options.resume != nullptr)
-    restore(stage, *options.resume);
-  else
-    stage.initialise(options.initial ? options.initial : runtime::initial_values(options.seed, platform.threads));
-  if constexpr (requires { rank.begin_search(); }) {
-    if (options.searches && world.size() == 1) {  // on values of training: a GPU multiplies zeros faster
-      rank.begin_search();
-      stage.autotune(first_step(options), &source);
-      rank.end_search();
-    }
-  }
-  std::optional<Checkpointer<Device, decltype(stage)>> checkpointer;
-  if (!options.checkpoint.folder.empty()) {
-    const TrainingState training{.model = model.name,
-                                 .architecture = model_architecture(model),
-                                 .step = first_step(options),
-                                 .seed = options.seed,
-                                 .global_batch = plan.global_batch,
-                                 .sequence_length = plan.sequence_length,
-                                 .data_tokens = options.data_tokens,
-                                 .data_crc32c = options.data_crc32c,
-                                 .precision = plan.precision,
-                                 .learning_rate = options.learning_rate,
-                                 .adam = options.adam,
-                                 .clip = options.clip};
-    checkpointer.emplace(options.checkpoint, training, rank.device(), world, stage,
-                         [&platform] { platform.enter_beside(); });
-    stage.before_update([&checkpointer] { checkpointer->before_update(); });
-  }
-  stage.repeat(options.repeats);
-  stage.take_fixed_groups(options.late_groups_fixed);
-  if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
-  StopVote vote(world.control().everybody(), options.stop);
-  std::exception_ptr failed_report;  // what on_step threw
-  std::int64_t step = first_step(options);
-  double last = steady_seconds();
-  for (; step < options.steps && !vote.ends(); ++step) {
-    device::AdamW hyper = options.adam;
-    hyper.learning_rate = static_cast<float>(options.learning_rate.at(step));
-    hyper.step = step + 1;
-    hyper.seed = options.seed;
-    const StepResult result = stage.step(step, &source, hyper, options.clip);
-    world.check();
-    std::string wrong;
-    if (!result.is_finite()) {
-      const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
-      wrong = "step " + std::to_string(step + 1) + " gave a loss of " + text(result.loss) + " and a gradient norm of " +
-              text(result.gradient_norm) + ", first seen in " + place_text(stage.find_non_finite());
-      if (options.on_nan == OnNan::stop)
-        throw Failure(
-            ErrorKind::machine,
-            wrong + (step == 0 ? ": no parameter was updated yet, so it is not the learning rate; the weights that "
-                                 "the run began with are too large for this precision, or the model has no finite "
-                                 "loss on these data"
-                               : ": training has diverged; use a smaller learning rate or more warm-up, or skip "
-                                 "such steps"));
-    }
-    const double seconds = steady_seconds() - last;
-    std::optional<double> validation;
-    if (options.validation.source != nullptr &&
-        ((step + 1) % options.validation.every == 0 || step + 1 == options.steps))
-      validation = validation_loss(stage, options.validation);
-    if (world.rank() == 0) {
-      const std::int64_t tokens = plan.packed ? result.tokens : plan.global_batch * plan.sequence_length;
-      const StepReport out{
-          .step = step,
-          .loss = result.loss,
-          .gradient_norm = result.gradient_norm,
-          .balance_loss = result.balance_loss,
-          .z_loss = result.z_loss,
-          .dispatch = total(result.dispatch),
-          .learning_rate = options.learning_rate.at(step),
-          .seconds = seconds,
-          .tokens = tokens,
-          .tokens_per_second = static_cast<double>(tokens) / seconds,
-          .mfu = plan.predicted.mfu * plan.predicted.iteration.value / seconds,
-          .peak_memory = memory.measured().total(),
-          .skipped = std::move(wrong),
-          .loads = result.loads,
-          .layer_dispatch = result.dispatch,
-          .packed = plan.packed ? std::optional(packed_report(source, plan, step)) : std::nullopt,
-          .validation_loss = validation,
-          .bits_per_byte = bits_per_byte(result.loss, options.tokens_per_byte),
-          .validation_bits_per_byte = bits_per_byte(validation.value_or(0), options.validation.tokens_per_byte)};
-      if (!report.steps.empty()) report.steps.back().loads.clear();
-      if (!report.steps.empty()) report.steps.back().layer_dispatch.clear();
-      report.steps.push_back(out);
-      if (options.on_step && failed_report == nullptr) {
-        try {
-          options.on_step(out);
-        } catch (...) {
-          failed_report = std::current_exception();
-        }
-      }
-    }
-    vote.after_step(failed_report != nullptr);
-    if (checkpointer) checkpointer->after_step(step + 1, step + 1 == options.steps || vote.ends());
-    last = steady_seconds();
-  }
-  if (failed_report != nullptr) std::rethrow_exception(failed_report);
-  const std::lock_guard lock(report_mutex);
-  if (step < options.steps) report.stopped = vote.asked_for();
-  report.planned_memory[static_cast<std::size_t>(world.rank())] = memory.planned;
-  report.measured_memory[static_cast<std::size_t>(world.rank())] = memory.measured();
-  if (world.rank() == 0) report.remarks = rank.remarks();
-  if (checkpointer) report.checkpoints[static_cast<std::size_t>(world.rank())] = checkpointer->report();
+  RankRun<T, Platform>(world, platform, plan, model, make, source, options, report, report_mutex).run();
 }
 
 /// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
+/// @param report  keeps the steps of a run that fails
 template <class List, class Start>
-TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
-                        const Start& start) {
-  TrainReport report;
+void train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
+                 TrainReport& report, const Start& start) {
   report.steps.reserve(static_cast<std::size_t>(std::max<std::int64_t>(options.steps - first_step(options), 0)));
-  report.planned_memory.resize(static_cast<std::size_t>(plan.ranks()));
-  report.measured_memory.resize(static_cast<std::size_t>(plan.ranks()));
-  report.checkpoints.resize(static_cast<std::size_t>(plan.ranks()));
+  const auto ranks = static_cast<std::size_t>(plan.ranks());
+  report.planned_memory.assign(ranks, {});
+  report.measured_memory.assign(ranks, {});
+  report.checkpoints.assign(ranks, {});
   std::mutex mutex;
   start([&]<class Platform>(comm::World& world, const Platform& platform) {
     using Device = typename Platform::Rank::Device;
@@ -305,29 +339,96 @@ TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& s
   for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i)
     seconds.push_back(report.steps[i].seconds);
   report.iteration_seconds = median_of(std::move(seconds));
+}
+
+template <class List, class Start>
+TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
+                        const Start& start) {
+  TrainReport report;
+  train_ranks<List>(plan, model, source, options, report, start);
   return report;
+}
+
+/// Calls train(plan, options, report), and again with the ranks that are left when some are lost: with their state in
+/// memory where they have all of it, else after the newest checkpoint, else from where the run began.
+template <class Train>
+TrainReport with_recovery(const Plan& plan, const ModelSpec& model, const TrainOptions& options, const Train& train) {
+  TrainReport report;
+  TrainOptions with = options;
+  Plan now = plan;
+  std::mutex mutex;
+  std::vector<Survivor> survivors;
+  if (options.adapt.plan_for)
+    with.adapt.survivor = [&](Survivor&& survivor) {
+      const std::lock_guard lock(mutex);
+      survivors.push_back(std::move(survivor));
+    };
+  std::vector<Survivor> kept;  // what `states` reads
+  std::optional<StateImages> states;
+  std::optional<Checkpoint> checkpoint;
+  Continuation goes_on;
+  for (;;) {
+    std::string why;
+    double since = 0;
+    try {
+      train(now, with, report);
+      return report;
+    } catch (const DeviceFailure& e) {
+      const auto lost = now.ranks() - static_cast<int>(survivors.size());
+      if (!options.adapt.plan_for || survivors.empty() || lost <= 0) throw;
+      why = e.what();
+      since = steady_seconds();
+    }
+    kept = std::exchange(survivors, {});
+    std::vector<int> left;
+    std::vector<StateCopy> copies;
+    for (const Survivor& survivor : kept) {
+      left.push_back(survivor.rank);
+      if (survivor.state != nullptr) copies.push_back({survivor.rank, survivor.step, survivor.state->file()});
+    }
+    Adaptation next = after_loss(now, left, with.adapt, why);
+    states.reset();
+    if (auto newest = value_or_throw(newest_state(model, copies))) {
+      states = std::move(newest->first);
+      goes_on = {&*states, newest->second};
+      with.goes_on = &goes_on;
+    } else {
+      kept.clear();
+      with.goes_on = nullptr;
+      if (!options.checkpoint.folder.empty() && !list_checkpoints(options.checkpoint.folder).empty()) {
+        checkpoint = value_or_throw(Checkpoint::open(options.checkpoint.folder, model));
+        with.resume = &*checkpoint;
+      }
+    }
+    next.step = first_step(with);
+    std::erase_if(report.steps, [&](const StepReport& step) { return step.step >= next.step; });
+    now = next.plan;
+    with.adapt.loss = Loss{std::move(next), since};
+  }
 }
 
 }  // namespace detail
 
-/// Trains as the plan says, one thread team for each of its ranks.
+/// Trains as the plan says, one thread team for each of its ranks. With AdaptOptions::plan_for a rank thread that ends
+/// with a DeviceFailure is lost, and the others go on.
 /// @tparam List  the strategies of the program; a trainer that names its strategy as a type lists only it
 /// @param source  asked by all ranks at once
 /// Throws what failed first on any rank: Failure (usage) for a plan that this program cannot run, DeviceFailure,
 /// PeerFailure, or Failure (machine) when the loss or a gradient is no longer a number and on_nan is stop.
 template <class List = InstantiatedStrategies>
 TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
-  const int ranks = plan.ranks();
-  const int threads = threads_per_rank(options, ranks);
   HostPlatform::require(plan.precision);
-  return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
-    comm::thread::run(
-        ranks,
-        [&](comm::thread::World& world) {
-          const PinnedRank pin(world.rank(), world.size(), threads);
-          train_one(world, HostPlatform{threads, &pin});
-        },
-        options.world);
+  return detail::with_recovery(plan, model, options, [&](const Plan& now, const TrainOptions& with, TrainReport& out) {
+    const int threads = threads_per_rank(with, now.ranks());
+    detail::train_ranks<List>(now, model, source, with, out, [&](const auto& train_one) {
+      comm::thread::run(
+          now.ranks(),
+          [&](comm::thread::World& world) {
+            const PinnedRank pin(world.rank(), world.size(), threads);
+            train_one(world, HostPlatform{threads, &pin});
+          },
+          with.world);
+    });
   });
 }
 

@@ -114,6 +114,7 @@ class Endpoint {
     ask(runtime_, [&] {
       look();
       check();
+      if (runtime_.lost_ranks()) throw PeerFailure("other ranks of this job were lost");
       if (ready()) return true;
       const auto now = Clock::now();
       if (some_ended_) {
@@ -195,10 +196,10 @@ class Endpoint {
     const auto is_running = [&](int peer) { return news_.of(peer) == Status::Kind::running; };
     ask(runtime_, [&] {
       look();
-      if (!news_.failure().empty()) deadline = std::min(deadline, Clock::now() + patience);
+      if (!news_.failure().empty() || runtime_.lost_ranks()) deadline = std::min(deadline, Clock::now() + patience);
       return std::ranges::none_of(std::views::iota(0, size()), is_running) || Clock::now() > deadline;
     });
-    const bool fine = news_.failure().empty();
+    const bool fine = news_.failure().empty() && !runtime_.lost_ranks();
     drain(runtime_, fine ? options_.timeout : std::chrono::milliseconds(500), [&] { return sends.over(); });
     if (fine) return {};
     runtime_.abandon();

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -149,6 +150,10 @@ class Runtime {
   void abandon() { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const { return abandoned_; }
 
+  /// Once this is not 0 ranks of the job are gone without a word: waits end with PeerFailure. Null: nobody tells.
+  void watch(const std::atomic<int>* lost) { lost_ = lost; }
+  [[nodiscard]] bool lost_ranks() const { return lost_ != nullptr && lost_->load(std::memory_order_relaxed) != 0; }
+
   /// Number of the run that begins; runs are counted alike on all ranks.
   int next_run() { return ++runs_; }
   /// Statuses of a later run that arrived early, with the rank that sent them.
@@ -187,6 +192,7 @@ class Runtime {
   bool bound_ = false;
   int cores_per_rank_ = 1;
   bool abandoned_ = false;
+  const std::atomic<int>* lost_ = nullptr;
   int runs_ = 0;
   MPI_Comm collectives_ = MPI_COMM_NULL;
   MPI_Comm blocks_ = MPI_COMM_NULL;

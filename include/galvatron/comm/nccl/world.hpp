@@ -36,17 +36,16 @@ class Group final : public comm::Group {
   Group(comm::Group& control, int world_rank, Watch& watch, device::cuda::Stream& compute)
       : comm::Group(control.ranks(), world_rank), control_(control), watch_(watch), compute_(compute) {}
 
-  void finish_shifts() override {
-    for (Pending& shift : shifts_) finish(shift);
-    shifts_.clear();
-  }
-
   /// Returns when the stream is at work no more.
   void wait() {
     if (stream_) stream_->wait();
   }
 
  private:
+  void do_finish_shifts() override {
+    for (Pending& shift : shifts_) finish(shift);
+    shifts_.clear();
+  }
   void do_run(const Collective& called) override {
     if (called.kind == CallKind::barrier) return control_.barrier();  // the members' streams may be at work
     Pending pending = do_start(called);

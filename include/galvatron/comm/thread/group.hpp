@@ -71,17 +71,16 @@ class Group final : public comm::Group {
         world_(world),
         buffers_(ranks.size()) {}
 
-  /// On threads the receiver copies.
-  void finish_shifts() override {
+ private:
+  using Member = Meeting::Member;
+
+  // On threads the receiver copies.
+  void do_finish_shifts() override {
     if (arriving_.empty()) return;
     world_.receive(arriving_);
     arriving_.clear();
     world_.wait_sent(shift_lane);
   }
-
- private:
-  using Member = Meeting::Member;
-
   void do_run(const Collective& called) override {
     if (called.kind == CallKind::shift) return begin_shift(called.from, called.to);
     if (size() == 1 && (called.kind == CallKind::all_reduce || called.kind == CallKind::barrier)) return;
