@@ -155,7 +155,7 @@ class Replanner {
     // Without ratios of its own the stage is as slow as its slowest rank, however its layers are cut.
     const int data = alike ? first.data : 1;
     const ActivationLayout layout =
-        activation_layout(first, of.first_rank, running_.microbatch(), plan_sequence(), of.sample_ratios);
+        activation_layout(first, of.first_rank, running_.microbatch(), plan_sequence(), of.ratios());
     out.data.resize(static_cast<std::size_t>(data));
     for (int i = 0; i < of.rank_count; ++i) {
       const int rank = of.first_rank + i;
