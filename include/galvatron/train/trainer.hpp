@@ -129,16 +129,16 @@ inline StepReport::Packed packed_report(BatchSource& source, const Plan& plan, s
 
 /// What every rank does, whatever a rank is.
 /// @param platform  HostPlatform or its like: what makes a rank's memory and device
-template <class Platform, class T, class List>
+template <class T, class Platform>
 void train_rank(comm::World& world, const Platform& platform, const Plan& plan, const ModelSpec& model,
-                BatchSource& source, const TrainOptions& options, TrainReport& report, std::mutex& report_mutex) {
+                const LayerMaker<typename Platform::Rank::Device, T>& make, BatchSource& source,
+                const TrainOptions& options, TrainReport& report, std::mutex& report_mutex) {
   using Device = typename Platform::Rank::Device;
   platform.enter();
   const StagePlan stage_of_rank = stage_plan(plan, model, world.rank());
   typename Platform::Rank rank = platform.make(memory_of(stage_of_rank, platform.library_workspace()));
   RankMemory& memory = rank.memory();
-  Stage<Device, T, List> stage(rank.device(), world, plan, model, memory, &Stage<Device, T, List>::make_layer,
-                               options.counts_loads);
+  Stage<Device, T> stage(rank.device(), world, plan, model, memory, make, options.counts_loads);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   if (options.resume != nullptr)
     restore(stage, *options.resume);
@@ -251,10 +251,14 @@ TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& s
   report.checkpoints.resize(static_cast<std::size_t>(plan.ranks()));
   std::mutex mutex;
   start([&]<class Platform>(comm::World& world, const Platform& platform) {
+    using Device = typename Platform::Rank::Device;
+    const auto train = [&]<class T>(const LayerMaker<Device, T>& make) {
+      train_rank<T>(world, platform, plan, model, make, source, options, report, mutex);
+    };
     if (plan.precision == Precision::fp32)
-      train_rank<Platform, float, List>(world, platform, plan, model, source, options, report, mutex);
+      train(layer_maker<List, Device, float>());
     else
-      train_rank<Platform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
+      train(layer_maker<List, Device, bfloat16>());
   });
   std::vector<double> seconds;
   for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i)
@@ -266,7 +270,7 @@ TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& s
 }  // namespace detail
 
 /// Trains as the plan says, one thread team for each of its ranks.
-/// @tparam List  the strategies that are instantiated; a trainer that names its strategy as a type lists only it
+/// @tparam List  the strategies of the program; a trainer that names its strategy as a type lists only it
 /// @param source  asked by all ranks at once
 /// Throws what failed first on any rank: Failure (usage) for a plan that this program cannot run, DeviceFailure,
 /// PeerFailure, or Failure (machine) when the loss or a gradient is no longer a number and on_nan is stop.
