@@ -10,7 +10,6 @@
 #include <galvatron/model/multi_task_zoo.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/train/task_metrics.hpp>
-#include <galvatron/train/task_trainer.hpp>
 
 #include "../folder.hpp"
 #include "run_tasks.hpp"

@@ -14,7 +14,7 @@
 #include <galvatron/checkpoint/safetensors.hpp>
 #include <galvatron/model/multi_task_json.hpp>
 #include <galvatron/plan/wave_plan.hpp>
-#include <galvatron/train/task_trainer.hpp>
+#include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"
 #include "../says.hpp"

@@ -124,7 +124,7 @@ TEST_CASE("a stream goes on after the samples that were read, whatever the batch
   const auto going_on = rest.sources();
   CHECK(first_pair_tokens(*going_on[0][0], 3, 5) == std::vector<std::int32_t>(all.begin() + 24, all.begin() + 29));
   CHECK(first_pair_tokens(*going_on[0][0], 4, 5) == std::vector<std::int32_t>(all.begin() + 29, all.begin() + 34));
-  folder.write("text-vision/text.txt", pair_texts(63) + "OTHER\n");
+  folder.write("text-vision/text.txt", pair_texts(63) + "0123\n");
   auto others = value_or_throw(TaskData::open(folder.path, model, 0, 7));
   const auto wrong = others.go_on(streams, 3);
   REQUIRE_FALSE(wrong.has_value());
