@@ -293,8 +293,7 @@ void check_runnable(const Plan& plan, const Launcher& launcher) {
       refuse(layer, " of the plan has the strategy \"", strategy_text(spec),
              "\", which this version plans and does not train; make a plan with --space runnable");
   };
-  if (!plan.trainer.is_own())
-    refuse("the plan is for ", plan.trainer.name, "; make a plan without --trainer");
+  if (!plan.trainer.is_own()) refuse("the plan is for ", plan.trainer.name, "; make a plan without --trainer");
   check_spec("the embedding", plan.embedding);
   for (std::size_t i = 0; i < plan.layers.size(); ++i) check_spec(text_of("layer ", i), plan.layers[i]);
   check_spec("the head", plan.head);
