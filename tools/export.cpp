@@ -71,11 +71,11 @@ Priced priced(const Exported& exported, const Plan& plan, ExportTarget target, c
   const Cluster cluster = cluster_named(cluster_name, plan.ranks());
   const Result<JobCost> cost = job_cost(exported, plan, *model, cluster);
   if (!cost) return {{}, cost.error().message, {}};
-  return {*cost,
-          {},
-          search_command(plan, target, model_name, cluster_name, *model,
-                         cluster.device.memory - reserve_of(plan, cluster),
-                         text_of("plan_for_", name_of(target), ".json"))};
+  return {
+      *cost,
+      {},
+      search_command(plan, target, model_name, cluster_name, *model, cluster.device.memory - reserve_of(plan, cluster),
+                     text_of("plan_for_", name_of(target), ".json"))};
 } catch (const Failure& e) {
   return {{}, std::string(e.what()) + "; name the cluster with --cluster", {}};
 }

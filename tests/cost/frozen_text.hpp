@@ -97,8 +97,8 @@ inline CountLine line_of(const cost::LayerCounts& counts) {
   for (std::size_t i = 0; i < bytes.size(); ++i) out.bytes[i] = bytes[i].count;
   const auto phases = phases_of(counts);
   for (std::size_t i = 0; i < phases.size(); ++i) out.digests[i] = digest_of(*phases[i]);
-  out.overlaps =
-      std::string(counts.overlaps_gradients ? "d" : "") + (counts.streams ? "s" : "") + (counts.tensor_pieces > 0 ? "t" : "");
+  out.overlaps = std::string(counts.overlaps_gradients ? "d" : "") + (counts.streams ? "s" : "") +
+                 (counts.tensor_pieces > 0 ? "t" : "");
   if (out.overlaps.empty()) out.overlaps = "-";
   return out;
 }

@@ -118,7 +118,8 @@ TEST_CASE("programs of other trainers are whole, too") {
     for (const LayerSpec& layer : layers_of_all_families())
       for (const StrategySpec& spec : kinds()) {
         if (spec.context > 1 && !splits_over_context(layer)) continue;
-        const LayerProgram made = program::lower(forward_of(layer), spec, false, cost::find_trainer(trainer)->traits.passes);
+        const LayerProgram made =
+            program::lower(forward_of(layer), spec, false, cost::find_trainer(trainer)->traits.passes);
         INFO(trainer << ": " << strategy_text(spec) << ", kind " << static_cast<int>(layer.kind));
         CHECK(program::why_wrong(made) == "");
       }

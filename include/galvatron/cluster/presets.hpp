@@ -231,7 +231,8 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   return std::nullopt;
 }
 
-/// The preset of this name. Errors (usage): no preset has it. A template so that galvatron::planner can have it compiled.
+/// The preset of this name. Errors (usage): no preset has it. A template so that galvatron::planner can have it
+/// compiled.
 template <class = void>
 Result<Cluster> find_cluster(std::string_view name) {
   auto preset = preset_cluster(name);

@@ -66,11 +66,11 @@ struct LayerBytes {
 
 /// What one rank does and keeps for one layer.
 struct LayerCounts : LayerBytes {
-  op::WorkList forward;          ///< one micro-batch
-  op::WorkList backward;         ///< one micro-batch, with recomputation and ZeRO-2/3 traffic, but for `weights`
-  op::WorkList weights;          ///< one micro-batch: the second part of a backward that is split, else nothing
-  op::WorkList synchronise;      ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
-  op::WorkList update;           ///< once an iteration: gradient norm, AdamW, parameter gathering
+  op::WorkList forward;      ///< one micro-batch
+  op::WorkList backward;     ///< one micro-batch, with recomputation and ZeRO-2/3 traffic, but for `weights`
+  op::WorkList weights;      ///< one micro-batch: the second part of a backward that is split, else nothing
+  op::WorkList synchronise;  ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
+  op::WorkList update;       ///< once an iteration: gradient norm, AdamW, parameter gathering
   // What runs beside computation of the traffic of ZeRO:
   bool overlaps_gradients = false;   ///< gradients of an iteration
   bool overlaps_parameters = false;  ///< parameters of an iteration

@@ -109,8 +109,7 @@ class Fold {
   // What other trainers take of whole logits beyond the program's: two elements and one in fp32.
   [[nodiscard]] constexpr Bytes more_logits() const {
     const std::int64_t counted = 2 * shape_.e + 4;
-    if (layer_.head != HeadKind::language || layer_.kind != LayerKind::head ||
-        shape_.traits.logit_bytes <= counted)
+    if (layer_.head != HeadKind::language || layer_.kind != LayerKind::head || shape_.traits.logit_bytes <= counted)
       return {};
     return {aligned_bytes(numbers_(program::Letter::rows) * numbers_(program::Letter::vocabulary) *
                           (shape_.traits.logit_bytes - counted))};

@@ -86,17 +86,16 @@ constexpr double overlap_slowdown(const Cluster& cluster) {
 }
 
 /// Prices the counts of a layer. On devices of their own the traffic of parameters runs beside computation where the
-/// counts say so (overlaps_gradients, overlaps_parameters, streams): gradients travel while earlier layers run backward, parameters of ZeRO-3 are
-/// gathered a layer ahead, those of ZeRO-1 and 2 during the next forward pass. So do messages that the work itself
-/// overlaps (op::Work::overlap).
+/// counts say so (overlaps_gradients, overlaps_parameters, streams): gradients travel while earlier layers run
+/// backward, parameters of ZeRO-3 are gathered a layer ahead, those of ZeRO-1 and 2 during the next forward pass. So do
+/// messages that the work itself overlaps (op::Work::overlap).
 /// @param prices  the seconds of work, with busy_ranks at work
 template <class Prices>
 constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec& spec, const Cluster& cluster,
                                    Prices&& prices) {
   const double slowdown = overlap_slowdown(cluster);
   const int pieces = counts.tensor_pieces > 0 && tensor_ranks_share_node(cluster, spec) ? counts.tensor_pieces : 0;
-  const double slowest =
-      counts.device_spread > 0 ? 1 + counts.device_spread * expected_largest(cluster.devices) : 1.0;
+  const double slowest = counts.device_spread > 0 ? 1 + counts.device_spread * expected_largest(cluster.devices) : 1.0;
   // `streams`: traffic of data ranks in the list runs beside computation.
   const auto price = [&](const op::WorkList& list, bool streams) {
     LayerPrices::Pass sum;

@@ -17,17 +17,16 @@ inline constexpr int overlaps = 6;
 /// The kernels of attention. `device` is the best one that a device has, of which its rates and tables are.
 enum class AttentionKernel : std::uint8_t {
   device,
-  unfused,      ///< scores go through memory
-  fa1,          ///< FlashAttention 1
-  fa1_triton,   ///< FlashAttention as written in Triton
-  fa2,          ///< FlashAttention 2
-  fa3,          ///< FlashAttention 3; on devices before Hopper, FlashAttention 2
-  cudnn,        ///< cuDNN's fused attention
+  unfused,     ///< scores go through memory
+  fa1,         ///< FlashAttention 1
+  fa1_triton,  ///< FlashAttention as written in Triton
+  fa2,         ///< FlashAttention 2
+  fa3,         ///< FlashAttention 3; on devices before Hopper, FlashAttention 2
+  cudnn,       ///< cuDNN's fused attention
 };
-inline constexpr std::array attention_kernels{AttentionKernel::device, AttentionKernel::unfused,
-                                              AttentionKernel::fa1,    AttentionKernel::fa1_triton,
-                                              AttentionKernel::fa2,    AttentionKernel::fa3,
-                                              AttentionKernel::cudnn};
+inline constexpr std::array attention_kernels{
+    AttentionKernel::device, AttentionKernel::unfused, AttentionKernel::fa1,  AttentionKernel::fa1_triton,
+    AttentionKernel::fa2,    AttentionKernel::fa3,     AttentionKernel::cudnn};
 constexpr const char* word_of(AttentionKernel kernel) {
   return std::array{"device", "unfused", "fa1", "triton-fa1", "fa2", "fa3", "cudnn"}[static_cast<std::size_t>(kernel)];
 }
@@ -40,14 +39,14 @@ struct Work {
   std::int64_t k = 0;
   std::int64_t l = 0;
   std::int32_t times = 1;
-  bool causal = false;       ///< attention only
-  bool eight_bit = false;    ///< products only: of operands that are rounded to 8 bits first (cost/product_8bit.hpp)
-  bool grouped = false;      ///< products only: each is one expert's of a call that computes all (Device::gemm_grouped)
+  bool causal = false;     ///< attention only
+  bool eight_bit = false;  ///< products only: of operands that are rounded to 8 bits first (cost/product_8bit.hpp)
+  bool grouped = false;    ///< products only: each is one expert's of a call that computes all (Device::gemm_grouped)
   AttentionKernel kernel = AttentionKernel::device;  ///< attention only
-  bool dropout = false;      ///< attention that is not fused only: of the scores
-  std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost::Elapsed: turns of ring attention,
-                             ///< and the last one what is beside the exchange of counts of experts
-  bool parameters = false;   ///< communication only: of parameters or gradients, among ranks that have the same
+  bool dropout = false;                              ///< attention that is not fused only: of the scores
+  std::uint8_t overlap = 0;   ///< 0: alone; else a number of 1 to overlaps, see cost::Elapsed: turns of ring attention,
+                              ///< and the last one what is beside the exchange of counts of experts
+  bool parameters = false;    ///< communication only: of parameters or gradients, among ranks that have the same
   bool between_ends = false;  ///< communication only: of a rank of the first stage with one of the last
   std::int32_t stride = 1;    ///< communication only: neighbours of the group are so many ranks apart
   /// Weight gradients only: of so many executions one writes its result, and the others add to it; 0: all add.

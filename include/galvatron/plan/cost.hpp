@@ -146,9 +146,9 @@ inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std:
 
 /// What a plan leaves free on each device of a cluster: what it says, or else what its trainer takes.
 inline Bytes reserve_of(const Plan& plan, const Cluster& cluster) {
-  return min(plan.reserve.value_or(
-                 cost::reserve_of(plan.trainer.traits, cluster.device.memory, cluster.device.reserve)),
-             cluster.device.memory);
+  return min(
+      plan.reserve.value_or(cost::reserve_of(plan.trainer.traits, cluster.device.memory, cluster.device.reserve)),
+      cluster.device.memory);
 }
 
 namespace detail {

@@ -124,10 +124,10 @@ struct Plan {
   int microbatches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int virtual_stages = 1;
-  cost::Trainer trainer{};                           ///< whose code it is for
-  std::optional<Bytes> reserve{};                    ///< of each device, kept free; none: what the trainer takes
-  Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
-  bool overlap = true;  ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
+  cost::Trainer trainer{};              ///< whose code it is for
+  std::optional<Bytes> reserve{};       ///< of each device, kept free; none: what the trainer takes
+  Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
+  bool overlap = true;                  ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   LshOptions lsh{};                                             ///< of layers with compressed dispatch
   std::vector<PlanStage> stages;

@@ -386,8 +386,8 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
       const auto [kind, chunks] = schedules[k];
       Case& one = made[splits_backward(kind) ? each + i : i];
       const bool again = !splits_backward(kind) && k + 1 < schedules.size();
-      result.cases.push_back(detail::with_schedule(again ? one : std::move(one), kind, chunks, even,
-                                                   options.trainer.traits.shares_slots));
+      result.cases.push_back(
+          detail::with_schedule(again ? one : std::move(one), kind, chunks, even, options.trainer.traits.shares_slots));
     }
   }
   return result;

@@ -39,8 +39,8 @@ inline bool uses_group(const std::vector<StageDevices>& on, int group) {
 
 /// Whether stages on several groups may be chosen: strategies and layers of stages then differ.
 inline bool may_mix(const SearchOptions& options) {
-  return options.algorithm == Algorithm::exact && options.trainer.is_own() &&
-         !options.one_strategy && !options.even_stages;
+  return options.algorithm == Algorithm::exact && options.trainer.is_own() && !options.one_strategy &&
+         !options.even_stages;
 }
 
 /// The searches of all groups, and what is known from them.

@@ -40,7 +40,7 @@ struct SearchOptions {
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   LshOptions lsh{};                                             ///< of layers with compressed dispatch
-  bool lsh_falls_back = false;  ///< their most_rate is that at which compression no longer saves time
+  bool lsh_falls_back = false;     ///< their most_rate is that at which compression no longer saves time
   cost::Trainer trainer{};         ///< whose code the plan is for
   std::optional<Bytes> reserve{};  ///< of each device, kept free; none: what the trainer takes
   Space space{};
