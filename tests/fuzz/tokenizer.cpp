@@ -1,6 +1,5 @@
-// tokenizer.json: whatever the bytes say, the reader refuses them in one line, or has a tokenizer whose tokens are those of
-// its vocabulary.
-// links: pcre2-8 utf8proc
+// tokenizer.json: whatever the bytes say, the reader refuses them in one line, or has a tokenizer whose tokens are
+// those of its vocabulary. links: pcre2-8 utf8proc
 #include <cstddef>
 #include <cstdint>
 #include <string>
