@@ -121,7 +121,8 @@ Round measure(const Plan& plan, const ModelSpec& model, const fs::path& folder, 
   comm::thread::run(plan.ranks(), [&](comm::thread::World& world) {
     const auto mine = train::stage_plan(plan, model, world.rank());
     train::HostRank rank(train::memory_of(mine, train::HostPlatform{}.library_workspace()), 1);
-    train::Stage<device::Host, float, Strategies> stage(rank.device(), world, plan, model, rank.memory());
+    train::Stage<device::Host, float> stage(rank.device(), world, plan, model, rank.memory(),
+                                            train::layer_maker<Strategies, device::Host, float>());
     const comm::SendGuard guard(world);
     world.everybody().barrier();
     const double start = seconds();

@@ -1,4 +1,4 @@
-// 05: train with a plan that is part of the program. Needs galvatron::host (oneDNN, OpenMP).
+// 05: train with a plan that is part of the program. Needs galvatron::trainer (oneDNN, OpenMP).
 //
 //   example_05_frozen_plan [FILE...]      any text; every byte is a token
 //
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <galvatron/galvatron.hpp>
+#include <galvatron/train/compiled.hpp>
 
 #include "05_frozen_plan.hpp"
 

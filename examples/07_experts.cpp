@@ -1,7 +1,8 @@
-// 07: train a mixture of experts over 4 ranks, with the strategy as a type. Needs galvatron::host (oneDNN, OpenMP).
+// 07: train a mixture of experts over 4 ranks, with the strategy as a type. Needs galvatron::trainer.
 #include <cstdio>
 
 #include <galvatron/galvatron.hpp>
+#include <galvatron/train/compiled.hpp>
 
 using namespace galvatron;
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include <galvatron/galvatron.hpp>
+#include <galvatron/train/compiled.hpp>
 
 using namespace galvatron;
 

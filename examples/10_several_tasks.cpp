@@ -1,7 +1,7 @@
-// 10: train a model of several tasks in waves. Needs galvatron::host (oneDNN, OpenMP).
+// 10: train a model of several tasks in waves. Needs galvatron::trainer (oneDNN, OpenMP).
 #include <galvatron/galvatron.hpp>
 #include <galvatron/model/multi_task_zoo.hpp>
-#include <galvatron/train/task_trainer.hpp>
+#include <galvatron/train/compiled.hpp>
 
 using namespace galvatron;
 using I = std::int64_t;

@@ -22,11 +22,11 @@
 #include <galvatron/flexsp/baselines.hpp>
 #include <galvatron/flexsp/blaster.hpp>
 #include <galvatron/flexsp/coefficients.hpp>
+#include <galvatron/flexsp/compiled.hpp>
 #include <galvatron/flexsp/json.hpp>
 #include <galvatron/flexsp/lengths.hpp>
 #include <galvatron/flexsp/placement.hpp>
 #include <galvatron/flexsp/prices.hpp>
-#include <galvatron/flexsp/solve.hpp>
 
 #include "cases.hpp"
 #include "lengths_file.hpp"

@@ -11,6 +11,7 @@
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
+#include <galvatron/flexsp/compiled.hpp>
 #include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/find_packed.hpp>
 

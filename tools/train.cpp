@@ -20,6 +20,7 @@
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/data/data.hpp>
 #include <galvatron/files.hpp>
+#include <galvatron/flexsp/compiled.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/plan/find_packed.hpp>
 #include <galvatron/profile/check.hpp>

@@ -20,8 +20,8 @@
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/simulate/find_waves.hpp>
+#include <galvatron/train/compiled.hpp>
 #include <galvatron/train/task_metrics.hpp>
-#include <galvatron/train/task_trainer.hpp>
 
 namespace galvatron::tools {
 

@@ -23,7 +23,6 @@ if [ "$host" != 0 ]; then
   cat "$project"/*.cpp "$project"/../../../docs/*.md >text.txt
   "$place/build/trainer" >out
   grep -q '^a rank used .*, as planned: ' out || { cat out; exit 1; }
-  "$place/build/linked_trainer" text.txt
   cd - >/dev/null
 fi
 [ "$cuda" = 0 ] || "$place/build/runner"

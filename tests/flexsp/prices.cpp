@@ -2,7 +2,7 @@
 #include <galvatron/flexsp/prices.hpp>
 
 #include <galvatron/files.hpp>
-#include <galvatron/flexsp/solve.hpp>
+#include <galvatron/flexsp/compiled.hpp>
 
 #include "random_problem.hpp"
 

@@ -1,5 +1,5 @@
 // Plans against brute force, the bound, and what a plan promises.
-#include <galvatron/flexsp/solve.hpp>
+#include <galvatron/flexsp/compiled.hpp>
 
 #include <galvatron/flexsp/baselines.hpp>
 #include <galvatron/flexsp/coefficients.hpp>

@@ -21,10 +21,10 @@ using search::GroupPipeline;
 using search::GroupPipelines;
 using search::SearchOptions;
 
-GroupPipelines pipelines_of(const std::string& cluster, const std::string& model, SearchOptions options = {}) {
-  options.global_batch = 4;
+GroupPipelines pipelines_of(const std::string& cluster, const std::string& model, SearchOptions asked = {}) {
+  asked.global_batch = 4;
   const MixedCluster mixed = value_or_throw(mixed_preset(cluster));
-  return search::group_pipelines(value_or_throw(find_model(model)), mixed, options);
+  return search::group_pipelines(value_or_throw(find_model(model)), mixed, asked);
 }
 
 std::set<std::vector<std::tuple<int, int, int>>> orders_of(const GroupPipelines& pipelines) {

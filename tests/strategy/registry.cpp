@@ -57,14 +57,14 @@ TEST_CASE("experts are spread as a type says, or as a degree of run time says") 
   static_assert(Fixed::is_static && Fixed::spec.expert == 2 && Fixed::spec.expert_tensor == 1);
   CHECK(Fixed::accepts({.data = 4, .expert = 2, .expert_tensor = 1}));
   CHECK_FALSE(Fixed::accepts({.data = 4, .expert = 4, .expert_tensor = 1}));
-  using Open = Strategy<ExpertParallel<>>;
-  CHECK(Open::of({.data = 4, .expert = 2}).spec() == StrategySpec{.data = 4, .expert = 2});
+  using AnyDegree = Strategy<ExpertParallel<>>;
+  CHECK(AnyDegree::of({.data = 4, .expert = 2}).spec() == StrategySpec{.data = 4, .expert = 2});
   CHECK(StrategyOf<StrategySpec{.tensor = 2, .data = 2, .expert = 2}>::spec.expert == 2);
   // By nodes.
   constexpr StrategySpec by_nodes{.data = 4, .expert = 4, .expert_nodes = 2};
   CHECK_FALSE(Strategy<DataParallel<4>, ExpertParallel<4>>::accepts(by_nodes));
   CHECK(Strategy<DataParallel<4>, ExpertParallel<4, 0, 2>>::spec == by_nodes);
-  CHECK(Open::of(by_nodes).spec() == by_nodes);
+  CHECK(AnyDegree::of(by_nodes).spec() == by_nodes);
   CHECK(is_instantiated(InstantiatedStrategies{}, by_nodes));
   CHECK(StrategyOf<by_nodes>::spec == by_nodes);
   CHECK(strategy_text(by_nodes) == "dp4 ep4 nodes2");

@@ -77,13 +77,14 @@ void run_stage(comm::World& world, const Plan& plan, const ModelSpec& model, con
   using Stage = train::Stage<typename Rank::Device, T>;
   const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
   Rank rank = platform.make(train::memory_of(mine, platform.library_workspace()));
+  const auto layers = train::layer_maker<InstantiatedStrategies, typename Rank::Device, T>();
   const auto make = [&](const runtime::Context<typename Rank::Device>& context, const LayerSpec& layer,
                         const runtime::LayerArguments<T>& around,
                         device::Region& states) -> std::unique_ptr<runtime::Layer<T>> {
     const BlockSleeps times = layer.kind == LayerKind::block ? options.sleeps : BlockSleeps{};
     if (!options.sleeps.computes)
       return std::make_unique<SleepingLayer<T>>(times, context.rows_local() * layer.hidden, context.rows());
-    auto made = Stage::make_layer(context, layer, around, states);
+    auto made = layers(context, layer, around, states);
     if (!times.any()) return made;
     return std::make_unique<PaddedLayer<T>>(std::move(made), times);
   };

@@ -7,8 +7,6 @@
 #include <mutex>
 #include <vector>
 
-#include <galvatron/train/task_trainer.hpp>
-
 #include "../runtime/whole_tensors.hpp"
 
 namespace galvatron::test {

@@ -15,7 +15,7 @@
 #include <galvatron/data/batch_source.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/plan/wave_plan.hpp>
-#include <galvatron/train/task_trainer.hpp>
+#include <galvatron/train/compiled.hpp>
 
 namespace galvatron::test {
 

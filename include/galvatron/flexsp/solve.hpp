@@ -405,8 +405,10 @@ inline Packing packing_of(const Instance& instance, const Problem& of_plan, cons
 /// there are none. Deterministic.
 /// @param lengths  tokens of each document, each of [1, longest_document]
 /// @param microbatches  how many; 0: any number
-inline std::optional<BatchPlan> solve(const Problem& problem, std::span<const std::int64_t> lengths,
-                                      const Limits& limits = Limits::quick(), int microbatches = 0) {
+/// A template, so that a program may take it compiled (flexsp/compiled.hpp).
+template <class = void>
+std::optional<BatchPlan> solve(const Problem& problem, std::span<const std::int64_t> lengths,
+                               const Limits& limits = Limits::quick(), int microbatches = 0) {
   if (lengths.empty() || *std::ranges::max_element(lengths) > problem.longest()) return std::nullopt;
   const Instance instance(problem, lengths);
   detail::BatchSolver solver(instance, limits, microbatches);

@@ -69,46 +69,9 @@ class Profile {
              (static_cast<double>(precisions_.size()) * (ranks_ > 1 ? 14 : 7) + (ranks_ > 1 ? groups + 1 : 0));
   }
 
-  /// On every rank, on its thread.
+  /// On every rank, on its thread. Not inline, so that a program may take it compiled (train/compiled.hpp).
   template <class Platform>
-  void measure(comm::World& world, const Platform& platform) {
-    platform.enter();
-    const std::function<void(const std::string&)> tell = [this](const std::string& step) {
-      if (progress_) progress_({step, std::min(done_ / steps_, 1.0)});
-      done_ += 1;
-    };
-    Bench<Platform> bench(platform, plan_.sizes);
-    std::optional<Bench<Platform>> larger;
-    if (world.rank() == 0 && !(plan_.alone == plan_.sizes)) larger.emplace(platform, plan_.alone);
-    if (ranks_ == 1) bench.search(true);
-    using Rank = Measurements<Platform>;
-    using Sweep = typename Rank::Sweep;
-    const bool watches = plan_.watches_cores && world.rank() == 0;
-    Rank rank(world, bench, larger ? *larger : bench, plan_, cluster_, across_, watches ? &shares_ : nullptr, tell);
-    const std::vector<int> busy_ranks = ranks_ > 1 ? std::vector{ranks_, 1} : std::vector{1};
-    const auto pass_over = [&](Sweep sweep) {
-      rank.begin(sweep);
-      for (const int busy : busy_ranks) {
-        for (const Precision precision : precisions_) {
-          if (precision == Precision::fp32) rank.template compute<float>(busy);
-          if (precision == Precision::bf16) rank.template compute<bfloat16>(busy);
-          if (precision == Precision::fp8) rank.template products<bfloat16>(busy, precision);
-        }
-        world.control().everybody().barrier();
-      }
-      if (ranks_ > 1) rank.communicate();
-      rank.end();
-    };
-    for (int sweep = 0; sweep < plan_.sweeps; ++sweep) pass_over(Sweep::all);
-    const auto goes_on = [&] {  // all ranks get rank 0's answer
-      std::int32_t again = watch_.seconds() < plan_.again_until && rank.is_disturbed() ? 1 : 0;
-      world.control().everybody().broadcast(View<std::int32_t>(&again, 1), 0);
-      return again != 0;
-    };
-    while (plan_.watches_cores && goes_on()) pass_over(Sweep::disturbed);
-    pass_over(Sweep::write);
-    if (ranks_ == 1) bench.search(false);
-  }
+  void measure(comm::World& world, const Platform& platform);
 
   /// The share of the cores that others took, of each table in its quietest sweep; 0 where that is not watched.
   [[nodiscard]] double others() const { return shares_.mean(); }
@@ -169,6 +132,46 @@ class Profile {
   double steps_ = 0;
   double done_ = 0;  ///< rank 0's
 };
+
+template <class Platform>
+void Profile::measure(comm::World& world, const Platform& platform) {
+  platform.enter();
+  const std::function<void(const std::string&)> tell = [this](const std::string& step) {
+    if (progress_) progress_({step, std::min(done_ / steps_, 1.0)});
+    done_ += 1;
+  };
+  Bench<Platform> bench(platform, plan_.sizes);
+  std::optional<Bench<Platform>> larger;
+  if (world.rank() == 0 && !(plan_.alone == plan_.sizes)) larger.emplace(platform, plan_.alone);
+  if (ranks_ == 1) bench.search(true);
+  using Rank = Measurements<Platform>;
+  using Sweep = typename Rank::Sweep;
+  const bool watches = plan_.watches_cores && world.rank() == 0;
+  Rank rank(world, bench, larger ? *larger : bench, plan_, cluster_, across_, watches ? &shares_ : nullptr, tell);
+  const std::vector<int> busy_ranks = ranks_ > 1 ? std::vector{ranks_, 1} : std::vector{1};
+  const auto pass_over = [&](Sweep sweep) {
+    rank.begin(sweep);
+    for (const int busy : busy_ranks) {
+      for (const Precision precision : precisions_) {
+        if (precision == Precision::fp32) rank.template compute<float>(busy);
+        if (precision == Precision::bf16) rank.template compute<bfloat16>(busy);
+        if (precision == Precision::fp8) rank.template products<bfloat16>(busy, precision);
+      }
+      world.control().everybody().barrier();
+    }
+    if (ranks_ > 1) rank.communicate();
+    rank.end();
+  };
+  for (int sweep = 0; sweep < plan_.sweeps; ++sweep) pass_over(Sweep::all);
+  const auto goes_on = [&] {  // all ranks get rank 0's answer
+    std::int32_t again = watch_.seconds() < plan_.again_until && rank.is_disturbed() ? 1 : 0;
+    world.control().everybody().broadcast(View<std::int32_t>(&again, 1), 0);
+    return again != 0;
+  };
+  while (plan_.watches_cores && goes_on()) pass_over(Sweep::disturbed);
+  pass_over(Sweep::write);
+  if (ranks_ == 1) bench.search(false);
+}
 
 }  // namespace detail
 

@@ -126,19 +126,26 @@ class ProgramLayer final : public Layer<T> {
   std::vector<Packed> packed_;
 };
 
-/// The layer of `layer`'s kind as the context's spec says; the context's sequence is the model's. List is the TypeList
-/// of the strategies that are instantiated; a spec that is not among them is an error (usage) that names them. Errors
-/// (usage) also: a kind of layer that is planned only (implemented.hpp).
-template <class List, class T, class D>
-Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& context, const LayerSpec& layer,
+/// The layer of `layer`'s kind as the context's spec says, whatever that is; the context's sequence is the model's.
+template <class T, class D>
+std::unique_ptr<Layer<T>> make_program_layer(const Context<D>& context, const LayerSpec& layer,
                                              const LayerArguments<T>& around, device::Region& states) {
-  if (!is_implemented(layer)) return usage_error("this layer " + std::string(not_implemented));
-  if (!is_instantiated(List{}, context.spec)) return tl::unexpected<Error>(not_instantiated<List>(context.spec));
   auto* embedding = dynamic_cast<ProgramLayer<D, T>*>(around.embedding);
   if (around.embedding != nullptr && (embedding == nullptr || !embedding->has_strategy_of(context.spec)))
     throw Failure(ErrorKind::usage, "the head of a tied model has the embedding's table and so its strategy too");
   ParameterStore<D, T>* table = embedding != nullptr ? embedding->table() : nullptr;
   return std::make_unique<ProgramLayer<D, T>>(context, layer, around, table, states);
+}
+
+/// The same for the strategies of a program. List is the TypeList of those that are instantiated; a spec that is not
+/// among them is an error (usage) that names them. Errors (usage) also: a kind of layer that is planned only
+/// (implemented.hpp).
+template <class List, class T, class D>
+Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& context, const LayerSpec& layer,
+                                             const LayerArguments<T>& around, device::Region& states) {
+  if (!is_implemented(layer)) return usage_error("this layer " + std::string(not_implemented));
+  if (!is_instantiated(List{}, context.spec)) return tl::unexpected<Error>(not_instantiated<List>(context.spec));
+  return make_program_layer<T>(context, layer, around, states);
 }
 
 }  // namespace galvatron::runtime

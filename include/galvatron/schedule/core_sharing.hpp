@@ -15,10 +15,10 @@ namespace galvatron::schedule {
 
 /// The ranks and cores of pipeline stages.
 struct CoreSharing {
-  int cores = 0;                 ///< of a node; 0: every rank has cores of its own
-  int threads = 1;               ///< of a rank
-  int node_ranks = 0;            ///< ranks of a node; 0: all ranks are on one
-  std::vector<int> stage_ranks;  ///< ranks of each stage, numbered one after the other; empty: one each
+  int cores = 0;                   ///< of a node; 0: every rank has cores of its own
+  int threads = 1;                 ///< of a rank
+  int node_ranks = 0;              ///< ranks of a node; 0: all ranks are on one
+  std::vector<int> stage_ranks{};  ///< ranks of each stage, numbered one after the other; empty: one each
 
   /// With the ranks of so many stages said.
   [[nodiscard]] CoreSharing of_stages(std::size_t stages) const {

@@ -41,7 +41,7 @@ TypeList<OfKinds<I / 16 % 4, sequence_kinds[I / 4 % 4], recompute_kinds[I % 4], 
 /// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring} sequence
 /// parallelism x {cheap, selective, full, no} recomputation x {plain, compressed} dispatch, and groups for every batch
 /// with ZeRO 3 x {Ulysses, ring} x recomputation, with degrees and ratios of run time. A trainer that names its
-/// strategy as a type uses `TypeList<ThatType>` instead and compiles only it.
+/// strategy as a type uses `TypeList<ThatType>` instead and refuses plans with others.
 using InstantiatedStrategies =
     decltype(detail::all_kinds(std::make_index_sequence<128>{}, std::make_index_sequence<8>{}));
 

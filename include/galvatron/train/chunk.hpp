@@ -25,6 +25,15 @@ using LayerMaker =
     std::function<std::unique_ptr<runtime::Layer<T>>(const runtime::Context<D>& context, const LayerSpec& layer,
                                                      const runtime::LayerArguments<T>& around, device::Region& states)>;
 
+/// What makes layers with the strategies of List; throws Failure (usage) for one that is not in it.
+template <class List, class D, class T>
+LayerMaker<D, T> layer_maker() {
+  return [](const runtime::Context<D>& context, const LayerSpec& layer, const runtime::LayerArguments<T>& around,
+            device::Region& states) {
+    return value_or_throw(runtime::make_layer<List, T>(context, layer, around, states));
+  };
+}
+
 /// Where a layer adds up what metrics tell of it.
 struct LayerCounts {
   View<float> loads{};  ///< of its experts; empty: nobody asks

@@ -27,7 +27,7 @@ TypeList<Strategy<Policies...>> list_of(Strategy<Policies...>);
 }  // namespace detail
 
 /// Why this program cannot run the plan; no error when it can.
-/// @tparam List  the strategies that are instantiated
+/// @tparam List  the strategies of the program
 template <class List = InstantiatedStrategies>
 Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   std::string why = why_inconsistent(plan);
@@ -53,10 +53,10 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
 ///
 ///     const auto report = train::fit<Split>(plan, model, {"text.txt"}, {.steps = 100});
 ///
-/// @tparam Strategies  what the program instantiates: a Strategy<> or a TypeList of some; fewer compile faster
+/// @tparam Strategies  of the layers: a Strategy<> or a TypeList of some. A plan with others is an error
 /// @param options  `seed` also orders the data. A learning rate whose `steps` are left at 1 falls over options.steps
 /// @param documents  of a packed plan: how files are cut into documents
-/// Errors (usage): a plan that does not suit the model or names a strategy that is not instantiated; data files that
+/// Errors (usage): a plan that does not suit the model or names a strategy that is not in the list; data files that
 /// are missing, damaged, too short, hold tokens beyond the vocabulary or images of another size; a text for a model
 /// whose vocabulary is not bytes. Throws what a rank throws: see train().
 template <class Strategies = InstantiatedStrategies>

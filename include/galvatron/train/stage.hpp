@@ -41,25 +41,16 @@ struct StepResult {
 };
 
 /// @tparam D  the device  @tparam T  element type of activations and working parameters
-/// @tparam List  the strategies that are instantiated
-template <class D, class T, class List = InstantiatedStrategies>
+template <class D, class T>
 class Stage {
  public:
-  /// The layers of runtime/.
-  static std::unique_ptr<runtime::Layer<T>> make_layer(const runtime::Context<D>& context, const LayerSpec& layer,
-                                                       const runtime::LayerArguments<T>& around,
-                                                       device::Region& states) {
-    return value_or_throw(runtime::make_layer<List, T>(context, layer, around, states));
-  }
-
-  /// Takes all memory that the stage will ever use. Throws Failure (usage) when the plan names a strategy that is not
-  /// in the list. With plan.overlap, traffic of the data ranks runs beside computation: gradients of ZeRO-0/1 beside
-  /// the rest of the last backward pass, parameters of ZeRO-1/2 beside the next forward pass, and as ZeroPrefetch says.
-  /// The same bits either way.
+  /// Takes all memory that the stage will ever use. Throws what `make` throws, see layer_maker(). With plan.overlap,
+  /// traffic of the data ranks runs beside computation: gradients of ZeRO-0/1 beside the rest of the last backward
+  /// pass, parameters of ZeRO-1/2 beside the next forward pass, and as ZeroPrefetch says. The same bits either way.
   /// @param counts_loads  StepResult::loads; whether or not, all else has the same bits. Not of more experts than
   ///                      LoadPlaces::fit()
   Stage(D& device, comm::World& world, const Plan& plan, const ModelSpec& model, RankMemory& memory,
-        const LayerMaker<D, T>& make = make_layer, bool counts_loads = false)
+        const LayerMaker<D, T>& make, bool counts_loads = false)
       : device_(device),
         world_(world),
         plan_(stage_plan(plan, model, world.rank())),

@@ -50,19 +50,21 @@ inline StepReport::Packed packed_report(BatchSource& source, const Plan& plan, s
 
 /// What every rank does, whatever a rank is: one plan after the other, mostly one.
 /// @param platform  HostPlatform or its like: what makes a rank's memory and device
-template <class Platform, class T, class List>
+template <class T, class Platform>
 class RankRun {
  public:
   using Rank = typename Platform::Rank;
   using Device = typename Rank::Device;
-  using RankStage = Stage<Device, T, List>;
+  using RankStage = Stage<Device, T>;
 
-  RankRun(comm::World& world, const Platform& platform, const Plan& plan, const ModelSpec& model, BatchSource& source,
-          const TrainOptions& options, TrainReport& report, std::mutex& report_mutex)
+  RankRun(comm::World& world, const Platform& platform, const Plan& plan, const ModelSpec& model,
+          const LayerMaker<Device, T>& make, BatchSource& source, const TrainOptions& options, TrainReport& report,
+          std::mutex& report_mutex)
       : world_(world),
         platform_(platform),
         plan_(plan),
         model_(model),
+        make_(make),
         source_(source),
         options_(options),
         report_(report),
@@ -84,7 +86,7 @@ class RankRun {
     const StagePlan stage_of_rank = stage_plan(plan, model_, world_.rank());
     Rank rank = platform_.make(memory_of(stage_of_rank, platform_.library_workspace()));
     RankMemory& memory = rank.memory();
-    RankStage stage(rank.device(), world_, plan, model_, memory, &RankStage::make_layer, options_.counts_loads);
+    RankStage stage(rank.device(), world_, plan, model_, memory, make_, options_.counts_loads);
     const comm::SendGuard guard(world_);  // nobody reads this rank's memory once it is gone
     try {
       begin(rank, stage);
@@ -269,6 +271,7 @@ class RankRun {
   const Platform& platform_;
   const Plan& plan_;  // that the run began with
   const ModelSpec& model_;
+  const LayerMaker<Device, T>& make_;
   BatchSource& source_;
   const TrainOptions& options_;
   TrainReport& report_;
@@ -283,11 +286,12 @@ class RankRun {
   std::shared_ptr<KeptState> kept_;   // between two plans
 };
 
-template <class Platform, class T, class List>
+template <class T, class Platform>
 void train_rank(comm::World& world, const Platform& platform, const Plan& plan, const ModelSpec& model,
-                BatchSource& source, const TrainOptions& options, TrainReport& report, std::mutex& report_mutex) {
+                const LayerMaker<typename Platform::Rank::Device, T>& make, BatchSource& source,
+                const TrainOptions& options, TrainReport& report, std::mutex& report_mutex) {
   platform.enter();
-  RankRun<Platform, T, List>(world, platform, plan, model, source, options, report, report_mutex).run();
+  RankRun<T, Platform>(world, platform, plan, model, make, source, options, report, report_mutex).run();
 }
 
 /// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
@@ -302,10 +306,14 @@ void train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, 
   report.checkpoints.assign(ranks, {});
   std::mutex mutex;
   start([&]<class Platform>(comm::World& world, const Platform& platform) {
+    using Device = typename Platform::Rank::Device;
+    const auto train = [&]<class T>(const LayerMaker<Device, T>& make) {
+      train_rank<T>(world, platform, plan, model, make, source, options, report, mutex);
+    };
     if (plan.precision == Precision::fp32)
-      train_rank<Platform, float, List>(world, platform, plan, model, source, options, report, mutex);
+      train(layer_maker<List, Device, float>());
     else
-      train_rank<Platform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
+      train(layer_maker<List, Device, bfloat16>());
   });
   std::vector<double> seconds;
   for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i)
@@ -383,7 +391,7 @@ TrainReport with_recovery(const Plan& plan, const ModelSpec& model, const TrainO
 
 /// Trains as the plan says, one thread team for each of its ranks. With AdaptOptions::plan_for a rank thread that ends
 /// with a DeviceFailure is lost, and the others go on.
-/// @tparam List  the strategies that are instantiated; a trainer that names its strategy as a type lists only it
+/// @tparam List  the strategies of the program; a trainer that names its strategy as a type lists only it
 /// @param source  asked by all ranks at once
 /// Throws what failed first on any rank: Failure (usage) for a plan that this program cannot run, DeviceFailure,
 /// PeerFailure, or Failure (machine) when the loss or a gradient is no longer a number and on_nan is stop.
