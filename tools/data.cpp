@@ -75,7 +75,8 @@ bool read(const Arguments& arguments, DataArguments& a, Common& common) {
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples(
-      "Examples:\n  galvatron data --data wiki.jsonl --tokenizer gpt2 --out train.bin --validation-out val.bin\n"
+      "Examples:\n  galvatron data --data wiki.jsonl --tokenizer gpt2 --out train.bin \\\n      --validation-out "
+      "val.bin\n"
       "  galvatron data --data train.bin --tokenizer gpt2");
   return options.parse(arguments, common);
 }

@@ -56,7 +56,7 @@ bool read(const Arguments& arguments, EvaluateArguments& a, Common& common) {
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples(
       "Examples:\n  galvatron evaluate --model gpt2-tiny --checkpoint saved --data held-out.txt\n"
-      "  galvatron evaluate --checkpoint gpt2 --data hellaswag_val.jsonl --score choices --json");
+      "  galvatron evaluate --checkpoint gpt2 --data hellaswag_val.jsonl --json");
   return options.parse(arguments, common);
 }
 

@@ -55,8 +55,9 @@ bool read(const Arguments& arguments, GenerateArguments& a, Common& common) {
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples(
-      "Examples:\n  galvatron generate --model gpt2-tiny --checkpoint saved --prompt \"The licence\" --tokens 200\n"
-      "  galvatron generate --checkpoint my-llama --prompt \"Once\" --tokens 50 --temperature 0.8 \\\n      --top-k 50 "
+      "Examples:\n  galvatron generate --model gpt2-tiny --checkpoint saved \\\n      --prompt \"The licence\" "
+      "--tokens 200\n"
+      "  galvatron generate --checkpoint my-llama --prompt \"Once\" --tokens 50 \\\n      --temperature 0.8 --top-k 50 "
       "--top-p 0.95 --seed 7");
   return options.parse(arguments, common);
 }

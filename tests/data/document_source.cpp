@@ -215,7 +215,7 @@ TEST_CASE("documents that cannot be used are refused with the file and the way o
   CHECK(refused(open_documents({text}, of_tokens))
             .find("a.txt is a text, whose 256 bytes are its tokens, and the model has the 1000 tokens of another "
                   "vocabulary; "
-                  "tokenize the text into a .bin file") != std::string::npos);
+                  "give the model's tokenizer with --tokenizer") != std::string::npos);
   CHECK(refused(open_documents({folder.write("b.jsonl", json_line("abc"))}, of_tokens)).find("b.jsonl is a text") !=
         std::string::npos);
   CHECK(refused(open_documents({folder.write("c.jsonl", json_line("abc") + "{\"text\": \"a\n" + json_line("abc"))},
