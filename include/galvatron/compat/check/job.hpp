@@ -65,20 +65,23 @@ struct TrainerJob {
 /// batches that do not divide, layers that do not divide the stages.
 inline Result<Plan> plan_of_job(const TrainerJob& job, const ModelSpec& model, std::int64_t devices) {
   const auto refused = [](const auto&... parts) { return usage_error(text_of(parts...)); };
-  const std::int64_t ranks = job.tensor * job.pipeline * job.context;
   for (const std::int64_t degree : {job.tensor, job.pipeline, job.context, job.samples, job.virtual_stages, job.expert})
-    if (degree < 1 || degree > (1 << 24))
+    if (degree < 1 || degree > (1 << 20))
       return refused("a degree or a batch of the configuration is ", degree, ": all are at least 1");
+  const std::int64_t ranks = job.tensor * job.pipeline * job.context;
   if (devices < 1 || devices % ranks != 0)
     return refused("tensor, pipeline and context degrees of ", job.tensor, ", ", job.pipeline, " and ", job.context,
                    " do not divide ", devices,
                    " devices: name the cluster that the configuration is for with --cluster");
   const std::int64_t data = devices / ranks;
   const std::int64_t step = job.samples * data;
+  if (step > (1 << 30) || job.accumulation > (1 << 20) || job.global_batch > (1 << 30))
+    return refused("a step has more than 2^30 samples");
   Plan plan;
   plan.model = model.name;
   plan.trainer = job.trainer;
   plan.global_batch = job.global_batch > 0 ? job.global_batch : step * std::max<std::int64_t>(job.accumulation, 1);
+  if (plan.global_batch > (1 << 30)) return refused("a step has more than 2^30 samples");
   if (plan.global_batch % step != 0)
     return refused("the global batch of ", plan.global_batch, " is no multiple of ", job.samples, " samples on ", data,
                    " data ranks");

@@ -198,10 +198,10 @@ class MegatronOptions {
     if (found.empty()) return otherwise;
     std::int64_t value = 0;
     const auto [end, failure] = std::from_chars(found.data(), found.data() + found.size(), value);
-    if (failure != std::errc{} || end != found.data() + found.size() || value < 0 || value > (std::int64_t{1} << 40)) {
+    if (failure != std::errc{} || end != found.data() + found.size() || value < 0 || value > (1 << 20)) {
       if (bad_.empty())
         bad_ = name + " is \"" + one_line(found, 60) +
-               "\" and not a number: give the script the values of its variables, or write the number";
+               "\" and no number up to 1048576: give the script the values of its variables, or write the number";
       return otherwise;
     }
     return value;

@@ -172,7 +172,7 @@ class ScriptReader {
         } else if (line && quote != '\0' && splits) {
           end_word();
         }
-        at_ += 2;
+        at_ = std::min(at_ + 2, text_.size());
         continue;
       }
       if ((c == '"' || c == '\'') && (quote == '\0' || quote == c)) {

@@ -49,10 +49,9 @@ class Settings {
     if (found.empty() || found == "auto") return otherwise;
     std::int64_t value = 0;
     const auto [end, failure] = std::from_chars(found.data(), found.data() + found.size(), value);
-    if (failure == std::errc{} && end == found.data() + found.size() && value >= least &&
-        value <= (std::int64_t{1} << 40))
+    if (failure == std::errc{} && end == found.data() + found.size() && value >= least && value <= (1 << 20))
       return value;
-    fail(key, found, "a whole number");
+    fail(key, found, "a whole number up to 1048576");
     return otherwise;
   }
   [[nodiscard]] const std::string& bad() const { return bad_; }
