@@ -36,6 +36,8 @@
 #include "signals.hpp"
 #include "simulations.hpp"
 #include "texts.hpp"
+#include "train_arguments.hpp"
+#include "train_outcome.hpp"
 #include "train_tasks.hpp"
 
 namespace galvatron::tools {
@@ -43,227 +45,6 @@ namespace galvatron::tools {
 namespace {
 
 constexpr const char* interrupted_early = "interrupted before training began";
-
-struct TrainArguments {
-  // Whether the model, or that of the plan, has several tasks.
-  [[nodiscard]] bool has_tasks() const { return names_tasks(model) || is_waves_file(plan_path); }
-
-  std::string plan_path;
-  bool automatic = false;
-  std::string model;
-  std::vector<std::string> data;
-  train::TrainOptions options;
-  std::int64_t global_batch = 0;  // 0: not given
-  std::int64_t sequence = 0;      // 0: not given
-  int ranks = 0;                  // 0: not given
-  Bytes memory;                   // 0: not given
-  std::string device = "host";
-  std::string launcher;  // empty: what started this process
-  std::string mpirun = "mpirun";
-  double rank_timeout = 600;
-  std::optional<Precision> precision;
-  std::optional<Precision> moments;
-  double expert_imbalance = 0;  // 0: not given
-  DispatchArguments dispatch;
-  std::string space;
-  std::string cluster;
-  double profile_seconds = 8;
-  std::optional<bool> accepts_busy;
-  AdaptArguments adapt;
-  std::string save_plan;
-  std::string save_cluster;
-  TrainingConstants constants;
-  RunFileArguments files;
-  std::string trace;
-  std::string report;
-  std::int64_t mask_token = -1;  // negative: the last of the vocabulary
-  std::string tokenizer;
-  std::vector<std::string> validation;
-  std::int64_t validate_every = 0;    // 0: a tenth of the steps
-  std::int64_t validate_samples = 0;  // 0: not given
-  bool pack = false;
-  simulate::TaskSchedule schedule = simulate::TaskSchedule::fastest;
-  std::int64_t held_out = 0;
-  std::int64_t evaluate_every = 0;  // 0: not given
-  std::int64_t max_tokens = 0;      // 0: not given
-  std::optional<SequenceGroupKind> groups;
-  train::DocumentOptions documents;
-};
-
-bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
-  Options options("train",
-                  "Trains a model on this machine as a plan says, every rank a group of threads, and shows what was "
-                  "predicted beside what was measured.");
-  options.section("Plan (one of the first two)");
-  CLI::Option* plan = options.text("--plan", a.plan_path, "FILE", "a plan of `galvatron plan --out`");
-  options.require_one(
-      {plan, options.flag("--auto", a.automatic, "profile this machine, search a plan and train with it")});
-  const auto automatic = [&a] { return a.automatic; };
-  options.require_one(
-      {options.text("--model", a.model, "MODEL",
-                    "a preset's name, or the path of a Hugging Face config.json or of a model of several tasks "
-                    "(default: the plan's)")},
-      automatic);
-  options.require_one({options.integer("--global-batch", a.global_batch, 1, 1 << 30,
-                                       "samples of a step (default: the plan's, or those of all tasks)")},
-                      [&a] { return a.automatic && !a.has_tasks(); });
-  options.integer("--seq", a.sequence, 1, 1 << 24,
-                  "tokens of a sample (default: the plan's, else all the model takes)");
-  options.integer("--ranks", a.ranks, 1, 1024,
-                  "ranks (default: the plan's or the cluster's, else one a core, or one a GPU)");
-  options.size("--memory", a.memory, "memory of each rank that training may take");
-  options.choice("--precision", a.precision, {Precision::bf16, Precision::fp32, Precision::fp8},
-                 "with --auto (default: bf16 where the processor has it)");
-  moments_option(options, a.moments);
-  expert_imbalance_option(options, a.expert_imbalance);
-  dispatch_options(options, a.dispatch);
-  options.text("--space", a.space, "a,b,...",
-               "with --auto: what to choose from: " + std::string(space_names) + " (default: runnable)");
-  options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
-  options.number("--profile-seconds", a.profile_seconds, 0.01, 3600, "with --auto: how long to profile (default: 8)");
-  busy_option(options, a.accepts_busy, "with --auto: ");
-  options.text("--save-plan", a.save_plan, "FILE", "with --auto: write the plan here");
-  options.text("--save-cluster", a.save_cluster, "FILE", "with --auto: write the profile here, as a cluster file");
-  options.section("Training");
-  options.require_one(
-      {options.texts("--data", a.data, "FILE...",
-                     "texts and JSON lines, .bin token files, or .images files for models of images; for models of "
-                     "several tasks a folder with one for each task, or synthetic (docs/data.md)")},
-      [&a] { return !a.has_tasks(); });
-  options.require(options.integer("--steps", a.options.steps, 1, 10'000'000, "steps to train"));
-  add_constants_options(options, a.constants);
-  options.integer("--mask-token", a.mask_token, 0, (std::int64_t{1} << 31) - 1,
-                  "what hides a token from a masked language model (default: the last of the vocabulary)");
-  tokenizer_option(options, a.tokenizer);
-  add_start_options(options, a.files);
-  options.section("Several tasks (docs/multitask.md)");
-  task_schedule_option(options, a.schedule, "with --auto: ");
-  options.integer("--held-out", a.held_out, 1, 1 << 30,
-                  "samples at the end of every task's data that are not trained on but measured: losses, and how often "
-                  "pairs find each other");
-  options.integer("--evaluate-every", a.evaluate_every, 1, 10'000'000,
-                  "with --held-out: steps between two measurements (default: a tenth of --steps)");
-  options.section("Validation");
-  options.texts(
-      "--validate", a.validation, "FILE...",
-      "data of the same kind that are not trained on: their loss is shown while the run goes on, and at its end");
-  options.integer("--validate-every", a.validate_every, 1, 10'000'000,
-                  "steps between two validations (default: a tenth of --steps)");
-  options.integer("--validate-samples", a.validate_samples, 1, std::int64_t{1} << 40,
-                  "samples of a validation, the same ones every time (default: all, but no more than 65,536 tokens)");
-  options.section("Documents (docs/flexsp.md)");
-  options.flag("--pack", a.pack,
-               "with --auto: samples are documents of any length, a file each or as below, packed into sequences");
-  packing_options(options, a.max_tokens, a.groups, "--pack");
-  options.choice_of("--late-plan", a.options.late_groups_fixed, {{"wait", false}, {"static", true}},
-                    "a step whose groups are not chosen yet waits, or takes those of the plan, so that such a run does "
-                    "not repeat to the bit (default: wait)");
-  options.text("--document-separator", a.documents.separator, "TEXT", "what lies between the documents of a text");
-  options.integer("--end-token", a.documents.end_token, 0, (std::int64_t{1} << 31) - 1,
-                  "the token that ends a document: in .bin files without an index it is there, to texts it is added");
-  options.choice_of("--empty-documents", a.documents.skip_empty, {{"refuse", false}, {"skip", true}},
-                    "documents of less than two tokens end the run, or are left out (default: refuse)");
-  options.section("Machine");
-  options.choice(
-      "--device", a.device, {"host", "cuda"},
-      "what to compute on (default: host); cuda: rank r on GPU r, over NCCL; more ranks than GPUs share the first one. "
-      "With processes that torchrun, mpirun or srun has started, each is a rank with a GPU of its own");
-  options.choice_of("--cuda-graph", a.options.repeats, {{"on", true}, {"off", false}},
-                    "with --device cuda and one rank: record the second step and launch it whole (default: on)");
-  options.choice_of(
-      "--tune", a.options.searches, {{"on", true}, {"off", false}},
-      "with --device cuda and one rank: search the fastest algorithm of each matrix product first and keep "
-      "it on disk (default: on)");
-  deterministic_option(options, a.options.deterministic);
-  options.choice(
-      "--launcher", a.launcher, {"threads", "mpi"},
-      "what a rank is: a thread, or a process (default: threads; processes when a launcher has started several)");
-  options.text("--mpirun", a.mpirun, "COMMAND",
-               "with --launcher mpi: what starts processes, with its options (default: mpirun)");
-  options.number("--rank-timeout", a.rank_timeout, 0.1, 1e7,
-                 "seconds that a rank waits for another one before the run ends with exit code 4 (default: 600)");
-  adapt_options(options, a.adapt);
-  options.section("Output");
-  add_output_options(options, a.files);
-  options.text("--trace", a.trace, "FILE",
-               "write a trace of the last step and its prediction, for ui.perfetto.dev or chrome://tracing");
-  options.text("--report", a.report, "FILE", "write an HTML report of the last step beside its prediction");
-  options.flag("--json", common.json, "print one JSON object instead of text");
-  options.flag("--quiet", common.quiet, "show no progress");
-  const std::string optimizer =
-      "The optimizer is AdamW with bias correction; the rate rises linearly, then goes on as --lr-schedule says; the "
-      "gradient is clipped by its norm over the whole model (docs/optimizer.md).";
-  options.examples(
-      wrapped(optimizer, static_cast<std::size_t>(help_width()), 0) +
-      "\n\nExamples:\n  galvatron train --plan plan.json --data text.txt --steps 100\n  galvatron train --auto --model "
-      "gpt2-tiny --ranks 4 --memory 16MiB \\\n      --data text.txt --steps 100 --global-batch 16");
-  return options.parse(arguments, common);
-}
-
-void check(const TrainArguments& a, const train::LearningRate& rate, const Launcher& launcher) {
-  for (const auto& [given, option] : {std::pair(a.held_out != 0, "--held-out"),
-                                      {a.evaluate_every != 0, "--evaluate-every"},
-                                      {a.schedule != simulate::TaskSchedule::fastest, "--task-schedule"}})
-    if (given && !a.has_tasks()) refuse(option, " is for models of several tasks; leave it out");
-  if (a.evaluate_every != 0 && a.held_out == 0) refuse("--evaluate-every needs --held-out N");
-  if (a.automatic && !a.plan_path.empty()) refuse("--plan and --auto exclude each other; give one of them");
-  if (a.launcher == "mpi") require_mpi();
-  if (a.launcher == "threads" && launcher.ranks() > 0)
-    refuse(launcher.starter(), " has started ", launcher.ranks(),
-           " processes, and --launcher threads trains in one; leave ", launcher.starter(), " out, or the option");
-  if (!a.automatic)
-    for (const auto& [given, option] : {std::pair(!a.cluster.empty(), "--cluster"),
-                                        {a.precision.has_value(), "--precision"},
-                                        {a.moments.has_value(), "--moments"},
-                                        {a.expert_imbalance != 0, "--expert-imbalance"},
-                                        {a.dispatch.given(), "--expert-dispatch, like --lsh-...,"},
-                                        {!a.space.empty(), "--space"},
-                                        {a.schedule != simulate::TaskSchedule::fastest, "--task-schedule"},
-                                        {a.max_tokens != 0, "--max-tokens"},
-                                        {a.groups.has_value(), "--sequence-groups"},
-                                        {a.accepts_busy.has_value(), "--on-busy"},
-                                        {!a.save_plan.empty(), "--save-plan"},
-                                        {!a.save_cluster.empty(), "--save-cluster"}})
-      if (given) refuse(option, " belongs to --auto; leave it out, the plan says it");
-  if (a.automatic && !a.pack)
-    for (const auto& [given, option] : {std::pair(a.max_tokens != 0, "--max-tokens"),
-                                        {a.groups.has_value(), "--sequence-groups"},
-                                        {a.options.late_groups_fixed, "--late-plan"},
-                                        {!a.documents.separator.empty(), "--document-separator"},
-                                        {a.documents.end_token >= 0, "--end-token"},
-                                        {a.documents.skip_empty, "--empty-documents"}})
-      if (given) refuse(option, " is for documents; add --pack");
-  if (!a.adapt.on)
-    for (const auto& [given, option] : {std::pair(a.adapt.margin != AdaptArguments{}.margin, "--adapt-margin"),
-                                        {a.adapt.spare_ranks > 0, "--spare-ranks"}})
-      if (given) refuse(option, " is for runs that adapt; add --adapt");
-  if (a.adapt.on && a.device != "host")
-    refuse("--adapt measures ranks that compute on this machine's cores; leave it out with --device ", a.device);
-  if (a.adapt.on && a.pack) refuse("--adapt: documents are packed for equal ranks; leave --adapt or --pack out");
-  if (a.adapt.on && a.adapt.spare_ranks > 0 && a.launcher != "mpi" && launcher.ranks() > 0 &&
-      std::getenv(JobFolder::variable) == nullptr)
-    refuse("--spare-ranks: ", launcher.starter(),
-           " itself ends a job that has lost ranks; start them with --launcher mpi");
-  if (a.pack && a.sequence != 0)
-    refuse("--seq is for samples of one length, and documents have their own; give --max-tokens for packed sequences");
-  if (rate.warmup_steps > a.options.steps)
-    refuse("--warmup ", rate.warmup_steps, " is longer than --steps ", a.options.steps, "; shorten it");
-  if (rate.floor > rate.peak)
-    refuse(galvatron::detail::formatted("--min-lr %g is larger than --lr %g", rate.floor, rate.peak),
-           "; choose a smaller one");
-  std::vector<NamedFile> read{{"--plan", a.plan_path}, {"--cluster", a.cluster}, {"--model", a.model}};
-  for (const std::string& path : a.data)
-    if (!a.has_tasks()) read.push_back({"--data", path});
-  for (const std::string& path : a.validation) read.push_back({"--validate", path});
-  if (a.validation.empty() && (a.validate_every != 0 || a.validate_samples != 0))
-    refuse("--validate-every and --validate-samples need --validate FILE...");
-  require_files({{"--metrics", a.files.metrics},
-                 {"--trace", a.trace},
-                 {"--report", a.report},
-                 {"--save-plan", a.save_plan},
-                 {"--save-cluster", a.save_cluster}},
-                read);
-}
 
 // A run of a model of several tasks; the number of the signal that ended it early, or 0.
 // @param starts_ranks  this process only starts those that train
@@ -695,174 +476,6 @@ void add_steps_before(std::vector<train::StepReport>& steps, std::vector<train::
   steps.insert(steps.begin(), before.begin(), before.end());
 }
 
-struct Outcome {
-  Plan plan;
-  std::int64_t validation_samples = 0;  // 0: none
-  double tokens_per_byte = 0;           // of the data; 0: not known
-  double validation_tokens_per_byte = 0;
-
-  [[nodiscard]] std::optional<double> validation_loss() const {
-    for (auto step = report.steps.rbegin(); step != report.steps.rend(); ++step)
-      if (step->validation_loss) return step->validation_loss;
-    return std::nullopt;
-  }
-  train::TrainReport report;
-  std::vector<Bytes> predicted;
-  std::vector<Bytes> measured;
-  std::optional<double> others;  // share of the cores that other programs took
-
-  [[nodiscard]] double tokens_per_second() const {
-    if (!plan.packed) return static_cast<double>(plan.global_batch * plan.sequence_length) / report.iteration_seconds;
-    double tokens = 0, seconds = 0;  // steps differ
-    for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i) {
-      tokens += static_cast<double>(report.steps[i].tokens);
-      seconds += report.steps[i].seconds;
-    }
-    return tokens / seconds;
-  }
-};
-
-// Model FLOPs over what the plan's devices could do in the measured time; 0: the plan does not say.
-double mfu_of(const Outcome& o) {
-  const Prediction& p = o.plan.predicted;
-  return o.report.iteration_seconds > 0 ? p.mfu * p.iteration.value / o.report.iteration_seconds : 0;
-}
-
-// What dispatch to experts did in a step, as means over the steps.
-struct MeanDispatch {
-  double bytes = 0;
-  double rate = 0;  // of compressed dispatch; 0: the plan has none
-  double error = 0;
-  double hashing_seconds = 0;
-
-  explicit MeanDispatch(const train::TrainReport& report) {
-    const auto steps = static_cast<double>(report.steps.size());
-    for (const train::StepReport& step : report.steps) {
-      bytes += step.dispatch.bytes / steps;
-      rate += step.dispatch.rate() / steps;
-      error += step.dispatch.error() / steps;
-      hashing_seconds += step.dispatch.hashing_seconds / steps;
-    }
-  }
-};
-
-void print_outcome_json(const Outcome& o, const TrainArguments& a) {
-  nlohmann::ordered_json out;
-  out["first_loss"] = o.report.steps.front().loss;
-  out["last_loss"] = o.report.steps.back().loss;
-  const auto bits_per_byte = [](double loss, double tokens_per_byte) {
-    using Json = nlohmann::ordered_json;
-    return tokens_per_byte > 0 ? Json(train::bits_per_byte(loss, tokens_per_byte)) : Json();
-  };
-  out["bits_per_byte"] = bits_per_byte(o.report.steps.back().loss, o.tokens_per_byte);
-  if (const auto loss = o.validation_loss()) {
-    out["validation_loss"] = *loss;
-    out["validation_bits_per_byte"] = bits_per_byte(*loss, o.validation_tokens_per_byte);
-    out["validation_samples"] = o.validation_samples;
-  }
-  out["steps"] = o.report.steps.size();
-  out["tokens_per_second"] = o.tokens_per_second();
-  out["predicted_iteration_seconds"] = nullptr;
-  if (const double predicted = o.plan.predicted.iteration.value; predicted > 0)
-    out["predicted_iteration_seconds"] = predicted;
-  out["measured_iteration_seconds"] = o.report.iteration_seconds;
-  out["others_share"] = nullptr;
-  if (o.others) out["others_share"] = *o.others;
-  const MeanDispatch dispatch(o.report);
-  if (!o.report.steps.back().layer_dispatch.empty()) out["dispatch_bytes"] = dispatch.bytes;
-  if (dispatch.rate > 0) {
-    out["lsh_rate"] = dispatch.rate;
-    out["lsh_error"] = dispatch.error;
-    out["hashing_seconds"] = dispatch.hashing_seconds;
-  }
-  if (const double mfu = mfu_of(o); mfu > 0) add_mfu(out, mfu);
-  for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
-  for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
-  add_files_json(out, a.files, RunSummary(o.report));
-  add_texts(out, {{"trace", a.trace}, {"report", a.report}});
-  if (o.report.stopped != 0) out["interrupted"] = true;
-  if (a.adapt.on) out["adaptations"] = adaptations_json(o.report.adaptations);
-  out["plan"] = to_json(o.plan);
-  print_json(out);
-}
-
-std::string bits_text(double loss, double tokens_per_byte) {
-  if (tokens_per_byte <= 0) return "";
-  return galvatron::detail::formatted(", %.4f bits per byte", train::bits_per_byte(loss, tokens_per_byte));
-}
-
-void print_outcome(const Outcome& o, const TrainArguments& a) {
-  const auto& steps = o.report.steps;
-  const Seconds predicted = o.plan.predicted.iteration;
-  const Seconds measured{o.report.iteration_seconds};
-  const std::string compared = against_prediction(predicted, measured);
-  const std::string busy = train::others_text(o.others.value_or(0));
-  std::string out =
-      text_of("Trained ", o.plan.model, " for ", counted(std::ssize(steps), "step"), " on ",
-              counted(o.plan.ranks(), "rank"), " in ", name_of(o.plan.precision), ": ", plan_words(o.plan), "\n") +
-      row("loss", galvatron::detail::formatted("%.4f -> %.4f", steps.front().loss, steps.back().loss),
-          bits_text(steps.back().loss, o.tokens_per_byte)) +
-      (o.validation_loss() ? row("validation", galvatron::detail::formatted("%.4f", *o.validation_loss()),
-                                 bits_text(*o.validation_loss(), o.validation_tokens_per_byte), " on ",
-                                 counted(o.validation_samples, "sample"))
-                           : std::string()) +
-      row("speed", format_count(o.tokens_per_second()), " tokens/s", mfu_text(mfu_of(o))) +
-      row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
-          format_seconds(measured), compared.empty() ? "" : ": ", compared) +
-      row("", busy, busy.empty() ? "" : " meanwhile");
-  for (const train::Adaptation& adaptation : o.report.adaptations) out += row("adapted", adaptation_text(adaptation));
-  const MeanDispatch dispatch(o.report);
-  if (dispatch.bytes > 0)
-    out += row("dispatch", format_bytes(Bytes{static_cast<std::int64_t>(dispatch.bytes)}),
-               " to experts and back in a step");
-  if (dispatch.rate > 0)
-    out += row("compression", percent(dispatch.rate), " of the rows were sent",
-               dispatch.rate >= 1 ? text_of(": it never paid by the plan's prices")
-                                  : text_of(", error ", percent(dispatch.error), ", hashing ",
-                                            format_seconds(Seconds{dispatch.hashing_seconds})));
-  for (std::size_t first = 0; first < o.predicted.size();) {
-    std::size_t last = first;  // ranks with equal figures share a line
-    while (last + 1 < o.predicted.size() && o.predicted[last + 1] == o.predicted[first] &&
-           o.measured[last + 1] == o.measured[first])
-      ++last;
-    const std::int64_t difference = o.measured[first].count - o.predicted[first].count;
-    out += row(
-        first == 0 ? "peak memory" : "", first == last ? text_of("rank ", first) : text_of("ranks ", first, "-", last),
-        ": predicted ", format_bytes(o.predicted[first]), ", measured ", format_bytes(o.measured[first]),
-        difference == 0 ? " (equal to the byte)" : text_of(" (", difference > 0 ? "+" : "", difference, " bytes)"));
-    first = last + 1;
-  }
-  print(out + files_text(a.files, RunSummary(o.report)) + row("trace", a.trace) + row("report", a.report) +
-        row("plan", a.plan_path) + row("plan", a.save_plan) + row("cluster", a.save_cluster));
-}
-
-// A run that is resumed with all its steps behind it, as by what starts a job again until it ends well.
-void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common& common) {
-  if (!common.json) return print(text_of("Nothing to do: ", a.files.resume, " has all ", a.options.steps, " steps\n"));
-  print_json({{"first_loss", nullptr},
-              {"last_loss", nullptr},
-              {"steps", 0},
-              {"tokens_per_second", nullptr},
-              {"predicted_iteration_seconds", nullptr},
-              {"measured_iteration_seconds", nullptr},
-              {"predicted_peak_bytes", nullptr},
-              {"measured_peak_bytes", nullptr},
-              {"resume", a.files.resume},
-              {"plan", to_json(plan)}});
-}
-
-// What the progress line says of a step beside its number, the most important first.
-std::vector<std::string> progress_facts(const train::StepReport& step, const std::string& validated) {
-  using galvatron::detail::formatted;
-  std::vector<std::string> out{formatted("loss %.3f", step.loss)};
-  if (!validated.empty()) out.push_back(validated);
-  out.push_back(format_count(step.tokens_per_second) + " tokens/s");
-  if (step.bits_per_byte > 0) out.push_back(formatted("%.3f bits/byte", step.bits_per_byte));
-  out.push_back(formatted("norm %.2f", step.gradient_norm));
-  if (step.mfu > 0) out.push_back(formatted("MFU %.1f %%", 100 * step.mfu));
-  return out;
-}
-
 // The number of the signal that ended it early, or 0.
 int train(TrainArguments& a, const Arguments& arguments, Common& common, Launcher& launcher) {
   prepare_mapped_files(common);
@@ -883,7 +496,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
       path->clear();
     common.quiet = true;
   }
-  check(a, options.learning_rate, launcher);
+  check_train_arguments(a, options.learning_rate, launcher);
   if (a.has_tasks()) return train_with_tasks(a, start, starts_ranks, arguments, launcher, common);
   if (starts_ranks) {
     const int ranks = ranks_to_start(a, launcher);
@@ -929,7 +542,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     return 0;
   }
 
-  Outcome outcome;
+  TrainOutcome outcome;
   outcome.plan = plan;
   const Bytes library = launcher.library_workspace(plan);
   outcome.predicted = arenas(plan, prepared.model, library);
@@ -1042,7 +655,7 @@ int train(const Arguments& arguments, Common& common, Launcher& launcher) {
   TrainArguments a;
   bool wanted = false;
   const auto parse = [&] {
-    wanted = read(arguments, a, common);
+    wanted = read_train_arguments(arguments, a, common);
     if (wanted && a.device != "host" && a.has_tasks()) refuse(Launcher::tasks_on_gpus);
   };
   if (launcher.ranks() > 0)
