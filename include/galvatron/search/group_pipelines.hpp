@@ -166,8 +166,8 @@ class FindGroupPipelines {
   std::vector<std::vector<int>> degrees_;  // (groups) numbers of stages on each; none: the group is of no use
   std::vector<ScheduleKind> schedules_;
   int most_at_once_;  // groups
-  std::size_t most_ = most_group_pipelines * static_cast<std::size_t>(options_.effort) /
-                      static_cast<std::size_t>(options_.shares);
+  std::size_t most_ =
+      most_group_pipelines * static_cast<std::size_t>(options_.effort) / static_cast<std::size_t>(options_.shares);
   std::size_t runs_seen_ = 0;
   std::vector<int> twins_;  // (groups) the last one before that is like it; -1: none
   GroupPipeline one_;       // that is being extended
