@@ -179,7 +179,7 @@ Answer plan(const Setting& setting, SearchOptions options, std::int64_t batch, T
   const search::SearchOptions full = value_or_throw(search::completed(options, setting.model, setting.cluster));
   const search::SearchResult found = value_or_throw(search::search(setting.model, setting.cluster, full));
   times.add(found.statistics.seconds);
-  if (!found.feasible) return {0, 0, true, found.smallest_memory.has_value(), ""};
+  if (!found.feasible) return {0, 0, true, found.smallest.has_value(), ""};
   return {batch, static_cast<double>(batch) / found.best.iteration.value, found.statistics.proven, true,
           plan_words(plan_of(found.best, setting.model, setting.cluster, full))};
 }

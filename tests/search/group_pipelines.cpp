@@ -81,5 +81,5 @@ TEST_CASE("of very many groups some pipelines are left out, and it is said") {
   const GroupPipelines many = pipelines_of(name, "llama2-7b");
   CHECK(many.narrowed);
   CHECK(many.all.size() > 1000);
-  CHECK(many.all.size() <= search::tuning::most_mixed_cases);
+  CHECK(many.all.size() <= search::most_group_pipelines);
 }

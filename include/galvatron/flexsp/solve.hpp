@@ -47,11 +47,11 @@ struct Limits {
   }
   /// About 10 ms for 512 documents on 64 devices.
   static constexpr Limits quick(std::uint64_t seed = 1) {
-    return {2'000'000, 150'000'000, 48, 1, 10, false, 60, 50, 4'000'000, seed, 0};
+    return {2'000'000, 150'000'000, 48, 1, 10, false, 60, 50, 3'000'000, seed, 0};
   }
   /// About a second.
   static constexpr Limits thorough(std::uint64_t seed = 1) {
-    return {200'000'000, 400'000'000, 1000, 4, 60, true, 1000, 300, 300'000'000, seed, 5'000'000};
+    return {200'000'000, 400'000'000, 12'000, 4, 60, true, 3000, 100, 350'000'000, seed, 5'000'000};
   }
 };
 
@@ -167,13 +167,18 @@ class BatchSolver {
     const std::size_t count = std::min(most, apart.size());
     for (std::size_t k = 0; k < count; ++k)
       start_from(parts, apart[count < 2 ? 0 : k * (apart.size() - 1) / (count - 1)], 0, {});
-    for (int k = 0; k < limits_.starts && work_.is_left(); ++k)
-      start_from(parts, even * (1 + draw()), parts > 2 ? 0.3 * draw() : 0, {.headroom = 0.5 + 0.5 * draw()});
+    // Half of the work is for what comes after them.
+    const std::int64_t enough = limits_.work_of(instance_.documents()) / 2;
+    for (int k = 0; k < limits_.starts && work_.left() > enough; ++k) {
+      const double slope = parts < 3 ? 0 : draw() < 0.5 ? draw() : 0.3 * draw();
+      start_from(parts, even * (1 + draw()), slope, {.headroom = 0.5 + 0.5 * draw()});
+    }
   }
   // [0, 1)
   double draw() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
-  // The targets of the micro-batches behind the first fall evenly from (1 + slope) C to (1 - slope) C; C by bisection.
+  // The targets of the micro-batches behind the first fall from e^slope C to e^-slope C, by the same factor each; C by
+  // bisection.
   void start_from(int parts, double first, double slope, const FitRule& rule) {
     std::vector<double> targets(static_cast<std::size_t>(parts), first);
     double low = instance_.least_seconds();
@@ -182,7 +187,7 @@ class BatchSolver {
       const double middle = turn == 0 ? high : (low + high) / 2;
       for (int m = 1; m < parts; ++m)
         targets[static_cast<std::size_t>(m)] =
-            std::min(first, middle * (1 + slope * (parts > 2 ? 1 - 2.0 * (m - 1) / (parts - 2) : 0)));
+            std::min(first, middle * std::exp(slope * (parts > 2 ? 1 - 2.0 * (m - 1) / (parts - 2) : 0)));
       const bool fits = fit(targets, rule);
       if (parts == 1 || (turn == 0 && !fits)) break;
       (fits ? high : low) = middle;

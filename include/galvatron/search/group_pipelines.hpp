@@ -51,6 +51,9 @@ struct GroupPipelines {
   bool narrowed = false;  ///< there are too many: numbers of micro-batches or stages, or groups at once, were left out
 };
 
+/// About, times the effort: a case takes as long as some hundred choices. Of more some are left out.
+inline constexpr std::size_t most_group_pipelines = tuning::most_choices / 200;
+
 namespace detail {
 
 class FindGroupPipelines {
@@ -164,7 +167,7 @@ class FindGroupPipelines {
   std::vector<ScheduleKind> schedules_;
   int most_at_once_;  // groups
   std::size_t most_ =
-      tuning::most_mixed_cases * static_cast<std::size_t>(options_.effort) / static_cast<std::size_t>(options_.shares);
+      most_group_pipelines * static_cast<std::size_t>(options_.effort) / static_cast<std::size_t>(options_.shares);
   std::size_t runs_seen_ = 0;
   std::vector<int> twins_;  // (groups) the last one before that is like it; -1: none
   GroupPipeline one_;       // that is being extended

@@ -14,8 +14,6 @@ inline constexpr std::int64_t most_work = 16'000'000;
 /// Choices that the problems of a search may have together, about, times the effort: a search of more, on thousands of
 /// devices, is narrowed (a choice takes some 150 bytes and a microsecond).
 inline constexpr std::size_t most_choices = 10'000'000;
-/// Cases of a mixed cluster, about, times the effort; with more of them some are left out.
-inline constexpr std::size_t most_mixed_cases = 50'000;
 /// Comparisons of two labels, or extensions of a partial pipeline, that take as long as making a label.
 inline constexpr std::size_t comparisons_of_a_label = 16;
 /// Where few are enough to find a good plan: choices of the core, labels of the quick pass, labels and partial
