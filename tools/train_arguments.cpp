@@ -7,7 +7,6 @@
 #include <galvatron/device/device.hpp>
 
 #include "output.hpp"
-#include "tasks.hpp"
 #include "texts.hpp"
 
 namespace galvatron::tools {

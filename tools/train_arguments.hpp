@@ -18,6 +18,7 @@
 #include "options.hpp"
 #include "plans.hpp"
 #include "run_files.hpp"
+#include "tasks.hpp"
 
 namespace galvatron::tools {
 
