@@ -31,7 +31,7 @@ TEST_CASE("an exported job is priced like the plan that it is") {
   const PlanCost own = cost_of(plan, model, cluster).value();
   CHECK(job(plan).peak == own.peak());
   CHECK(job(plan).iteration == own.iteration);
-  CHECK(job(plan).budget == cluster.device.memory);
+  CHECK(job(plan).budget == cluster.device.memory - reserve_of(plan, cluster));
   CHECK(job(plan).fits());
   plan.predicted.budget = own.peak();
   CHECK(job(plan).budget == own.peak());

@@ -15,12 +15,14 @@
 #include <galvatron/data/open_tokenizer.hpp>
 #include <galvatron/data/utf8.hpp>
 
+#include "../folder.hpp"
+
 namespace {
 
 using namespace galvatron;
 using namespace galvatron::train;
 
-const std::filesystem::path tokenizer_folder = std::filesystem::path(__FILE__).parent_path() / "tokenizers";
+const std::filesystem::path tokenizer_folder = std::filesystem::path(galvatron::test::tests_dir) / "data/tokenizers";
 
 // As make.py draws them.
 class StringSource {

@@ -20,13 +20,15 @@
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/train/compiled.hpp>
 
+#include "../folder.hpp"
+
 namespace {
 
 using namespace galvatron;
 using namespace galvatron::generate;
 
 const std::filesystem::path checkpoints =
-    std::filesystem::path(__FILE__).parent_path().parent_path() / "train/pytorch/huggingface";
+    std::filesystem::path(galvatron::test::tests_dir) / "train/pytorch/huggingface";
 
 ModelSpec short_model(const std::string& name, std::size_t layers) {
   ModelSpec model = value_or_throw(find_model(name));

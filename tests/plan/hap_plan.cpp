@@ -26,7 +26,7 @@ namespace {
 MixedCluster mixed(const char* name) { return value_or_throw(mixed_preset(name)); }
 
 /// A tiny model with its graph and devices.
-struct Case {
+struct PlannedCase {
   ModelSpec model;
   MixedCluster cluster;
   std::int64_t batch;
@@ -46,7 +46,7 @@ TEST_CASE("of the programs that plans can run the best is found, by trying all")
       CAPTURE(batch);
       ModelSpec model = model_named(name);
       model.blocks.resize(2);
-      Case at{model, mixed("1xv100-32g+1xp100-16g"), batch};
+      PlannedCase at{model, mixed("1xv100-32g+1xp100-16g"), batch};
       for (int round = 0; round < 2; ++round) {
         for (double& rate : at.devices.bandwidth)
           rate = 1e9 * std::exp2(std::uniform_real_distribution<double>(0, 8)(random));
@@ -74,7 +74,7 @@ TEST_CASE("of the programs that plans can run the best is found, by trying all")
 
 TEST_CASE("a program is a plan with whole samples, heads, units and rows by its ratios") {
   // Few samples: tensor parallelism, as the best program of all.
-  Case few{model_named("gpt2-1.5b"), mixed("8xv100-32g+8xp100-16g"), 4, 1024};
+  PlannedCase few{model_named("gpt2-1.5b"), mixed("8xv100-32g+8xp100-16g"), 4, 1024};
   auto found = hap_plan(few.prices, few.model, few.cluster, few.batch, few.sequence);
   REQUIRE(found);
   Plan& plan = found->plan;
@@ -92,13 +92,13 @@ TEST_CASE("a program is a plan with whole samples, heads, units and rows by its 
   plan.model = "gpt2-1.5b";
   CHECK(value_or_throw(plan_from_json(nlohmann::json::parse(plan_text(plan)), "plan.json")) == plan);
   // Many samples: data parallelism by ratio.
-  Case many{model_named("gpt2-tiny"), mixed("2xv100-32g+2xp100-16g"), 4096};
+  PlannedCase many{model_named("gpt2-tiny"), mixed("2xv100-32g+2xp100-16g"), 4096};
   found = hap_plan(many.prices, many.model, many.cluster, many.batch, many.sequence);
   REQUIRE(found);
   CHECK(found->plan.layers.front().data == 4);
   CHECK(found->plan.stages.front().sample_ratios[0] > found->plan.stages.front().sample_ratios[3]);
   // Equal devices have even shards.
-  Case equal{model_named("gpt2-tiny"), mixed("4xv100-32g"), 4096};
+  PlannedCase equal{model_named("gpt2-tiny"), mixed("4xv100-32g"), 4096};
   found = hap_plan(equal.prices, equal.model, equal.cluster, equal.batch, equal.sequence);
   REQUIRE(found);
   CHECK_FALSE(found->plan.has_ratios());

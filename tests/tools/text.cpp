@@ -13,7 +13,7 @@ namespace {
 using galvatron::says;
 using nlohmann::json;
 
-const std::string tokenizer_files = std::filesystem::absolute(__FILE__).parent_path().parent_path() / "data/tokenizers";
+const std::string tokenizer_files = (std::filesystem::path(galvatron::test::tests_dir) / "data/tokenizers").string();
 
 }  // namespace
 

@@ -62,13 +62,15 @@ constexpr bool tensor_ranks_share_node(const Cluster& cluster, const StrategySpe
 /// The priced lists of a layer's counts, or of a part of them: those of parts add up.
 struct LayerPrices {
   struct Pass {
-    Seconds computation;
+    Seconds device;  ///< computation
     Seconds waited;  ///< communication that computation waits for
     Seconds beside;  ///< communication that runs beside it
+    Seconds host;    ///< in which the host launches all of it
 
-    [[nodiscard]] constexpr Seconds alone() const { return computation + waited; }
+    [[nodiscard]] constexpr Seconds computation() const { return max(device, host - waited); }
+    [[nodiscard]] constexpr Seconds alone() const { return computation() + waited; }
     friend constexpr Pass operator+(const Pass& a, const Pass& b) {
-      return {a.computation + b.computation, a.waited + b.waited, a.beside + b.beside};
+      return {a.device + b.device, a.waited + b.waited, a.beside + b.beside, a.host + b.host};
     }
   };
   std::array<Pass, 5> passes;  ///< forward, backward, weights, synchronise, update
@@ -103,10 +105,9 @@ constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec
     Elapsed elapsed;
     Seconds products;
     Seconds around;  // messages that run beside them
-    Seconds host;
     for (const op::Work& work : list) {
       const Seconds seconds = prices(work) * (is_communication(work.kind) ? 1.0 : slowest);
-      host += counts.host * work.times;
+      sum.host += counts.host * work.times;
       if (is_gemm(work.kind)) products += seconds;
       if (streams && can_overlap(cluster) && work.parameters)
         sum.beside += seconds;
@@ -116,9 +117,8 @@ constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec
         elapsed.add(work, seconds);
     }
     sum.waited = elapsed.communication(slowdown);
-    sum.computation = elapsed.total(slowdown) - sum.waited;
+    sum.device = elapsed.total(slowdown) - sum.waited;
     if (pieces > 0) sum.waited += beyond_products(products, around, pieces, slowdown);
-    sum.computation = max(sum.computation, host - sum.waited);  // the host launches what the device does
     return sum;
   };
   return {{price(counts.forward, counts.streams), price(counts.backward, counts.streams),
@@ -137,12 +137,12 @@ constexpr LayerSeconds layer_seconds(const LayerPrices& prices, const Cluster& c
   out.forward = forward.alone() + longer(forward.alone(), forward.beside);
   out.weights = weights.alone() + longer(weights.alone(), weights.beside);
   out.backward = backward.alone() + longer(backward.alone(), backward.beside) + out.weights;
-  out.forward_communication = out.forward - forward.computation;
-  out.backward_communication = out.backward - backward.computation - weights.computation;
+  out.forward_communication = out.forward - forward.computation();
+  out.backward_communication = out.backward - backward.computation() - weights.computation();
   // Gradients of a head come of its forward pass, which is the longer one.
   out.synchronise = synchronise.alone() + longer(max(out.forward, out.backward), synchronise.beside);
   out.update_communication = update.waited + longer(out.forward, update.beside);
-  out.update = update.computation + out.update_communication;
+  out.update = update.computation() + out.update_communication;
   // What is deferred beyond the other passes shortens no pipeline: these must go through all stages in any case.
   out.weights = min(out.weights, min(out.forward, out.backward * 0.5));
   return out;
