@@ -60,7 +60,7 @@ class Speeds {
     const auto layers = static_cast<double>(stage->last_layer + 1 - stage->first_layer);
     const ActivationLayout layout =
         activation_layout(plan_.layers[static_cast<std::size_t>(stage->first_layer)], stage->first_rank,
-                          plan_.microbatch(), plan_.sequence_length, stage->sample_ratios);
+                          plan_.microbatch(), plan_.sequence_length, stage->ratios());
     const auto samples = static_cast<double>(layout.samples().count(layout.place(rank).data));
     return samples * plan_.microbatches * layers * 1e-3 * slowness_(rank, step);
   }
