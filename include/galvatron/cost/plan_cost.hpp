@@ -67,7 +67,9 @@ struct LayerPrices {
     Seconds beside;  ///< communication that runs beside it
     Seconds host;    ///< in which the host launches all of it
 
-    [[nodiscard]] constexpr Seconds computation() const { return max(device, host - waited); }
+    [[nodiscard]] constexpr Seconds computation() const {
+      return host.value > 0 ? max(device, host - waited) : device;  // negative and NaN stay, for the search to refuse
+    }
     [[nodiscard]] constexpr Seconds alone() const { return computation() + waited; }
     friend constexpr Pass operator+(const Pass& a, const Pass& b) {
       return {a.device + b.device, a.waited + b.waited, a.beside + b.beside, a.host + b.host};
