@@ -236,5 +236,6 @@ TEST_CASE("several tasks train on processes with the bits of threads, by a plan 
   CAPTURE(automatic.err);
   REQUIRE(automatic.code == 0);
   CHECK(automatic.json().at("plan").at("ranks") == 2);
-  check_failure(folder.shell(mpirun(2) + "$G train --plan plan.json --data synthetic --steps 1 --quiet"), 2, "4 ranks");
+  check_failure(folder.shell(mpirun(2, "--quiet") + "$G train --plan plan.json --data synthetic --steps 1 --quiet"), 2,
+                "4 ranks");
 }
