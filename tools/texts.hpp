@@ -25,7 +25,8 @@ namespace galvatron::tools {
 Result<std::shared_ptr<const train::Tokenizer>> opened_tokenizer(const std::filesystem::path& path);
 
 /// The tokenizer of `path`, if that is given; else, of a model whose vocabulary is not bytes, that of the folder of its
-/// config.json, or of `weights`. Null: there is none. Throws Failure (usage), also where it is for another vocabulary.
+/// config.json, or of `weights`. Null: no tokenizer was found. Throws Failure (usage), also where it is for another
+/// vocabulary.
 std::shared_ptr<const train::Tokenizer> tokenizer_for(const std::string& path, const std::string& model_name,
                                                       const ModelSpec& model, const std::string& weights = {});
 /// The option of it.
@@ -48,7 +49,7 @@ class Weights {
 struct TextModel {
   ModelSpec model;
   std::unique_ptr<Weights> weights;
-  std::shared_ptr<const train::Tokenizer> tokenizer;  ///< null: there is none, and only files of tokens can be read
+  std::shared_ptr<const train::Tokenizer> tokenizer;  ///< null: only files of tokens can be read
   Precision precision = Precision::fp32;
   int threads = 1;
 

@@ -1,5 +1,5 @@
-// Any bytes given to the readers of other trainers' configurations end in a job or a one-line error; a job is a plan or
-// is none for one reason.
+// Any bytes given to the readers of other trainers' configurations end in a job or a one-line error; a job becomes a
+// plan or says why not.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

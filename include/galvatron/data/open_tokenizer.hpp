@@ -58,8 +58,8 @@ inline Result<std::shared_ptr<const Tokenizer>> open_tokenizer_json(const std::f
 }
 
 /// Opens the tokenizer of a folder, tokenizer.json before models of sentencepiece, or of a file: byte-level BPE if its
-/// name ends in .json, else sentencepiece. Errors (usage): there is none; the file is damaged or of a kind that is not
-/// known.
+/// name ends in .json, else sentencepiece. Errors (usage): no tokenizer is there; the file is damaged or of a kind that
+/// is not known.
 inline Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::filesystem::path& path) {
   std::error_code ignored;
   const auto open_file = [](const std::filesystem::path& file) -> Result<std::shared_ptr<const Tokenizer>> {

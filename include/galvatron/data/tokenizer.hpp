@@ -46,7 +46,7 @@ class Tokenizer {
   [[nodiscard]] virtual std::int64_t bytes_of(std::int32_t token) const = 0;
   /// Tokens are below.
   [[nodiscard]] virtual std::int64_t vocabulary() const = 0;
-  /// The token that ends a text; -1: there is none.
+  /// The token that ends a text; -1: the tokenizer has no such token.
   [[nodiscard]] std::int32_t end_token() const { return end_token_; }
 
  protected:

@@ -136,7 +136,7 @@ class ByteLevelBpe final : public Tokenizer {
   }
   [[nodiscard]] std::int64_t vocabulary() const override { return std::ssize(bytes_); }
 
-  /// The token with this content: an added one, or one of the vocabulary. -1: there is none.
+  /// The token with this content: an added one, or one of the vocabulary. -1: no token has it.
   [[nodiscard]] std::int32_t token_named(const std::string& content) const {
     const auto at = names_.find(content);
     return at == names_.end() ? -1 : at->second;

@@ -75,7 +75,7 @@ class SpreadLayer {
   /// The layout of the table of tied ends.
   void set_tied(Layout layout) { tied_ = layout; }
   /// Nothing where HAP has no rule for an operation of the layer in these layouts, or too few pieces for the devices.
-  /// @param before  the layer before; null: there is none
+  /// @param before  the layer before; null: this is the first
   [[nodiscard]] std::optional<LayerSteps> operator()(int layer, Spread spread, const LayerSteps* before) const {
     LayerSteps out;
     std::map<int, std::vector<Layout>> held;

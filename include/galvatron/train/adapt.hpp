@@ -94,7 +94,7 @@ struct Continuation {
   std::int64_t step = 0;  ///< done so far
 };
 
-/// The plan for the ranks that are left, and for spare ones, which are counted down. Throws Failure when there is none.
+/// The plan for the ranks that are left, and for spare ones, which are counted down. Throws Failure when no plan fits.
 /// @param left  the ranks that still live, fewer than the plan's  @param why  a rank failed
 inline Adaptation after_loss(const Plan& plan, const std::vector<int>& left, AdaptOptions& adapt,
                              const std::string& why) {
@@ -115,7 +115,7 @@ struct StateCopy {
   std::span<const std::byte> file;
 };
 
-/// The state after the newest step of which the copies have all, and that step; nothing where there is none. It reads
+/// The state after the newest step of which the copies have all, and that step; nothing where no step has all. It reads
 /// from the copies, which have to stay. Errors (usage): a copy is damaged.
 inline Result<std::optional<std::pair<StateImages, std::int64_t>>> newest_state(const ModelSpec& model,
                                                                                 const std::vector<StateCopy>& copies) {

@@ -192,7 +192,7 @@ class MegatronOptions {
       if (option.name == name && !option.values.empty()) out = option.values.front();
     return out;
   }
-  /// A positive number. What is none is told by `finish`.
+  /// A positive number. `finish` reports text that is no positive number.
   [[nodiscard]] std::int64_t number(const std::string& name, std::int64_t otherwise) {
     const std::string found = text(name);
     if (found.empty()) return otherwise;
@@ -206,7 +206,7 @@ class MegatronOptions {
     }
     return value;
   }
-  /// The same of numbers that scripts often take from a job's environment: what is none counts as not given.
+  /// The same of numbers that scripts often take from a job's environment: text that is no number counts as not given.
   [[nodiscard]] std::int64_t known_number(const std::string& name, std::int64_t otherwise) {
     const bool was_bad = !bad_.empty();
     const std::int64_t value = number(name, otherwise);

@@ -245,7 +245,7 @@ class ScriptReader {
     return known != variables_.end() || lists_ ? Words{} : Words{"$" + name};
   }
 
-  // Arithmetic of whole numbers, from left to right with the usual precedence; 0 for what is none.
+  // Arithmetic of whole numbers, from left to right with the usual precedence; text that is no number counts as 0.
   [[nodiscard]] std::int64_t sum(const std::string& text, std::size_t& at, int depth) const {
     std::int64_t value = product(text, at, depth);
     for (;;) {

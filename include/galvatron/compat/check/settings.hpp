@@ -43,7 +43,7 @@ class Settings {
     if (!found.empty() && found != "auto") fail(key, found, "true or false");
     return otherwise;
   }
-  /// A whole number of at least `least`; "auto" is none.
+  /// A whole number of at least `least`; "auto" counts as not given.
   [[nodiscard]] std::int64_t number(const std::string& key, std::int64_t otherwise, std::int64_t least = 0) {
     const std::string found = text(key);
     if (found.empty() || found == "auto") return otherwise;

@@ -68,7 +68,7 @@ inline constexpr std::string_view torchtitan_ignored[] = {
     "quantize.linear.float8.recipe_check",
     "float8.precompute_float8_dynamic_scale_for_fsdp"};
 
-/// The preset of a model's flavor; empty where there is none.
+/// The preset of a model's flavor; empty where no preset has it.
 inline std::string torchtitan_preset(const std::string& name, const std::string& flavor) {
   struct Flavor {
     std::string_view name, flavor, preset;
