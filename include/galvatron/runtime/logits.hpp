@@ -30,6 +30,43 @@ struct LogitsScratch {
   View<float> lse;         ///< (chunk)
 };
 
+/// What is the same for all chunks of a head's rows.
+template <class D, class T>
+struct Logits {
+  Context<D>& c;
+  std::int64_t hidden;
+  std::int64_t shard;          ///< columns of logits on this rank
+  Sharding::Range own_tokens;  ///< of the first columns; the others are padding
+  View<const T> table;         ///< (V/t, H)
+  View<const T> bias;          ///< (V/t), may be empty
+  View<double> loss;           ///< grows by the rows' cross-entropies; empty but on the first tensor rank
+  LogitsScratch<T> scratch;
+
+  Logits(Context<D>& context, const LayerSpec& layer, View<const T> whole, View<const T> added, LossTerm term,
+         const LogitsScratch<T>& buffers)
+      : c(context),
+        hidden(layer.hidden),
+        shard(context.shares().vocabulary_rows(layer.vocabulary)),
+        own_tokens(context.shares().vocabulary(layer.vocabulary)),
+        table(whole),
+        bias(added),
+        loss(context.tensor_rank() == 0 ? context.device.sums().slice(term.sum, 1) : View<double>{}),
+        scratch(buffers) {}
+
+  /// The logits of `tokens` (m, H) in `part` (m, V/t), the log-sum-exps of their rows in scratch.lse, and their loss.
+  /// @return  this rank's statistics (m, 3)
+  View<float> chunk(std::int64_t m, View<const T> tokens, View<const std::int32_t> wanted, View<T> part) const {
+    const int t = c.spec.tensor;
+    const View<float> all = scratch.statistics.slice(0, t * m * 3);
+    const View<float> own = all.slice(c.tensor_rank() * m * 3, m * 3);
+    if (shard > 0) c.device.gemm(op::Kind::gemm_nt, m, shard, hidden, tokens, table, part, false, bias);
+    c.device.softmax_statistics(m, shard, own_tokens.count(), own_tokens.begin, part, wanted, own);
+    if (t > 1) c.tensor.all_gather(View<const float>(own), all);
+    c.device.softmax_merge(m, t, all, scratch.lse, loss);
+    return own;
+  }
+};
+
 /// The losses of rows, or their logits, without gradients. n (rows, H), targets (rows); table and bias as below.
 /// The device's sum of the loss grows by the rows' cross-entropies, on the first tensor rank only.
 /// @param how  what is asked for beside the sum
@@ -37,27 +74,17 @@ template <class D, class T>
 void forward_logits(Context<D>& c, const LayerSpec& layer, std::int64_t rows, View<const T> table, View<const T> bias,
                     View<const std::int32_t> targets, LossTerm term, View<T> n, const LogitsScratch<T>& scratch,
                     const Inference<T>& how) {
-  const auto& [logits, statistics, lse] = scratch;
+  const Logits<D, T> head(c, layer, table, bias, term, scratch);
   const std::int64_t h = layer.hidden;
-  const int t = c.spec.tensor;
-  const int rank = c.tensor_rank();
-  const std::int64_t shard = c.shares().vocabulary_rows(layer.vocabulary);  // columns of logits on this rank
-  const Sharding::Range own_tokens = c.shares().vocabulary(layer.vocabulary);
   if (!how.logits.empty()) {
-    const std::int64_t last = how.logits.count / shard;
-    return c.device.gemm(op::Kind::gemm_nt, last, shard, h, View<const T>(n.slice((rows - last) * h, last * h)), table,
-                         how.logits, false, bias);
+    const std::int64_t last = how.logits.count / head.shard;
+    return c.device.gemm(op::Kind::gemm_nt, last, head.shard, h, View<const T>(n.slice((rows - last) * h, last * h)),
+                         table, how.logits, false, bias);
   }
-  const View<double> loss = rank == 0 ? c.device.sums().slice(term.sum, 1) : View<double>{};
-  for (std::int64_t first = 0; first < rows; first += lse.count) {
-    const std::int64_t m = std::min(lse.count, rows - first);
-    const View<T> part = logits.slice(0, m * shard);
-    const View<float> all = statistics.slice(0, t * m * 3);
-    const View<float> own = all.slice(rank * m * 3, m * 3);
-    if (shard > 0) c.device.gemm(op::Kind::gemm_nt, m, shard, h, n.slice(first * h, m * h), table, part, false, bias);
-    c.device.softmax_statistics(m, shard, own_tokens.count(), own_tokens.begin, part, targets.slice(first, m), own);
-    if (t > 1) c.tensor.all_gather(View<const float>(own), all);
-    c.device.softmax_merge(m, t, all, lse, loss);
+  for (std::int64_t first = 0; first < rows; first += scratch.lse.count) {
+    const std::int64_t m = std::min(scratch.lse.count, rows - first);
+    const View<float> own =
+        head.chunk(m, n.slice(first * h, m * h), targets.slice(first, m), scratch.logits.slice(0, m * head.shard));
     if (!how.statistics.empty())
       c.device.copy(raw_bytes(View<const float>(own)), raw_bytes(how.statistics.slice(first * 3, m * 3)));
   }
@@ -70,30 +97,21 @@ template <class D, class T>
 void cross_entropy(Context<D>& c, const LayerSpec& layer, std::int64_t rows, View<const T> table, View<const T> bias,
                    View<float> d_table, View<float> d_bias, View<const std::int32_t> targets, LossTerm term, View<T> n,
                    const LogitsScratch<T>& scratch) {
-  const auto& [logits, statistics, lse] = scratch;
+  const Logits<D, T> head(c, layer, table, bias, term, scratch);
   const std::int64_t h = layer.hidden;
-  const int t = c.spec.tensor;
-  const int rank = c.tensor_rank();
-  const std::int64_t shard = c.shares().vocabulary_rows(layer.vocabulary);  // columns of logits on this rank
-  // Tokens of the first columns; the others are padding.
-  const Sharding::Range own_tokens = c.shares().vocabulary(layer.vocabulary);
-  const View<double> loss = rank == 0 ? c.device.sums().slice(term.sum, 1) : View<double>{};
-  for (std::int64_t first = 0; first < rows; first += lse.count) {
-    const std::int64_t m = std::min(lse.count, rows - first);
+  const std::int64_t shard = head.shard;
+  for (std::int64_t first = 0; first < rows; first += scratch.lse.count) {
+    const std::int64_t m = std::min(scratch.lse.count, rows - first);
     const View<T> tokens = n.slice(first * h, m * h);  // (m, H)
-    const View<T> part = logits.slice(0, m * shard);
+    const View<T> part = scratch.logits.slice(0, m * shard);
     const View<const std::int32_t> wanted = targets.slice(first, m);
-    const View<float> all = statistics.slice(0, t * m * 3);
-    const View<float> own = all.slice(rank * m * 3, m * 3);
-    if (shard > 0) c.device.gemm(op::Kind::gemm_nt, m, shard, h, tokens, table, part, false, bias);
-    c.device.softmax_statistics(m, shard, own_tokens.count(), own_tokens.begin, part, wanted, own);
-    if (t > 1) c.tensor.all_gather(View<const float>(own), all);
-    c.device.softmax_merge(m, t, all, lse, loss);
+    head.chunk(m, tokens, wanted, part);
     if (shard == 0) {  // a rank without a part of the vocabulary
       c.device.zero(raw_bytes(tokens));
       continue;
     }
-    c.device.softmax_backward(m, shard, own_tokens.count(), own_tokens.begin, lse, wanted, term.weight, part);
+    c.device.softmax_backward(m, shard, head.own_tokens.count(), head.own_tokens.begin, scratch.lse, wanted,
+                              term.weight, part);
     c.device.gemm(op::Kind::gemm_tn, shard, h, m, part, tokens, d_table, true, {});
     c.device.gemm(op::Kind::gemm_nn, m, h, shard, part, table, tokens, false, {});
     if (d_bias.count > 0) c.device.bias_gradient(m, shard, part, d_bias);
