@@ -1,5 +1,5 @@
 // 03: train with a strategy that is named as a type, with headers alone. Needs galvatron::host (oneDNN, OpenMP); the
-// other examples that train take the compiled trainer, in a tenth of the time.
+// other examples that train take the compiled trainer, in about half of the time to compile.
 //
 //   example_03_train [FILE...]      any text; every byte is a token
 #include <cstdio>
