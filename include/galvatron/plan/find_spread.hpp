@@ -338,7 +338,7 @@ class SpreadSearch {
 }  // namespace detail
 
 /// The fastest plan of one stage over several groups of devices, all layers with one strategy, that is faster than
-/// `upper`; none where there is none. Samples are shared out exactly for the strategy and the micro-batches.
+/// `upper`; nothing if no plan is. Samples are shared out exactly for the strategy and the micro-batches.
 /// @param options  completed
 inline std::optional<SpreadPlan> find_spread_plan(const ModelSpec& model, const ClusterView& cluster,
                                                   const search::SearchOptions& options, Seconds upper) {
