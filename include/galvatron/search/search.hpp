@@ -225,12 +225,14 @@ class Search {
   // @param until  labels made by then, this pass and those before together
   std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels, std::int64_t until) {
     std::vector<std::size_t> unproven;
-    for (std::size_t first = 0; first < open.size(); first += tuning::at_once) {
+    // The last pass takes long enough for a case to end others: one by one, each with all that is left of the work.
+    const std::size_t at_once = labels == most_labels() ? 1 : tuning::at_once;
+    for (std::size_t first = 0; first < open.size(); first += at_once) {
       if (options_.interrupted()) {
         unproven.insert(unproven.end(), open.begin() + static_cast<std::ptrdiff_t>(first), open.end());
         break;
       }
-      const std::size_t count = std::min(tuning::at_once, open.size() - first);
+      const std::size_t count = std::min(at_once, open.size() - first);
       std::vector<Attempt> attempts(count);
       std::int64_t not_pruned = 0;
       for (std::size_t i = 0; i < count; ++i)
