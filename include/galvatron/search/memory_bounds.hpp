@@ -110,7 +110,8 @@ class WindowSearch {
 class MemoryBounds {
  public:
   explicit constexpr MemoryBounds(const Problem& problem) : p_(&problem) {
-    const std::vector<std::int64_t> workspaces = least_workspaces_on_devices(problem);
+    std::vector<std::vector<std::int64_t>> workspaces;  // (kinds of device, stages)
+    for (int kind = 0; kind < p_->device_kinds(); ++kind) workspaces.push_back(least_workspaces(p_->of_kind(kind)));
     for (int i = 0; i < p_->stages(); ++i) {
       const Problem& own = p_->on(i);
       // What a stage keeps for its neighbours and its first layout.
@@ -127,7 +128,8 @@ class MemoryBounds {
           begins = std::min(begins, (i > 0 ? c.input : 0) + p_->slots_of(i, 0).flight * c.pass_through);
           ends = std::min(ends, c.activation);
         }
-      besides_.push_back({own.fixed + begins + (i + 1 < p_->stages() ? ends : 0), nth(workspaces, i)});
+      besides_.push_back(
+          {own.fixed + begins + (i + 1 < p_->stages() ? ends : 0), nth(nth(workspaces, p_->device_kind(i)), i)});
       sums_.push_back({0});
       for (int layer = 0; layer < p_->count(); ++layer)
         sums_.back().push_back(sums_.back().back() + nth(nth(least, p_->chunk_of(layer)), nth(p_->layers, layer)));

@@ -227,7 +227,7 @@ class PartitionBounds {
     }
     const bool deferred = p_.objective.weights.deferred > 0;
     for (std::size_t k = 0; k < r_.size(); ++k) {
-      const double fill = deferred ? r_.fills_on(stage, k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
+      const double fill = deferred ? r_.fills(k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
       rest.fills[k] = std::min(rest.fills[k], fill + next.fills[k]);
       rest.slowest[k] = std::min(rest.slowest[k], std::max(seconds[k], next.slowest[k]));
     }

@@ -45,18 +45,6 @@ constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
   return out;
 }
 
-/// The same where devices differ: of every stage on its own.
-constexpr std::vector<std::int64_t> least_workspaces_on_devices(const Problem& p) {
-  if (p.on_devices.empty()) return least_workspaces(p);
-  std::vector<std::int64_t> out(static_cast<std::size_t>(p.stages()));
-  for (int kind = 0; kind < p.device_kinds(); ++kind) {
-    const std::vector<std::int64_t> own = least_workspaces(p.of_kind(kind));
-    for (int stage = 0; stage < p.stages(); ++stage)
-      if (p.device_kind(stage) == kind) nth(out, stage) = nth(own, stage);
-  }
-  return out;
-}
-
 /// The bound of a range of layers, asked for many numbers of bytes: of the lines (sum at a price) - price * bytes,
 /// those that are the largest for some bytes, by ascending price. The more bytes there are, the lower is that price.
 class PiecewiseLinear {
