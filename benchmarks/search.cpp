@@ -4,10 +4,11 @@
 //
 // Every row runs in a process of its own, first with one thread, then with several; the plans must be the same.
 // Printed: seconds with one thread (medians of three), how many times faster several are, the memory of the process,
-// labels, and the gap to the bound ("proven": no plan of the space is faster). With --once every row is searched once, with
-// one thread; scripts/search_constants adds up what that prints. After the large models come rows in
+// labels, and the gap to the bound ("proven": no plan of the space is faster). After the large models come rows in
 // which one of layers, devices, kinds of layers and strategies grows. Last, what this machine allows: how many times
 // the searches of one process so many processes do in the same time, each with one thread and nothing in common.
+//
+// --once searches every row once, with one thread: what scripts/search_constants adds up.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
