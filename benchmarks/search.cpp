@@ -1,12 +1,14 @@
 // How long does the search take, how much memory, and how near is its answer to its bound?
 //
-//   benchmark_search [--threads 2]
+//   benchmark_search [--threads 2] [--once]
 //
 // Every row runs in a process of its own, first with one thread, then with several; the plans must be the same.
 // Printed: seconds with one thread (medians of three), how many times faster several are, the memory of the process,
 // labels, and the gap to the bound ("proven": no plan of the space is faster). After the large models come rows in
 // which one of layers, devices, kinds of layers and strategies grows. Last, what this machine allows: how many times
 // the searches of one process so many processes do in the same time, each with one thread and nothing in common.
+//
+// --once searches every row once, with one thread: what scripts/search_constants adds up.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -95,12 +97,12 @@ FoundPlan median_of_three(const Row& row, int threads, FoundPlan first) {
   return first;
 }
 
-void print_row(const Row& row, int threads) {
+void print_row(const Row& row, int threads, bool once) {
   FoundPlan first = run(row, 1);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const FoundPlan one = median_of_three(row, 1, std::move(first));
-  const FoundPlan several = median_of_three(row, threads, run(row, threads));
+  const FoundPlan one = once ? std::move(first) : median_of_three(row, 1, std::move(first));
+  const FoundPlan several = once ? one : median_of_three(row, threads, run(row, threads));
   if (one.plan.layers != several.plan.layers || one.plan.stages != several.plan.stages)
     throw Failure(ErrorKind::internal, row.name + ": the plan depends on the number of threads");
   const double gap = one.feasible ? 1 - one.statistics.bound.value / one.cost.iteration.value : 0;
@@ -156,10 +158,12 @@ double seconds_of(const Row& row, int processes) {
 
 struct Arguments {
   int threads = 2;
+  bool once = false;
 };
 
 void options(CLI::App& app, Arguments& a) {
   app.add_option("--threads", a.threads, "compared with one thread")->capture_default_str()->check(CLI::Range(1, 1024));
+  app.add_flag("--once", a.once, "each row once, with one thread");
 }
 
 int benchmark(const Arguments& a) {
@@ -167,7 +171,8 @@ int benchmark(const Arguments& a) {
   std::printf("|---|---|---|---|---|---|---|---|---|\n");
   const std::vector<Row> all = rows();
   for (const Row& row : all)
-    if (!in_processes(1, [&] { print_row(row, a.threads); })) return 1;
+    if (!in_processes(1, [&] { print_row(row, a.threads, a.once); })) return 1;
+  if (a.once) return 0;
   const double alone = seconds_of(all.back(), 1);
   std::printf("\n%d processes side by side: x %.2f\n", a.threads,
               a.threads * alone / seconds_of(all.back(), a.threads));

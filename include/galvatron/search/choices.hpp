@@ -96,8 +96,8 @@ struct TiedEnds {
 constexpr std::vector<TiedEnds> tied_ends(const Problem& p, bool memory_only = false) {
   if (!p.tied || p.count() < 2) return {TiedEnds{}};
   const LayerType& last = p.on(p.stages() - 1).type_of(p.count() - 1);
-  const Slots first_slots = p.slots_of(0, 0);
-  const Slots last_slots = p.slots_of(p.stages() - 1, p.chunks - 1);
+  const Slots first_slots = p.slots_at(0, 0);
+  const Slots last_slots = p.slots_at(p.stages() - 1, p.count() - 1);
   std::vector<TiedEnds> kept;
   std::size_t at = 0;  // both types have their tags in ascending order
   for (const Choice& first : p.on(0).type_of(0)) {

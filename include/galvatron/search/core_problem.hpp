@@ -35,7 +35,7 @@ constexpr std::vector<Price> prices_of(const Problem& p) {
     role.begin = nth(first, stage);
     role.least_workspace = nth(workspaces, stage);
     role.shortest = role.longest = nth(first, stage + 1) - role.begin;
-    out.push_back({p.least_slots(stage), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price()});
+    out.push_back({p.slots_of(stage, 0), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price()});
   }
   return out;
 }

@@ -42,7 +42,6 @@ class LayoutRelaxation {
         role_(role),
         share_(share),
         layouts_(static_cast<std::size_t>(problem.layouts)),
-        slots_(problem.slots_of(role.stage, 0)),
         room_(static_cast<double>(problem.budget - problem.fixed - role.least_workspace)) {
     prices_.push_back(0);
     for (int k = 0; k < role.shortest; ++k) kind_of_.push_back(kind_number(role.begin + k));
@@ -129,6 +128,7 @@ class LayoutRelaxation {
   struct Kind {
     int type = 0;
     int tag = -1;
+    Slots slots;
     std::vector<Layout> layouts;
     double bytes = infinite;  // that a layer keeps at least
   };
@@ -138,8 +138,8 @@ class LayoutRelaxation {
   [[nodiscard]] constexpr std::size_t number_of(int layer) const {
     return std::min(static_cast<std::size_t>(layer - role_.begin), kind_of_.size());
   }
-  [[nodiscard]] constexpr HullPoint point_of(const Choice& c) const {
-    return {static_cast<double>(slots_.kept(c)), p_.objective.terms_of(c).time_with(share_)};
+  [[nodiscard]] constexpr HullPoint point_of(const Choice& c, const Slots& slots) const {
+    return {static_cast<double>(slots.kept(c)), p_.objective.terms_of(c).time_with(share_)};
   }
   [[nodiscard]] constexpr bool is_open(const Choice& c, int tag) const {
     return (tag < 0 || c.tag == tag) && workspace_of(c) <= role_.most_workspace;
@@ -148,15 +148,16 @@ class LayoutRelaxation {
   constexpr std::size_t kind_number(int layer) {
     const int type = nth(p_.layers, layer);
     const int tag = layer == 0 || layer + 1 == p_.count() ? role_.tag : -1;
-    const auto same =
-        std::find_if(kinds_.begin(), kinds_.end(), [&](const Kind& k) { return k.type == type && k.tag == tag; });
+    const Slots slots = p_.slots_at(role_.stage, layer);
+    const auto same = std::find_if(kinds_.begin(), kinds_.end(),
+                                   [&](const Kind& k) { return k.type == type && k.tag == tag && k.slots == slots; });
     if (same != kinds_.end()) return static_cast<std::size_t>(same - kinds_.begin());
-    Kind out{type, tag, std::vector<Layout>(layouts_)};
+    Kind out{type, tag, slots, std::vector<Layout>(layouts_)};
     for (const Choice& c : nth(p_.types, type)) {
       if (!is_open(c, tag)) continue;
       Layout& layout = nth(out.layouts, c.layout);
-      layout.pass_through = std::min(layout.pass_through, slots_.flight * c.pass_through);
-      layout.hull.push_back(point_of(c));
+      layout.pass_through = std::min(layout.pass_through, slots.flight * c.pass_through);
+      layout.hull.push_back(point_of(c, slots));
       out.bytes = std::min(out.bytes, layout.hull.back().bytes);
     }
     for (Layout& layout : out.layouts) {
@@ -192,15 +193,20 @@ class LayoutRelaxation {
       std::sort(ways.begin(), ways.end());
       if (layer == 0) break;
       const double* before = &of_kinds[kind_of_[layer - 1] * layouts_];
+      const int at = role_.begin + static_cast<int>(layer);
+      const bool new_chunk = p_.chunk_of(at) != p_.chunk_of(at - 1);  // other stages between
       for (std::size_t from = 0; from < layouts_; ++from) {
         if (before[from] == infinite) continue;
-        std::pair<double, std::size_t> least{own[from] + after[from], from};
+        std::pair<double, std::size_t> least{new_chunk ? infinite : own[from] + after[from], from};
         for (const auto& [sum, to] : ways) {
           if (sum >= least.first) break;
-          if (to == from) continue;
-          const double move =
-              p_.relayout_seconds(role_.begin + static_cast<int>(layer), static_cast<int>(from), static_cast<int>(to)) +
-              price * static_cast<double>(kind(layer).layouts[to].pass_through);
+          if (to == from && !new_chunk) continue;
+          const int a = static_cast<int>(from);
+          const int b = static_cast<int>(to);
+          const double seconds =
+              new_chunk ? p_.receive_gradient(role_.stage, at - 1, a) + p_.receive_input(role_.stage, at, b)
+                        : p_.relayout_seconds(at, a, b);
+          const double move = seconds + price * static_cast<double>(kind(layer).layouts[to].pass_through);
           least = std::min(least, std::pair(sum + move, to));
         }
         after[from] = least.first;
@@ -229,7 +235,7 @@ class LayoutRelaxation {
     double least = infinite;
     for (std::size_t i = 0; i < type.size(); ++i) {
       if (type[i].layout != layout || !is_open(type[i], of.tag)) continue;
-      const double all = point_of(type[i]).at(price);
+      const double all = point_of(type[i], of.slots).at(price);
       if (all < least) least = all, best = static_cast<int>(i);
     }
     return best;
@@ -249,7 +255,6 @@ class LayoutRelaxation {
   StageRole role_;
   double share_;
   std::size_t layouts_;
-  Slots slots_;
   double room_;  // bytes for what the layers keep
   std::vector<Kind> kinds_;
   std::vector<std::size_t> kind_of_;  // every layer of the stage

@@ -110,22 +110,29 @@ class WindowSearch {
 class MemoryBounds {
  public:
   explicit constexpr MemoryBounds(const Problem& problem) : p_(&problem) {
-    const std::vector<std::int64_t> workspaces = least_workspaces_on_devices(problem);
+    std::vector<std::vector<std::int64_t>> workspaces;  // (kinds of device, stages)
+    for (int kind = 0; kind < p_->device_kinds(); ++kind) workspaces.push_back(least_workspaces(p_->of_kind(kind)));
     for (int i = 0; i < p_->stages(); ++i) {
       const Problem& own = p_->on(i);
       // What a stage keeps for its neighbours and its first layout.
       std::int64_t begins = unlimited;
       std::int64_t ends = unlimited;
-      std::vector<std::int64_t> least(own.types.size(), unlimited);
-      for (std::size_t type = 0; type < least.size(); ++type)
-        for (const Choice& c : own.types[type]) {
-          least[type] = std::min(least[type], p_->least_slots(i).kept(c));
+      std::vector<std::vector<std::int64_t>> least(static_cast<std::size_t>(p_->chunks));  // (chunks, types)
+      for (int chunk = 0; chunk < p_->chunks; ++chunk)
+        for (const LayerType& type : own.types) {
+          std::int64_t& of_type = nth(least, chunk).emplace_back(unlimited);
+          for (const Choice& c : type) of_type = std::min(of_type, p_->slots_of(i, chunk).kept(c));
+        }
+      for (const LayerType& type : own.types)
+        for (const Choice& c : type) {
           begins = std::min(begins, (i > 0 ? c.input : 0) + p_->slots_of(i, 0).flight * c.pass_through);
           ends = std::min(ends, c.activation);
         }
-      besides_.push_back({own.fixed + begins + (i + 1 < p_->stages() ? ends : 0), nth(workspaces, i)});
+      besides_.push_back(
+          {own.fixed + begins + (i + 1 < p_->stages() ? ends : 0), nth(nth(workspaces, p_->device_kind(i)), i)});
       sums_.push_back({0});
-      for (const int type : p_->layers) sums_.back().push_back(sums_.back().back() + nth(least, type));
+      for (int layer = 0; layer < p_->count(); ++layer)
+        sums_.back().push_back(sums_.back().back() + nth(nth(least, p_->chunk_of(layer)), nth(p_->layers, layer)));
     }
   }
 
@@ -134,7 +141,7 @@ class MemoryBounds {
     MemoryBounds out = *this;
     const auto replace = [&](int stage, int layer, const Choice& c) {
       Besides& besides = nth(out.besides_, stage);
-      besides.bytes += p_->least_slots(stage).kept(c) - kept(stage, layer, layer + 1);
+      besides.bytes += p_->slots_at(stage, layer).kept(c) - kept(stage, layer, layer + 1);
       besides.workspace = std::max(besides.workspace, workspace_of(c));
     };
     replace(0, 0, first);

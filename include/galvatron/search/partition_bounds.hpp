@@ -137,14 +137,14 @@ class PartitionBounds {
   constexpr void set_ends(const TiedEnds& ends) {
     known_ends_ = ends.tag >= 0;
     if (!known_ends_) return;
-    const auto besides = [&](std::size_t k, const Choice& c, int stage) -> BesideRange {
-      return {p_.objective.terms_of(c).time_with(r_.share(k)), static_cast<double>(p_.least_slots(stage).kept(c)),
-              workspace_of(c)};
+    const auto besides = [&](std::size_t k, const Choice& c, const Slots& slots) -> BesideRange {
+      return {p_.objective.terms_of(c).time_with(r_.share(k)), static_cast<double>(slots.kept(c)), workspace_of(c)};
     };
+    const Slots slots = p_.slots_at(0, 0);
     for (std::size_t k = 0; k < r_.size(); ++k) {
-      first_[k] = besides(k, ends.first, 0);
-      first_[k].bytes += static_cast<double>(p_.least_slots(0).flight * ends.first.pass_through);
-      last_[k] = besides(k, ends.last, p_.stages() - 1);
+      first_[k] = besides(k, ends.first, slots);
+      first_[k].bytes += static_cast<double>(slots.flight * ends.first.pass_through);
+      last_[k] = besides(k, ends.last, p_.slots_at(p_.stages() - 1, p_.count() - 1));
     }
   }
   // A stage: the layers whose choices are open, and the ends.
@@ -227,7 +227,7 @@ class PartitionBounds {
     }
     const bool deferred = p_.objective.weights.deferred > 0;
     for (std::size_t k = 0; k < r_.size(); ++k) {
-      const double fill = deferred ? r_.fills_on(stage, k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
+      const double fill = deferred ? r_.fills(k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
       rest.fills[k] = std::min(rest.fills[k], fill + next.fills[k]);
       rest.slowest[k] = std::min(rest.slowest[k], std::max(seconds[k], next.slowest[k]));
     }

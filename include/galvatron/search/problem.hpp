@@ -248,12 +248,8 @@ struct Problem {
   /// The chunk of a layer within its stage.
   [[nodiscard]] constexpr int chunk_of(int layer) const { return in_chunk.empty() ? 0 : nth(in_chunk, layer); }
   [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const { return nth(slots, stage * chunks + chunk); }
-  /// The least of a stage's chunks.
-  [[nodiscard]] constexpr Slots least_slots(int stage) const {
-    Slots least = slots_of(stage, 0);
-    for (int chunk = 1; chunk < chunks; ++chunk) least = min(least, slots_of(stage, chunk));
-    return least;
-  }
+  /// Of a layer on a stage.
+  [[nodiscard]] constexpr Slots slots_at(int stage, int layer) const { return slots_of(stage, chunk_of(layer)); }
 };
 
 /// Where stages begin when each gets an equal number of layers, the remainder going to the last ones.

@@ -45,18 +45,6 @@ constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
   return out;
 }
 
-/// The same where devices differ: of every stage on its own.
-constexpr std::vector<std::int64_t> least_workspaces_on_devices(const Problem& p) {
-  if (p.on_devices.empty()) return least_workspaces(p);
-  std::vector<std::int64_t> out(static_cast<std::size_t>(p.stages()));
-  for (int kind = 0; kind < p.device_kinds(); ++kind) {
-    const std::vector<std::int64_t> own = least_workspaces(p.of_kind(kind));
-    for (int stage = 0; stage < p.stages(); ++stage)
-      if (p.device_kind(stage) == kind) nth(out, stage) = nth(own, stage);
-  }
-  return out;
-}
-
 /// The bound of a range of layers, asked for many numbers of bytes: of the lines (sum at a price) - price * bytes,
 /// those that are the largest for some bytes, by ascending price. The more bytes there are, the lower is that price.
 class PiecewiseLinear {
@@ -111,10 +99,11 @@ class RangeBound {
   constexpr RangeBound(const Problem& problem, double share, int workspace_classes = 1, Executor* executor = nullptr)
       : p_(problem) {
     for (int stage = 0; stage < p_.stages(); ++stage) {
-      const Slots slots = p_.least_slots(stage);
+      std::vector<Slots> slots;
+      for (int chunk = 0; chunk < p_.chunks; ++chunk) slots.push_back(p_.slots_of(stage, chunk));
       const auto same = std::find(slots_.begin(), slots_.end(), slots);
       table_of_.push_back(static_cast<std::size_t>(same - slots_.begin()));
-      if (same == slots_.end()) slots_.push_back(slots);
+      if (same == slots_.end()) slots_.push_back(std::move(slots));
     }
     find_places();
     for (const LayerType& type : p_.types) {
@@ -251,7 +240,8 @@ class RangeBound {
 
   constexpr void find_places() {
     for (std::size_t i = 0; i < p_.layers.size(); ++i) {
-      if (i == 0 || p_.layers[i] != p_.layers[i - 1]) rows_.emplace_back(p_.layers[i], 0);
+      const int kind = p_.layers[i] * p_.chunks + p_.chunk_of(static_cast<int>(i));
+      if (i == 0 || kind != rows_.back().first) rows_.emplace_back(kind, 0);
       places_.push_back({rows_.size() - 1, static_cast<double>(rows_.back().second++)});
     }
     places_.push_back({rows_.size(), 0});
@@ -259,24 +249,25 @@ class RangeBound {
 
   constexpr void make(WorkspaceClass& one) const {
     one.tables.clear();
-    for (const Slots& slots : slots_) one.tables.push_back(make_table(slots, most(one)));
+    for (const std::vector<Slots>& slots : slots_) one.tables.push_back(make_table(slots, most(one)));
   }
-  [[nodiscard]] constexpr Table make_table(const Slots& slots, std::int64_t most_workspace) const {
+  [[nodiscard]] constexpr Table make_table(const std::vector<Slots>& slots, std::int64_t most_workspace) const {
     std::vector<std::vector<HullPoint>> hulls;
     std::vector<double> prices{0};
-    for (const HullChoices& type : types_) {
-      hulls.push_back(type.hull(slots, most_workspace));
-      add_slopes(hulls.back(), prices);
-    }
+    for (const HullChoices& type : types_)
+      for (const Slots& of_chunk : slots) {
+        hulls.push_back(type.hull(of_chunk, most_workspace));
+        add_slopes(hulls.back(), prices);
+      }
     sort_unique(prices);
     prices = some_of(prices, tuning::prices);  // any are valid
     const auto sums = [&](const auto& of_hull) {
-      std::vector<double> of_type;
-      for (const auto& hull : hulls) of_type.push_back(of_hull(hull));
+      std::vector<double> of_kind;
+      for (const auto& hull : hulls) of_kind.push_back(of_hull(hull));
       Sums out;
       double before = 0;
-      for (const auto& [type, layers] : rows_) {
-        out.push_back({before, nth(of_type, type)});
+      for (const auto& [kind, layers] : rows_) {
+        out.push_back({before, nth(of_kind, kind)});
         before += layers * out.back().each;
       }
       out.push_back({before, 0});
@@ -319,8 +310,8 @@ class RangeBound {
 
   const Problem& p_;
   std::vector<Place> places_;              // (layers + 1)
-  std::vector<std::pair<int, int>> rows_;  // of equal layers one after the other: type, layers
-  std::vector<Slots> slots_;               // that differ
+  std::vector<std::pair<int, int>> rows_;  // of equal layers one after the other: type and chunk, layers
+  std::vector<std::vector<Slots>> slots_;  // of chunks, that differ
   std::vector<std::size_t> table_of_;      // (stages) which of them
   std::vector<HullChoices> types_;
   std::vector<std::int64_t> sizes_;      // of workspaces, ascending; none where they are not told apart

@@ -78,11 +78,9 @@ class Relaxation {
   explicit constexpr Relaxation(const Problem& problem, int workspace_classes = 1, Executor* executor = nullptr)
       : problem_(problem) {
     const auto add = [&](double fill_share, double share) {
-      One& one = all_.emplace_back(One{fill_share, share, {}, LayerSums(problem, fill_share), {}});
-      for (int kind = 0; kind < problem.device_kinds(); ++kind) {
+      One& one = all_.emplace_back(One{fill_share, share, {}, LayerSums(problem, fill_share)});
+      for (int kind = 0; kind < problem.device_kinds(); ++kind)
         one.ranges.emplace_back(problem.of_kind(kind), share, workspace_classes, executor);
-        if (problem.device_kinds() > 1) one.of_kind.emplace_back(problem.of_kind(kind), fill_share);
-      }
     };
     const Objective& o = problem.objective;
     add(0, 0);
@@ -115,13 +113,6 @@ class Relaxation {
   /// Least sum of F + its share of U over layers [begin, end).
   [[nodiscard]] constexpr double fills(std::size_t k, int begin, int end) const {
     const std::vector<Terms>& before = all_[k].sums.before;
-    return nth(before, end).fill - nth(before, begin).fill;
-  }
-  /// The same on a stage's devices.
-  [[nodiscard]] constexpr double fills_on(int stage, std::size_t k, int begin, int end) const {
-    const One& one = all_[k];
-    const std::vector<Terms>& before =
-        (one.of_kind.empty() ? one.sums : nth(one.of_kind, problem_.device_kind(stage))).before;
     return nth(before, end).fill - nth(before, begin).fill;
   }
   [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].sums.before.back().fill; }
@@ -160,7 +151,6 @@ class Relaxation {
     double share = 0;
     std::vector<RangeBound> ranges;  // of each kind of device
     LayerSums sums;                  // with fill_share
-    std::vector<LayerSums> of_kind;  // the same of each kind, if there are several
   };
 
   const Problem& problem_;

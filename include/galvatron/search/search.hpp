@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -88,24 +87,15 @@ class Search {
     std::vector<std::size_t> open(cases_.size());
     std::iota(open.begin(), open.end(), std::size_t{0});
     sort_by_bound(open);
-    // Quick passes, over the likeliest choices and with few labels, find good plans; others, pruned by them, prove or
-    // improve, easy cases first.
-    if (options_.algorithm == Algorithm::bmw) {
-      open = solve(open, most_labels(), most_work());
-    } else {
-      open = solve(open, core_pass, most_work() / 4);
-      open = solve(open, tuning::few, most_work() / 2);
-    }
-    // Where hardly anything fits, few labels miss it: the smallest plan of all is one to begin with, or there is none.
+    // A quick pass over the likeliest choices finds good plans; the last one, pruned by them, proves or improves.
+    open = solve(open, options_.algorithm == Algorithm::bmw ? Pass::bmw : Pass::core, most_work() / 4);
+    // Where hardly anything fits, few choices miss it: the smallest plan of all is one to begin with, or there is none.
     std::optional<Candidate> smallest;
     if (!best_.fits() && !options_.interrupted()) {
       smallest = find_smallest();
       if (!best_.fits()) open.clear();
     }
-    if (best_.fits() && options_.algorithm == Algorithm::exact) {
-      raise_bounds(open);
-      open = solve(open, most_labels(), most_work());
-    }
+    if (best_.fits() && options_.algorithm == Algorithm::exact) open = solve(open, Pass::exact, most_work());
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
     out.statistics.solved = solved_;
@@ -158,30 +148,8 @@ class Search {
       const std::size_t end = std::min(open.size(), first + tuning::few);
       const double before = best_.fits() ? best_.candidate()->iteration.value : infinite;
       solve({open.begin() + static_cast<std::ptrdiff_t>(first), open.begin() + static_cast<std::ptrdiff_t>(end)},
-            core_pass, most_work() / 8);
+            Pass::core, most_work() / 8);
       if (options_.interrupted() || (best_.fits() && !(best_.candidate()->iteration.value < before))) break;
-    }
-  }
-
-  // Nearer bounds, which take longer, for the pipelines that the bound of all hangs on, as long as they are higher.
-  void raise_bounds(std::vector<std::size_t> open) {
-    sort_by_bound(open);
-    bool higher = true;
-    for (std::size_t first = 0; first < open.size() && higher; first += tuning::at_once) {
-      if (options_.interrupted()) return;
-      std::array<bool, tuning::at_once> rose{};
-      const std::size_t count = std::min(tuning::at_once, open.size() - first);
-      executor_.each(count, [&](std::size_t i) {
-        const Case& c = cases_[open[first + i]];
-        double& bound = bounds_[open[first + i]];
-        if (c.stages() == 1 || bound >= upper_for(c)) return;
-        const OpenCase opened(c);
-        const double nearer =
-            Solver<Executor>((*opened).problem, {}, &executor_, static_cast<int>(tuning::few)).bound(upper_for(c));
-        rose[i] = nearer > bound * (1 + 1e-6);
-        if (rose[i]) bound = nearer;
-      });
-      higher = std::all_of(rose.begin(), rose.begin() + static_cast<std::ptrdiff_t>(count), [](bool b) { return b; });
     }
   }
 
@@ -193,7 +161,8 @@ class Search {
     bool searched = false;
     std::int64_t work = 0;
   };
-  [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels, std::int64_t work) {
+  enum class Pass : std::uint8_t { bmw, core, exact };
+  [[nodiscard]] Attempt attempt(std::size_t index, Pass pass, std::int64_t work) {
     const double upper = upper_for(cases_[index]);
     Attempt out;
     if (bounds_[index] >= upper) return out;
@@ -201,16 +170,17 @@ class Search {
     const Case& c = *opened;
     out.searched = true;
     out.proven = false;
-    if (options_.algorithm == Algorithm::bmw) {
+    if (pass == Pass::bmw) {
       Bmw bmw(c.problem, &executor_);
       out.found = bmw.run();
       out.work = bmw.work();
-    } else if (labels == core_pass) {
+    } else if (pass == Pass::core) {
       // Many stages join in many ways: fewer labels of each will do.
       const std::size_t few = Limits().labels / static_cast<std::size_t>(std::max(4, c.stages()));
       const Limits limits{.labels = std::max(tuning::few, few), .work = work, .stop = options_.stop};
       out.found = fastest_of_core(c.problem, tuning::few, upper, limits, &executor_, out.work);
     } else {
+      const std::size_t labels = tuning::most_labels * static_cast<std::size_t>(options_.effort);
       Solver solver(c.problem, {.labels = labels, .work = work, .stop = options_.stop}, &executor_);
       out.found = solver.fastest(upper);
       out.proven = solver.proven();
@@ -223,20 +193,22 @@ class Search {
   // Searches cases and returns those that are not done with. Cases of one group are pruned by the same plan, whoever of
   // them is first, so that the answer does not depend on the number of threads.
   // @param until  labels made by then, this pass and those before together
-  std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels, std::int64_t until) {
+  std::vector<std::size_t> solve(const std::vector<std::size_t>& open, Pass pass, std::int64_t until) {
     std::vector<std::size_t> unproven;
-    for (std::size_t first = 0; first < open.size(); first += tuning::at_once) {
+    // The last pass takes long enough for a case to end others: one by one, each with all that is left of the work.
+    const std::size_t at_once = pass == Pass::exact ? 1 : tuning::at_once;
+    for (std::size_t first = 0; first < open.size(); first += at_once) {
       if (options_.interrupted()) {
         unproven.insert(unproven.end(), open.begin() + static_cast<std::ptrdiff_t>(first), open.end());
         break;
       }
-      const std::size_t count = std::min(tuning::at_once, open.size() - first);
+      const std::size_t count = std::min(at_once, open.size() - first);
       std::vector<Attempt> attempts(count);
       std::int64_t not_pruned = 0;
       for (std::size_t i = 0; i < count; ++i)
         not_pruned += bounds_[open[first + i]] < upper_for(cases_[open[first + i]]);
       const std::int64_t work = std::max<std::int64_t>(0, until - work_) / std::max<std::int64_t>(1, not_pruned);
-      executor_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels, work); });
+      executor_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], pass, work); });
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t index = open[first + i];
         Attempt& own = attempts[i];
@@ -317,12 +289,7 @@ class Search {
     return smallest;
   }
 
-  [[nodiscard]] std::size_t most_labels() const {
-    return tuning::most_labels * static_cast<std::size_t>(options_.effort);
-  }
   [[nodiscard]] std::int64_t most_work() const { return tuning::most_work * options_.effort / options_.shares; }
-
-  static constexpr std::size_t core_pass = 0;  // instead of a number of labels
 
   const Cluster& cluster_;
   const SearchOptions& options_;

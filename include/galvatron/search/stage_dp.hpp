@@ -159,9 +159,7 @@ class StageDp {
 
   [[nodiscard]] constexpr bool is_first() const { return role_.stage == 0; }
   [[nodiscard]] constexpr bool is_last() const { return role_.stage + 1 == problem_.stages(); }
-  [[nodiscard]] constexpr Slots slots_of(int layer) const {
-    return problem_.slots_of(role_.stage, problem_.chunk_of(layer));
-  }
+  [[nodiscard]] constexpr Slots slots_of(int layer) const { return problem_.slots_at(role_.stage, layer); }
 
   constexpr const std::vector<ChoiceClass>& classes_of(int layer) {
     const auto type = static_cast<std::size_t>(nth(problem_.layers, layer));

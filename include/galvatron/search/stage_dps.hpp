@@ -146,7 +146,7 @@ class StageDps {
   constexpr void make(Entry& entry, const Limits& limits, std::int64_t budget, const StageLimit& within) const {
     const Problem& own = problem_.on(entry.role.stage);
     std::optional<LayoutRelaxation> layouts;
-    if ((limits.seeks_proof() || problem_.stages() == 1) && !limits.memory_only && problem_.chunks == 1) {
+    if ((limits.seeks_proof() || problem_.stages() == 1) && !limits.memory_only) {
       layouts.emplace(own, entry.role, relaxation_.share(relaxation_.size() - 1));
       layouts->bound_layers();
       entry.least = layouts->seconds();

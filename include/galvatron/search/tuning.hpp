@@ -16,8 +16,8 @@ inline constexpr std::int64_t most_work = 16'000'000;
 inline constexpr std::size_t most_choices = 10'000'000;
 /// Comparisons of two labels, or extensions of a partial pipeline, that take as long as making a label.
 inline constexpr std::size_t comparisons_of_a_label = 16;
-/// Where few are enough to find a good plan: choices of the core, labels of the quick pass, labels and partial
-/// pipelines whatever the limit of work, numbers of micro-batches of a narrowed search.
+/// Where few are enough to find a good plan: choices of the core, labels and partial pipelines whatever the limit of
+/// work, numbers of micro-batches of a narrowed search.
 inline constexpr std::size_t few = 8;
 /// Prices of a byte in a range bound; how often its workspace classes are refined.
 inline constexpr std::size_t prices = 24;
