@@ -204,6 +204,27 @@ void cluster_fields(Fields& fields, C& cluster, bool needs_name = true) {
   fields.field_or("threads_per_rank", cluster.threads_per_rank, 1, 1, most_devices);
 }
 
+inline constexpr auto calibration_fields = [](auto& fields, auto& calibration) {
+  fields.field("date", calibration.date);
+  fields.check("date", calibration.exists(), "it is empty; write YYYY-MM-DD");
+  fields.field_or("cluster", calibration.cluster, "");
+  fields.field_or("trainer", calibration.trainer, "");
+  fields.field_or("runs", calibration.runs, "");
+  fields.field_or("steps", calibration.steps, 0, 0, 1 << 30);
+  fields.field_or("noise", calibration.noise, 0, 0, 10);
+  fields.object("terms", calibration.terms, [](auto& object, auto& terms) {
+    for (const CostTerm term : cost_terms) {
+      auto& known = terms[static_cast<std::size_t>(term)];
+      if (object.has(name_of(term), !(known == CalibratedTerm{})))
+        object.object(name_of(term), known, [](auto& item, auto& t) {
+          item.field("factor", t.factor, 0.001, 1000);
+          item.field_or("spread", t.spread, 0, 0, 10);
+          item.field_or("resolution", t.resolution, 0, 0, 1);
+        });
+    }
+  });
+};
+
 /// Those behind them.
 template <class Fields, class C>
 void table_fields(Fields& fields, C& cluster) {
@@ -241,6 +262,8 @@ void table_fields(Fields& fields, C& cluster) {
     concurrency(item, table);
     curve_field(item, table.seconds);
   });
+  if (fields.has("calibration", cluster.calibration.exists()))
+    fields.object("calibration", cluster.calibration, calibration_fields);
 }
 
 /// A preset stands for its device, and where the file does not say otherwise for its links with their tables and the

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/calibration.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/op/kind.hpp>
@@ -238,6 +239,9 @@ struct Link {
   double bandwidth = 0;             ///< all-gather, reduce-scatter, broadcast, all-to-all
   double all_reduce_bandwidth = 0;  ///< may be higher where switches add
   double send_bandwidth = 0;        ///< one pair of devices
+  [[nodiscard]] constexpr Link slower(double times) const {
+    return {latency * times, bandwidth / times, all_reduce_bandwidth / times, send_bandwidth / times};
+  }
   friend bool operator==(const Link&, const Link&) = default;
 };
 
@@ -256,6 +260,7 @@ struct Cluster {
   std::vector<AttentionTable> attention;
   std::vector<MemoryTable> memory_bound;
   std::vector<MessageTable> messages;
+  Calibration calibration;  ///< factors of the seconds that all these figures give
 
   friend bool operator==(const Cluster&, const Cluster&) = default;
   [[nodiscard]] constexpr int nodes() const { return (devices + devices_per_node - 1) / devices_per_node; }

@@ -382,13 +382,13 @@ constexpr double message_seconds(const op::Work& w, const Cluster& cluster, int 
   const int group = static_cast<int>(std::clamp<std::int64_t>(ranks, 1, 1 << 20));
   if (!send && group < 2) return 0;
   const int members = members_per_node(cluster, group, w.stride);
-  if (send) {
-    const Link& across = cluster.across_nodes;
-    if (members < group) return ring_seconds(across, kind, 2, real(w.m), across.send_bandwidth);
-    return inside_seconds(cluster, kind, 2, 1, real(w.m), busy);
-  }
-  if (members < group) return across_seconds(cluster, kind, group, members, real(w.m));
-  return inside_seconds(cluster, kind, group, w.stride, real(w.m), busy);
+  const bool across = members < group;
+  const Link& link = cluster.across_nodes;
+  const double seconds = send && across ? ring_seconds(link, kind, 2, real(w.m), link.send_bandwidth)
+                         : send         ? inside_seconds(cluster, kind, 2, 1, real(w.m), busy)
+                         : across       ? across_seconds(cluster, kind, group, members, real(w.m))
+                                        : inside_seconds(cluster, kind, group, w.stride, real(w.m), busy);
+  return seconds * cluster.calibration.factor(term_of(kind, across));
 }
 
 }  // namespace galvatron::cost::detail

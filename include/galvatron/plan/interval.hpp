@@ -1,9 +1,9 @@
 // How sure a prediction is: the 90 % intervals of an iteration's seconds and of the peak, from the spread of what the
 // prices are made of.
 //
-// The plan is priced again with one kind of figures of the cluster worse by its standard deviation at a time. The
-// differences are those of independent causes, so that their squares add up; what the trainer adds is one more of them
-// (cost::RuntimeTraits::time_spread). Seconds are taken to be log-normal.
+// The plan is priced again with one kind of figures of the cluster worse by its standard deviation at a time, or by
+// that which a calibration has left of it. The differences are those of independent causes, so that their squares add
+// up; what the trainer adds is one more of them (cost::RuntimeTraits::time_spread). Seconds are taken to be log-normal.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/calibration.hpp>
 #include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/op/kind.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
 
@@ -38,16 +38,29 @@ constexpr const char* name_of(PriceTerm term) {
       term)];
 }
 
+/// The term that a factor of a cluster's calibration belongs to; launches by the host are the trainer's.
+constexpr PriceTerm price_term_of(CostTerm term) {
+  if (term == CostTerm::products) return PriceTerm::products;
+  if (term == CostTerm::attention) return PriceTerm::attention;
+  if (term == CostTerm::host) return PriceTerm::trainer;
+  if (term < CostTerm::host) return PriceTerm::memory_bound;
+  return term < CostTerm::all_reduce_across_nodes ? PriceTerm::inside_node : PriceTerm::across_nodes;
+}
+
 /// Where the figures of a term come from.
 enum class FigureSource : std::uint8_t {
-  measured,  ///< on these devices: tables of seconds
-  preset,    ///< public measurements of devices of the kind, or data sheets
+  measured,    ///< on these devices: tables of seconds
+  calibrated,  ///< corrected by steps that were measured on them
+  preset,      ///< public measurements of devices of the kind, or data sheets
 };
-constexpr const char* name_of(FigureSource source) { return source == FigureSource::measured ? "measured" : "preset"; }
+constexpr const char* name_of(FigureSource source) {
+  return std::array{"measured", "calibrated", "preset"}[static_cast<std::size_t>(source)];
+}
 
 /// Relative standard deviations. Measured ones are those of a profile taken twice and of sizes between its points
 /// (docs/performance.md); those of presets are how near prices come to public measurements (tests/cost/curves.cpp):
 /// products within 10 % for nearly all, attention 10 to 15 %, collectives 10 % in a node; networks are users' own.
+/// Those of calibrated figures are in the cluster.
 constexpr double spread_of(PriceTerm term, FigureSource source) {
   struct Spread {
     double measured, preset;
@@ -78,6 +91,7 @@ namespace detail {
 
 inline constexpr double standard_deviations_of_90_percent = 1.645;
 
+/// Of the figures themselves, without a calibration.
 inline FigureSource source_of(const Cluster& cluster, PriceTerm term) {
   const bool measured = term == PriceTerm::products       ? !cluster.gemm.empty()
                         : term == PriceTerm::attention    ? !cluster.attention.empty()
@@ -87,53 +101,17 @@ inline FigureSource source_of(const Cluster& cluster, PriceTerm term) {
   return measured ? FigureSource::measured : FigureSource::preset;
 }
 
-template <class Table>
-void slow_down(Table& table, double times) {
-  std::vector<double> seconds = table.seconds.seconds();
-  for (double& each : seconds) each *= times;
-  table.seconds = {table.seconds.axes(), std::move(seconds)};
-}
-inline void slow_down(Link& link, double times) {
-  link.latency = link.latency * times;
-  link.bandwidth /= times;
-  link.all_reduce_bandwidth /= times;
-  link.send_bandwidth /= times;
-}
-
-/// A cluster whose figures of one term are slower.
-inline Cluster with_slower(Cluster cluster, PriceTerm term, double times) {
-  const auto slow_tables = [times](auto& tables) {
-    for (auto& table : tables) slow_down(table, times);
-  };
-  switch (term) {
-    case PriceTerm::products:
-      for (PrecisionRate& rate : cluster.device.rates) {
-        rate.gemm_share /= times;
-        rate.sustained_share /= times;
-      }
-      slow_tables(cluster.gemm);
-      break;
-    case PriceTerm::attention:
-      for (AttentionCurve& curve : cluster.device.attention)
-        for (auto& [tokens, share] : curve.shares) share /= times;
-      slow_tables(cluster.attention);
-      break;
-    case PriceTerm::memory_bound:
-      cluster.device.memory_share /= times;
-      cluster.device.launch = cluster.device.launch * times;
-      slow_tables(cluster.memory_bound);
-      break;
-    case PriceTerm::inside_node:
-      slow_down(cluster.inside_node, times);
-      slow_tables(cluster.messages);
-      break;
-    case PriceTerm::across_nodes:
-      slow_down(cluster.across_nodes, times);
-      break;
-    case PriceTerm::trainer:
-      break;
+/// A cluster with the figures of one term slower by their standard deviation, and where they come from.
+inline std::pair<Cluster, FigureSource> with_slower(Cluster cluster, PriceTerm term) {
+  const FigureSource source = source_of(cluster, term);
+  bool calibrated = false;
+  for (const CostTerm each : cost_terms) {
+    if (price_term_of(each) != term) continue;
+    CalibratedTerm& known = cluster.calibration.term(each);
+    calibrated = calibrated || known.spread > 0;
+    known.factor *= 1 + (known.spread > 0 ? known.spread : spread_of(term, source));
   }
-  return cluster;
+  return {std::move(cluster), calibrated ? FigureSource::calibrated : source};
 }
 
 }  // namespace detail
@@ -156,12 +134,12 @@ inline Result<PredictionInterval> interval_of(const Plan& plan, const ModelSpec&
     MixedCluster slower{cluster.name(), {}, {cluster.links().begin(), cluster.links().end()}};
     FigureSource worst = FigureSource::measured;
     for (const Cluster& group : cluster.groups()) {
-      const FigureSource source = detail::source_of(group, term);
+      auto [slow, source] = detail::with_slower(group, term);
       worst = std::max(worst, source);
-      slower.groups.push_back(detail::with_slower(group, term, 1 + spread_of(term, source)));
+      slower.groups.push_back(std::move(slow));
     }
     if (term == PriceTerm::across_nodes)
-      for (Link& link : slower.links) detail::slow_down(link, 1 + spread_of(term, worst));
+      for (Link& link : slower.links) link = link.slower(1 + spread_of(term, FigureSource::preset));
     auto priced = cost_of(plan, model, slower);
     if (!priced) return tl::unexpected<Error>(std::move(priced.error()));
     add(term, worst, std::log(priced->iteration / cost.iteration));
