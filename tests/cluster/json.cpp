@@ -33,6 +33,8 @@ Cluster full_cluster() {
   cluster.memory_bound.push_back(
       {op::Kind::adamw, Precision::fp32, 1, LogGrid<2>({{{1000, 100000}, {1}}}, {1e-6, 1e-4})});
   cluster.messages.push_back({op::Kind::send, 2, true, 4, LogGrid<1>({{{64, 1 << 20}}}, {3e-6, 1e-4})});
+  cluster.devices_per_pod = 8 * 4;
+  cluster.across_pods = {{1e-5 / 3}, 1e9, 2e9, 3e9};
   cluster.calibration = {.date = "2026-01-02",
                          .cluster = "16xa100-80g",
                          .trainer = "megatron",
@@ -59,6 +61,15 @@ const std::string small = R"({"format":"galvatron-cluster","version":1,"name":"l
   "inside_node":{"latency":1e-6,"bandwidth":1e9})";
 
 }  // namespace
+
+TEST_CASE("pods are whole nodes with a link between them") {
+  const auto with = [](const std::string& pods) { return small + "," + pods + "}"; };
+  CHECK(error_of(with(R"("devices_per_pod":3,"across_pods":{"latency":0,"bandwidth":1})")).find("no multiple") !=
+        std::string::npos);
+  CHECK(error_of(with(R"("devices_per_pod":2)")).find("across_pods") != std::string::npos);
+  CHECK(error_of(with(R"("devices_per_pod":1,"across_pods":{"latency":0,"bandwidth":1})")).find("devices_per_pod") !=
+        std::string::npos);
+}
 
 TEST_CASE("a calibration has a date and factors in range, and a factor multiplies one term") {
   const auto with = [](const std::string& calibration) { return small + ",\"calibration\":" + calibration + "}"; };

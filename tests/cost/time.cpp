@@ -314,6 +314,30 @@ TEST_CASE("a factor of a calibration multiplies the work of its term, and no oth
   }
 }
 
+TEST_CASE("groups that leave a pod are priced by the network between pods, and others as if there were none") {
+  const Cluster flat = value_or_throw(find_cluster("64xa100-80g"));
+  Cluster slow = flat;
+  slow.across_nodes = flat.across_nodes.slower(3);
+  Cluster pods = flat;
+  pods.devices_per_pod = 32;
+  pods.across_pods = slow.across_nodes;
+  for (const op::Kind kind : op::communications) {
+    CAPTURE(op::name_of(kind));
+    const auto seconds = [&](const Cluster& cluster, int ranks, int stride) {
+      const bool send = kind == op::Kind::send;
+      return time_of({.kind = kind, .m = 1 << 24, .n = ranks, .k = send ? ranks : 0, .stride = send ? 1 : stride},
+                     Precision::bf16, cluster);
+    };
+    for (const auto& [ranks, stride] : {std::pair(8, 1), {16, 1}, {32, 1}, {4, 8}})
+      CHECK(seconds(pods, ranks, stride) == seconds(flat, ranks, stride));
+    for (const auto& [ranks, stride] : {std::pair(64, 1), {8, 8}})
+      if (kind != op::Kind::send || stride == 1) {
+        CHECK(seconds(pods, ranks, stride) == seconds(slow, ranks, stride));
+        CHECK(seconds(pods, ranks, stride) > seconds(flat, ranks, stride));
+      }
+  }
+}
+
 TEST_CASE("attention prices follow the length and the mask") {
   const Cluster h100 = preset("8xh100-80g");
   op::Work work{.kind = op::Kind::attention_forward, .m = 64, .n = 4096, .k = 4096, .l = 128, .causal = true};

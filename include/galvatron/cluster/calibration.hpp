@@ -73,6 +73,27 @@ constexpr CostTerm term_of(op::Kind communication, bool across) {
   }
 }
 
+/// Groups of these terms, with what no factor of a cluster corrects: what a prediction's uncertainty is made of, and
+/// what is measured together.
+enum class PriceTerm : std::uint8_t { products, attention, memory_bound, inside_node, across_nodes, trainer };
+inline constexpr std::array price_terms{PriceTerm::products,    PriceTerm::attention,    PriceTerm::memory_bound,
+                                        PriceTerm::inside_node, PriceTerm::across_nodes, PriceTerm::trainer};
+
+constexpr const char* name_of(PriceTerm term) {
+  return std::array{
+      "products", "attention", "memory_bound", "inside_node", "across_nodes", "trainer"}[static_cast<std::size_t>(
+      term)];
+}
+
+/// The term that a factor of a cluster's calibration belongs to; launches by the host are the trainer's.
+constexpr PriceTerm price_term_of(CostTerm term) {
+  if (term == CostTerm::products) return PriceTerm::products;
+  if (term == CostTerm::attention) return PriceTerm::attention;
+  if (term == CostTerm::host) return PriceTerm::trainer;
+  if (term < CostTerm::host) return PriceTerm::memory_bound;
+  return term < CostTerm::all_reduce_across_nodes ? PriceTerm::inside_node : PriceTerm::across_nodes;
+}
+
 /// What is known of one term.
 struct CalibratedTerm {
   double factor = 1;      ///< of its seconds: above 1 the machine is slower than the figures

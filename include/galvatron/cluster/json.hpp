@@ -204,6 +204,17 @@ void cluster_fields(Fields& fields, C& cluster, bool needs_name = true) {
   fields.field_or("threads_per_rank", cluster.threads_per_rank, 1, 1, most_devices);
 }
 
+/// A third level of the network, where there is one.
+template <class Fields, class C>
+void pod_fields(Fields& fields, C& cluster) {
+  if (!fields.has("devices_per_pod", cluster.devices_per_pod > 0)) return;
+  fields.field("devices_per_pod", cluster.devices_per_pod, cluster.devices_per_node, most_devices);
+  fields.check("devices_per_pod", cluster.devices_per_pod % cluster.devices_per_node == 0,
+               std::to_string(cluster.devices_per_pod) + " is no multiple of the " +
+                   std::to_string(cluster.devices_per_node) + " devices of a node");
+  fields.object("across_pods", cluster.across_pods, link_fields);
+}
+
 inline constexpr auto calibration_fields = [](auto& fields, auto& calibration) {
   fields.field("date", calibration.date);
   fields.check("date", calibration.exists(), "it is empty; write YYYY-MM-DD");
@@ -303,6 +314,7 @@ inline void read_cluster(JsonObject& fields, Cluster& cluster, bool needs_name) 
   };
   link("inside_node", cluster.inside_node, cluster.devices_per_node > 1);
   link("across_nodes", cluster.across_nodes, cluster.devices > cluster.devices_per_node);
+  pod_fields(fields, cluster);
   table_fields(fields, cluster);
 }
 inline void write_fields(JsonWriter<json>& fields, const Cluster& cluster) {
@@ -310,6 +322,7 @@ inline void write_fields(JsonWriter<json>& fields, const Cluster& cluster) {
   fields.object("device", cluster.device, device_fields);
   fields.object("inside_node", cluster.inside_node, link_fields);
   fields.object("across_nodes", cluster.across_nodes, link_fields);
+  pod_fields(fields, cluster);
   table_fields(fields, cluster);
 }
 

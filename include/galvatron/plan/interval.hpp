@@ -27,26 +27,6 @@
 
 namespace galvatron {
 
-/// What a price depends on.
-enum class PriceTerm : std::uint8_t { products, attention, memory_bound, inside_node, across_nodes, trainer };
-inline constexpr std::array price_terms{PriceTerm::products,    PriceTerm::attention,    PriceTerm::memory_bound,
-                                        PriceTerm::inside_node, PriceTerm::across_nodes, PriceTerm::trainer};
-
-constexpr const char* name_of(PriceTerm term) {
-  return std::array{
-      "products", "attention", "memory_bound", "inside_node", "across_nodes", "trainer"}[static_cast<std::size_t>(
-      term)];
-}
-
-/// The term that a factor of a cluster's calibration belongs to; launches by the host are the trainer's.
-constexpr PriceTerm price_term_of(CostTerm term) {
-  if (term == CostTerm::products) return PriceTerm::products;
-  if (term == CostTerm::attention) return PriceTerm::attention;
-  if (term == CostTerm::host) return PriceTerm::trainer;
-  if (term < CostTerm::host) return PriceTerm::memory_bound;
-  return term < CostTerm::all_reduce_across_nodes ? PriceTerm::inside_node : PriceTerm::across_nodes;
-}
-
 /// Where the figures of a term come from.
 enum class FigureSource : std::uint8_t {
   measured,    ///< on these devices: tables of seconds
@@ -75,6 +55,9 @@ struct TermSpread {
   PriceTerm term{};
   FigureSource source{};
   double relative = 0;  ///< standard deviation that it gives the iteration
+  double measured = 0;  ///< the same once what_to_measure is measured
+  /// What of the interval's variance goes then.
+  [[nodiscard]] double gain() const { return relative * relative - measured * measured; }
 };
 
 struct PredictionInterval {
@@ -84,12 +67,18 @@ struct PredictionInterval {
   Bytes peak_high;
   std::vector<TermSpread> terms;  ///< the widest first
 
-  [[nodiscard]] PriceTerm widest() const { return terms.front().term; }
+  /// Whose single measurement narrows it most, and what its ends are then apart, as a ratio.
+  [[nodiscard]] const TermSpread& narrows_most() const {
+    return *std::ranges::max_element(terms, {}, &TermSpread::gain);
+  }
+  [[nodiscard]] double ratio_after(const TermSpread& measured) const;
 };
 
 namespace detail {
 
 inline constexpr double standard_deviations_of_90_percent = 1.645;
+/// What a step that was measured does not tell of the next plan's; as the cores of a host and public runs vary.
+inline constexpr double spread_of_steps = 0.02;
 
 /// Of the figures themselves, without a calibration.
 inline FigureSource source_of(const Cluster& cluster, PriceTerm term) {
@@ -101,17 +90,25 @@ inline FigureSource source_of(const Cluster& cluster, PriceTerm term) {
   return measured ? FigureSource::measured : FigureSource::preset;
 }
 
-/// A cluster with the figures of one term slower by their standard deviation, and where they come from.
-inline std::pair<Cluster, FigureSource> with_slower(Cluster cluster, PriceTerm term) {
-  const FigureSource source = source_of(cluster, term);
-  bool calibrated = false;
+/// A cluster with the figures of one term slower by their standard deviation.
+struct SlowerCluster {
+  Cluster cluster;
+  FigureSource source{};  ///< where they come from
+  double spread = 0;      ///< the largest standard deviation
+};
+inline SlowerCluster with_slower(Cluster cluster, PriceTerm term) {
+  SlowerCluster out{std::move(cluster), {}, 0};
+  const FigureSource source = source_of(out.cluster, term);
+  out.source = source;
   for (const CostTerm each : cost_terms) {
     if (price_term_of(each) != term) continue;
-    CalibratedTerm& known = cluster.calibration.term(each);
-    calibrated = calibrated || known.spread > 0;
-    known.factor *= 1 + (known.spread > 0 ? known.spread : spread_of(term, source));
+    CalibratedTerm& known = out.cluster.calibration.term(each);
+    if (known.spread > 0) out.source = FigureSource::calibrated;
+    const double spread = known.spread > 0 ? known.spread : spread_of(term, source);
+    out.spread = std::max(out.spread, spread);
+    known.factor *= 1 + spread;
   }
-  return {std::move(cluster), calibrated ? FigureSource::calibrated : source};
+  return out;
 }
 
 }  // namespace detail
@@ -122,27 +119,30 @@ inline Result<PredictionInterval> interval_of(const Plan& plan, const ModelSpec&
                                               const PlanCost& cost) {
   PredictionInterval out;
   double squares = 0;
-  const auto add = [&](PriceTerm term, FigureSource source, double relative) {
-    out.terms.push_back({term, source, relative});
-    squares += relative * relative;
-  };
   for (const PriceTerm term : price_terms) {
+    TermSpread& spread = out.terms.emplace_back(TermSpread{term, FigureSource::preset});
     if (term == PriceTerm::trainer) {
-      add(term, FigureSource::preset, plan.trainer.traits.time_spread);
+      spread.relative = plan.trainer.traits.time_spread;
+      spread.measured = std::min(spread.relative, detail::spread_of_steps);
+      squares += spread.relative * spread.relative;
       continue;
     }
     MixedCluster slower{cluster.name(), {}, {cluster.links().begin(), cluster.links().end()}};
-    FigureSource worst = FigureSource::measured;
+    spread.source = FigureSource::measured;
+    double widest = spread_of(term, FigureSource::measured);
     for (const Cluster& group : cluster.groups()) {
-      auto [slow, source] = detail::with_slower(group, term);
-      worst = std::max(worst, source);
-      slower.groups.push_back(std::move(slow));
+      detail::SlowerCluster slow = detail::with_slower(group, term);
+      spread.source = std::max(spread.source, slow.source);
+      widest = std::max(widest, slow.spread);
+      slower.groups.push_back(std::move(slow.cluster));
     }
     if (term == PriceTerm::across_nodes)
       for (Link& link : slower.links) link = link.slower(1 + spread_of(term, FigureSource::preset));
     auto priced = cost_of(plan, model, slower);
     if (!priced) return tl::unexpected<Error>(std::move(priced.error()));
-    add(term, worst, std::log(priced->iteration / cost.iteration));
+    spread.relative = std::log(priced->iteration / cost.iteration);
+    spread.measured = spread.relative * spread_of(term, FigureSource::measured) / widest;
+    squares += spread.relative * spread.relative;
   }
   std::ranges::stable_sort(out.terms, std::greater<>{}, &TermSpread::relative);
   const double width = detail::standard_deviations_of_90_percent * std::sqrt(squares);
@@ -155,23 +155,29 @@ inline Result<PredictionInterval> interval_of(const Plan& plan, const ModelSpec&
   return out;
 }
 
-/// The measurement that narrows an interval most, as a sentence without a full stop.
+inline double PredictionInterval::ratio_after(const TermSpread& measured) const {
+  double squares = 0;
+  for (const TermSpread& term : terms) squares += term.relative * term.relative;
+  return std::exp(2 * detail::standard_deviations_of_90_percent * std::sqrt(squares - measured.gain()));
+}
+
+/// The measurement that tells a term, as a sentence without a full stop. Files of clusters may also have it from
+/// elsewhere, as tables (docs/clusters.md).
 inline std::string what_to_measure(PriceTerm term) {
+  const std::string profile = ": `galvatron profile --measure " + std::string(name_of(term)) + "` there";
   switch (term) {
     case PriceTerm::products:
-      return "products on one of these devices: `galvatron profile` there, or a \"gemm\" table in a cluster file";
+      return "products on one of these devices" + profile;
     case PriceTerm::attention:
-      return "attention on one of these devices: `galvatron profile` there, or an \"attention\" table in a cluster "
-             "file";
+      return "attention on one of these devices" + profile;
     case PriceTerm::memory_bound:
-      return "norms and activations on one of these devices: `galvatron profile` there, or \"memory_share\" in a "
-             "cluster file";
+      return "norms, activations and the optimizer on one of these devices" + profile;
     case PriceTerm::inside_node:
-      return "collectives in one node by size, with nccl-tests: \"messages\" in a cluster file";
+      return "collectives by size in one node" + profile + ", or nccl-tests";
     case PriceTerm::across_nodes:
-      return "all_gather and all_reduce between nodes, with nccl-tests: \"across_nodes\" in a cluster file";
+      return "collectives by size between nodes" + profile + ", or nccl-tests";
     case PriceTerm::trainer:
-      return "one step of a plan with this trainer, beside its prediction";
+      return "steps with this trainer, for `galvatron calibrate`";
   }
   return {};
 }
