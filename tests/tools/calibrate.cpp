@@ -89,9 +89,9 @@ TEST_CASE("hostile tables end with exit code 2 and one line") {
   };
   const std::string on = " --cluster 8xa100-80g --model gpt2-350m";
   folder.write("good.csv", "dp,microbatches,seconds\n8,1,1\n");
-  for (const std::string bad : {std::string("\xff\xfe\0\0,,,\n", 9), std::string(1000, ','), std::string(1000, '['),
-                                std::string("a\n\n\"\n"), std::string("dp,microbatches,seconds\n8,1,1e400\n"),
-                                std::string("dp,microbatches,seconds\n99999999999999999999,1,1\n"), std::string()}) {
+  for (const std::string& bad : {std::string("\xff\xfe\0\0,,,\n", 9), std::string(1000, ','), std::string(1000, '['),
+                                 std::string("a\n\n\"\n"), std::string("dp,microbatches,seconds\n8,1,1e400\n"),
+                                 std::string("dp,microbatches,seconds\n99999999999999999999,1,1\n"), std::string()}) {
     folder.write("bad.csv", bad);
     refused("--runs bad.csv" + on);
   }
