@@ -113,7 +113,7 @@ std::string report_text(const CalibrationReport& report, const std::vector<Measu
       hidden.push_back(report.terms[j].name);
   }
   std::ranges::stable_sort(order, std::greater<>{}, [&](std::size_t j) { return report.terms[j].share; });
-  out += "  term                       of a step   factor   90 %              the runs say\n";
+  out += "  term                       of a step   factor   90 %              evidence\n";
   for (const std::size_t j : order) {
     const TermEstimate& term = report.terms[j];
     std::string name = term.name;
@@ -122,8 +122,8 @@ std::string report_text(const CalibrationReport& report, const std::vector<Measu
     range.resize(17, ' ');
     out += "  " + name + padded(percent(term.share), 11) + padded(detail::formatted("%.3f", term.value.factor), 9) +
            "   " + range + " " +
-           (term.is_unknown() ? "nothing; this is what was assumed"
-                              : (term.is_learned() ? "it, most of all " : "a part, most of all ") +
+           (term.is_unknown() ? "none: assumed"
+                              : (term.is_learned() ? "learned, mostly from " : "partly, mostly from ") +
                                     joined(term.runs, ", ", [&](const RunWeight& r) { return runs[r.run].name; })) +
            "\n";
   }
@@ -131,7 +131,7 @@ std::string report_text(const CalibrationReport& report, const std::vector<Measu
     out += row("not apart",
                joined(
                    group, ", ", [&](std::size_t j) { return report.terms[j].name; }, " and "),
-               ": the runs know a sum of these; apart they would be with ", advice_on(group, report));
+               ": the runs tell a weighted sum of these; what would separate them: ", advice_on(group, report));
   if (!hidden.empty()) out += row("no part", "no step waits for ", joined(hidden));
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const RunComparison& run = report.runs[i];

@@ -221,16 +221,19 @@ inline Result<std::vector<MeasuredRun>> measured_runs(std::string_view text, con
   for (const detail::RunRow& row : *rows) {
     JsonObject fields(row.value, row.where);
     MeasuredRun& run = out.emplace_back();
-    run.name = detail::one_line(fields.optional<std::string>("name", row.where.substr(source.size() + 2)), 60);
+    const nlohmann::json* const plan = fields.any("plan");
+    const bool is_path = plan != nullptr && plan->is_string();
+    run.name = detail::one_line(
+        fields.optional<std::string>("name", is_path ? plan->get<std::string>() : row.where.substr(source.size() + 2)),
+        60);
     run.seconds = {fields.required<double>("seconds", 1e-9, 1e9)};
     run.spread = fields.optional<double>("spread", 0, 0, 1);
     auto model = fields.optional<std::string>("model", defaults.model);
     std::optional<TrainerJob> job;
     const auto failed = [&](const std::string& why) { return usage_error(row.where + ": " + why); };
-    if (const nlohmann::json* plan = fields.any("plan"); plan != nullptr && !plan->is_null()) {
-      auto read =
-          plan->is_string() ? defaults.read_plan(plan->get<std::string>()) : plan_from_json(*plan, fields.name("plan"));
-      if (!read) return plan->is_string() ? failed(read.error().message) : usage_error(read.error().message);
+    if (plan != nullptr && !plan->is_null()) {
+      auto read = is_path ? defaults.read_plan(plan->get<std::string>()) : plan_from_json(*plan, fields.name("plan"));
+      if (!read) return is_path ? failed(read.error().message) : usage_error(read.error().message);
       run.plan = std::move(*read);
       if (defaults.trainer) run.plan.trainer = *defaults.trainer;
       if (model.empty()) model = run.plan.model;
@@ -247,9 +250,9 @@ inline Result<std::vector<MeasuredRun>> measured_runs(std::string_view text, con
     }
     run.model = known;
     if (!job) continue;
-    auto plan = plan_of_job(*job, *known, job->devices);
-    if (!plan) return failed(plan.error().message);
-    run.plan = std::move(*plan);
+    auto made = plan_of_job(*job, *known, job->devices);
+    if (!made) return failed(made.error().message);
+    run.plan = std::move(*made);
     run.plan.model = model;
   }
   return out;
