@@ -61,7 +61,7 @@ nlohmann::ordered_json report_json(const TrainerJob& job, const CheckReport& rep
   out["budget_bytes"] = report.budget.count;
   out["reserve_bytes"] = report.reserve.count;
   out["trainer"] = job.trainer.name;
-  out["measure_next"] = what_to_measure(report.job.interval.widest());
+  add_spread(out, report.job.interval);
   out["unknown"] = job.unknown;
   out["ignored"] = job.ignored;
   out["assumed"] = job.assumed;

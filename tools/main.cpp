@@ -34,6 +34,7 @@ constexpr Command commands[] = {
     {"explain", "tell in words why a plan is as it is", run_explain},
     {"export", "write a plan for another trainer, or as a C++ header", run_export},
     {"check", "tell whether another trainer's configuration fits, and what would be faster", run_check},
+    {"calibrate", "tell from measured steps where the model of cost is off, term by term", run_calibrate},
     {"hetu", "price and search plans on the profiles of Hetu-Galvatron, under its cost model", run_hetu},
     {"flexsp", "plan sequence-parallel groups for batches of documents of any length", run_flexsp},
     {"hap", "synthesise programs with uneven shards for devices of different speed", run_hap},

@@ -118,6 +118,7 @@ void run_cost(const Arguments& arguments, Common& common);
 void run_simulate(const Arguments& arguments, Common& common);
 void run_train(const Arguments& arguments, Common& common);
 void run_check(const Arguments& arguments, Common& common);
+void run_calibrate(const Arguments& arguments, Common& common);
 void run_generate(const Arguments& arguments, Common& common);
 void run_evaluate(const Arguments& arguments, Common& common);
 void run_data(const Arguments& arguments, Common& common);

@@ -1,7 +1,9 @@
 // galvatron plan, cost and explain: one unit, because pricing plans is what takes the compiler's time.
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <ranges>
 #include <system_error>
@@ -123,6 +125,35 @@ void add_mfu(nlohmann::ordered_json& out, double mfu) {
   if (const std::string why = why_impossible_mfu(mfu); !why.empty()) out["mfu_remark"] = why;
 }
 
+void add_interval(nlohmann::ordered_json& out, const PredictionInterval& interval) {
+  out["interval"] = {interval.low.value, interval.high.value};
+  out["peak_bytes_interval"] = {interval.peak_low.count, interval.peak_high.count};
+  add_spread(out, interval);
+}
+
+void add_spread(nlohmann::ordered_json& out, const PredictionInterval& interval) {
+  std::vector<TermSpread> measurable;
+  for (const TermSpread& term : interval.terms) {
+    out["spread"].push_back({{"term", name_of(term.term)},
+                             {"source", name_of(term.source)},
+                             {"relative", term.relative},
+                             {"when_measured", term.measured}});
+    if (term.term != PriceTerm::trainer && term.gain() > 0) measurable.push_back(term);
+  }
+  std::ranges::stable_sort(measurable, std::greater<>{}, &TermSpread::gain);
+  out["measure"] = nlohmann::ordered_json::array();
+  for (const TermSpread& term : measurable) out["measure"].push_back(name_of(term.term));
+  out["measure_next"] = what_to_measure(interval.narrows_most().term);
+}
+
+std::string interval_row(const PredictionInterval& interval) {
+  const auto plus_minus = [](double ratio) { return percent(std::sqrt(ratio) - 1); };
+  const TermSpread& next = interval.narrows_most();
+  return row("interval", format_seconds(interval.low), " to ", format_seconds(interval.high),
+             " with 90 %; it narrows most, from ", plus_minus(interval.high / interval.low), " to ",
+             plus_minus(interval.ratio_after(next)), " on either side, with ", what_to_measure(next.term));
+}
+
 nlohmann::ordered_json stage_json(int first_layer, int last_layer, int devices, Bytes peak, Seconds forward,
                                   Seconds backward) {
   return {{"first_layer", first_layer}, {"last_layer", last_layer},         {"devices", devices},
@@ -139,19 +170,6 @@ void add_group(nlohmann::ordered_json& out, const ClusterView& cluster, const Pl
 
 namespace {
 
-// The intervals of a prediction, and what narrows them most.
-void add_interval(nlohmann::ordered_json& out, const PredictionInterval& interval) {
-  out["interval"] = {interval.low.value, interval.high.value};
-  out["peak_bytes_interval"] = {interval.peak_low.count, interval.peak_high.count};
-  for (const TermSpread& term : interval.terms)
-    out["spread"].push_back(
-        {{"term", name_of(term.term)}, {"source", name_of(term.source)}, {"relative", term.relative}});
-  out["measure_next"] = what_to_measure(interval.widest());
-}
-std::string interval_row(const PredictionInterval& interval) {
-  return row("interval", format_seconds(interval.low), " to ", format_seconds(interval.high),
-             " with 90 %; it narrows most with ", what_to_measure(interval.widest()));
-}
 std::string reserve_row(const Plan& plan, const ClusterView& cluster) {
   const Bytes reserve = reserve_of(plan, cluster.group(plan.stages.front().group));
   return row("reserve", format_bytes(reserve), " of each device are left free",

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/plan/find.hpp>
+#include <galvatron/plan/interval.hpp>
 
 #include "options.hpp"
 #include "output.hpp"
@@ -90,6 +91,11 @@ void add_plan_options(Options& options, const std::string& name, PlanArguments& 
 /// Model FLOPs over the peak of the devices: ", 41.2 % of peak", or nothing if it is unknown; and as JSON.
 std::string mfu_text(double mfu);
 void add_mfu(nlohmann::ordered_json& out, double mfu);
+
+/// The 90 % intervals of a prediction, what they are made of, and what narrows them most; as a line of a summary.
+void add_interval(nlohmann::ordered_json& out, const PredictionInterval& interval);
+void add_spread(nlohmann::ordered_json& out, const PredictionInterval& interval);
+std::string interval_row(const PredictionInterval& interval);
 
 /// What `plan` and `cost` say of a stage, and `hetu`.
 /// The group of a mixed cluster that a stage is on, beside that.

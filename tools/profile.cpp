@@ -1,5 +1,7 @@
 // galvatron profile: this machine as a cluster file.
+#include <algorithm>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,9 +12,11 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/profile/check.hpp>
+#include <galvatron/profile/merge.hpp>
 
 #include "launcher.hpp"
 #include "options.hpp"
+#include "plans.hpp"
 
 namespace galvatron::tools {
 
@@ -27,8 +31,26 @@ struct ProfileArguments {
   std::optional<Precision> precision;
   std::vector<std::string> models;
   std::optional<bool> accepts_busy;
+  std::string measure;  // terms with commas
+  std::string into;
   std::string out = "cluster.json";
 };
+
+// `products,attention`.
+std::vector<PriceTerm> terms_named(const std::string& text) {
+  std::vector<PriceTerm> out;
+  for (const auto part : std::views::split(text, ',')) {
+    const std::string name(part.begin(), part.end());
+    const auto known = std::ranges::find_if(price_terms, [&](PriceTerm term) { return name == name_of(term); });
+    if (known == price_terms.end() || *known == PriceTerm::trainer)
+      refuse("--measure: \"", galvatron::detail::one_line(name, 40),
+             "\" is not measured; choose from products, attention, memory_bound, inside_node and across_nodes, with "
+             "commas between several",
+             known != price_terms.end() ? "; what is the trainer's, `galvatron calibrate` learns from its steps" : "");
+    out.push_back(*known);
+  }
+  return out;
+}
 
 bool read(const Arguments& arguments, ProfileArguments& a, Common& common) {
   Options options(
@@ -48,6 +70,12 @@ bool read(const Arguments& arguments, ProfileArguments& a, Common& common) {
                 "measure also the products of these models, with all tensor degrees: presets or config.json files");
   deterministic_option(options, a.profile.deterministic);
   busy_option(options, a.accepts_busy);
+  options.text(
+      "--measure", a.measure, "a,b,...",
+      "measure only these, of products, attention, memory_bound, inside_node and across_nodes: what `plan` and "
+      "`cost` say would narrow a prediction (JSON: measure)");
+  options.text("--into", a.into, "CLUSTER",
+               "with --measure: the cluster file or preset whose other figures stay (required then)");
   options.section("Output");
   options.text("--out", a.out, "FILE", "the cluster file (default: cluster.json)");
   options.flag("--json", common.json, "print one JSON object instead of text");
@@ -68,6 +96,7 @@ void profile(ProfileArguments& a, Common& common, Launcher& launcher) {
   if (launcher.shows()) {
     std::vector<NamedFile> read;
     for (const std::string& model : a.models) read.push_back({"--model", model});
+    read.push_back({"--into", a.into});
     require_files({{"--out", a.out}}, read);
   } else {
     common.quiet = true;
@@ -75,11 +104,23 @@ void profile(ProfileArguments& a, Common& common, Launcher& launcher) {
   if (a.precision) a.profile.precisions = {*a.precision};
   for (const std::string& model : a.models) a.profile.models.push_back(value_or_throw(load_model(model)));
   a.profile.accepts_busy = a.accepts_busy.value_or(false);
+  if (a.measure.empty() != a.into.empty())
+    refuse(a.into.empty() ? "--measure needs --into, the cluster whose other figures stay"
+                          : "--into is for --measure: a whole profile has all figures");
+  std::optional<Cluster> base;
+  if (!a.measure.empty()) {
+    a.profile.terms = terms_named(a.measure);
+    base = cluster_named(a.into);
+  }
 
   const double start = steady_seconds();
-  const auto [cluster, others] = measured(launcher, a.profile, common);
+  auto [cluster, others] = measured(launcher, a.profile, common);
   const double took = steady_seconds() - start;
   if (!launcher.shows()) return;
+  if (base) {
+    cluster = value_or_throw(train::with_measured(std::move(*base), std::move(cluster), a.profile.terms));
+    if (cluster.calibration.exists() && cluster.calibration.terms == Calibration{}.terms) cluster.calibration = {};
+  }
   value_or_throw(write_cluster(a.out, cluster));
 
   const UsableMemory free = is_host(cluster) ? usable_memory(cluster.devices) : UsableMemory{};

@@ -30,7 +30,9 @@ using simulate::Simulation;
 
 Simulated simulated(const std::string& name, Plan plan, ModelSpec model, MixedCluster cluster) {
   Simulation simulation = value_or_throw(simulate::simulate_plan(plan, model, cluster));
-  return {name, std::move(plan), std::move(model), std::move(cluster), std::move(simulation), {}, {}};
+  PredictionInterval interval = value_or_throw(interval_of(plan, model, cluster, simulation.cost));
+  return {name, std::move(plan), std::move(model), std::move(cluster), std::move(simulation), std::move(interval), {},
+          {}};
 }
 
 // The plan of a file, with the model and the cluster of `a`.
@@ -59,6 +61,8 @@ ordered_json figures_json(const Simulated& s) {
   if (!s.fits()) add_infeasible(out, why_too_large(s), s.peak());
   out["iteration_seconds"] = s.simulation.iteration.value;
   out["planned_iteration_seconds"] = s.simulation.cost.iteration.value;
+  out["interval"] = {s.at(s.interval.low).value, s.at(s.interval.high).value};
+  add_spread(out, s.interval);
   out["samples_per_second"] = s.samples_per_second();
   out["tokens_per_second"] = s.tokens_per_second();
   add_mfu(out, s.mfu());
@@ -130,6 +134,8 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
       text_of(s.plan.model, " on ", s.plan.cluster, ": ", plan_words(s.plan), "\n") +
       row("iteration", format_seconds(sim.iteration), " simulated, ", format_seconds(sim.cost.iteration),
           " by the planner's formula; ", format_count(s.tokens_per_second()), " tokens/s", mfu_text(s.mfu()));
+  out += row("interval", format_seconds(s.at(s.interval.low)), " to ", format_seconds(s.at(s.interval.high)),
+             " with 90 %");
   if (sim.followed < s.plan.microbatches)
     out += row("followed", sim.followed, " of the ", s.plan.microbatches, " micro-batches; the others repeat them");
   if (s.plan.packed) out += row("documents", "one a sequence here, which takes longest; --lengths shows others");

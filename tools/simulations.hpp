@@ -9,6 +9,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/plan/interval.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/schedule/replay.hpp>
 #include <galvatron/simulate/simulation.hpp>
@@ -27,6 +28,7 @@ struct Simulated {
   ModelSpec model;
   MixedCluster cluster;
   Simulation simulation;
+  PredictionInterval interval;              ///< of its planned iteration
   std::optional<train::PackedStep> step{};  ///< of a plan for documents: some of them
   std::string step_words{};                 ///< which
 
@@ -35,6 +37,8 @@ struct Simulated {
     return simulation.cost.stages[fullest_stage(plan, simulation.cost, cluster)];
   }
   [[nodiscard]] const Cluster& group() const { return cluster.groups[static_cast<std::size_t>(fullest().group)]; }
+  /// What the interval is around the simulated iteration.
+  [[nodiscard]] Seconds at(Seconds bound) const { return bound * (simulation.iteration / simulation.cost.iteration); }
   [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster, fullest().group); }
   [[nodiscard]] Bytes peak() const { return fullest().peak(); }
   [[nodiscard]] bool fits() const { return peak() <= budget(); }

@@ -33,6 +33,16 @@ Cluster full_cluster() {
   cluster.memory_bound.push_back(
       {op::Kind::adamw, Precision::fp32, 1, LogGrid<2>({{{1000, 100000}, {1}}}, {1e-6, 1e-4})});
   cluster.messages.push_back({op::Kind::send, 2, true, 4, LogGrid<1>({{{64, 1 << 20}}}, {3e-6, 1e-4})});
+  cluster.devices_per_pod = 8 * 4;
+  cluster.across_pods = {{1e-5 / 3}, 1e9, 2e9, 3e9};
+  cluster.calibration = {.date = "2026-01-02",
+                         .cluster = "16xa100-80g",
+                         .trainer = "megatron",
+                         .runs = "runs.csv",
+                         .steps = 7,
+                         .noise = 0.1 / 7};
+  cluster.calibration.term(CostTerm::products) = {1.0 / 0.93, 0.01 / 3, 0.99};
+  cluster.calibration.term(CostTerm::send_across_nodes) = {0.7, 0.3, 0.1};
   return cluster;
 }
 
@@ -51,6 +61,31 @@ const std::string small = R"({"format":"galvatron-cluster","version":1,"name":"l
   "inside_node":{"latency":1e-6,"bandwidth":1e9})";
 
 }  // namespace
+
+TEST_CASE("pods are whole nodes with a link between them") {
+  const auto with = [](const std::string& pods) { return small + "," + pods + "}"; };
+  CHECK(error_of(with(R"("devices_per_pod":3,"across_pods":{"latency":0,"bandwidth":1})")).find("no multiple") !=
+        std::string::npos);
+  CHECK(error_of(with(R"("devices_per_pod":2)")).find("across_pods") != std::string::npos);
+  CHECK(error_of(with(R"("devices_per_pod":1,"across_pods":{"latency":0,"bandwidth":1})")).find("devices_per_pod") !=
+        std::string::npos);
+}
+
+TEST_CASE("a calibration has a date and factors in range, and a factor multiplies one term") {
+  const auto with = [](const std::string& calibration) { return small + ",\"calibration\":" + calibration + "}"; };
+  CHECK(error_of(with(R"({"terms":{}})")).find("\"date\" is missing") != std::string::npos);
+  CHECK(error_of(with(R"({"date":"","terms":{}})")).find("YYYY-MM-DD") != std::string::npos);
+  CHECK(error_of(with(R"({"date":"2026-01-02","terms":{"prodcts":{"factor":1}}})")).find("products") !=
+        std::string::npos);
+  CHECK(error_of(with(R"({"date":"2026-01-02","terms":{"products":{"factor":0}}})")).find("factor") !=
+        std::string::npos);
+  CHECK(error_of(with(R"({"date":"2026-01-02","terms":{"products":{"spread":0.1}}})")).find("factor") !=
+        std::string::npos);
+  const auto value = parse_json(with(R"({"date":"2026-01-02","terms":{"optimizer":{"factor":1.5}}})"), "c.json");
+  const Cluster read = value_or_throw(cluster_from_json(*value, "c.json"));
+  for (const CostTerm term : cost_terms)
+    CHECK(read.calibration.factor(term) == (term == CostTerm::optimizer ? 1.5 : 1));
+}
 
 TEST_CASE("a cluster survives the way to JSON text and back, bit for bit") {
   const Cluster cluster = full_cluster();

@@ -10,6 +10,24 @@
 
 using namespace galvatron;
 
+TEST_CASE("a name may say how many devices a node has") {
+  const Cluster four = value_or_throw(find_cluster("64xA100-80g:4"));
+  CHECK(four.name == "64xa100-80g:4");
+  CHECK(four.devices_per_node == 4);
+  CHECK(four.nodes() == 16);
+  Cluster eight = value_or_throw(find_cluster("64xa100-80g"));
+  CHECK(eight.devices_per_node == 8);
+  eight.devices_per_node = 4;
+  eight.name = four.name;
+  CHECK(four == eight);
+  for (const char* const bad : {"8xa100-80g:9", "8xa100-80g:0", "8xa100-80g:", "8xa100-80g:x", "8xa100-80g:4:4"}) {
+    CAPTURE(bad);
+    const auto refused = find_cluster(bad);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().message.find("devices of a node") != std::string::npos);
+  }
+}
+
 TEST_CASE("every listed preset loads, and round trips through JSON") {
   for (std::string name : cluster_names()) {
     if (name.front() == 'N') name.replace(0, 1, "64");

@@ -71,9 +71,45 @@ TEST_CASE("the script of BLOOM-176B is the job that its paper describes") {
   CHECK(plan.microbatches == 128);
 }
 
+TEST_CASE("first and last stages of Megatron-LM may have lengths of their own") {
+  const std::string base =
+      "run --num-layers 30 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --bf16 "
+      "--pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 16 ";
+  const std::string lengths = "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 8 ";
+  const TrainerJob job = value_or_throw(megatron_job(base + lengths));
+  CHECK(job.unknown.empty());
+  const Plan plan = value_or_throw(plan_of_job(job, *job.model, 4));
+  std::vector<int> sizes;
+  for (const PlanStage& stage : plan.stages) sizes.push_back(stage.last_layer - stage.first_layer + 1);
+  CHECK(sizes == std::vector{6, 8, 8, 8});
+  // What the plan is told as, is what was read.
+  const auto settings = settings_of(plan, ConfigKind::megatron);
+  CHECK(std::ranges::count(settings, Setting{"--decoder-first-pipeline-num-layers", "6"}) == 1);
+  // The stages of 8 layers set the pace: equal ones of 7 or 8 do too, and 5 in the first make others longer.
+  const Cluster cluster = value_or_throw(find_cluster("4xa100-80g"));
+  const auto seconds = [&](const std::string& more) {
+    const TrainerJob other = value_or_throw(megatron_job(base + more));
+    const Plan its = value_or_throw(plan_of_job(other, *other.model, 4));
+    return value_or_throw(cost_of(its, *other.model, cluster)).iteration.value;
+  };
+  CHECK(seconds("--decoder-first-pipeline-num-layers 3 ") > 1.05 * seconds(lengths));
+  const auto refused =
+      plan_of_job(value_or_throw(megatron_job(base + "--decoder-first-pipeline-num-layers 7 ")), *job.model, 4);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("leave 23 of 30 layers") != std::string::npos);
+  const TrainerJob interleaved =
+      value_or_throw(megatron_job(base + lengths + "--num-virtual-stages-per-pipeline-rank 2 "));
+  CHECK(interleaved.first_layers == 0);
+  CHECK_FALSE(interleaved.assumed.empty());
+}
+
 TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps") {
   const std::string base = "run --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 ";
   const auto job = [&](const std::string& more) { return value_or_throw(megatron_job(base + more)); };
+  CHECK(job("--bf16 --use-megatron-fsdp").zero == 3);  // since core 0.18
+  CHECK(job("--bf16 --use-megatron-fsdp").assumed.size() == job("--bf16").assumed.size() + 1);
+  CHECK(job("--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads").zero == 2);
+  CHECK(job("--bf16 --use-custom-fsdp").zero == 0);
   CHECK(job("--bf16").trainer.traits.tensor_pieces == 0);
   CHECK(job("--bf16 --tp-comm-overlap").trainer.traits.tensor_pieces == 4);
   CHECK_FALSE(job("--bf16").trainer.traits.overlaps_gradients);

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -273,6 +274,68 @@ TEST_CASE("a send is as far as its group, and an all-to-all sends through every 
   bare.messages.clear();
   CHECK(time_of(message(op::Kind::all_to_all, 1 << 30, 8), Precision::bf16, bare).value ==
         doctest::Approx(7 * 3e-6 + bytes * 7 / 8 / 355e9));
+}
+
+TEST_CASE("a factor of a calibration multiplies the work of its term, and no other") {
+  const Cluster cluster = value_or_throw(find_cluster("32xa100-80g"));
+  using op::Kind;
+  const auto message = [](Kind kind, int ranks) {
+    return op::Work{.kind = kind, .m = 1 << 24, .n = ranks, .k = kind == Kind::send ? ranks : 0};
+  };
+  using enum CostTerm;
+  const std::pair<CostTerm, op::Work> works[] = {
+      {products, {.kind = Kind::gemm_tn, .m = 4096, .n = 4096, .k = 4096}},
+      {attention, {.kind = Kind::attention_forward, .m = 32, .n = 2048, .k = 2048, .l = 128}},
+      {memory_bound, {.kind = Kind::norm_forward, .m = 4096, .n = 4096}},
+      {memory_bound, {.kind = Kind::fill, .m = 1 << 24}},
+      {optimizer, {.kind = Kind::adamw, .m = 1 << 24}},
+      {optimizer, {.kind = Kind::adamw_bf16, .m = 1 << 24}},
+      {optimizer, {.kind = Kind::norm_squared, .m = 1 << 24}},
+      {all_reduce_in_node, message(Kind::all_reduce, 8)},
+      {gather_in_node, message(Kind::all_gather, 4)},
+      {gather_in_node, message(Kind::reduce_scatter, 8)},
+      {gather_in_node, message(Kind::broadcast, 2)},
+      {all_to_all_in_node, message(Kind::all_to_all, 8)},
+      {send_in_node, message(Kind::send, 8)},
+      {all_reduce_across_nodes, message(Kind::all_reduce, 32)},
+      {gather_across_nodes, message(Kind::all_gather, 16)},
+      {all_to_all_across_nodes, message(Kind::all_to_all, 32)},
+      {send_across_nodes, message(Kind::send, 32)}};
+  for (const auto& [own, work] : works) {
+    CAPTURE(name_of(own));
+    const double before = cost::time_of(work, Precision::bf16, cluster).value;
+    REQUIRE(before > 0);
+    for (const CostTerm term : cost_terms) {
+      Cluster other = cluster;
+      other.calibration.term(term).factor = 1.5;
+      const double after = cost::time_of(work, Precision::bf16, other).value;
+      CHECK(after == doctest::Approx(term == own ? 1.5 * before : before).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE("groups that leave a pod are priced by the network between pods, and others as if there were none") {
+  const Cluster flat = value_or_throw(find_cluster("64xa100-80g"));
+  Cluster slow = flat;
+  slow.across_nodes = flat.across_nodes.slower(3);
+  Cluster pods = flat;
+  pods.devices_per_pod = 32;
+  pods.across_pods = slow.across_nodes;
+  for (const op::Kind kind : op::communications) {
+    CAPTURE(op::name_of(kind));
+    const auto seconds = [&](const Cluster& cluster, int ranks, int stride) {
+      const bool send = kind == op::Kind::send;
+      return time_of({.kind = kind, .m = 1 << 24, .n = ranks, .k = send ? ranks : 0, .stride = send ? 1 : stride},
+                     Precision::bf16, cluster);
+    };
+    for (const auto& [ranks, stride] : {std::pair(8, 1), {16, 1}, {32, 1}, {4, 8}})
+      CHECK(seconds(pods, ranks, stride) == seconds(flat, ranks, stride));
+    for (const auto& [ranks, stride] : {std::pair(64, 1), {8, 8}})
+      if (kind != op::Kind::send || stride == 1) {
+        CHECK(seconds(pods, ranks, stride) == seconds(slow, ranks, stride));
+        CHECK(seconds(pods, ranks, stride) > seconds(flat, ranks, stride));
+      }
+  }
 }
 
 TEST_CASE("attention prices follow the length and the mask") {

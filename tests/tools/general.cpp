@@ -68,9 +68,8 @@ TEST_CASE("the version is printed") {
 TEST_CASE("an unknown command is bad usage and the commands are listed") {
   const Folder folder;
   const std::string list =
-      "profile, plan, cost, simulate, train, generate, evaluate, data, explain, export, check, hetu, flexsp, hap, "
-      "spindle, "
-      "moe, list";
+      "profile, plan, cost, simulate, train, generate, evaluate, data, explain, export, check, calibrate, hetu, "
+      "flexsp, hap, spindle, moe, list";
   check_failure(folder.run("frobnicate"), 2, list);
   check_failure(folder.run(""), 2, list);
   check_failure(folder.run("--frobnicate"), 2, list);

@@ -159,6 +159,7 @@ inline std::string report_html(const Simulated& subject, const std::vector<Simul
       "drawn by a script, which is switched off here.</p></noscript>\n";
   const std::string predicted = measured != nullptr ? "Predicted: " : "";
   out += report::comparison(plans) + report::time_section(subject, predicted) +
+         report::interval_section(subject, predicted) +
          report::critical_section(path, subject.simulation.iteration, predicted) +
          report::memory_section(subject, predicted) + report::layer_section(subject, predicted);
   out += "<footer>Written by galvatron from " + escaped(subject.name) +

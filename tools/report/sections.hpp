@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <initializer_list>
 #include <string>
@@ -38,13 +39,16 @@ inline std::string tiles(const Simulated& s, const Measured* measured) {
   std::string out;
   Bytes peak = s.peak();
   if (measured != nullptr) {
-    out =
-        tile(format_seconds(measured->iteration), "an iteration, the median of the run&#39;s steps",
-             text_of(against_prediction(sim.iteration, measured->iteration), " (", format_seconds(sim.iteration), ")"));
+    out = tile(
+        format_seconds(measured->iteration), "an iteration, the median of the run&#39;s steps",
+        text_of(against_prediction(sim.iteration, measured->iteration), " (", format_seconds(sim.iteration), ", ",
+                format_seconds(s.at(s.interval.low)), " to ", format_seconds(s.at(s.interval.high)), " with 90 %)"));
     peak = {};
     for (const Bytes bytes : measured->peaks) peak = max(peak, bytes);
   } else {
-    out = tile(format_seconds(sim.iteration), "an iteration, simulated") +
+    out = tile(format_seconds(sim.iteration), "an iteration, simulated",
+               text_of(format_seconds(s.at(s.interval.low)), " to ", format_seconds(s.at(s.interval.high)),
+                       " with 90 %")) +
           tile(format_seconds(sim.cost.iteration), "by the planner&#39;s formula");
   }
   for (const auto& [rate, what] : {std::pair(s.tokens_per_second(), "tokens/s"), {s.samples_per_second(), "samples/s"}})
@@ -101,6 +105,22 @@ inline std::string time_section(const Simulated& s, const std::string& predicted
     table.row(cells);
   }
   return out + bars(rows, sim.iteration) + table.html();
+}
+
+/// How sure the prediction is: what each kind of figures adds to its interval.
+inline std::string interval_section(const Simulated& s, const std::string& predicted) {
+  const auto bounds = [&](double deviations) { return percent(std::exp(deviations) - 1); };
+  const double width = std::log(s.interval.high / s.interval.low) / 2;
+  const TermSpread& next = s.interval.narrows_most();
+  Table table({"figures", "known from", "standard deviation of the iteration", "once measured"});
+  for (const TermSpread& term : s.interval.terms)
+    table.row({term.term == PriceTerm::trainer ? "the trainer" : escaped(name_of(term.term)),
+               term.term == PriceTerm::trainer ? "assumed" : name_of(term.source), percent(term.relative),
+               percent(term.measured)});
+  return "<h2>" + predicted + "How sure this is</h2>\n<p>With 90 % an iteration takes " +
+         format_seconds(s.at(s.interval.low)) + " to " + format_seconds(s.at(s.interval.high)) + ", " + bounds(width) +
+         " more or less. What narrows this most, to " + bounds(std::log(s.interval.ratio_after(next)) / 2) + ", is " +
+         escaped(what_to_measure(next.term)) + ".</p>\n" + table.html();
 }
 
 inline std::string critical_section(const CriticalPath& path, Seconds iteration, const std::string& predicted) {

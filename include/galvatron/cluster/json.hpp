@@ -204,6 +204,38 @@ void cluster_fields(Fields& fields, C& cluster, bool needs_name = true) {
   fields.field_or("threads_per_rank", cluster.threads_per_rank, 1, 1, most_devices);
 }
 
+/// A third level of the network, where there is one.
+template <class Fields, class C>
+void pod_fields(Fields& fields, C& cluster) {
+  if (!fields.has("devices_per_pod", cluster.devices_per_pod > 0)) return;
+  fields.field("devices_per_pod", cluster.devices_per_pod, cluster.devices_per_node, most_devices);
+  fields.check("devices_per_pod", cluster.devices_per_pod % cluster.devices_per_node == 0,
+               std::to_string(cluster.devices_per_pod) + " is no multiple of the " +
+                   std::to_string(cluster.devices_per_node) + " devices of a node");
+  fields.object("across_pods", cluster.across_pods, link_fields);
+}
+
+inline constexpr auto calibration_fields = [](auto& fields, auto& calibration) {
+  fields.field("date", calibration.date);
+  fields.check("date", calibration.exists(), "it is empty; write YYYY-MM-DD");
+  fields.field_or("cluster", calibration.cluster, "");
+  fields.field_or("trainer", calibration.trainer, "");
+  fields.field_or("runs", calibration.runs, "");
+  fields.field_or("steps", calibration.steps, 0, 0, 1 << 30);
+  fields.field_or("noise", calibration.noise, 0, 0, 10);
+  fields.object("terms", calibration.terms, [](auto& object, auto& terms) {
+    for (const CostTerm term : cost_terms) {
+      auto& known = terms[static_cast<std::size_t>(term)];
+      if (object.has(name_of(term), !(known == CalibratedTerm{})))
+        object.object(name_of(term), known, [](auto& item, auto& t) {
+          item.field("factor", t.factor, 0.001, 1000);
+          item.field_or("spread", t.spread, 0, 0, 10);
+          item.field_or("resolution", t.resolution, 0, 0, 1);
+        });
+    }
+  });
+};
+
 /// Those behind them.
 template <class Fields, class C>
 void table_fields(Fields& fields, C& cluster) {
@@ -241,6 +273,8 @@ void table_fields(Fields& fields, C& cluster) {
     concurrency(item, table);
     curve_field(item, table.seconds);
   });
+  if (fields.has("calibration", cluster.calibration.exists()))
+    fields.object("calibration", cluster.calibration, calibration_fields);
 }
 
 /// A preset stands for its device, and where the file does not say otherwise for its links with their tables and the
@@ -280,6 +314,7 @@ inline void read_cluster(JsonObject& fields, Cluster& cluster, bool needs_name) 
   };
   link("inside_node", cluster.inside_node, cluster.devices_per_node > 1);
   link("across_nodes", cluster.across_nodes, cluster.devices > cluster.devices_per_node);
+  pod_fields(fields, cluster);
   table_fields(fields, cluster);
 }
 inline void write_fields(JsonWriter<json>& fields, const Cluster& cluster) {
@@ -287,6 +322,7 @@ inline void write_fields(JsonWriter<json>& fields, const Cluster& cluster) {
   fields.object("device", cluster.device, device_fields);
   fields.object("inside_node", cluster.inside_node, link_fields);
   fields.object("across_nodes", cluster.across_nodes, link_fields);
+  pod_fields(fields, cluster);
   table_fields(fields, cluster);
 }
 

@@ -120,11 +120,12 @@ inline Cluster beside_others(const ClusterView& cluster, const std::map<int, int
   if (ranks.size() < 2) return out;
   out.devices = 0;
   out.across_nodes = {};
+  out.devices_per_pod = 0;
   for (const auto& [a, count] : ranks) {
     const Cluster& own = cluster.group(a);
     out.devices += count;
     out.devices_per_node = std::min({out.devices_per_node, count, own.devices_per_node});
-    if (count > own.devices_per_node) out.across_nodes = slower_link(out.across_nodes, own.across_nodes);
+    if (count > own.devices_per_node) out.across_nodes = slower_link(out.across_nodes, own.network(count));
     for (const auto& [b, others] : ranks)
       if (a < b) out.across_nodes = slower_link(out.across_nodes, cluster.link(a, b));
   }
@@ -132,7 +133,9 @@ inline Cluster beside_others(const ClusterView& cluster, const std::map<int, int
 }
 
 /// The link between two groups where nobody says another: the slower of their networks, those between their nodes.
-constexpr Link usual_link(const Cluster& a, const Cluster& b) { return slower_link(a.across_nodes, b.across_nodes); }
+constexpr Link usual_link(const Cluster& a, const Cluster& b) {
+  return slower_link(a.network(a.devices), b.network(b.devices));
+}
 
 /// The cluster of these groups, with the usual links. Errors (usage): no group or too many, more than most_devices
 /// devices together, two groups that have no network.

@@ -1,4 +1,5 @@
-// Clusters by name: COUNTxDEVICE, 8 devices a node, and `host`. The figures are in cluster/detail/device_presets.hpp.
+// Clusters by name: COUNTxDEVICE, 8 devices a node, COUNTxDEVICE:NODE for others, and `host`. The figures are in
+// cluster/detail/device_presets.hpp.
 #pragma once
 
 #include <algorithm>
@@ -205,8 +206,8 @@ inline std::vector<std::string> cluster_names() {
   return names;
 }
 
-/// The preset of this name (`64xh100-80g`, `host`; in any case of letters), if there is one. Errors (usage): a
-/// COUNTxDEVICE name with a bad count or an unknown device.
+/// The preset of this name (`64xh100-80g`, `64xa100-40g:4` with nodes of 4 devices, `host`; in any case of letters), if
+/// there is one. Errors (usage): a COUNTxDEVICE name with a bad count or an unknown device.
 inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   const std::string name_text = detail::lower_case(given);
   const std::string_view name = name_text;
@@ -215,7 +216,8 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   const auto known = [] { return "; known are " + joined(cluster_names()); };
   if (cross == 0 || cross == std::string_view::npos) return std::nullopt;
   const std::string_view digits = name.substr(0, cross);
-  const std::string_view device = name.substr(cross + 1);
+  const std::size_t colon = std::min(name.find(':', cross), name.size());
+  const std::string_view device = name.substr(cross + 1, colon - cross - 1);
   const bool counts = digits.find_first_not_of("0123456789") == std::string_view::npos;
   for (const detail::DevicePreset& preset : detail::device_presets) {
     if (preset.name != device) continue;
@@ -223,7 +225,16 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
     if (!counts || !count || *count < 1 || *count > most_devices)
       return usage_error("bad cluster \"" + detail::one_line(name, 60) + "\": the number of devices must be 1 to " +
                          std::to_string(most_devices) + ", e.g. 8x" + std::string(device));
-    return std::optional(detail::preset_cluster(preset, static_cast<int>(*count)));
+    Cluster cluster = detail::preset_cluster(preset, static_cast<int>(*count));
+    if (colon == name.size()) return std::optional(std::move(cluster));
+    const std::string_view node = name.substr(colon + 1);
+    const auto devices = detail::leading_number(node);
+    if (node.find_first_not_of("0123456789") != std::string_view::npos || !devices || *devices < 1 || *devices > *count)
+      return usage_error("bad cluster \"" + detail::one_line(name, 60) + "\": the devices of a node must be 1 to " +
+                         std::to_string(*count) + ", e.g. 16x" + std::string(device) + ":4");
+    cluster.devices_per_node = static_cast<int>(*devices);
+    cluster.name += ":" + std::to_string(*devices);
+    return std::optional(std::move(cluster));
   }
   if (counts && name.find('/') == std::string_view::npos && !name.ends_with(".json"))
     return usage_error("unknown device \"" + detail::one_line(device, 40) + "\" in cluster \"" +

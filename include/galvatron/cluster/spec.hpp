@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/calibration.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/op/kind.hpp>
@@ -238,6 +239,9 @@ struct Link {
   double bandwidth = 0;             ///< all-gather, reduce-scatter, broadcast, all-to-all
   double all_reduce_bandwidth = 0;  ///< may be higher where switches add
   double send_bandwidth = 0;        ///< one pair of devices
+  [[nodiscard]] constexpr Link slower(double times) const {
+    return {latency * times, bandwidth / times, all_reduce_bandwidth / times, send_bandwidth / times};
+  }
   friend bool operator==(const Link&, const Link&) = default;
 };
 
@@ -251,13 +255,20 @@ struct Cluster {
   DeviceSpec device;
   Link inside_node;
   Link across_nodes;
+  int devices_per_pod = 0;  ///< whose nodes across_nodes links; 0: all
+  Link across_pods;
   double overlap_slowdown = 1.0;  ///< computation and communication at once take this much longer
   std::vector<GemmTable> gemm;
   std::vector<AttentionTable> attention;
   std::vector<MemoryTable> memory_bound;
   std::vector<MessageTable> messages;
+  Calibration calibration;  ///< factors of the seconds that all these figures give
 
   friend bool operator==(const Cluster&, const Cluster&) = default;
+  /// The network that ranks meet over which are on several nodes: so many ranks, from the first to the last.
+  [[nodiscard]] constexpr const Link& network(std::int64_t span) const {
+    return devices_per_pod > 0 && span > devices_per_pod ? across_pods : across_nodes;
+  }
   [[nodiscard]] constexpr int nodes() const { return (devices + devices_per_node - 1) / devices_per_node; }
   /// True when the device can compute in this precision.
   [[nodiscard]] bool supports(Precision precision) const { return device.rate(precision) != nullptr; }

@@ -99,6 +99,7 @@ constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec
                                    Prices&& prices) {
   const double slowdown = overlap_slowdown(cluster);
   const int pieces = counts.tensor_pieces > 0 && tensor_ranks_share_node(cluster, spec) ? counts.tensor_pieces : 0;
+  const Seconds host = counts.host * cluster.calibration.factor(CostTerm::host);
   const double slowest = counts.device_spread > 0 ? 1 + counts.device_spread * expected_largest(cluster.devices) : 1.0;
   // `streams`: traffic of data ranks in the list runs beside computation.
   const auto price = [&](const op::WorkList& list, bool streams) {
@@ -109,7 +110,7 @@ constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec
     Seconds around;  // messages that run beside them
     for (const op::Work& work : list) {
       const Seconds seconds = prices(work) * (is_communication(work.kind) ? 1.0 : slowest);
-      sum.host += counts.host * work.times;
+      sum.host += host * work.times;
       if (is_gemm(work.kind)) products += seconds;
       if (streams && can_overlap(cluster) && work.parameters)
         sum.beside += seconds;

@@ -350,19 +350,21 @@ constexpr double inside_seconds(const Cluster& cluster, op::Kind kind, int group
 
 /// A small all-reduce goes up and down a tree of nodes (Sanders, Speck and Traeff 2009), as in NCCL: a ring of hundreds
 /// of ranks has too many steps. Large ones follow the published ring figures.
-constexpr double tree_seconds(const Cluster& cluster, int group, int members, double bytes, double bandwidth) {
+constexpr double tree_seconds(const Cluster& cluster, const Link& network, int group, int members, double bytes,
+                              double bandwidth) {
   constexpr double largest = 1 << 20;
   if (bytes > largest) return std::numeric_limits<double>::infinity();
   const double inside =
       members > 1 ? inside_seconds(cluster, op::Kind::all_reduce, members, 1, bytes, cluster.devices_per_node) : 0;
   const double levels = std::ceil(std::log2(static_cast<double>(divide_up(group, members))));
-  return inside + 2 * (levels * cluster.across_nodes.latency.value + bytes / bandwidth);
+  return inside + 2 * (levels * network.latency.value + bytes / bandwidth);
 }
 
 /// Over several nodes with `members` of the group in each. Each member brings its own network card; inside the nodes a
-/// ring uses the faster links. In an all-to-all a member sends through its own card all that leaves the node.
-constexpr double across_seconds(const Cluster& cluster, op::Kind kind, int group, int members, double bytes) {
-  const Link& across = cluster.across_nodes;
+/// ring uses the faster links. In an all-to-all a member sends through its own card all that leaves the node. The
+/// slowest link of a group sets its pace: `across` is that between pods where it leaves its pod.
+constexpr double across_seconds(const Cluster& cluster, const Link& across, op::Kind kind, int group, int members,
+                                double bytes) {
   const Link& inside = cluster.inside_node;
   if (kind == op::Kind::all_to_all) {
     const double leaves = bytes * (group - members) / group / across.bandwidth;
@@ -371,7 +373,8 @@ constexpr double across_seconds(const Cluster& cluster, op::Kind kind, int group
   }
   const double bandwidth = std::min(bandwidth_of(across, kind) * members, bandwidth_of(inside, kind));
   const double ring = ring_seconds(across, kind, group, bytes, bandwidth);
-  return kind == op::Kind::all_reduce ? std::min(ring, tree_seconds(cluster, group, members, bytes, bandwidth)) : ring;
+  return kind == op::Kind::all_reduce ? std::min(ring, tree_seconds(cluster, across, group, members, bytes, bandwidth))
+                                      : ring;
 }
 
 constexpr double message_seconds(const op::Work& w, const Cluster& cluster, int busy) {
@@ -382,13 +385,13 @@ constexpr double message_seconds(const op::Work& w, const Cluster& cluster, int 
   const int group = static_cast<int>(std::clamp<std::int64_t>(ranks, 1, 1 << 20));
   if (!send && group < 2) return 0;
   const int members = members_per_node(cluster, group, w.stride);
-  if (send) {
-    const Link& across = cluster.across_nodes;
-    if (members < group) return ring_seconds(across, kind, 2, real(w.m), across.send_bandwidth);
-    return inside_seconds(cluster, kind, 2, 1, real(w.m), busy);
-  }
-  if (members < group) return across_seconds(cluster, kind, group, members, real(w.m));
-  return inside_seconds(cluster, kind, group, w.stride, real(w.m), busy);
+  const bool across = members < group;
+  const Link& link = cluster.network(std::int64_t{group} * (send ? 1 : w.stride));
+  const double seconds = send && across ? ring_seconds(link, kind, 2, real(w.m), link.send_bandwidth)
+                         : send         ? inside_seconds(cluster, kind, 2, 1, real(w.m), busy)
+                         : across       ? across_seconds(cluster, link, kind, group, members, real(w.m))
+                                        : inside_seconds(cluster, kind, group, w.stride, real(w.m), busy);
+  return seconds * cluster.calibration.factor(term_of(kind, across));
 }
 
 }  // namespace galvatron::cost::detail

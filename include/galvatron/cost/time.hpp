@@ -1,7 +1,8 @@
 // What work costs on a cluster: counts x rates.
 //
 // Every kind of work is priced by the tables of the cluster where it has some (see cluster/spec.hpp) and by the rates
-// of its device and links otherwise. Prices are positive and never fall when work grows.
+// of its device and links otherwise, and by the factors that its calibration has for them. Prices are positive and
+// never fall when work grows.
 #pragma once
 
 #include <algorithm>
@@ -90,16 +91,15 @@ constexpr Seconds time_of(const op::Work& work, Precision precision, const Clust
   if (work.times <= 0 || work.m <= 0) return {0};
   const int busy = concurrency > 0 ? concurrency : cluster.devices_per_node;
   const Precision format = work.eight_bit ? Precision::fp8 : element_format(precision);
+  if (is_communication(work.kind)) return {detail::message_seconds(work, cluster, busy) * work.times};
   double once = 0;
-  if (is_communication(work.kind))
-    once = detail::message_seconds(work, cluster, busy);
-  else if (is_gemm(work.kind))
+  if (is_gemm(work.kind))
     once = detail::gemm_seconds(work, format, cluster, busy);
   else if (is_attention(work.kind))
     once = detail::attention_seconds(work, format, cluster, busy);
   else
     once = detail::memory_seconds(work, bytes_of(work, format), format, cluster, busy);
-  return {once * work.times};
+  return {once * cluster.calibration.factor(term_of(work.kind)) * work.times};
 }
 
 /// The same where the first and the last stage of a pipeline are on groups of devices that `ends` links: what is

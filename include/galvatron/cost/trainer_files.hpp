@@ -35,12 +35,15 @@ inline constexpr TrainerFile trainer_files[] = {
       "of 0.1 as in GPT-3's recipe"],
     "passes": [
       "arXiv 2104.04473, section 4.2: bias + GELU and bias + dropout + add are fused; arXiv 2205.05198, section",
-      "4.1, for what is kept; cross entropy on whole logits in fp32",
-      "(megatron/core/tensor_parallel/cross_entropy.py)"],
+      "4.1, for what is kept; cross entropy on whole logits in fp32 (megatron/mpu/cross_entropy.py of v2.5)"],
     "overlap": [
-      "arXiv 2104.04473, section 4.1: scatter/gather of pipeline messages over tensor ranks; the all-reduce of data",
-      "ranks follows the last backward pass (megatron/model/distributed.py of v2.5)"],
-    "states": "arXiv 2104.04473, section 5: mixed precision with fp16, whose gradients are kept and summed as fp16",
+      "arXiv 2104.04473, section 4.1: scatter/gather of pipeline messages over tensor ranks, which",
+      "--no-scatter-gather-tensors-in-pipeline switches off; the all-reduce of data ranks follows the last backward",
+      "pass (megatron/model/distributed.py of v2.5)"],
+    "states": [
+      "arXiv 2104.04473, section 5: mixed precision with fp16, whose gradients are kept and summed as fp16 unless",
+      "--accumulate-allreduce-grads-in-fp32 is given; the fp32 copies of them live in the optimizer's step, where",
+      "there are no activations (megatron/optimizer/optimizer.py of v2.5)"],
     "memory": [
       "pytorch/pytorch issue 107667: above 1000 MB of kernels before CUDA 11.7 loaded them lazily; NVIDIA/nccl",
       "issue 964: 544 MB for a communicator of 2 A100, 688 MB for more, most of which communicators of one process",
@@ -60,7 +63,7 @@ inline constexpr TrainerFile trainer_files[] = {
   "sources": {
     "expresses": [
       "Korthikanti et al., arXiv 2205.05198: sequence parallelism and selective recomputation; --use-distributed-",
-      "optimizer came in March 2022 (Megatron-LM v3.0)"]
+      "optimizer came in the spring of 2022 (megatron/arguments.py, from commit 329fe58 of February on)"]
   } })json"},
 
 {"megatron-2024", R"json({
@@ -76,15 +79,15 @@ inline constexpr TrainerFile trainer_files[] = {
       "Megatron Core 0.8, docs/source/api-guide: context parallelism with all-gather, p2p or a2a exchange, expert",
       "parallelism, distributed optimizer"],
     "attention": [
-      "Transformer Engine, docs/examples/attention: cuDNN's fused attention is preferred on Hopper,",
-      "FlashAttention-2 on Ampere, where both are alike; published recipes from Llama on have no dropout"],
+      "Transformer Engine, docs/examples/attention/attention.ipynb: cuDNN's fused attention comes first on Hopper and",
+      "Blackwell, FlashAttention-2 on Ampere, where both are alike; published recipes from Llama on have no dropout"],
     "overlap": [
       "Megatron-LM README of 2024: its figures are with --overlap-grad-reduce, --overlap-param-gather and --tp-",
-      "comm-overlap; Transformer Engine cuts a product into 4 pieces (num_splits of userbuffers), inside NVLink",
-      "only"],
+      "comm-overlap; Transformer Engine cuts a product into 4 pieces (num_splits of the method `pipeline` in",
+      "transformer_engine/pytorch/module/base.py; a ring exchange into as many as tensor ranks), inside NVLink only"],
     "states": [
-      "Megatron-LM, docs/source/api-guide/dist_optimizer.md: bf16 parameters and fp32 gradients, 18 bytes a",
-      "parameter, or 6 + 12 / d"],
+      "Megatron-LM, docs/source/distrib_optimizer.md of core 0.8, later docs/user-guide/features/dist_optimizer.md:",
+      "bf16 parameters and fp32 gradients, 18 bytes a parameter, or 6 + 12 / d"],
     "memory": [
       "pytorch/pytorch issue 107667: some 300 MB of context with lazy loading, with Transformer Engine and cuDNN",
       "more; NVIDIA/nccl issue 964: 544 to 688 MB a communicator, of tensor, data and pipeline ranks"]
@@ -95,8 +98,8 @@ inline constexpr TrainerFile trainer_files[] = {
   "expresses": { "zero": [0, 1, 2, 3] },
   "sources": {
     "expresses": [
-      "Megatron Core 0.16 and later: --use-megatron-fsdp with optim_grads and optim_grads_params",
-      "(megatron/training/arguments.py)"]
+      "Megatron Core 0.14 and later: --use-megatron-fsdp with --data-parallel-sharding-strategy optim_grads and",
+      "optim_grads_params (megatron/training/arguments.py; 0.12 and 0.13 call it --use-custom-fsdp)"]
   } })json"},
 
 {"megatron-deepspeed", R"json({
@@ -177,7 +180,9 @@ inline constexpr TrainerFile trainer_files[] = {
     "expresses": [
       "Liang et al., arXiv 2410.06511: FSDP2, tensor parallelism with sequence parallelism, pipelines of",
       "torch.distributed.pipelining, context parallelism by ring"],
-    "states": "torchtitan/config/job_config.py: mixed_precision_reduce is float32",
+    "states": [
+      "torchtitan/config/job_config.py of v0.2 (configs.py since): mixed_precision_reduce is float32, and nothing else",
+      "can be given"],
     "spread": "an assumption: one code for all users"
   } })json"},
 
@@ -213,11 +218,14 @@ inline constexpr TrainerFile trainer_files[] = {
   "logits": { "bytes": 10 },
   "sources": {
     "attention": [
-      "mosaicml/llm-foundry of 2023, scripts/train/benchmarking: attn_impl is triton, FlashAttention in Triton with",
-      "ALiBi"],
-    "passes": "llm-foundry/models/layers/norm.py: low-precision LayerNorm is one kernel; the rest is eager PyTorch",
-    "states": "llm-foundry: FSDP with mixed_precision PURE, gathers and reduces in bf16",
-    "logits": "llm-foundry/models/mpt: cross entropy of apex or flash-attn in place of a second fp32 copy"
+      "mosaicml/llm-foundry v0.1 to v0.5 of 2023, scripts/train/benchmarking/submit_benchmarks.py: attn_impl is",
+      "triton, FlashAttention in Triton with ALiBi"],
+    "passes": "llmfoundry/models/layers/norm.py: low-precision LayerNorm is one kernel; the rest is eager PyTorch",
+    "states": [
+      "the same script, --fsdp_config_mixed_precision PURE, and scripts/train/yamls/pretrain/mpt-7b.yaml: FSDP gathers",
+      "and reduces in bf16"],
+    "logits": [
+      "llmfoundry/models/mpt/modeling_mpt.py: fused_crossentropy, flash-attn's, by default, without a second fp32 copy"]
   } })json"},
 
 {"nemo", R"json({

@@ -292,6 +292,7 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
   };
   RankChunkCost out;
   std::vector<cost::LayerCounts> counts;
+  counts.reserve(own.layers.size());  // they are large
   for (std::size_t k = 0; k < own.layers.size(); ++k) {
     const LayerSpec& layer = own.layers[k].layer;
     const StrategySpec& spec = own.layers[k].spec;

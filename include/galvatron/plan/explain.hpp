@@ -387,7 +387,7 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
   if (const auto interval = interval_of(plan, model, cluster, cost); interval && !plan.packed)
     out += detail::wrapped("With 90 % it takes " + format_seconds(interval->low) + " to " +
                                format_seconds(interval->high) + "; what narrows this most is " +
-                               what_to_measure(interval->widest()) + ".",
+                               what_to_measure(interval->narrows_most().term) + ".",
                            0);
   const PlanStageCost& fullest = cost.stages[fullest_stage(plan, cost, cluster)];
   const Bytes budget = budget_of(plan, cluster, fullest.group);

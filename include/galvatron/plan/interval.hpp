@@ -1,9 +1,9 @@
 // How sure a prediction is: the 90 % intervals of an iteration's seconds and of the peak, from the spread of what the
 // prices are made of.
 //
-// The plan is priced again with one kind of figures of the cluster worse by its standard deviation at a time. The
-// differences are those of independent causes, so that their squares add up; what the trainer adds is one more of them
-// (cost::RuntimeTraits::time_spread). Seconds are taken to be log-normal.
+// The plan is priced again with one kind of figures of the cluster worse by its standard deviation at a time, or by
+// that which a calibration has left of it. The differences are those of independent causes, so that their squares add
+// up; what the trainer adds is one more of them (cost::RuntimeTraits::time_spread). Seconds are taken to be log-normal.
 #pragma once
 
 #include <algorithm>
@@ -16,38 +16,31 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/calibration.hpp>
 #include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/op/kind.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
 
-/// What a price depends on.
-enum class PriceTerm : std::uint8_t { products, attention, memory_bound, inside_node, across_nodes, trainer };
-inline constexpr std::array price_terms{PriceTerm::products,    PriceTerm::attention,    PriceTerm::memory_bound,
-                                        PriceTerm::inside_node, PriceTerm::across_nodes, PriceTerm::trainer};
-
-constexpr const char* name_of(PriceTerm term) {
-  return std::array{
-      "products", "attention", "memory_bound", "inside_node", "across_nodes", "trainer"}[static_cast<std::size_t>(
-      term)];
-}
-
 /// Where the figures of a term come from.
 enum class FigureSource : std::uint8_t {
-  measured,  ///< on these devices: tables of seconds
-  preset,    ///< public measurements of devices of the kind, or data sheets
+  measured,    ///< on these devices: tables of seconds
+  calibrated,  ///< corrected by steps that were measured on them
+  preset,      ///< public measurements of devices of the kind, or data sheets
 };
-constexpr const char* name_of(FigureSource source) { return source == FigureSource::measured ? "measured" : "preset"; }
+constexpr const char* name_of(FigureSource source) {
+  return std::array{"measured", "calibrated", "preset"}[static_cast<std::size_t>(source)];
+}
 
 /// Relative standard deviations. Measured ones are those of a profile taken twice and of sizes between its points
 /// (docs/performance.md); those of presets are how near prices come to public measurements (tests/cost/curves.cpp):
 /// products within 10 % for nearly all, attention 10 to 15 %, collectives 10 % in a node; networks are users' own.
+/// Those of calibrated figures are in the cluster.
 constexpr double spread_of(PriceTerm term, FigureSource source) {
   struct Spread {
     double measured, preset;
@@ -62,6 +55,9 @@ struct TermSpread {
   PriceTerm term{};
   FigureSource source{};
   double relative = 0;  ///< standard deviation that it gives the iteration
+  double measured = 0;  ///< the same once what_to_measure is measured
+  /// What of the interval's variance goes then.
+  [[nodiscard]] double gain() const { return relative * relative - measured * measured; }
 };
 
 struct PredictionInterval {
@@ -71,13 +67,20 @@ struct PredictionInterval {
   Bytes peak_high;
   std::vector<TermSpread> terms;  ///< the widest first
 
-  [[nodiscard]] PriceTerm widest() const { return terms.front().term; }
+  /// Whose single measurement narrows it most, and what its ends are then apart, as a ratio.
+  [[nodiscard]] const TermSpread& narrows_most() const {
+    return *std::ranges::max_element(terms, {}, &TermSpread::gain);
+  }
+  [[nodiscard]] double ratio_after(const TermSpread& measured) const;
 };
 
 namespace detail {
 
 inline constexpr double standard_deviations_of_90_percent = 1.645;
+/// What a step that was measured does not tell of the next plan's; as the cores of a host and public runs vary.
+inline constexpr double spread_of_steps = 0.02;
 
+/// Of the figures themselves, without a calibration.
 inline FigureSource source_of(const Cluster& cluster, PriceTerm term) {
   const bool measured = term == PriceTerm::products       ? !cluster.gemm.empty()
                         : term == PriceTerm::attention    ? !cluster.attention.empty()
@@ -87,53 +90,25 @@ inline FigureSource source_of(const Cluster& cluster, PriceTerm term) {
   return measured ? FigureSource::measured : FigureSource::preset;
 }
 
-template <class Table>
-void slow_down(Table& table, double times) {
-  std::vector<double> seconds = table.seconds.seconds();
-  for (double& each : seconds) each *= times;
-  table.seconds = {table.seconds.axes(), std::move(seconds)};
-}
-inline void slow_down(Link& link, double times) {
-  link.latency = link.latency * times;
-  link.bandwidth /= times;
-  link.all_reduce_bandwidth /= times;
-  link.send_bandwidth /= times;
-}
-
-/// A cluster whose figures of one term are slower.
-inline Cluster with_slower(Cluster cluster, PriceTerm term, double times) {
-  const auto slow_tables = [times](auto& tables) {
-    for (auto& table : tables) slow_down(table, times);
-  };
-  switch (term) {
-    case PriceTerm::products:
-      for (PrecisionRate& rate : cluster.device.rates) {
-        rate.gemm_share /= times;
-        rate.sustained_share /= times;
-      }
-      slow_tables(cluster.gemm);
-      break;
-    case PriceTerm::attention:
-      for (AttentionCurve& curve : cluster.device.attention)
-        for (auto& [tokens, share] : curve.shares) share /= times;
-      slow_tables(cluster.attention);
-      break;
-    case PriceTerm::memory_bound:
-      cluster.device.memory_share /= times;
-      cluster.device.launch = cluster.device.launch * times;
-      slow_tables(cluster.memory_bound);
-      break;
-    case PriceTerm::inside_node:
-      slow_down(cluster.inside_node, times);
-      slow_tables(cluster.messages);
-      break;
-    case PriceTerm::across_nodes:
-      slow_down(cluster.across_nodes, times);
-      break;
-    case PriceTerm::trainer:
-      break;
+/// A cluster with the figures of one term slower by their standard deviation.
+struct SlowerCluster {
+  Cluster cluster;
+  FigureSource source{};  ///< where they come from
+  double spread = 0;      ///< the largest standard deviation
+};
+inline SlowerCluster with_slower(Cluster cluster, PriceTerm term) {
+  SlowerCluster out{std::move(cluster), {}, 0};
+  const FigureSource source = source_of(out.cluster, term);
+  out.source = source;
+  for (const CostTerm each : cost_terms) {
+    if (price_term_of(each) != term) continue;
+    CalibratedTerm& known = out.cluster.calibration.term(each);
+    if (known.spread > 0) out.source = FigureSource::calibrated;
+    const double spread = known.spread > 0 ? known.spread : spread_of(term, source);
+    out.spread = std::max(out.spread, spread);
+    known.factor *= 1 + spread;
   }
-  return cluster;
+  return out;
 }
 
 }  // namespace detail
@@ -144,27 +119,30 @@ inline Result<PredictionInterval> interval_of(const Plan& plan, const ModelSpec&
                                               const PlanCost& cost) {
   PredictionInterval out;
   double squares = 0;
-  const auto add = [&](PriceTerm term, FigureSource source, double relative) {
-    out.terms.push_back({term, source, relative});
-    squares += relative * relative;
-  };
   for (const PriceTerm term : price_terms) {
+    TermSpread& spread = out.terms.emplace_back(TermSpread{term, FigureSource::preset});
     if (term == PriceTerm::trainer) {
-      add(term, FigureSource::preset, plan.trainer.traits.time_spread);
+      spread.relative = plan.trainer.traits.time_spread;
+      spread.measured = std::min(spread.relative, detail::spread_of_steps);
+      squares += spread.relative * spread.relative;
       continue;
     }
     MixedCluster slower{cluster.name(), {}, {cluster.links().begin(), cluster.links().end()}};
-    FigureSource worst = FigureSource::measured;
+    spread.source = FigureSource::measured;
+    double widest = spread_of(term, FigureSource::measured);
     for (const Cluster& group : cluster.groups()) {
-      const FigureSource source = detail::source_of(group, term);
-      worst = std::max(worst, source);
-      slower.groups.push_back(detail::with_slower(group, term, 1 + spread_of(term, source)));
+      detail::SlowerCluster slow = detail::with_slower(group, term);
+      spread.source = std::max(spread.source, slow.source);
+      widest = std::max(widest, slow.spread);
+      slower.groups.push_back(std::move(slow.cluster));
     }
     if (term == PriceTerm::across_nodes)
-      for (Link& link : slower.links) detail::slow_down(link, 1 + spread_of(term, worst));
+      for (Link& link : slower.links) link = link.slower(1 + spread_of(term, FigureSource::preset));
     auto priced = cost_of(plan, model, slower);
     if (!priced) return tl::unexpected<Error>(std::move(priced.error()));
-    add(term, worst, std::log(priced->iteration / cost.iteration));
+    spread.relative = std::log(priced->iteration / cost.iteration);
+    spread.measured = spread.relative * spread_of(term, FigureSource::measured) / widest;
+    squares += spread.relative * spread.relative;
   }
   std::ranges::stable_sort(out.terms, std::greater<>{}, &TermSpread::relative);
   const double width = detail::standard_deviations_of_90_percent * std::sqrt(squares);
@@ -177,23 +155,29 @@ inline Result<PredictionInterval> interval_of(const Plan& plan, const ModelSpec&
   return out;
 }
 
-/// The measurement that narrows an interval most, as a sentence without a full stop.
+inline double PredictionInterval::ratio_after(const TermSpread& measured) const {
+  double squares = 0;
+  for (const TermSpread& term : terms) squares += term.relative * term.relative;
+  return std::exp(2 * detail::standard_deviations_of_90_percent * std::sqrt(squares - measured.gain()));
+}
+
+/// The measurement that tells a term, as a sentence without a full stop. Files of clusters may also have it from
+/// elsewhere, as tables (docs/clusters.md).
 inline std::string what_to_measure(PriceTerm term) {
+  const std::string profile = ": `galvatron profile --measure " + std::string(name_of(term)) + "` there";
   switch (term) {
     case PriceTerm::products:
-      return "products on one of these devices: `galvatron profile` there, or a \"gemm\" table in a cluster file";
+      return "products on one of these devices" + profile;
     case PriceTerm::attention:
-      return "attention on one of these devices: `galvatron profile` there, or an \"attention\" table in a cluster "
-             "file";
+      return "attention on one of these devices" + profile;
     case PriceTerm::memory_bound:
-      return "norms and activations on one of these devices: `galvatron profile` there, or \"memory_share\" in a "
-             "cluster file";
+      return "norms, activations and the optimizer on one of these devices" + profile;
     case PriceTerm::inside_node:
-      return "collectives in one node by size, with nccl-tests: \"messages\" in a cluster file";
+      return "collectives by size in one node" + profile + ", or nccl-tests";
     case PriceTerm::across_nodes:
-      return "all_gather and all_reduce between nodes, with nccl-tests: \"across_nodes\" in a cluster file";
+      return "collectives by size between nodes" + profile + ", or nccl-tests";
     case PriceTerm::trainer:
-      return "one step of a plan with this trainer, beside its prediction";
+      return "steps with this trainer, for `galvatron calibrate`";
   }
   return {};
 }

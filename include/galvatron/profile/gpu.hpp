@@ -73,6 +73,7 @@ Cluster measured_gpus(const ProfileOptions& options, Cluster cluster, bool gets_
     if (!cluster.supports(precision)) throw device::cuda::no_8bit_products(cluster.device.name);
   ProfilePlan plan = gpu_profile_plan(options.time_budget.value);
   plan.weights = weights_of(options.models, cluster.devices);
+  plan.terms = options.terms;
   const std::int64_t share = cluster.device.memory.count / 4;  // two pools; the rest is for other processes
   plan.sizes.pool_bytes = std::min(plan.sizes.pool_bytes, share / tensor_alignment * tensor_alignment);
   plan.alone = plan.sizes;

@@ -115,6 +115,7 @@ inline Result<Cluster> profile_host(const ProfileOptions& options) {
   detail::size_pools(plan, ranks);
   plan.watches_cores = true;
   plan.weights = detail::weights_of(options.models, ranks);
+  plan.terms = options.terms;
   const auto [each, all] = profile_memory(plan, ranks, threads);
   if (const UsableMemory memory = usable_memory(ranks); all > memory.bytes)
     return tl::unexpected<Error>(

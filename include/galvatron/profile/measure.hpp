@@ -139,6 +139,11 @@ struct ProfilePlan {
   LogGrid<2>::Axes rows;          // rows, columns
   LogGrid<2>::Axes elements;      // elements, one column
   LogGrid<1>::Axes bytes;
+  std::vector<PriceTerm> terms{};  // what is measured of them; empty: all
+
+  [[nodiscard]] bool measures(PriceTerm term) const {
+    return terms.empty() || std::ranges::find(terms, term) != terms.end();
+  }
 };
 
 /// The measurements of one rank; rank 0 writes the cluster. Everything is measured in several sweeps, so that the
@@ -192,6 +197,7 @@ class Measurements {
   /// grouped ones where a device has them.
   template <class T>
   void products(int busy, Precision precision = precision_of<T>) {
+    if (!plan_.measures(PriceTerm::products)) return;
     Bench<Platform>& bench = bench_of(busy);
     const bool eight_bit = precision == Precision::fp8;
     const std::string who = words(precision, busy);
@@ -248,6 +254,7 @@ class Measurements {
     const Precision precision = precision_of<T>;
     const std::string who = words(precision, busy);
     for (const op::Kind kind : op::attentions) {
+      if (!plan_.measures(PriceTerm::attention)) break;
       announce(std::string("attention ") + op::pass_of(kind) + ", " + who);
       const double products = kind == op::Kind::attention_forward ? 2 : 5;
       auto grid = on_grid<3>(plan_.attention, busy, [&](const auto& e) {
@@ -257,6 +264,7 @@ class Measurements {
       });
       if (is_final(grid)) cluster_.attention.push_back({kind, true, precision, busy, grid.finish({2, 1, 1})});
     }
+    if (!plan_.measures(PriceTerm::memory_bound)) return;
     announce("memory, " + who);
     for (const op::Kind kind : op::memory_bound) {
       auto grid = on_grid<2>(op::has_rows(kind) ? plan_.rows : plan_.elements, busy, [&](const auto& e) {
@@ -273,8 +281,9 @@ class Measurements {
   /// both between nodes.
   void communicate() {
     MessageBench<Platform> bench(world_, bench_);
-    const int node = cluster_.devices_per_node;
-    const int nodes = world_.size() / node;
+    const int node = plan_.measures(PriceTerm::inside_node) ? cluster_.devices_per_node : 1;
+    const int nodes = plan_.measures(PriceTerm::across_nodes) ? world_.size() / cluster_.devices_per_node : 1;
+    if (node == 1 && nodes == 1) return;
     for (int n = 2; n <= node; ++n) {
       if (node % n != 0) continue;
       for (const bool strided : {false, true}) {

@@ -34,6 +34,7 @@ struct ProfileOptions {
   std::vector<Precision> precisions{};                     ///< empty: all that the processor has; with fp8 goes bf16
   Seconds time_budget{35};                                 ///< about what it takes; less is coarser
   std::vector<ModelSpec> models{};                         ///< whose products are measured as they are besides
+  std::vector<PriceTerm> terms{};                          ///< what is measured, but the trainer; empty: all
   bool deterministic = true;                               ///< as TrainOptions::deterministic
   bool accepts_busy = false;                               ///< a doubtful profile of a host too (profile/check.hpp)
   std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
@@ -61,12 +62,16 @@ class Profile {
         progress_(std::move(progress)),
         cluster_(cluster),
         shares_(watch_) {
-    const int node = cluster.devices_per_node;
-    int groups = (node > 1 ? 1 : 0) + (cluster.nodes() > 1 ? 1 : 0);  // the messages
+    const int node = plan_.measures(PriceTerm::inside_node) ? cluster.devices_per_node : 1;
+    const bool across = plan_.measures(PriceTerm::across_nodes) && cluster.nodes() > 1;
+    int groups = (node > 1 ? 1 : 0) + (across ? 1 : 0);  // the messages
     for (int n = 2; n <= node; ++n) groups += node % n == 0 ? (n == node ? 1 : 2) : 0;
     // Computation in one precision counts 7 steps; that of a single rank takes half the time of the others'.
-    steps_ = plan_.sweeps *
-             (static_cast<double>(precisions_.size()) * (ranks_ > 1 ? 14 : 7) + (ranks_ > 1 ? groups + 1 : 0));
+    const int computation = (plan_.measures(PriceTerm::products) ? 4 : 0) +
+                            (plan_.measures(PriceTerm::attention) ? 2 : 0) +
+                            (plan_.measures(PriceTerm::memory_bound) ? 1 : 0);
+    steps_ = plan_.sweeps * (static_cast<double>(precisions_.size()) * computation * (ranks_ > 1 ? 2 : 1) +
+                             (ranks_ > 1 && groups > 0 ? groups + 1 : 0));
   }
 
   /// On every rank, on its thread. Not inline, so that a program may take it compiled (train/compiled.hpp).
@@ -78,7 +83,7 @@ class Profile {
 
   /// Afterwards: the rates that serve where there is no table follow from the largest points.
   void finish() {
-    cluster_.device.rates.clear();
+    if (!cluster_.gemm.empty()) cluster_.device.rates.clear();
     for (const GemmTable& table : cluster_.gemm) {
       if (table.kind != op::Kind::gemm_nt || table.concurrency != 1 || table.is_of_one_weight()) continue;
       double best = 0;

@@ -5,11 +5,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/compat/export/megatron_stages.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/text.hpp>
@@ -39,6 +41,8 @@ struct TrainerJob {
   std::int64_t expert = 1;
   std::int64_t expert_tensor = 0;  ///< 0: as tensor
   std::int64_t virtual_stages = 1;
+  std::int64_t first_layers = 0;  ///< of the first stage; 0: as many as the others
+  std::int64_t last_layers = 0;   ///< of the last stage
   bool sequence_parallel = false;
   SequenceKind context_kind = SequenceKind::ring;
   int zero = 0;
@@ -60,6 +64,36 @@ struct TrainerJob {
     assumed.push_back(text_of(sentence...));
   }
 };
+
+namespace detail {
+
+/// The layers of each stage of a job: all have equally many, but for the first and the last where the job says so.
+/// Errors (usage): the others cannot share what is left.
+inline Result<std::vector<PlanStage>> stages_of_job(const TrainerJob& job, int layers, int ranks) {
+  const auto stages = static_cast<int>(job.pipeline);
+  const int virtual_stages =
+      job.pipeline > 1 && job.schedule == ScheduleKind::interleaved ? static_cast<int>(job.virtual_stages) : 1;
+  if ((job.first_layers == 0 && job.last_layers == 0) || stages == 1)
+    return even_stages(layers, stages, virtual_stages, ranks);
+  const std::int64_t others = stages - (job.first_layers > 0 ? 1 : 0) - (job.last_layers > 0 ? 1 : 0);
+  const std::int64_t left = layers - job.first_layers - job.last_layers;
+  if (left < others || left % std::max<std::int64_t>(others, 1) != 0 || (others == 0 && left != 0))
+    return usage_error(text_of("first and last stages of ", job.first_layers, " and ", job.last_layers,
+                               " layers (0: not said) leave ", left, " of ", layers, " layers to ", others,
+                               " other stages, which cannot share them"));
+  std::vector<PlanStage> out;
+  int first = 0;
+  for (int i = 0; i < stages; ++i) {
+    const std::int64_t size = i == 0 && job.first_layers > 0           ? job.first_layers
+                              : i + 1 == stages && job.last_layers > 0 ? job.last_layers
+                                                                       : left / std::max<std::int64_t>(others, 1);
+    out.push_back({first, first + static_cast<int>(size) - 1, i * ranks, ranks});
+    first += static_cast<int>(size);
+  }
+  return out;
+}
+
+}  // namespace detail
 
 /// The plan that a job is, of this model on this many devices. Errors (usage): degrees that do not divide the devices,
 /// batches that do not divide, layers that do not divide the stages.
@@ -94,8 +128,11 @@ inline Result<Plan> plan_of_job(const TrainerJob& job, const ModelSpec& model, s
   if (job.pipeline * plan.virtual_stages > layers)
     return refused(job.pipeline, " stages x ", plan.virtual_stages, " virtual stages are more than the ", layers,
                    " layers of ", model.name);
-  plan.stages = even_stages(layers, static_cast<int>(job.pipeline), plan.virtual_stages,
-                            static_cast<int>(devices / job.pipeline));
+  if ((job.first_layers > 0 || job.last_layers > 0) && plan.virtual_stages > 1)
+    return refused("first and last stages of a length of their own are not priced with virtual stages");
+  auto stages = detail::stages_of_job(job, layers, static_cast<int>(devices / job.pipeline));
+  if (!stages) return tl::unexpected<Error>(std::move(stages.error()));
+  plan.stages = std::move(*stages);
   StrategySpec spec{.tensor = static_cast<int>(job.tensor),
                     .context = static_cast<int>(job.context),
                     .data = static_cast<int>(data),
@@ -147,15 +184,15 @@ inline std::vector<Setting> settings_of(const Plan& plan, ConfigKind kind) {
              {"--micro-batch-size", text(samples)},
              {"--sequence-parallel", spec.sequence == SequenceKind::megatron ? "on" : "off"},
              {"--use-distributed-optimizer", spec.zero >= 1 ? "on" : "off"},
-             {"--use-megatron-fsdp", spec.zero == 2   ? "optim_grads"
-                                     : spec.zero == 3 ? "optim_grads_params"
-                                                      : "off"},
-             {"--num-layers-per-virtual-pipeline-stage",
-              plan.virtual_stages > 1 ? text(layers / stages / plan.virtual_stages) : "off"},
+             {"--use-megatron-fsdp", spec.zero >= 2 ? "on" : "off"},
+             {"--data-parallel-sharding-strategy", spec.zero == 2   ? "optim_grads"
+                                                   : spec.zero == 3 ? "optim_grads_params"
+                                                                    : "no_shard"},
              {"--recompute-granularity", recompute},
              {"--recompute-num-layers", full > 0 && full < layers ? text(full / stages)
                                         : full > 0                ? "1"
                                                                   : "off"}};
+      std::ranges::move(detail::megatron_stage_settings(plan), std::back_inserter(out));
       break;
     case ConfigKind::torchtitan:
       out = {

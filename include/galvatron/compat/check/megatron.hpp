@@ -333,7 +333,13 @@ inline Result<TrainerJob> megatron_job(std::string_view script) {
   if (options.text("--cp-comm-type", "p2p").starts_with("a2a")) job.context_kind = SequenceKind::ulysses;
   if (options.has("--use-distributed-optimizer")) job.zero = 1;
   if (options.has("--use-megatron-fsdp") || options.has("--use-custom-fsdp")) {
-    const std::string strategy = options.text("--data-parallel-sharding-strategy", "no_shard");
+    const bool renamed = options.has("--use-megatron-fsdp");
+    if (renamed && !options.has("--data-parallel-sharding-strategy"))
+      job.assume(
+          "--data-parallel-sharding-strategy is not given: it is optim_grads_params from Megatron Core 0.18 on, "
+          "no_shard before");
+    const std::string strategy =
+        options.text("--data-parallel-sharding-strategy", renamed ? "optim_grads_params" : "no_shard");
     job.zero = strategy == "optim_grads_params" ? 3 : strategy == "optim_grads" ? 2 : strategy == "optim" ? 1 : 0;
   }
   job.zero = static_cast<int>(std::min<std::int64_t>(options.number("--zero-stage", job.zero), 3));
@@ -369,8 +375,11 @@ inline Result<TrainerJob> megatron_job(std::string_view script) {
     job.precision = Precision::fp32;
   if (options.has("--fp8-recipe") && options.text("--fp8-recipe") != "tensorwise")
     job.assume("the FP8 recipe ", detail::one_line(options.text("--fp8-recipe"), 40), " is priced as that per tensor");
-  for (const char* const drawing : {"--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers",
-                                    "--decoder-last-pipeline-num-layers", "--pp-partition-method"})
+  job.first_layers = options.number("--decoder-first-pipeline-num-layers", 0);
+  job.last_layers = options.number("--decoder-last-pipeline-num-layers", 0);
+  if (job.first_layers < 0 || job.first_layers > (1 << 20) || job.last_layers < 0 || job.last_layers > (1 << 20))
+    return usage_error("a stage of the configuration has less than one layer, or more than 2^20");
+  for (const char* const drawing : {"--pipeline-model-parallel-layout", "--pp-partition-method"})
     if (options.has(drawing)) job.assume(drawing, " is priced as stages that are as equal as possible");
   if (options.has("--num-experts") && options.number("--num-experts", 0) > 1)
     return usage_error(
@@ -402,6 +411,10 @@ inline Result<TrainerJob> megatron_job(std::string_view script) {
   const std::int64_t nodes = of_launcher({"--nnodes", "--num_nodes"}, 1);
   if (each > 0 && each <= 1024 && nodes <= (1 << 16)) job.devices = each * nodes;
   if (!options.bad().empty()) return usage_error(options.bad());
+  if (job.virtual_stages > 1 && (job.first_layers > 0 || job.last_layers > 0)) {
+    job.assume("--decoder-first-pipeline-num-layers and -last- beside virtual stages are priced as equal stages");
+    job.first_layers = job.last_layers = 0;
+  }
   options.sort_rest(job);
   return job;
 }

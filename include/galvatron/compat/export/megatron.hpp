@@ -12,6 +12,7 @@
 
 #include <galvatron/compat/export/exported.hpp>
 #include <galvatron/compat/export/megatron_experts.hpp>
+#include <galvatron/compat/export/megatron_stages.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 
@@ -19,29 +20,8 @@ namespace galvatron {
 
 namespace detail {
 
-/// The lengths of stages that are not equally long: of the first and last, or a drawing, `'Et*4|t*3|t*3|t*2L'`.
 inline void megatron_stages(const Plan& plan, MegatronArguments& arguments) {
-  const std::vector<LayerRange> chunks = chunks_of(plan);
-  // Whether chunks [first, end) are equally long.
-  const auto equal = [&](std::size_t first, std::size_t end) {
-    return std::all_of(chunks.begin() + static_cast<std::ptrdiff_t>(first),
-                       chunks.begin() + static_cast<std::ptrdiff_t>(std::max(first, end)),
-                       [&](const LayerRange& chunk) { return size_of(chunk) == size_of(chunks[first]); });
-  };
-  const std::size_t stages = chunks.size();
-  if (equal(0, stages)) {
-    if (plan.virtual_stages > 1) arguments.add("--num-layers-per-virtual-pipeline-stage ", size_of(chunks.front()));
-  } else if (plan.virtual_stages == 1 && equal(1, stages - 1)) {
-    const bool last = !equal(1, stages);
-    if (!last || !equal(0, stages - 1)) arguments.add("--decoder-first-pipeline-num-layers ", size_of(chunks.front()));
-    if (last) arguments.add("--decoder-last-pipeline-num-layers ", size_of(chunks.back()));
-  } else {
-    arguments.add(
-        "--pipeline-model-parallel-layout 'E",
-        joined(chunks, "|",
-               [](const LayerRange& chunk) { return size_of(chunk) > 1 ? text_of("t*", size_of(chunk)) : "t"; }),
-        "L'");
-  }
+  for (const auto& [name, value] : megatron_stage_settings(plan)) arguments.add(name, " ", value);
 }
 
 /// Recomputation: of all layers, of modules of all layers, or of the first layers of every stage. Of norms and
