@@ -27,12 +27,15 @@ struct PartPlan {
   std::int64_t batch = 0;    ///< samples over all its data ranks
   std::int64_t tokens = 0;   ///< of a sample
   std::int64_t targets = 0;  ///< of a language loss: the last tokens of a sample, which have targets
-  int source = -1;           ///< of an embedding: which of the task's inputs it reads; of a loss the one with targets
+  int source = -1;           ///< of an embedding, and of a projection that reads where texts end: which of the task's
+                             ///< inputs; of a loss the one with targets
   std::int64_t predictions = 1;  ///< of a loss: its terms of a sample
   std::vector<int> reads;        ///< edges that end here
   std::vector<int> feeds;        ///< edges that begin here
 
   [[nodiscard]] bool has_loss() const { return layers.back().kind == LayerKind::head; }
+  /// The last layer reads where texts end.
+  [[nodiscard]] bool reads_ends() const { return layers.back().end_token != no_token; }
   [[nodiscard]] ActivationLayout layout(std::int64_t of_tokens) const {
     return activation_layout(where.strategy, 0, batch, of_tokens);
   }
@@ -182,7 +185,7 @@ inline PartPlan part_plan(const MultiTaskModel& model, const std::vector<TaskGra
                .number = model.first_layer(pass.component) + where.first,
                .batch = task.batch,
                .tokens = pass.tokens,
-               .source = where.first == 0 ? pass.source : -1,
+               .source = pass.source,
                .reads = {},
                .feeds = {}};
   for (int i = where.first; i <= where.last; ++i) out.layers.push_back(layer_of(model, graph, pass, i));

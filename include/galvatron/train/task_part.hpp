@@ -17,6 +17,7 @@
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/executor.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
+#include <galvatron/runtime/text_ends.hpp>
 #include <galvatron/train/reshard.hpp>
 
 namespace galvatron::train {
@@ -214,7 +215,18 @@ class TaskPart {
           source.inputs(step, own.begin, own.count(), {0, plan_.tokens}, out);
         });
     }
+    if (plan_.reads_ends()) read_ends(step, *sources[static_cast<std::size_t>(plan_.source)]);
     if (plan_.has_loss()) read_targets(step, *sources[static_cast<std::size_t>(plan_.source)]);
+  }
+  void read_ends(std::int64_t step, BatchSource& source) {
+    const Sharding::Range own = samples();
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(plan_.tokens * own.count()));
+    const View<std::int32_t> all(tokens.data(), std::ssize(tokens));
+    source.inputs(step, own.begin, own.count(), {0, plan_.tokens}, all);
+    device_.write(slots_.back().tokens, [&](View<std::int32_t> out) {
+      runtime::write_text_ends(plan_.layers.back().end_token, View<const std::int32_t>(all), own.count(),
+                               plan_.layout(plan_.tokens).region(local_).sequence_begin, out);
+    });
   }
   void read_targets(std::int64_t step, BatchSource& source) {
     const Sharding::Range own = samples();
