@@ -91,7 +91,7 @@ class RandomTasks {
   /// A plan of waves on so many ranks, an even number or 1: random device sets, runs of layers and strategies.
   WavePlan plan(const MultiTaskModel& model, int ranks) {
     graphs_ = value_or_throw(task_graphs(model));
-    WavePlan out{.ranks = ranks, .zero = static_cast<int>(between(0, 1))};
+    WavePlan out{.ranks = ranks, .zero = static_cast<int>(between(0, 3))};
     choose_kinds(model, ranks);
     std::map<std::pair<int, int>, int> done;  // layers of (task, pass)
     const auto layers_of = [&](int task, int pass) {

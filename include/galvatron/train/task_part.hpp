@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,19 @@ struct TowerRows {
   std::vector<float> rows;  ///< (towers, samples, width)
 };
 
+/// What a pass of a layer does with parameters: steps of its program that all ranks with shards take part in.
+using ParameterSteps = std::array<std::vector<program::Step>, program::phases>;
+
+inline ParameterSteps parameter_steps(const program::LayerProgram& program) {
+  ParameterSteps out;
+  for (std::size_t phase = 0; phase < out.size(); ++phase)
+    for (const program::Step& step : program.phase[phase])
+      if (step.code == program::Code::acquire || step.code == program::Code::open_gradients ||
+          step.code == program::Code::close_gradients)
+        out[phase].push_back(step);
+  return out;
+}
+
 /// The parameters of a layer, for all parts that use it. Ranks need them at different times: what ZeRO gathers is
 /// waited for by all of them together, when it begins.
 /// @tparam D  the device  @tparam T  element type of activations and working parameters
@@ -50,6 +64,19 @@ class SharedLayer {
   SharedLayer& operator=(const SharedLayer&) = delete;
 
   runtime::ParameterGroups<D, T>& groups() { return groups_; }
+  /// Takes part in the gathering of parameters and the reduction of gradients of a pass (ZeRO-2/3) that this rank does
+  /// not compute.
+  void assist(const std::vector<program::Step>& steps) {
+    const device::Scope scope(context_.workspace);
+    for (const program::Step& step : steps) {
+      if (step.code == program::Code::acquire) groups_.acquire(step.group);
+      if (step.code == program::Code::open_gradients) {
+        groups_.open_gradients(step.group);
+        context_.device.zero(raw_bytes(groups_.opened(step.group)));
+      }
+      if (step.code == program::Code::close_gradients) groups_.close_gradients(step.group);
+    }
+  }
 
  private:
   static comm::Group& alone(comm::World& world) {
