@@ -72,14 +72,10 @@ class Launcher {
   virtual galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model,
                                               galvatron::train::BatchSource& source,
                                               const galvatron::train::TrainOptions& options) = 0;
-  /// The same of a model of several tasks. Throws Failure (usage) where ranks are on GPUs.
-  virtual galvatron::train::TaskTrainReport train_tasks(const MultiTaskModel&, const MultiTaskPlan&,
-                                                        const std::vector<galvatron::train::TaskSources>&,
-                                                        const galvatron::train::TaskTrainOptions&) {
-    refuse(tasks_on_gpus);
-  }
-  static constexpr const char* tasks_on_gpus =
-      "--device cuda: models of several tasks train on this machine's cores; leave the option out";
+  /// The same of a model of several tasks.
+  virtual galvatron::train::TaskTrainReport train_tasks(const MultiTaskModel& model, const MultiTaskPlan& plan,
+                                                        const std::vector<galvatron::train::TaskSources>& sources,
+                                                        const galvatron::train::TaskTrainOptions& options) = 0;
 
  private:
   comm::World* processes_;

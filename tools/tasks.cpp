@@ -212,6 +212,7 @@ void print_tasks(const TasksOnCluster& t, ordered_json more, const std::string& 
 bool names_tasks(const std::string& name) {
   if (std::ranges::find(multi_task_model_names, name) != multi_task_model_names.end()) return true;
   std::error_code ignored;
+  if (describes_clip(std::filesystem::path(name))) return true;
   if (!std::filesystem::is_regular_file(name, ignored)) return false;
   const auto value = read_json_file(name);
   return value && value->is_object() && value->contains("format") && value->at("format") == multi_task_format;

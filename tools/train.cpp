@@ -654,10 +654,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
 int train(const Arguments& arguments, Common& common, Launcher& launcher) {
   TrainArguments a;
   bool wanted = false;
-  const auto parse = [&] {
-    wanted = read_train_arguments(arguments, a, common);
-    if (wanted && a.device != "host" && a.has_tasks()) refuse(Launcher::tasks_on_gpus);
-  };
+  const auto parse = [&] { wanted = read_train_arguments(arguments, a, common); };
   if (launcher.ranks() > 0)
     parse();  // all of these processes have met
   else

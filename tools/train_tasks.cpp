@@ -138,10 +138,10 @@ void print_run(const ReadMultiTaskPlan& of, const TrainTasksArguments& a, const 
         row("plan", a.plan_path) + row("plan", a.wanted.out));
 }
 
-// What the fullest rank takes on this machine.
-void check_task_memory(const ReadMultiTaskPlan& of, Bytes limit) {
+// What the fullest rank takes where the launcher's ranks are.
+void check_task_memory(const ReadMultiTaskPlan& of, const Launcher& launcher, Bytes limit) {
   const MultiTaskPlan& p = of.plan;
-  const Cluster here = host_before_profile(p.waves.ranks);
+  const Cluster here = launcher.cluster(p.waves.ranks);
   const train::TaskPlan plan = value_or_throw(train::task_plan(of.model, p.waves, p.order));
   const Bytes peak = std::ranges::max(simulate::peaks_of(plan, p.precision, here.device.library_workspace));
   if (limit.count > 0 && peak > limit)
@@ -185,7 +185,7 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
   const PreparedTasks prepared = prepared_tasks(a, launcher, common);
   const ReadMultiTaskPlan& of = prepared.of;
   launcher.require(of.plan.precision);
-  check_task_memory(of, a.wanted.memory);
+  check_task_memory(of, launcher, a.wanted.memory);
   train::TaskData data = opened_data(a, of.model, options.seed);
   if (const auto& resumed = start.manifest) {
     const std::int64_t done = resumed->training.step;
@@ -206,7 +206,8 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
                               .adam = options.adam,
                               .clip = options.clip,
                               .seed = options.seed,
-                              .precision = of.plan.precision};
+                              .precision = of.plan.precision,
+                              .deterministic = options.deterministic};
   run.streams = data.streams();
   run.world.timeout =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(a.rank_timeout));

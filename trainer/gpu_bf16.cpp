@@ -4,4 +4,5 @@
 namespace galvatron {
 template GALVATRON_LAYERS(device::Cuda, bfloat16);
 template GALVATRON_TRAIN_RANK(train::CudaPlatform, bfloat16);
+template GALVATRON_TRAIN_TASK_RANK(train::CudaPlatform, bfloat16);
 }  // namespace galvatron

@@ -4,4 +4,5 @@
 namespace galvatron {
 template GALVATRON_LAYERS(device::Cuda, float);
 template GALVATRON_TRAIN_RANK(train::CudaPlatform, float);
+template GALVATRON_TRAIN_TASK_RANK(train::CudaPlatform, float);
 }  // namespace galvatron

@@ -146,7 +146,7 @@ TEST_CASE("activations and their gradients on a GPU are the host's") {
   CAPTURE(seed);
   std::mt19937 random(seed);
   Emulator emulator;
-  for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::relu, ActivationKind::swiglu})
+  for (const ActivationKind kind : activation_kinds)
     for (const auto& [rows, n] : {std::pair{0, 8}, {1, 1}, {3, 37}, {5, 64}, {17, 200}, {2, 4100}})
       for (const std::int64_t offset : {0, 1}) {
         check_activation<float>(emulator, random, kind, rows, n, offset);

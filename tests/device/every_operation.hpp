@@ -417,7 +417,7 @@ void activations() {
       p.run([&](auto& d, auto of) { d.multiply(rows * n, of(a), of(b), of(out)); });
       p.check("product of elements", out);
       p.check("gradient of the bias", db, 1e-5);
-      for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::relu, ActivationKind::swiglu}) {
+      for (const ActivationKind kind : activation_kinds) {
         auto u = p.template random<T>(rows * n * 2, 3.0F);
         auto du = p.template zeros<T>(rows * n * 2);
         auto g = p.template zeros<T>(rows * n);
@@ -439,7 +439,7 @@ void activated_products() {
   if (!device::Host::supports(precision_of<T>)) return;
   twice<Backend>([](Pair<Backend>& p) {
     for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{72, 136, 48}, {33, 35, 20}, {5, 8, 0}})
-      for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::relu, ActivationKind::swiglu})
+      for (const ActivationKind kind : activation_kinds)
         for (const bool biased : {true, false}) {
           const std::int64_t inputs = inputs_of(kind);
           auto a = p.template random<T>(m * k);
@@ -667,7 +667,7 @@ void expert_rows() {
         }
         p.check("combined", combined);
         p.check("summed", summed);
-        for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::relu, ActivationKind::swiglu}) {
+        for (const ActivationKind kind : activation_kinds) {
           auto u = p.template random<T>(routed * inputs_of(kind) * width, 3.0F);
           auto d = p.template random<T>(routed * width);
           auto d_weights = p.template random<float>(routed);

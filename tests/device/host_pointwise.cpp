@@ -14,6 +14,8 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 double gelu(double u) {
   return 0.5 * u * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (u + 0.044715 * u * u * u)));
 }
+double quick_gelu(double u) { return u / (1.0 + std::exp(-1.702 * u)); }
+double exact_gelu(double u) { return 0.5 * u * std::erfc(-u / std::sqrt(2.0)); }
 double silu(double x) { return x / (1.0 + std::exp(-x)); }
 double slope(double (*f)(double), double x) { return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5; }
 
@@ -24,18 +26,24 @@ void check_activations(std::mt19937& random, int threads, device::Isa isa, std::
   CAPTURE(n);
   TestHost host(threads, isa);
   const auto dg = random_tensor<T>(random, rows * n);
-  {
+  struct Smooth {
+    ActivationKind kind;
+    double (*f)(double);
+  };
+  for (const auto& [kind, f] : {Smooth{ActivationKind::gelu, gelu},
+                                {ActivationKind::quick_gelu, quick_gelu},
+                                {ActivationKind::exact_gelu, exact_gelu}}) {
     auto u = random_tensor<T>(random, rows * n, 6.0F);
     std::vector<T> g(u.size());
     std::vector<double> forward(u.size());
     std::vector<double> backward(u.size());
     for (std::size_t i = 0; i < u.size(); ++i) {
-      forward[i] = gelu(static_cast<double>(u[i]));
-      backward[i] = static_cast<double>(dg[i]) * slope(gelu, static_cast<double>(u[i]));
+      forward[i] = f(static_cast<double>(u[i]));
+      backward[i] = static_cast<double>(dg[i]) * slope(f, static_cast<double>(u[i]));
     }
-    host->activation_forward(ActivationKind::gelu, rows, n, view(u), view(g));
+    host->activation_forward(kind, rows, n, view(u), view(g));
     CHECK(error_of(g, forward) < tolerance<T>);
-    host->activation_backward(ActivationKind::gelu, rows, n, view(u), view(dg), view(u));
+    host->activation_backward(kind, rows, n, view(u), view(dg), view(u));
     CHECK(error_of(u, backward) < tolerance<T>);
   }
   {
@@ -92,16 +100,18 @@ TEST_CASE("activations saturate without overflow") {
   const std::vector<float> ones(5, 1.0F);
   std::vector<float> g(5);
   std::vector<float> du(5);
-  host->activation_forward(ActivationKind::gelu, 1, 5, view(u), view(g));
-  host->activation_backward(ActivationKind::gelu, 1, 5, view(u), view(ones), view(du));
-  CHECK(g[0] == doctest::Approx(0.0));
-  CHECK(g[1] == doctest::Approx(0.0));
-  CHECK(g[2] == 0.0F);
-  CHECK(g[3] == 60.0F);
-  CHECK(g[4] == 1e4F);
-  CHECK(du[0] == doctest::Approx(0.0));
-  CHECK(du[2] == 0.5F);
-  CHECK(du[4] == doctest::Approx(1.0));
+  for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::quick_gelu, ActivationKind::exact_gelu}) {
+    host->activation_forward(kind, 1, 5, view(u), view(g));
+    host->activation_backward(kind, 1, 5, view(u), view(ones), view(du));
+    CHECK(g[0] == doctest::Approx(0.0));
+    CHECK(g[1] == doctest::Approx(0.0));
+    CHECK(g[2] == 0.0F);
+    CHECK(g[3] == 60.0F);
+    CHECK(g[4] == 1e4F);
+    CHECK(du[0] == doctest::Approx(0.0));
+    CHECK(du[2] == doctest::Approx(0.5));
+    CHECK(du[4] == doctest::Approx(1.0));
+  }
 }
 
 TEST_CASE("addition and accumulation take every element, in place too") {

@@ -139,6 +139,10 @@ ModelSpec small_towers() {
                                                .output = 40,
                                                .pools = pools})
                                  .back());
+  model.blocks.push_back(
+      component_layers(
+          {.kind = ComponentKind::text, .hidden = 48, .vocabulary = 9, .tokens = 2, .output = 40, .end_token = 3})
+          .back());
   model.head = component_layers({.kind = ComponentKind::contrastive, .hidden = 40}).front();
   return model;
 }

@@ -452,6 +452,15 @@ TEST_CASE("A GPT-2 block agrees with finite differences in double precision") {
   compare<bfloat16>(gpt_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
 }
 
+TEST_CASE("Blocks with CLIP's activations agree with finite differences in double precision") {
+  for (const ActivationKind kind : {ActivationKind::quick_gelu, ActivationKind::exact_gelu}) {
+    LayerSpec layer = gpt_layer(LayerKind::block);
+    layer.activation = kind;
+    compare<float>(layer, {.sequence = 24, .samples = 2}, fp32);
+    compare<bfloat16>(layer, {.sequence = 12, .samples = 2}, bf16);
+  }
+}
+
 TEST_CASE("A Llama block with grouped queries agrees with finite differences in double precision") {
   compare<float>(llama_layer(LayerKind::block), {.sequence = 72, .samples = 2}, fp32);
   compare<bfloat16>(llama_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
@@ -718,7 +727,10 @@ TEST_CASE("A contrastive loss agrees with finite differences in double precision
 }
 
 TEST_CASE("The ends of a model of images agree with finite differences in double precision") {
-  for (const LayerSpec& layer : {vit_layer(LayerKind::embedding), vit_layer(LayerKind::head)}) {
+  LayerSpec clip = vit_layer(LayerKind::embedding);  // a norm behind it, and no bias
+  clip.bias = false;
+  clip.closing_norm = true;
+  for (const LayerSpec& layer : {vit_layer(LayerKind::embedding), clip, vit_layer(LayerKind::head)}) {
     compare<float>(layer, {.sequence = 10, .samples = 6}, fp32);
     compare<bfloat16>(layer, {.sequence = 10, .samples = 6}, bf16);
   }

@@ -200,7 +200,7 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
   return out;
 }
 
-/// GELU (tanh approximation) or ReLU of (rows, f), or SwiGLU of (rows, gate | up), of an MLP of width f.
+/// GELU, one of its approximations or ReLU of (rows, f), or SwiGLU of (rows, gate | up), of an MLP of width f.
 inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
   const std::int64_t f = layer.ffn;
   const std::int64_t rows = static_cast<std::int64_t>(u.size()) / layer.ffn_inputs();
@@ -212,6 +212,10 @@ inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
         g[at(r * f + i)] = a / (1.0 + std::exp(-a)) * u[at(r * layer.ffn_inputs() + f + i)];
       else if (layer.activation == ActivationKind::relu)
         g[at(r * f + i)] = std::max(a, 0.0);
+      else if (layer.activation == ActivationKind::quick_gelu)
+        g[at(r * f + i)] = a / (1.0 + std::exp(-1.702 * a));
+      else if (layer.activation == ActivationKind::exact_gelu)
+        g[at(r * f + i)] = 0.5 * a * std::erfc(-a / std::numbers::sqrt2);
       else
         g[at(r * f + i)] = 0.5 * a * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (a + 0.044715 * a * a * a)));
     }
@@ -465,14 +469,14 @@ inline Tensor embedding(const LayerSpec& layer, Tokens tokens, const Parameters&
 inline Tensor image_embedding(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& patches) {
   using Name = ParameterName;
   const std::int64_t h = layer.hidden;
-  const Tensor embedded = linear(patches, p.at(Name::patch_weight), &p.at(Name::patch_bias), layer.patch_width);
+  const Tensor embedded = linear(patches, p.at(Name::patch_weight), find(p, Name::patch_bias), layer.patch_width);
   Tensor y(at(tokens.rows() * h));
   for (std::int64_t row = 0; row < tokens.rows(); ++row)
     for (std::int64_t i = 0; i < h; ++i)
       y[at(row * h + i)] =
           (row < tokens.samples ? p.at(Name::class_token)[at(i)] : embedded[at((row - tokens.samples) * h + i)]) +
           p.at(Name::positions)[at(row / tokens.samples * h + i)];
-  return y;
+  return layer.closing_norm ? norm(layer, y, p.at(Name::closing_gamma), find(p, Name::closing_beta)) : y;
 }
 
 /// A head: x (rows, H) and targets (rows, below 0: none) -> the sum of the tokens' cross-entropies in
@@ -509,7 +513,7 @@ inline double contrast(const LayerSpec& layer, const Parameters& p, Tensor x) {
     for (std::int64_t i = 0; i < e; ++i) squares += x[at(row * e + i)] * x[at(row * e + i)];
     for (std::int64_t i = 0; i < e; ++i) x[at(row * e + i)] /= std::sqrt(squares);
   }
-  const double scale = std::exp(p.at(ParameterName::logit_scale)[0]) / 0.07;
+  const double scale = std::exp(p.at(ParameterName::logit_scale)[0]);
   double loss = 0;
   for (std::int64_t row = 0; row < 2 * b; ++row) {
     double sum = 0;
@@ -530,9 +534,23 @@ inline Tensor norm_linear(const LayerSpec& layer, const Parameters& p, const Ten
   return linear(norm(layer, x, p.at(Name::norm1_gamma), find(p, Name::norm1_beta)), p.at(Name::transform_weight),
                 find(p, Name::transform_bias), layer.hidden);
 }
-/// The class tokens of samples, or the means of their tokens: (S b, H) -> (b, H).
-inline Tensor pooled(const LayerSpec& layer, Tokens tokens, const Tensor& x) {
+/// The class tokens of samples, the tokens that end their texts, or the means of their tokens: (S b, H) -> (b, H).
+/// @param ids  of the tokens, of texts
+inline Tensor pooled(const LayerSpec& layer, Tokens tokens, const Tensor& x, const std::vector<std::int32_t>& ids) {
   const std::int64_t width = layer.hidden * tokens.samples;
+  if (layer.end_token != no_token) {
+    Tensor ends;
+    for (std::int64_t i = 0; i < tokens.samples; ++i) {
+      std::int64_t best = 0;
+      for (std::int64_t s = tokens.sequence - 1; s >= 0; --s) {
+        const auto id = [&](std::int64_t token) { return ids[at(token * tokens.samples + i)]; };
+        if (layer.end_token == largest_token ? id(s) >= id(best) : id(s) == layer.end_token) best = s;
+      }
+      const auto row = x.begin() + (best * tokens.samples + i) * layer.hidden;
+      ends.insert(ends.end(), row, row + layer.hidden);
+    }
+    return ends;
+  }
   Tensor out(x.begin(), x.begin() + width);
   if (layer.class_token) return out;
   for (std::int64_t i = width; i < static_cast<std::int64_t>(x.size()); ++i) out[at(i % width)] += x[at(i)];

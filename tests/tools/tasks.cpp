@@ -265,7 +265,9 @@ TEST_CASE("bad multi-task models, plans and options end with one line") {
   check_failure(folder.run("train --plan plan.json --steps 1 --data a b"), 2, "one folder");
   check_failure(folder.run("train --plan plan.json --steps 1 --held-out 4"), 2, "--held-out");
   check_failure(folder.run("train --plan plan.json --steps 1 --evaluate-every 4"), 2, "--held-out");
-  check_failure(folder.run("train --plan plan.json --steps 1 --device cuda"), 2, "train on this machine's cores");
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // nor where there is one
+  check_failure(folder.run("train --plan plan.json --steps 1 --device cuda"), 4, "no CUDA");
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
   check_failure(folder.run("plan --model clip-toy --cluster 2xa100-80g --task-schedule groups"), 3,
                 "4 tasks on 2 devices");
   check_failure(folder.run("plan --model gpt2-tiny --cluster 4xa100-80g --global-batch 4 --task-schedule waves"), 2,

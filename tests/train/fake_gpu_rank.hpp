@@ -133,6 +133,7 @@ template <class S>
 struct FakePlatform {
   using Rank = FakeGpuRank<S>;
   S* stream = nullptr;
+  int threads = 1;
 
   void enter() const {}
   void enter_beside() const {}

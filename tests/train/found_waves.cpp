@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <galvatron/cluster/presets.hpp>
@@ -81,6 +82,42 @@ TEST_CASE("found waves of random models are right, not slower than tasks in sequ
   CHECK(in_waves_won > 30);
   CHECK(split > 10);
   CHECK(tight > 10);
+}
+
+TEST_CASE("in less and less memory plans recompute by component and shard parameters, and train as one rank does") {
+  MESSAGE("seed ", found_seed);
+  int by_component = 0, sharded = 0;
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    test::RandomTasks random(found_seed + 500 + i);
+    const MultiTaskModel model = random.model();
+    const Cluster cluster = devices_for_waves(i % 2 == 0 ? 4 : 2, false);
+    const Bytes library = cluster.device.library_workspace;
+    INFO("case ", i, ", ", model.tasks.size(), " tasks on ", cluster.devices, " devices");
+    simulate::WaveSearchOptions options{.precision = Precision::fp32};
+    const test::TaskRun one =
+        test::run_tasks(model, plan_in_sequence(model, value_or_throw(task_graphs(model)), {}), in_sequence);
+    while (auto found = simulate::find_waves(model, cluster, options)) {
+      std::vector<RecomputeKind> kinds;
+      for (const WavePart& part : parts_of(found->plan)) kinds.push_back(part.strategy.recompute);
+      const bool differ = std::ranges::adjacent_find(kinds, std::ranges::not_equal_to()) != kinds.end();
+      const bool shards = found->plan.zero >= 2;
+      by_component += differ ? 1 : 0;
+      sharded += shards ? 1 : 0;
+      if (differ || shards) {
+        const test::TaskRun many = test::run_tasks(model, found->plan, found->order);
+        CHECK(test::difference(one.gradients, many.gradients) < 1e-5);
+        Bytes planned;
+        for (const cost::StageMemory& memory : many.planned) planned = max(planned, memory.total() - memory.library);
+        CHECK(planned == found->peak - library);
+        for (std::size_t rank = 0; rank < many.planned.size(); ++rank)
+          CHECK(many.planned[rank].states == many.measured[rank].states);
+      }
+      options.memory = Bytes{library.count + (found->peak - library).count * 4 / 5};
+    }
+  }
+  MESSAGE(by_component, " plans recompute by component, ", sharded, " have ZeRO-2 or 3");
+  CHECK(by_component > 3);
+  CHECK(sharded > 3);
 }
 
 TEST_CASE("waves beat tasks in sequence and groups of tasks on the models of the paper") {

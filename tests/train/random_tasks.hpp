@@ -91,7 +91,7 @@ class RandomTasks {
   /// A plan of waves on so many ranks, an even number or 1: random device sets, runs of layers and strategies.
   WavePlan plan(const MultiTaskModel& model, int ranks) {
     graphs_ = value_or_throw(task_graphs(model));
-    WavePlan out{.ranks = ranks, .zero = static_cast<int>(between(0, 1))};
+    WavePlan out{.ranks = ranks, .zero = static_cast<int>(between(0, 3))};
     choose_kinds(model, ranks);
     std::map<std::pair<int, int>, int> done;  // layers of (task, pass)
     const auto layers_of = [&](int task, int pass) {
@@ -132,6 +132,9 @@ class RandomTasks {
   std::string add(const std::string& name, const ComponentShape& shape, std::vector<std::string> inputs = {},
                   std::string memory = {}) {
     model_.components.push_back(component(name, shape, std::move(inputs), std::move(memory)));
+    // Where ReLU bends, another order of sums gives another gradient.
+    for (LayerSpec& layer : model_.components.back().layers)
+      if (layer.activation == ActivationKind::relu) layer.activation = ActivationKind::gelu;
     return name;
   }
   std::string tower(const std::string& name, bool text, std::int64_t vocabulary, std::int64_t output, bool pools) {
@@ -145,7 +148,10 @@ class RandomTasks {
                         .tokens = 8,
                         .causal = coin(),
                         .output = output,
-                        .pools = pools});
+                        .pools = pools,
+                        .activation = activation(),
+                        .embedding_norm = coin(),
+                        .end_token = pools && coin() ? (coin() ? largest_token : between(0, 9)) : no_token});
     return add(name, {.kind = ComponentKind::patches,
                       .layers = layers(),
                       .hidden = h,
@@ -154,7 +160,14 @@ class RandomTasks {
                       .patch = between(3, 12),
                       .class_token = coin(),
                       .output = output,
-                      .pools = pools});
+                      .pools = pools,
+                      .activation = activation(),
+                      .embedding_norm = coin(),
+                      .patch_bias = coin()});
+  }
+  ActivationKind activation() {
+    constexpr ActivationKind kinds[] = {ActivationKind::gelu, ActivationKind::quick_gelu, ActivationKind::exact_gelu};
+    return kinds[between(0, 2)];
   }
   void task(const std::vector<std::string>& inputs, const std::string& loss, std::int64_t last_tokens = 0) {
     TaskSpec out{"task" + std::to_string(model_.tasks.size()),

@@ -15,9 +15,8 @@ double toy_value(int layer, ParameterName name, ParameterInit init, std::int64_t
   const auto words = random_block(77, static_cast<std::uint64_t>(layer) * 100 + static_cast<std::uint64_t>(name),
                                   static_cast<std::uint64_t>(index));
   const double uniform = static_cast<double>(words[0] >> 8) / static_cast<double>(1 << 24) * 2 - 1;
-  const double value = init == ParameterInit::one      ? 1 + 0.2 * uniform
-                       : init == ParameterInit::normal ? 0.3 * uniform
-                                                       : 0.2 * uniform;
+  const double value =
+      init == ParameterInit::normal ? 0.3 * uniform : static_cast<double>(value_of(init)) + 0.2 * uniform;
   return static_cast<double>(static_cast<float>(value));
 }
 

@@ -78,7 +78,11 @@ class TaskReference {
       return {};
     }
     if (layer.forward_pass == &adaptor_forward) return reference::norm_linear(layer, p, x);
-    if (pools(layer)) return reference::norm_linear(layer, p, reference::pooled(layer, tokens, x));
+    if (pools(layer)) {
+      std::vector<std::int32_t> ids;
+      if (layer.end_token != no_token) ids = read_tokens(tokens, *inputs[static_cast<std::size_t>(pass.source)]);
+      return reference::norm_linear(layer, p, reference::pooled(layer, tokens, x, ids));
+    }
     if (layer.position != PositionKind::relative) return reference::block(layer, tokens, p, x);
     if (!layer.memory.any()) return reference::encoder_decoder_block(layer, tokens, p, x);
     Tensor both = memory;
@@ -86,23 +90,27 @@ class TaskReference {
     const Tensor out = reference::encoder_decoder_block(layer, {layer.memory.of(pass.tokens), tokens.samples}, p, both);
     return {out.begin() + static_cast<std::ptrdiff_t>(memory.size()), out.end()};
   }
+  static std::vector<std::int32_t> read_tokens(Tokens tokens, ToyInput& source) {
+    std::vector<std::int32_t> out(reference::at(tokens.rows()));
+    source.inputs(0, 0, tokens.samples, {0, tokens.sequence}, {out.data(), tokens.rows()});
+    return out;
+  }
   static Tensor embedded(const LayerSpec& layer, const Parameters& p, Tokens tokens, ToyInput& source) {
-    if (layer.patch_width == 0) {
-      std::vector<std::int32_t> read(reference::at(tokens.rows()));
-      source.inputs(0, 0, tokens.samples, {0, tokens.sequence}, {read.data(), tokens.rows()});
-      return reference::embedding(layer, tokens, p, read);
-    }
+    if (layer.patch_width == 0) return reference::embedding(layer, tokens, p, read_tokens(tokens, source));
     const std::int64_t patches = tokens.sequence - (layer.class_token ? 1 : 0);
     std::vector<float> read(reference::at(patches * tokens.samples * layer.patch_width));
     source.patches(0, 0, tokens.samples, {0, patches},
                    View<float>{read.data(), static_cast<std::int64_t>(read.size())});
     const Tensor given(read.begin(), read.end());
     if (layer.class_token) return reference::image_embedding(layer, tokens, p, given);
-    Tensor y = reference::linear(given, p.at(ParameterName::patch_weight), &p.at(ParameterName::patch_bias),
-                                 layer.patch_width);
+    Tensor y = reference::linear(given, p.at(ParameterName::patch_weight),
+                                 reference::find(p, ParameterName::patch_bias), layer.patch_width);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(y.size()); ++i)
       y[reference::at(i)] += p.at(ParameterName::positions)[reference::at(
           i / (tokens.samples * layer.hidden) * layer.hidden + i % layer.hidden)];
+    if (layer.closing_norm)
+      return reference::norm(layer, y, p.at(ParameterName::closing_gamma),
+                             reference::find(p, ParameterName::closing_beta));
     return y;
   }
   static double head(const LayerSpec& layer, const Parameters& p, Tokens tokens, const Tensor& x, ToyInput& source,

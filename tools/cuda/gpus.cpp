@@ -24,6 +24,12 @@ namespace {
 
 using Kind = train::Placement::Kind;
 
+/// Calls train(policy) with the policy of a plan of several tasks.
+template <class Train>
+train::TaskTrainReport with_order(TaskOrder order, const Train& train) {
+  return order == TaskOrder::in_sequence ? train(Tasks<in_sequence>()) : train(Tasks<in_waves>());
+}
+
 class GpuLauncher : public Launcher {
  public:
   using Launcher::Launcher;
@@ -57,14 +63,26 @@ class GpuThreads final : public GpuLauncher {
   train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
                            const train::TrainOptions& options) override {
     if (!shares_memory(plan)) return train::train_on_gpus(plan, model, source, options);
-    if (plan.ranks() > comm::local_gpu::most_ranks)
-      throw Failure(ErrorKind::usage, "the plan has " + std::to_string(plan.ranks()) +
-                                          " ranks, and one GPU trains at most " +
-                                          std::to_string(comm::local_gpu::most_ranks) + "; plan for fewer");
+    require_ranks_of_one_gpu(plan.ranks());
     return train::train_on_gpu(plan, model, source, options);
+  }
+  train::TaskTrainReport train_tasks(const MultiTaskModel& model, const MultiTaskPlan& plan,
+                                     const std::vector<train::TaskSources>& sources,
+                                     const train::TaskTrainOptions& options) override {
+    return with_order(plan.order, [&]<class Policy>(Policy) {
+      if (placed(plan.waves.ranks).kind != Kind::one_gpu)
+        return train::train_tasks_on_gpus<Policy>(model, plan.waves, sources, options);
+      require_ranks_of_one_gpu(plan.waves.ranks);
+      return train::train_tasks_on_gpu<Policy>(model, plan.waves, sources, options);
+    });
   }
 
  private:
+  static void require_ranks_of_one_gpu(int ranks) {
+    if (ranks > comm::local_gpu::most_ranks)
+      throw Failure(ErrorKind::usage, "the plan has " + std::to_string(ranks) + " ranks, and one GPU trains at most " +
+                                          std::to_string(comm::local_gpu::most_ranks) + "; plan for fewer");
+  }
   [[nodiscard]] train::Placement placed(int ranks) const {
     return value_or_throw(train::placement_of(gpus_, std::nullopt, ranks));
   }
@@ -91,6 +109,13 @@ class GpuProcess final : public GpuLauncher {
   train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
                            const train::TrainOptions& options) override {
     return train::train_on_gpus(control_, gpu_, plan, model, source, options);
+  }
+  train::TaskTrainReport train_tasks(const MultiTaskModel& model, const MultiTaskPlan& plan,
+                                     const std::vector<train::TaskSources>& sources,
+                                     const train::TaskTrainOptions& options) override {
+    return with_order(plan.order, [&]<class Policy>(Policy) {
+      return train::train_tasks_on_gpus<Policy>(control_, gpu_, model, plan.waves, sources, options);
+    });
   }
 
  private:

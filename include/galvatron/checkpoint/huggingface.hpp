@@ -19,6 +19,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/checkpoint/huggingface_clip.hpp>
 #include <galvatron/checkpoint/huggingface_tensors.hpp>
 #include <galvatron/checkpoint/safetensors.hpp>
 #include <galvatron/checkpoint/slice.hpp>
@@ -50,11 +51,23 @@ class HuggingFaceWeights {
     if (!family) return tl::unexpected<Error>(family.error());
     if (auto same = check_config(path, model); !same) return tl::unexpected<Error>(std::move(same.error()));
     HuggingFaceWeights out;
-    const auto files = files_of(path);
-    if (!files) return tl::unexpected<Error>(files.error());
-    for (const std::filesystem::path& file : *files)
-      if (auto added = out.add(file); !added) return tl::unexpected<Error>(std::move(added.error()));
-    if (auto done = out.match(path, model, *family); !done) return tl::unexpected<Error>(std::move(done.error()));
+    if (auto added = out.add_all(path); !added) return tl::unexpected<Error>(std::move(added.error()));
+    const bool together = std::ranges::any_of(
+        out.sources_, [](const auto& source) { return source.first.ends_with(".mlp.experts.gate_up_proj"); });
+    auto done = out.match(
+        path, model.name, huggingface_tensors(model, *family, together ? ExpertTensors::together : ExpertTensors::each),
+        [&](std::string_view name) {
+          return is_huggingface_buffer(name, model, *family) || (model.head.tied && name == "lm_head.weight");
+        });
+    if (!done) return tl::unexpected<Error>(std::move(done.error()));
+    return out;
+  }
+  /// The same of a CLIP that the config.json describes; layers are those of clip_model().
+  static Result<HuggingFaceWeights> open(const std::filesystem::path& path, const ClipShape& clip) {
+    HuggingFaceWeights out;
+    if (auto added = out.add_all(path); !added) return tl::unexpected<Error>(std::move(added.error()));
+    if (auto done = out.match(path, "of its config.json", clip_tensors(clip), is_clip_buffer); !done)
+      return tl::unexpected<Error>(std::move(done.error()));
     return out;
   }
 
@@ -170,6 +183,13 @@ class HuggingFaceWeights {
     return std::vector(files.begin(), files.end());
   }
 
+  Result<void> add_all(const std::filesystem::path& path) {
+    const auto files = files_of(path);
+    if (!files) return tl::unexpected<Error>(files.error());
+    for (const std::filesystem::path& file : *files)
+      if (auto added = add(file); !added) return added;
+    return {};
+  }
   Result<void> add(const std::filesystem::path& path) {
     auto mapped = MappedFile::open(path);
     if (!mapped) return tl::unexpected<Error>(std::move(mapped.error()));
@@ -185,7 +205,10 @@ class HuggingFaceWeights {
     return {};
   }
 
-  Result<void> match(const std::filesystem::path& path, const ModelSpec& model, HuggingFaceFamily family) {
+  /// Finds the tensors in the files, which have no others but those that `is_beside` names.
+  template <class F>
+  Result<void> match(const std::filesystem::path& path, const std::string& model,
+                     std::vector<HuggingFaceTensor> tensors, const F& is_beside) {
     constexpr std::string_view optional = "transformer.";
     const auto shape_text = [](const std::vector<std::int64_t>& shape) {
       std::string text;
@@ -193,20 +216,17 @@ class HuggingFaceWeights {
       return "(" + text + ")";
     };
     std::set<std::string> used;
-    const bool together = std::ranges::any_of(
-        sources_, [](const auto& source) { return source.first.ends_with(".mlp.experts.gate_up_proj"); });
-    for (HuggingFaceTensor& tensor :
-         huggingface_tensors(model, family, together ? ExpertTensors::together : ExpertTensors::each)) {
+    for (HuggingFaceTensor& tensor : tensors) {
       auto found = sources_.find(tensor.name);
       if (found == sources_.end() && tensor.name.starts_with(optional))
         found = sources_.find(tensor.name.substr(optional.size()));
       if (found == sources_.end())
-        return usage_error(path.string() + " has no tensor \"" + tensor.name + "\", which the model " + model.name +
+        return usage_error(path.string() + " has no tensor \"" + tensor.name + "\", which the model " + model +
                            " needs; give the weights of this model");
       const Source& source = found->second;
       if (source.entry.shape != tensor.file_shape())
         return usage_error(source.file + ": the tensor \"" + source.entry.name + "\" is " +
-                           shape_text(source.entry.shape) + ", and the model " + model.name + " needs " +
+                           shape_text(source.entry.shape) + ", and the model " + model + " needs " +
                            shape_text(tensor.file_shape()) + "; give the weights of this model");
       const std::string& type = source.entry.type;
       if (type != "F32" && type != "BF16" && type != "F16")
@@ -218,10 +238,9 @@ class HuggingFaceWeights {
     }
     for (auto& [parameter, parts] : parts_) std::ranges::sort(parts, {}, [](const Part& p) { return p.tensor.row; });
     for (const auto& [name, source] : sources_) {
-      const bool tied_head = model.head.tied && name == "lm_head.weight";
-      if (!used.contains(name) && !is_huggingface_buffer(name, model, family) && !tied_head)
+      if (!used.contains(name) && !is_beside(name))
         return usage_error(source.file + " has a tensor \"" + galvatron::detail::one_line(name, 80) +
-                           "\", for which the model " + model.name + " has no place; give the weights of this model");
+                           "\", for which the model " + model + " has no place; give the weights of this model");
     }
     return {};
   }

@@ -5,13 +5,15 @@
 //     config.json of a Llama    embedding | block 0 .. block L-1 | norm, head
 //     components                "text"    | "llm" (a backbone)                     or a tower: embedding and blocks
 //
-// A projection or an adaptor behind a component's layers has no place in the file.
+// A projection or an adaptor behind a component's layers has no place in the file. Of a CLIP components are its towers
+// with their projections, and its loss (model/clip.hpp).
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -23,6 +25,7 @@
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/text.hpp>
+#include <galvatron/model/clip.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/model/multi_task.hpp>
 
@@ -36,6 +39,10 @@ struct LayerOfModel {
   int number = 0;  ///< in the model of one task
 };
 
+inline tl::unexpected<Error> no_component(const MultiTaskModel& model, const std::string& name) {
+  return usage_error("the model " + model.name + " has no component \"" + galvatron::detail::one_line(name, 60) + "\"");
+}
+
 /// Errors (usage): no such component, or layers that are no run of the model's.
 inline Result<std::vector<LayerOfModel>> layers_in(const MultiTaskModel& model, const std::vector<std::string>& names,
                                                    const ModelSpec& of) {
@@ -43,9 +50,7 @@ inline Result<std::vector<LayerOfModel>> layers_in(const MultiTaskModel& model, 
   int number = -1;
   for (const std::string& name : names) {
     const int c = model.find(name);
-    if (c < 0)
-      return usage_error("the model " + model.name + " has no component \"" + galvatron::detail::one_line(name, 60) +
-                         "\"");
+    if (c < 0) return no_component(model, name);
     const std::vector<LayerSpec>& layers = model.component(c).layers;
     if (number < 0) number = layers.front().kind == LayerKind::embedding ? 0 : 1;
     if (names.size() == 1 && layers.front().kind == LayerKind::head) number = of.layers() - 1;
@@ -64,23 +69,53 @@ inline Result<std::vector<LayerOfModel>> layers_in(const MultiTaskModel& model, 
   return out;
 }
 
+/// The part of a CLIP that has the component's layers, if there is one.
+inline std::optional<ClipPart> part_in(const ClipShape& clip, const Component& component) {
+  for (const ClipPart part : clip_parts)
+    if (std::ranges::equal(component.layers, part_of(clip, part), {}, layer_architecture, layer_architecture))
+      return part;
+  return std::nullopt;
+}
+
+/// Layers of components that are parts of a CLIP; those of the CLIP are numbered as in clip_model(). Errors (usage): no
+/// such component, or layers that are no part's.
+inline Result<std::vector<LayerOfModel>> layers_in(const MultiTaskModel& model, const std::vector<std::string>& names,
+                                                   const ClipShape& clip) {
+  const MultiTaskModel whole = clip_model("clip", clip, 1);
+  std::vector<LayerOfModel> out;
+  for (const std::string& name : names) {
+    const int c = model.find(name);
+    if (c < 0) return no_component(model, name);
+    const auto part = part_in(clip, model.component(c));
+    if (!part)
+      return usage_error("the component \"" + name +
+                         "\" is no part of this CLIP, its tower of texts, of images or their loss; describe it by "
+                         "\"model\" and \"part\" (docs/multitask.md)");
+    for (int i = 0; i < static_cast<int>(model.component(c).layers.size()); ++i)
+      out.push_back({model.first_layer(c) + i, whole.first_layer(static_cast<int>(*part)) + i});
+  }
+  return out;
+}
+
 }  // namespace detail
 
 /// Published weights as those of components. Immutable after open(): ranks may share one.
 class ComponentWeights {
  public:
-  /// The weights of a folder with a config.json, for these components. Errors (usage): those of load_model() and of
-  /// HuggingFaceWeights::open; components that are no run of the model's layers.
+  /// The weights of a folder with a config.json, for these components. Errors (usage): those of load_model(),
+  /// load_clip() and HuggingFaceWeights::open; components that are no run of the model's layers, or no part of the
+  /// CLIP.
   static Result<ComponentWeights> open(const std::filesystem::path& folder, const MultiTaskModel& model,
                                        const std::vector<std::string>& names) {
+    if (describes_clip(folder))
+      return load_clip(folder).and_then([&](const ClipShape& clip) { return of_clip(clip, folder, model, names); });
     auto of = load_model(folder.string());
     if (!of) return tl::unexpected<Error>(std::move(of.error()));
     auto layers = detail::layers_in(model, names, *of);
     if (!layers) return tl::unexpected<Error>(std::move(layers.error()));
     auto weights = HuggingFaceWeights::open(folder, *of);
     if (!weights) return tl::unexpected<Error>(std::move(weights.error()));
-    ComponentWeights out(std::move(*weights));
-    out.layers_ = std::move(*layers);
+    ComponentWeights out(std::move(*weights), std::move(*layers));
     if (of->head.tied) out.tied_head_ = of->layers() - 1;
     return out;
   }
@@ -99,7 +134,16 @@ class ComponentWeights {
   }
 
  private:
-  explicit ComponentWeights(HuggingFaceWeights weights) : weights_(std::move(weights)) {}
+  ComponentWeights(HuggingFaceWeights weights, std::vector<detail::LayerOfModel> layers)
+      : weights_(std::move(weights)), layers_(std::move(layers)) {}
+  static Result<ComponentWeights> of_clip(const ClipShape& clip, const std::filesystem::path& folder,
+                                          const MultiTaskModel& model, const std::vector<std::string>& names) {
+    auto layers = detail::layers_in(model, names, clip);
+    if (!layers) return tl::unexpected<Error>(std::move(layers.error()));
+    auto weights = HuggingFaceWeights::open(folder, clip);
+    if (!weights) return tl::unexpected<Error>(std::move(weights.error()));
+    return ComponentWeights(std::move(*weights), std::move(*layers));
+  }
 
   HuggingFaceWeights weights_;
   std::vector<detail::LayerOfModel> layers_;
@@ -130,6 +174,27 @@ inline Result<std::vector<std::string>> write_components(const std::filesystem::
   if (!opened) return tl::unexpected<Error>(opened.error());
   of.embedding.tied = of.head.tied = false;
   return write_huggingface(folder, *opened, of, precision);
+}
+
+/// The same of a CLIP: `names` are its towers and its loss, in any order. Errors (usage): those of Checkpoint::open;
+/// components that are not all of its parts.
+inline Result<std::vector<std::string>> write_components(const std::filesystem::path& folder,
+                                                         const std::filesystem::path& checkpoint,
+                                                         const MultiTaskModel& model,
+                                                         const std::vector<std::string>& names, const ClipShape& clip,
+                                                         Precision precision) {
+  MultiTaskModel own{model.name, std::vector<Component>(clip_parts.size()), {}};
+  for (const std::string& name : names)
+    if (const int c = model.find(name); c >= 0)
+      if (const auto part = detail::part_in(clip, model.component(c)))
+        own.components[static_cast<std::size_t>(*part)] = model.component(c);
+  if (std::ranges::any_of(own.components, [](const Component& part) { return part.layers.empty(); }))
+    return usage_error("the components " + joined(names) +
+                       " are not the parts of this CLIP, so that there is no model of it to write; name its tower of "
+                       "texts, that of images and their loss");
+  const auto opened = Checkpoint::open(checkpoint, own);
+  if (!opened) return tl::unexpected<Error>(opened.error());
+  return write_huggingface(folder, *opened, clip_config(clip, precision), clip_tensors(clip), precision);
 }
 
 }  // namespace galvatron::train

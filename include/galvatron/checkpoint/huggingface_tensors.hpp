@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,14 +57,16 @@ struct HuggingFaceTensor {
   int layer = 0;  ///< number in the model; the embedding is 0
   ParameterName parameter{};
   std::int64_t row = 0;
-  TensorShape shape;          ///< of the part of the parameter
-  bool transposed = false;    ///< the file has (columns, rows)
-  bool vector = false;        ///< the file has one dimension
-  std::int64_t matrices = 0;  ///< the file has three: so many matrices
-  FileRows rows{};            ///< parts of one tensor follow each other
+  TensorShape shape;                                      ///< of the part of the parameter
+  bool transposed = false;                                ///< the file has (columns, rows)
+  bool vector = false;                                    ///< the file has one dimension
+  std::int64_t matrices = 0;                              ///< the file has three: so many matrices
+  std::optional<std::vector<std::int64_t>> dimensions{};  ///< of the file's tensor, where they are others
+  FileRows rows{};                                        ///< parts of one tensor follow each other
 
   /// The shape in the file.
   [[nodiscard]] std::vector<std::int64_t> file_shape() const {
+    if (dimensions) return *dimensions;
     const std::int64_t all = rows.all == 0 ? shape.rows : rows.all;
     if (vector) return {all};
     if (matrices > 0) return {matrices, all / matrices, shape.columns};
@@ -82,12 +85,39 @@ enum class ExpertTensors : std::uint8_t {
 
 namespace detail {
 
+/// Lists tensors, those of a layer behind each other.
+class TensorList {
+ public:
+  std::vector<HuggingFaceTensor> out;
+
+ protected:
+  using Name = ParameterName;
+
+  HuggingFaceTensor& matrix(const std::string& name, Name parameter, TensorShape shape, std::int64_t row = 0) {
+    out.push_back({.name = prefix_ + name, .layer = number_, .parameter = parameter, .row = row, .shape = shape});
+    return out.back();
+  }
+  void vector(const std::string& name, Name parameter, std::int64_t rows, std::int64_t row = 0) {
+    matrix(name, parameter, {rows, 1}, row).vector = true;
+  }
+  /// Rows [row, row + outputs) of a weight of `inputs` columns, and of its bias.
+  void linear(const std::string& name, Name weight, Name bias, bool has_bias, TensorShape shape, std::int64_t row = 0) {
+    matrix(name + ".weight", weight, shape, row).transposed = transposed_;
+    if (has_bias) vector(name + ".bias", bias, shape.rows, row);
+  }
+
+  int number_ = 0;           ///< of the layer
+  std::string prefix_;       ///< of its names
+  bool transposed_ = false;  ///< weights of linear layers are
+};
+
 /// Lists the tensors of a model: every parameter once.
-class HuggingFaceTensors {
+class HuggingFaceTensors : public TensorList {
  public:
   HuggingFaceTensors(const ModelSpec& model, HuggingFaceFamily family, ExpertTensors experts)
       : model_(model), family_(family), experts_(experts), gpt2_(family == HuggingFaceFamily::gpt2) {
     using enum ParameterName;
+    transposed_ = gpt2_;
     const std::int64_t h = model.hidden();
     matrix(gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight", table, {model.vocabulary(), h});
     if (gpt2_) matrix("transformer.wpe.weight", positions, {model.positions(), h});
@@ -109,26 +139,11 @@ class HuggingFaceTensors {
     norm(gpt2_ ? "transformer.ln_f" : "model.norm", norm1_gamma, norm1_beta);
     if (!model.head.tied) matrix("lm_head.weight", table, {model.vocabulary(), h});
   }
-  std::vector<HuggingFaceTensor> out;
 
  private:
-  using Name = ParameterName;
-
-  HuggingFaceTensor& matrix(const std::string& name, Name parameter, TensorShape shape, std::int64_t row = 0) {
-    out.push_back({.name = prefix_ + name, .layer = number_, .parameter = parameter, .row = row, .shape = shape});
-    return out.back();
-  }
-  void vector(const std::string& name, Name parameter, std::int64_t rows, std::int64_t row = 0) {
-    matrix(name, parameter, {rows, 1}, row).vector = true;
-  }
   void norm(const std::string& name, Name gamma, Name beta) {
     vector(name + ".weight", gamma, model_.hidden());
     if (gpt2_) vector(name + ".bias", beta, model_.hidden());
-  }
-  /// Rows [row, row + outputs) of a weight of `inputs` columns, and of its bias.
-  void linear(const std::string& name, Name weight, Name bias, bool has_bias, TensorShape shape, std::int64_t row = 0) {
-    matrix(name + ".weight", weight, shape, row).transposed = gpt2_;
-    if (has_bias) vector(name + ".bias", bias, shape.rows, row);
   }
   void attention(const LayerSpec& l) {
     using enum ParameterName;
@@ -213,8 +228,6 @@ class HuggingFaceTensors {
   HuggingFaceFamily family_;
   ExpertTensors experts_;
   bool gpt2_;
-  int number_ = 0;      ///< of the layer
-  std::string prefix_;  ///< of its names
 };
 
 }  // namespace detail

@@ -94,18 +94,16 @@ inline Result<void> write_huggingface_file(const std::filesystem::path& path, co
 
 }  // namespace detail
 
-/// Writes config.json and the weights of a checkpoint of `model` to a folder: model.safetensors, or, when they are more
-/// than `largest` bytes, files of at most that (but for a larger tensor) and model.safetensors.index.json. The names of
-/// the files that were written, config.json first. Each expert has tensors of its own unless told otherwise, which all
-/// versions of transformers read. Errors (usage): a model of another family; what the system says.
-inline Result<std::vector<std::string>> write_huggingface(const std::filesystem::path& folder,
-                                                          const Checkpoint& checkpoint, const ModelSpec& model,
-                                                          Precision precision, Bytes largest = {5'000'000'000},
-                                                          ExpertTensors experts = ExpertTensors::each) {
-  const auto family = huggingface_family(model);
-  if (!family) return tl::unexpected<Error>(family.error());
+/// Weights go to model.safetensors, or, when they are more, to files of at most so many bytes (but for a larger tensor)
+/// and model.safetensors.index.json.
+inline constexpr Bytes largest_huggingface_file{5'000'000'000};
+
+/// Writes config.json and these tensors of a checkpoint to a folder. The names of the files that were written,
+/// config.json first. Errors (usage): what the system says.
+inline Result<std::vector<std::string>> write_huggingface(
+    const std::filesystem::path& folder, const Checkpoint& checkpoint, const nlohmann::ordered_json& config,
+    const std::vector<HuggingFaceTensor>& parts, Precision precision, Bytes largest = largest_huggingface_file) {
   if (auto made = galvatron::detail::make_folder(folder); !made) return tl::unexpected<Error>(std::move(made.error()));
-  const std::vector<HuggingFaceTensor> parts = huggingface_tensors(model, *family, experts);
   const std::vector<detail::TensorParts> tensors = detail::whole_tensors(parts);
   std::vector<std::size_t> starts{0};  // of the files
   std::int64_t total = 0;
@@ -121,9 +119,7 @@ inline Result<std::vector<std::string>> write_huggingface(const std::filesystem:
     total += bytes;
   }
   std::vector<std::string> written{"config.json"};
-  if (auto done =
-          write_file_atomically(folder / written.front(), huggingface_config(model, *family, precision).dump(2) + "\n");
-      !done)
+  if (auto done = write_file_atomically(folder / written.front(), config.dump(2) + "\n"); !done)
     return tl::unexpected<Error>(std::move(done.error()));
   nlohmann::ordered_json index{{"metadata", {{"total_size", total}}}, {"weight_map", nlohmann::ordered_json::object()}};
   for (std::size_t k = 0; k < starts.size(); ++k) {
@@ -141,6 +137,18 @@ inline Result<std::vector<std::string>> write_huggingface(const std::filesystem:
   if (auto done = write_file_atomically(folder / written.back(), index.dump(2) + "\n"); !done)
     return tl::unexpected<Error>(std::move(done.error()));
   return written;
+}
+
+/// The same of all weights of a checkpoint of `model`. Each expert has tensors of its own unless told otherwise, which
+/// all versions of transformers read. Errors (usage): a model of another family; what the system says.
+inline Result<std::vector<std::string>> write_huggingface(const std::filesystem::path& folder,
+                                                          const Checkpoint& checkpoint, const ModelSpec& model,
+                                                          Precision precision, Bytes largest = largest_huggingface_file,
+                                                          ExpertTensors experts = ExpertTensors::each) {
+  const auto family = huggingface_family(model);
+  if (!family) return tl::unexpected<Error>(family.error());
+  return write_huggingface(folder, checkpoint, huggingface_config(model, *family, precision),
+                           huggingface_tensors(model, *family, experts), precision, largest);
 }
 
 }  // namespace galvatron::train

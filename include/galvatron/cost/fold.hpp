@@ -352,6 +352,12 @@ class Fold {
         return push(K::fill, k * n * e);
       case Code::mean_backward:
         return push(K::copy, m * n * e);
+      case Code::end_of_text:
+        push(K::fill, numbers_(program::Letter::samples) * n * e);
+        return push(K::copy, numbers_(program::Letter::samples) * n * e);
+      case Code::end_of_text_backward:
+        push(K::fill, m * n * e);
+        return push(K::copy, m * n * e);
       case Code::cross_entropy:
         return cross_entropy(shape_, m, numbers_(program::Letter::chunk), out);
       case Code::contrast:

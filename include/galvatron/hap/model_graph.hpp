@@ -156,6 +156,7 @@ class ModelGraph {
         out = add(Operation::first_token, {x}, shape);
         break;
       case forward::Kind::mean:
+      case forward::Kind::end_of_text:  // as much work, and the same placements
         out = add(Operation::mean_token, {x}, shape);
         break;
       case forward::Kind::experts:

@@ -49,6 +49,12 @@ struct ComponentShape {
   bool causal = true;           ///< of text
   std::int64_t output = 0;      ///< width behind: through a projection of samples, or an adaptor; 0: H as it is
   bool pools = true;            ///< with `output`: one vector of a sample
+  // What differs between towers of text and patches.
+  ActivationKind activation = ActivationKind::gelu;
+  double norm_epsilon = 1e-5;
+  bool embedding_norm = false;        ///< a norm behind the embedding
+  bool patch_bias = true;             ///< of the embedding of patches
+  std::int64_t end_token = no_token;  ///< of text: the projection reads where it stands first (LayerSpec::end_token)
 
   friend bool operator==(const ComponentShape&, const ComponentShape&) = default;
 };
@@ -65,7 +71,9 @@ inline LayerSpec between_widths(const ComponentShape& shape, ForwardPass pass) {
                   .head_dim = 1,
                   .ffn = shape.hidden,
                   .positions = shape.tokens,
+                  .norm_epsilon = shape.norm_epsilon,
                   .class_token = shape.class_token && pass == &projection_forward,
+                  .end_token = pass == &projection_forward ? shape.end_token : no_token,
                   .forward_pass = pass};
   layer.place.before[0] = {all_tokens, shape.hidden};
   layer.place.after[0] = {pass == &projection_forward ? TokenRatio{1, shape.tokens} : all_tokens, shape.output};
@@ -90,21 +98,28 @@ inline std::vector<LayerSpec> text_layers(const ComponentShape& s) {
                              .vocabulary = s.vocabulary,
                              .positions = s.tokens,
                              .ffn = s.ffn,
-                             .tied = false});
+                             .tied = false,
+                             .norm_epsilon = s.norm_epsilon});
   std::vector<LayerSpec> out{model.embedding};
+  out.front().closing_norm = s.embedding_norm;
   for (LayerSpec& block : model.blocks) {
     block.causal = s.causal;
+    block.activation = s.activation;
     out.push_back(block);
   }
   return out;
 }
 
 inline std::vector<LayerSpec> patch_layers(const ComponentShape& s) {
-  LayerSpec block = gpt_block_of(GptShape{.hidden = s.hidden, .heads = s.heads, .positions = s.tokens, .ffn = s.ffn});
+  LayerSpec block = gpt_block_of(GptShape{
+      .hidden = s.hidden, .heads = s.heads, .positions = s.tokens, .ffn = s.ffn, .norm_epsilon = s.norm_epsilon});
   block.causal = block.tied = false;
+  block.activation = s.activation;
   ModelSpec model = model_of_equal_blocks({}, block, s.layers);
   model.embedding.patch_width = s.patch;
   model.embedding.class_token = s.class_token;
+  model.embedding.bias = s.patch_bias;
+  model.embedding.closing_norm = s.embedding_norm;
   std::vector<LayerSpec> out{model.embedding};
   out.insert(out.end(), model.blocks.begin(), model.blocks.end());
   return out;

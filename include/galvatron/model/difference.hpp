@@ -53,7 +53,8 @@ std::string field_text(E value) {
   const auto at = static_cast<std::size_t>(value);
   if constexpr (std::same_as<E, LayerKind>) return name("embedding", "block", "head").at(at);
   if constexpr (std::same_as<E, NormKind>) return name("layer_norm", "rms_norm").at(at);
-  if constexpr (std::same_as<E, ActivationKind>) return name("gelu", "swiglu", "relu").at(at);
+  if constexpr (std::same_as<E, ActivationKind>)
+    return name("gelu", "swiglu", "relu", "quick_gelu", "exact_gelu").at(at);
   if constexpr (std::same_as<E, PositionKind>) return name("learned", "rotary", "relative").at(at);
   if constexpr (std::same_as<E, NormOrder>) return name("before", "after").at(at);
   if constexpr (std::same_as<E, QueryKeyNorm>) return name("none", "heads", "all").at(at);
@@ -71,7 +72,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
                causal, tied, rope_theta, rotary_scaling, norm_epsilon, layers, tokens, memory, target, norm_order,
                closing_norm, window, shift, bias_rows, merges, qkv_bias, query_key_norm, latent, experts,
-               active_experts, router, shared_ffn, shared_gate, patch_width, class_token, token_types, head,
+               active_experts, router, shared_ffn, shared_gate, patch_width, class_token, end_token, token_types, head,
                loss_weight, place, forward_pass] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
@@ -131,6 +132,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("merging of tokens", a.merges, merges);
   f("numbers of a patch", a.patch_width, patch_width);
   f("class token", a.class_token, class_token);
+  f("end-of-text token", a.end_token, end_token);
   f("token types", a.token_types, token_types);
   f("kind of head", a.head, head);
   f("weight of the loss", a.loss_weight, loss_weight);

@@ -41,6 +41,7 @@ enum class Kind : std::uint8_t {
   prepend,        ///< a learned token before the others of a sample
   first_token,    ///< the first token of every sample: (T, H) -> (samples, H)
   mean,           ///< over the tokens of a sample: (T, H) -> (samples, H)
+  end_of_text,    ///< the token of every sample with which its text ends: (T, H) -> (samples, H)
   cross_entropy,  ///< the loss of a row, from logits over a table; its gradient is made in forward
   contrast,       ///< the loss of pairs of rows, from logits of all rows of one tower over those of the other; the same
 };
@@ -395,6 +396,7 @@ class Builder {
     return push(unary(Kind::first_token, x, {width_of(x), Rows::first_tokens}));
   }
   constexpr Tensor mean(Tensor x) { return push(unary(Kind::mean, x, {width_of(x), Rows::samples})); }
+  constexpr Tensor end_of_text(Tensor x) { return push(unary(Kind::end_of_text, x, {width_of(x), Rows::samples})); }
   constexpr void cross_entropy(Tensor x, Weight table, Weight bias = {}) {
     push({.operation = Kind::cross_entropy, .inputs = {x.id, -1, -1}, .weights = {table.id, bias.id, -1, -1, -1}});
   }

@@ -46,6 +46,9 @@ inline Result<ModelSpec> parse_huggingface_config(std::string_view text, const s
                                 {"deepseek_v3", detail::deepseek_v3_from}};
   for (const Reader& reader : readers)
     if (reader.type == type) return reader.read(fields, name);
+  if (type == "clip")
+    return usage_error(name +
+                       " describes a CLIP, which is a model of two towers and their loss: see docs/multitask.md");
   return usage_error(fields.name("model_type") + ": \"" + detail::one_line(type, 40) +
                      "\" is not supported; supported are " + std::string(huggingface_model_types));
 }

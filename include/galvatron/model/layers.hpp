@@ -181,7 +181,7 @@ constexpr forward::Graph embedding_forward(const LayerSpec& l) {
     const forward::Tensor patches =
         b.data(forward::Builder::whole(l.patch_width), l.class_token ? forward::Rows::patches : forward::Rows::tokens);
     const forward::Weight w = b.weight(ParameterName::patch_weight, h, forward::Builder::whole(l.patch_width));
-    x = b.linear(patches, w, b.vector(ParameterName::patch_bias, h));
+    x = b.linear(patches, w, l.bias ? b.vector(ParameterName::patch_bias, h) : forward::Weight{});
     if (l.class_token) x = b.prepend(b.weight(ParameterName::class_token, forward::Builder::whole(1), h), x);
   } else {
     table = b.table(l.vocabulary, h);
@@ -204,7 +204,7 @@ constexpr forward::Graph head_forward(const LayerSpec& l) {
   const forward::Width h = forward::Builder::whole(l.hidden);
   forward::Tensor x = b.input(h);
   if (l.head == HeadKind::contrastive) {
-    b.contrast(x, b.vector(ParameterName::logit_scale, forward::Builder::whole(1)));
+    b.contrast(x, b.vector(ParameterName::logit_scale, forward::Builder::whole(1), ParameterInit::logit_scale));
     return b.graph();
   }
   const bool classifies = l.head == HeadKind::classifier;
@@ -231,12 +231,14 @@ constexpr forward::Graph adaptor_forward(const LayerSpec& l) {
   return b.graph();
 }
 
-/// The embedding of a sample, (T, H) -> (samples, W): its class token, or the mean of its tokens, through a norm and a
-/// linear layer without biases (Radford et al., 2021).
+/// The embedding of a sample, (T, H) -> (samples, W): its class token, the token that ends its text, or the mean of its
+/// tokens, through a norm and a linear layer without biases (Radford et al., 2021).
 constexpr forward::Graph projection_forward(const LayerSpec& l) {
   forward::Builder b(l);
   const forward::Tensor x = b.input(forward::Builder::whole(l.hidden));
-  const forward::Tensor pooled = l.class_token ? b.first_token(x) : b.mean(x);
+  const forward::Tensor pooled = l.class_token             ? b.first_token(x)
+                                 : l.end_token != no_token ? b.end_of_text(x)
+                                                           : b.mean(x);
   const forward::Tensor n = b.norm(pooled, ParameterName::norm1_gamma, ParameterName::norm1_beta);
   b.output(b.linear(n, b.weight(ParameterName::transform_weight, forward::Builder::whole(l.after(0).width),
                                 forward::Builder::whole(l.hidden))));

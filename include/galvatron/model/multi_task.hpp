@@ -220,6 +220,9 @@ class TaskGraphs {
           return refuse(
               of_layer +
               "tied tables, targets, bundles, merged tokens, masked losses and noise belong to models of one task");
+        if (layer.end_token != no_token && (!pools(layer) || layer.class_token || !c.reads_data() ||
+                                            c.layers.front().patch_width > 0 || layer.end_token < largest_token))
+          return refuse(of_layer + "only a projection behind tokens of data reads where texts end");
         if (const auto why = why_inconsistent(layer); !why.empty()) return refuse(of_layer + std::string(why));
         if (i > 0 && c.layers[i - 1].after(0).width != layer.input().width)
           return refuse(of_layer + "it is " + std::to_string(layer.input().width) +

@@ -11,9 +11,11 @@
 //         "batch": 8, "weight": 0.5 } ] }
 //
 // A component is the numbers of a ComponentShape, or a part of a model of one task: a preset's name, or the path of a
-// Hugging Face config.json.
+// Hugging Face config.json. That of a CLIP has the parts "text", "vision" and "contrast", and alone is a model of the
+// task "text-vision".
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -26,7 +28,9 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/model/clip.hpp>
 #include <galvatron/model/components.hpp>
+#include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/model/multi_task_zoo.hpp>
@@ -52,6 +56,15 @@ inline void component_fields(JsonObject& fields, ComponentShape& shape) {
   fields.field_or("causal", shape.causal, true);
   fields.field_or("output", shape.output, 0, 0, model_limits::hidden);
   fields.field_or("pools", shape.pools, true);
+  if (fields.contains("activation"))
+    fields.word(
+        "activation", shape.activation,
+        std::array{ActivationKind::gelu, ActivationKind::relu, ActivationKind::quick_gelu, ActivationKind::exact_gelu},
+        [](ActivationKind kind) { return field_text(kind); });
+  fields.field_or("norm_epsilon", shape.norm_epsilon, 1e-5);
+  fields.field_or("embedding_norm", shape.embedding_norm, false);
+  fields.field_or("patch_bias", shape.patch_bias, true);
+  fields.field_or("end_token", shape.end_token, no_token, std::int64_t{0}, model_limits::vocabulary);
 }
 
 /// Names in the array `key`, if there is one.
@@ -69,15 +82,24 @@ inline std::vector<std::string> names_in(JsonObject& fields, std::string_view ke
 /// @param folder  in which relative paths begin
 inline void read_part(JsonObject& fields, const std::filesystem::path& folder, Component& component) {
   const auto name = fields.required<std::string>("model");
+  std::error_code ignored;
+  const std::filesystem::path near = folder / name;
+  const std::string found = std::filesystem::exists(near, ignored) ? near.string() : name;
+  if (describes_clip(std::filesystem::path(found))) {
+    ClipPart part{};
+    fields.word("part", part, clip_parts, [](ClipPart each) { return std::string(name_of(each)); });
+    const auto clip = load_clip(found);
+    if (!clip) return fields.fail(fields.name("model") + ": " + clip.error().message);
+    component.layers = part_of(*clip, part);
+    return;
+  }
   ModelPart part{};
   fields.word("part", part, model_parts, [](ModelPart each) { return std::string(name_of(each)); });
   ComponentShape behind;
   fields.field_or("output", behind.output, 0, 0, model_limits::hidden);
   fields.field_or("pools", behind.pools, true);
   if (fields.failed()) return;
-  std::error_code ignored;
-  const std::filesystem::path near = folder / name;
-  const auto model = load_model(std::filesystem::exists(near, ignored) ? near.string() : name);
+  const auto model = load_model(found);
   if (!model) return fields.fail(fields.name("model") + ": " + model.error().message);
   component.layers = part_of(*model, part);
   if (behind.output == 0 || component.layers.back().kind == LayerKind::head) return;
@@ -138,11 +160,19 @@ inline Result<MultiTaskModel> multi_task_from_json(const nlohmann::json& value, 
   return checked(std::move(model));
 }
 
-/// A preset by name, or else the file at that path. Errors (usage): neither exists, or the file is bad.
+/// The samples of a step of a CLIP that a config.json describes, where nobody says how many.
+inline constexpr std::int64_t usual_clip_batch = 32;
+
+/// A preset by name, or else the file at that path: a multi-task model, or the config.json of a CLIP or its folder.
+/// Errors (usage): neither exists, or the file is bad.
 inline Result<MultiTaskModel> load_multi_task_model(const std::string& name_or_path) {
   auto preset = find_multi_task_model(name_or_path);
   std::error_code ignored;
   if (preset || !std::filesystem::exists(name_or_path, ignored)) return preset;
+  if (describes_clip(std::filesystem::path(name_or_path)))
+    return load_clip(name_or_path).and_then([&](const ClipShape& clip) {
+      return checked(clip_model(name_or_path, clip, usual_clip_batch));
+    });
   return read_json_file(name_or_path).and_then([&](const auto& value) {
     return multi_task_from_json(value, name_or_path, std::filesystem::path(name_or_path).parent_path());
   });

@@ -60,7 +60,7 @@ enum class ParameterName : std::uint8_t {
   key_rotary_weight,   ///< (rotary_dim, H)
   residual_gain,       ///< (experts): see RouterSpec
   // Behind the 64 streams of initial values of a layer: it draws none.
-  logit_scale,  ///< (1): of a contrastive head, the logarithm of its logits' factor over the initial one
+  logit_scale,  ///< (1): of a contrastive head, the logarithm of its logits' factor
 };
 
 /// Their names in files, in this order.
@@ -114,6 +114,24 @@ constexpr std::optional<ParameterName> parameter_named(std::string_view name) {
   return std::nullopt;
 }
 
-enum class ParameterInit : std::uint8_t { normal, zero, one };
+enum class ParameterInit : std::uint8_t {
+  normal,
+  zero,
+  one,
+  logit_scale,  ///< ln(1 / 0.07) (Radford et al., 2021)
+};
+/// What all elements begin with; of normal none.
+constexpr float value_of(ParameterInit init) {
+  switch (init) {
+    case ParameterInit::one:
+      return 1.0F;
+    case ParameterInit::logit_scale:
+      return 2.6592600F;
+    case ParameterInit::normal:
+    case ParameterInit::zero:
+      break;
+  }
+  return 0.0F;
+}
 
 }  // namespace galvatron

@@ -20,8 +20,16 @@ using ForwardPass = forward::Graph (*)(const LayerSpec&);
 
 enum class LayerKind : std::uint8_t { embedding, block, head };
 enum class NormKind : std::uint8_t { layer_norm, rms_norm };
-enum class ActivationKind : std::uint8_t { gelu, swiglu, relu };  ///< gelu is the tanh approximation, as in GPT-2
-/// Rows of input weights for each of a hidden unit: one for GELU and ReLU, gate and up for SwiGLU.
+enum class ActivationKind : std::uint8_t {
+  gelu,  ///< in its tanh approximation, as in GPT-2
+  swiglu,
+  relu,
+  quick_gelu,  ///< x sigmoid(1.702 x), as in CLIP
+  exact_gelu,  ///< x Phi(x)
+};
+inline constexpr std::array activation_kinds{ActivationKind::gelu, ActivationKind::swiglu, ActivationKind::relu,
+                                             ActivationKind::quick_gelu, ActivationKind::exact_gelu};
+/// Rows of input weights for each of a hidden unit: gate and up for SwiGLU, one for the others.
 constexpr std::int64_t inputs_of(ActivationKind kind) { return kind == ActivationKind::swiglu ? 2 : 1; }
 /// relative: a table (rows, A) of biases of attention scores, by the distance of query and key.
 enum class PositionKind : std::uint8_t { learned, rotary, relative };
@@ -121,6 +129,10 @@ struct TokenRatio {
 inline constexpr TokenRatio all_tokens{1, 1};
 inline constexpr TokenRatio no_tokens{0, 1};
 
+/// Of LayerSpec::end_token.
+inline constexpr std::int64_t no_token = -1;
+inline constexpr std::int64_t largest_token = -2;  ///< that of the largest id in a sample
+
 /// The tokens of a side of a square of `tokens` tokens; 0 where they make no square.
 constexpr std::int64_t side_of_square(std::int64_t tokens) {
   if (tokens < 1) return 0;
@@ -189,15 +201,17 @@ struct LayerSpec {
   bool qkv_bias = false;                     ///< queries, keys and values have a bias, others as `bias` says (Qwen2)
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   LatentAttention latent{};
-  std::int64_t experts = 0;         ///< MLPs without biases, of which a router chooses; 0: one MLP without it
-  std::int64_t active_experts = 0;  ///< k: chosen for a token
-  RouterSpec router{};              ///< of the experts
-  std::int64_t shared_ffn = 0;      ///< width of an MLP for all tokens beside the experts; 0: none
-  bool shared_gate = false;         ///< its result is multiplied by sigmoid(x w) (Qwen2-MoE)
-  std::int64_t patch_width = 0;     ///< embedding: numbers of an image patch; 0: tokens of a vocabulary
-  bool class_token = false;         ///< embedding: a sample's first token is learned, the others are patches;
-                                    ///< classifier: it reads that token instead of the mean of all
-  std::int64_t token_types = 0;     ///< embedding: rows of a table of segments
+  std::int64_t experts = 0;           ///< MLPs without biases, of which a router chooses; 0: one MLP without it
+  std::int64_t active_experts = 0;    ///< k: chosen for a token
+  RouterSpec router{};                ///< of the experts
+  std::int64_t shared_ffn = 0;        ///< width of an MLP for all tokens beside the experts; 0: none
+  bool shared_gate = false;           ///< its result is multiplied by sigmoid(x w) (Qwen2-MoE)
+  std::int64_t patch_width = 0;       ///< embedding: numbers of an image patch; 0: tokens of a vocabulary
+  bool class_token = false;           ///< embedding: a sample's first token is learned, the others are patches;
+                                      ///< classifier: it reads that token instead of the mean of all
+  std::int64_t end_token = no_token;  ///< projection: of a sample it reads the first token of this id, or the first of
+                                      ///< all where there is none (CLIP's text tower)
+  std::int64_t token_types = 0;       ///< embedding: rows of a table of segments
   HeadKind head = HeadKind::language;
   double loss_weight = 1;  ///< of a head's loss in the model's
   BundlePlace place{};     ///< in the model's graph

@@ -15,6 +15,7 @@
 #include <galvatron/plan/placed_value.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/strategy/layout.hpp>
+#include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::train {
 
@@ -27,12 +28,15 @@ struct PartPlan {
   std::int64_t batch = 0;    ///< samples over all its data ranks
   std::int64_t tokens = 0;   ///< of a sample
   std::int64_t targets = 0;  ///< of a language loss: the last tokens of a sample, which have targets
-  int source = -1;           ///< of an embedding: which of the task's inputs it reads; of a loss the one with targets
+  int source = -1;           ///< of an embedding, and of a projection that reads where texts end: which of the task's
+                             ///< inputs; of a loss the one with targets
   std::int64_t predictions = 1;  ///< of a loss: its terms of a sample
   std::vector<int> reads;        ///< edges that end here
   std::vector<int> feeds;        ///< edges that begin here
 
   [[nodiscard]] bool has_loss() const { return layers.back().kind == LayerKind::head; }
+  /// The last layer reads where texts end.
+  [[nodiscard]] bool reads_ends() const { return layers.back().end_token != no_token; }
   [[nodiscard]] ActivationLayout layout(std::int64_t of_tokens) const {
     return activation_layout(where.strategy, 0, batch, of_tokens);
   }
@@ -89,6 +93,12 @@ struct TaskPlan {
 
   [[nodiscard]] const PartPlan& part(int i) const { return parts[static_cast<std::size_t>(i)]; }
   [[nodiscard]] const PartEdge& edge(int i) const { return edges[static_cast<std::size_t>(i)]; }
+  /// True where a rank that is not of the part has shards of its layer `i` that the part's passes need (ZeRO-2/3).
+  [[nodiscard]] bool assists(const PartPlan& part, std::size_t i, int rank) const {
+    const LayerRanks& place = places[static_cast<std::size_t>(part.number) + i];
+    return place.strategy.zero >= 2 && place.holds(rank) &&
+           std::ranges::find(part.where.ranks, rank) == part.where.ranks.end();
+  }
   /// Both ends of an edge.
   [[nodiscard]] PlacedValue written(const PartEdge& edge) const {
     const PartPlan& from = part(edge.from);
@@ -182,7 +192,7 @@ inline PartPlan part_plan(const MultiTaskModel& model, const std::vector<TaskGra
                .number = model.first_layer(pass.component) + where.first,
                .batch = task.batch,
                .tokens = pass.tokens,
-               .source = where.first == 0 ? pass.source : -1,
+               .source = pass.source,
                .reads = {},
                .feeds = {}};
   for (int i = where.first; i <= where.last; ++i) out.layers.push_back(layer_of(model, graph, pass, i));
@@ -249,6 +259,22 @@ inline cost::LayerCounts parameter_counts(const TaskPlan& plan, std::size_t laye
                              .overlap = false});
 }
 
+/// What whole parameters and gradients of a part's layer `i` take more in the workspace (ZeRO-2/3) where the ranks of
+/// all its parts pad them further than the part's own.
+inline Bytes padding_of(const TaskPlan& plan, const PartPlan& part, std::size_t i, Precision precision) {
+  const StrategySpec& all = plan.places[static_cast<std::size_t>(part.number) + i].strategy;
+  Bytes out;
+  if (all.zero < 2) return out;
+  for (const ParameterPart parameters : parameter_parts) {
+    const auto elements = [&](int data) {
+      return parameter_layout(part.layers[i], parameters, all.tensor, data).elements;
+    };
+    const std::int64_t more = std::max<std::int64_t>(elements(all.data) - elements(part.where.strategy.data), 0);
+    out += region_bytes(more, element_bytes(precision)) + region_bytes(more, sizeof(float));
+  }
+  return out;
+}
+
 /// The memory of a rank. The workspace is for the largest part, its gradients at the borders included.
 /// @param library  the device's library workspace
 inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, int rank, Bytes library) {
@@ -261,7 +287,15 @@ inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, in
   std::vector<Bytes> stash(plan.model.tasks.size());
   for (const PartPlan& part : plan.parts) {
     const auto found = std::ranges::find(part.where.ranks, rank);
-    if (found == part.where.ranks.end()) continue;
+    if (found == part.where.ranks.end()) {
+      for (std::size_t i = 0; i < part.layers.size(); ++i) {
+        if (!plan.assists(part, i, rank)) continue;
+        const cost::LayerCounts counts = pass_counts(plan, part, i, precision);
+        out.workspace = max(out.workspace, max(counts.forward_workspace, counts.backward_workspace) +
+                                               padding_of(plan, part, i, precision));
+      }
+      continue;
+    }
     const auto local = static_cast<int>(found - part.where.ranks.begin());
     Bytes& kept = stash[static_cast<std::size_t>(part.where.task)];
     kept += region_bytes(part.elements(local, part.output()), e);
@@ -269,7 +303,8 @@ inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, in
     for (std::size_t i = 0; i < part.layers.size(); ++i) {
       const cost::LayerCounts counts = pass_counts(plan, part, i, precision);
       kept += counts.stash;
-      transient = max(transient, max(counts.forward_workspace, counts.backward_workspace));
+      transient = max(transient,
+                      max(counts.forward_workspace, counts.backward_workspace) + padding_of(plan, part, i, precision));
     }
     for (const int edge : part.reads)
       if (plan.edge(edge).memory) kept += region_bytes(plan.edge(edge).elements(part, local), e);

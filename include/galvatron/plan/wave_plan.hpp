@@ -47,8 +47,7 @@ struct Wave {
 
 struct WavePlan {
   int ranks = 1;
-  int zero =
-      0;  ///< ZeRO stage of every layer over the ranks that keep it; 2 and 3 where its parts are on the same ones
+  int zero = 0;  ///< ZeRO stage of every layer over the ranks that keep it
   std::vector<Wave> waves{};
   friend bool operator==(const WavePlan&, const WavePlan&) = default;
 };
@@ -320,13 +319,11 @@ class WavePlanCheck {
     if (parts.empty()) return {};
     const StrategySpec& first = parts.front()->strategy;
     std::map<int, int> tensor_ranks;
-    bool same = true;
     for (const WavePart* part : parts) {
       const StrategySpec& s = part->strategy;
       if (s.tensor != first.tensor || s.sequence != first.sequence)
         return usage_error(text(*part) + "has the strategy " + strategy_text(s) + ", and another part of it " +
                            strategy_text(first) + ": tensor degree and sequence split are a layer's");
-      same = same && part->ranks == parts.front()->ranks;
       for (std::size_t i = 0; i < part->ranks.size(); ++i) {
         const int tensor = s.tensor_rank(static_cast<int>(i));
         if (tensor_ranks.emplace(part->ranks[i], tensor).first->second != tensor)
@@ -334,9 +331,6 @@ class WavePlanCheck {
                              " than another part of it");
       }
     }
-    if (!same && plan_.zero >= 2)
-      return usage_error(text(*parts.front()) + "has ZeRO-" + std::to_string(plan_.zero) +
-                         ", for which all parts of a layer are on the same ranks");
     out.by_tensor.resize(static_cast<std::size_t>(first.tensor));
     for (const auto& [rank, tensor] : tensor_ranks) out.by_tensor[static_cast<std::size_t>(tensor)].push_back(rank);
     for (const auto& list : out.by_tensor)

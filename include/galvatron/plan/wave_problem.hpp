@@ -41,8 +41,8 @@ namespace galvatron {
 
 /// What all parts of a plan have in common.
 struct WaveKinds {
-  std::vector<StrategySpec> components;  ///< tensor degree and sequence split of each, where its layers allow them
-  RecomputeKind recompute = RecomputeKind::none;
+  /// Tensor degree and sequence split of each, where its layers allow them, and what it recomputes.
+  std::vector<StrategySpec> components;
   int zero = 0;
 };
 
@@ -95,9 +95,7 @@ class WavePrices {
   /// The kind of a run's layer: that of its blocks, or what of it fits the layer.
   [[nodiscard]] StrategySpec kind_in(const MetaOpRun& run, int layer, const WaveKinds& kinds) const {
     const StrategySpec& wanted = kinds.components[static_cast<std::size_t>(run.component)];
-    StrategySpec out = kind_of(run.component, layer, kind_of(run.component, run.main, wanted));
-    out.recompute = kinds.recompute;
-    return out;
+    return kind_of(run.component, layer, kind_of(run.component, run.main, wanted));
   }
   /// Its strategy in a part on so many devices: the most data ranks that the batch divides into.
   [[nodiscard]] StrategySpec strategy_on(StrategySpec kind, int devices, std::int64_t batch) const {

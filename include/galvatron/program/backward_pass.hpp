@@ -211,7 +211,8 @@ class BackwardPass : ForwardPass {
         break;
       }
       case forward::Kind::mean:
-        step.code = Code::mean_backward;
+      case forward::Kind::end_of_text:
+        step.code = node.operation == forward::Kind::mean ? Code::mean_backward : Code::end_of_text_backward;
         step.m = rows(x);
         give(x, pushed(step, dy, fresh(elements(x))));
         break;

@@ -246,9 +246,10 @@ class Numbers {
 };
 
 /// Numbers of tokens that an embedding takes, or of targets of a head; of a block with noise those that tell which
-/// (SampleStream).
+/// (SampleStream); of a projection of texts where they end (runtime/text_ends.hpp).
 constexpr std::int64_t token_count(const LayerSpec& layer, const Numbers& numbers) {
   if (layer.has_jitter()) return SampleStream::words;
+  if (layer.end_token != no_token) return numbers(Letter::samples) + numbers(Letter::local_rows);
   if (layer.kind == LayerKind::block || layer.patch_width > 0) return 0;
   if (layer.kind == LayerKind::head && layer.head == HeadKind::classifier) return numbers(Letter::samples);
   return numbers(Letter::rows) + (layer.kind == LayerKind::embedding ? numbers(Letter::target_rows) : 0);

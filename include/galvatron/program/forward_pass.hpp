@@ -197,8 +197,9 @@ class ForwardPass : protected Emitter {
         step.code = Code::view;
         own_[at(y)] = pushed(step, own(x), value(buffer_of(own(x)), Part::first_tokens));
         break;
-      case forward::Kind::mean: {
-        step.code = Code::mean;
+      case forward::Kind::mean:
+      case forward::Kind::end_of_text: {
+        step.code = node.operation == forward::Kind::mean ? Code::mean : Code::end_of_text;
         step.m = rows(x);
         const Id sum = pushed(step, own(x), made(y));
         own_[at(y)] = megatron_ ? reduced(sum, y) : sum;

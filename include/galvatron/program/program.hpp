@@ -141,8 +141,10 @@ enum class Code : std::uint8_t {
   first_token_gradient,  ///< in place of in0, the gradient of the first rows: zeros for all others
   mean,                  ///< out0 (samples, n) = over the m rows of in0
   mean_backward,
-  cross_entropy,  ///< in0 becomes its gradient; a loop over chunks of rows
-  contrast,       ///< the same of pairs of m rows of n, over those of all data ranks: runtime/contrast.hpp
+  end_of_text,  ///< out0 (samples, n) = those of the m rows of in0 with which texts end, zeros where no row is here
+  end_of_text_backward,  ///< the reverse
+  cross_entropy,         ///< in0 becomes its gradient; a loop over chunks of rows
+  contrast,              ///< the same of pairs of m rows of n, over those of all data ranks: runtime/contrast.hpp
   // Memory.
   copy,  ///< out0 = in0
   // Groups of ranks.

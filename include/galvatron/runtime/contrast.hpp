@@ -2,7 +2,7 @@
 // supervision", ICML 2021, figure 3): rows of unit length, logits of all pairs of rows of a batch, and the mean of the
 // cross-entropies of either tower's rows over the other tower's.
 //
-//     this rank's rows   x0, x1 (b, E)  -- rms norm -->  y0 = s x0 / |x0|, y1 = x1 / |x1|   s = e^logit_scale / 0.07
+//     this rank's rows   x0, x1 (b, E)  -- rms norm -->  y0 = s x0 / |x0|, y1 = x1 / |x1|   s = e^logit_scale
 //     of all data ranks  k0, k1 (B, E)  <-- all_gather of y0, y1; the batch has B = b * data ranks samples
 //     logits             y0 k1^T and y1 k0^T (b, B): sample i of the batch is the right answer for its other row
 //     gradients          of y from its own logits, of k from those of all ranks: reduce_scatter
@@ -21,8 +21,6 @@
 #include <galvatron/runtime/logits.hpp>
 
 namespace galvatron::runtime {
-
-inline constexpr double initial_logit_scale = 1 / 0.07;  ///< what products of unit rows are multiplied by at first
 
 template <class T>
 struct ContrastScratch {
@@ -73,7 +71,7 @@ class Contrast {
   // A row over its root mean square is as long as the root of E.
   void normalise(View<const T> scale) {
     const double length = 1 / std::sqrt(static_cast<double>(e_));
-    c_.device.exponential_row(e_, static_cast<float>(length * initial_logit_scale), scale, factor(0));
+    c_.device.exponential_row(e_, static_cast<float>(length), scale, factor(0));
     c_.device.exponential_row(e_, static_cast<float>(length), View<const T>{}, factor(1));
     for (int tower = 0; tower < 2; ++tower) {
       c_.device.norm_forward(NormKind::rms_norm, b_, e_, epsilon, rows(x_, tower), View<const T>(factor(tower)),

@@ -33,7 +33,8 @@ namespace galvatron::runtime {
 template <class T>
 struct KeptBuffers {
   std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
-  View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head; a block's SampleStream
+  View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head; a block's SampleStream;
+                              ///< of a projection the ends of texts (write_text_ends())
   std::array<View<T>, most_parts> pass_through{};  ///< what a stage keeps once for several layers
   View<T> replicated;                              ///< replicated parameters, for the phase of weight gradients
   View<float> d_replicated;                        ///< and their gradients
@@ -475,6 +476,12 @@ class Executor {
         return device.pool_forward(m / b, b, n, token_share(), in, out);
       case Code::mean_backward:
         return device.pool_backward(m / b, b, n, token_share(), in, out);
+      case Code::end_of_text:
+        device.zero(raw_bytes(out));
+        return device.gather_rows(1, n, b, ends(), View<const T>(in), out);
+      case Code::end_of_text_backward:
+        device.zero(raw_bytes(out));
+        return device.gather_rows(1, n, m, ended(), View<const T>(in), out);
       case Code::cross_entropy:
         if (inference_)
           return forward_logits<D, T>(
@@ -608,6 +615,11 @@ class Executor {
   }
   [[nodiscard]] device::RelativePositions relative_positions() const {
     return {.tokens = context_.batch.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
+  }
+  // Of each sample the row of this rank with which its text ends, and of each row the sample that it ends; -1: none.
+  [[nodiscard]] View<const std::int32_t> ends() const { return slot_->tokens.slice(0, context_.batch.samples); }
+  [[nodiscard]] View<const std::int32_t> ended() const {
+    return slot_->tokens.slice(context_.batch.samples, slot_->tokens.count - context_.batch.samples);
   }
   // Of a token in the mean of its sample.
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.batch.sequence); }

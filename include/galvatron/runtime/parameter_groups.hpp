@@ -62,6 +62,9 @@ class ParameterGroups {
   void open_gradients(ParameterPart group) { open(group).gradients = store(group).open_gradients(); }
   void close_gradients(ParameterPart group) { store(group).close_gradients(open(group).gradients); }
 
+  /// The gradients that open_gradients() opened.
+  [[nodiscard]] View<float> opened(ParameterPart group) const { return open(group).gradients; }
+
   /// A parameter, and its gradient; empty for weight -1.
   View<const T> parameter(int weight) const {
     if (weight < 0) return {};

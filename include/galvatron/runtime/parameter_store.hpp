@@ -69,7 +69,7 @@ inline ParameterSource initial_values(std::uint64_t seed, int threads = 1) {
   return [seed, team = std::make_shared<Team>(threads)](int layer, const ParameterTensor& tensor, std::int64_t index,
                                                         View<float> values) {
     if (tensor.init != ParameterInit::normal) {
-      std::fill(values.begin(), values.end(), tensor.init == ParameterInit::one ? 1.0F : 0.0F);
+      std::fill(values.begin(), values.end(), value_of(tensor.init));
       return;
     }
     const std::uint64_t stream = static_cast<std::uint64_t>(layer) * 64 + static_cast<std::uint64_t>(tensor.name);

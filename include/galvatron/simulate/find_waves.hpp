@@ -102,19 +102,23 @@ class WaveSearch {
     note_curves(whole);
     const WaveKinds split = options_.splits_layers ? split_kinds(whole) : whole;
     // What computes least first; then what takes less memory, until plans of all sorts fit.
-    for (const RecomputeKind recompute :
-         {RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective, RecomputeKind::full}) {
+    for (std::size_t level = 0; level < by_memory.size(); ++level) {
       bool fits = false;
-      for (const int zero : {0, 1}) {
-        fits = try_all(split, zero, recompute) || fits;
-        if (split.components != whole.components) fits = try_all(whole, zero, recompute) || fits;
+      for (const int zero : {0, 1, 2, 3}) {
+        if (zero >= 2 && fits) break;
+        const int before = fitting_;
+        fits = try_all(with(split, by_memory[level], zero)) || fits;
+        if (split.components != whole.components) fits = try_all(with(whole, by_memory[level], zero)) || fits;
+        if (level > 0 && zero % 2 == 1 && fitting_ > before)
+          recompute_less(with(split, by_memory[level], zero), by_memory[level - 1]);
       }
       if (fits) break;
     }
     for (int t = 2; !best_ && options_.splits_layers && t <= most_tensor(); t *= 2) {
       WaveKinds kinds = whole;
       for (StrategySpec& spec : kinds.components) spec = {.tensor = t, .sequence = SequenceKind::megatron};
-      if (cluster_.devices % t == 0) try_all(kinds, 1, RecomputeKind::full);
+      if (cluster_.devices % t != 0) continue;
+      for (const int zero : {1, 3}) try_all(with(kinds, RecomputeKind::full, zero));
     }
     if (!best_ && smallest_.count > 0 && smallest_ <= budget_)
       return tl::unexpected<Error>(
@@ -191,13 +195,56 @@ class WaveSearch {
     return bound_of(least_);
   }
 
+  // ---- what is recomputed
+
+  static constexpr std::array by_memory{RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective,
+                                        RecomputeKind::full};
+  [[nodiscard]] static WaveKinds with(WaveKinds kinds, RecomputeKind recompute, int zero) {
+    for (StrategySpec& spec : kinds.components) spec.recompute = recompute;
+    kinds.zero = zero;
+    return kinds;
+  }
+  /// Seconds of all passes through each component, on the fewest devices.
+  [[nodiscard]] std::vector<double> component_seconds(const WaveKinds& kinds) {
+    std::vector<double> out(kinds.components.size());
+    const WaveProblem of = wave_problem(prices_, kinds);
+    for (std::size_t m = 0; m < of.runs.size(); ++m)
+      if (const spindle::MetaOp& metaop = of.problem.metaops[m]; metaop.curve.size() > 0)
+        out[static_cast<std::size_t>(of.runs[m].component)] +=
+            metaop.operators * metaop.curve.seconds.front() * metaop.curve.devices.front();
+    return out;
+  }
+  /// Of kinds with plans that fit, components recompute as `less` says one after the other, those first that gain most,
+  /// as long as plans are found that fit.
+  void recompute_less(WaveKinds kinds, RecomputeKind less) {
+    std::vector<double> gains = component_seconds(kinds);
+    const std::vector<double> then = component_seconds(with(kinds, less, kinds.zero));
+    std::vector<std::size_t> order;
+    for (std::size_t c = 0; c < gains.size(); ++c) {
+      gains[c] -= then[c];
+      if (gains[c] > 0) order.push_back(c);
+    }
+    std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return gains[a] > gains[b]; });
+    for (const std::size_t c : order) {
+      WaveKinds next = kinds;
+      next.components[c].recompute = less;
+      const int before = fitting_;
+      try_all(next);
+      if (fitting_ > before) kinds = std::move(next);
+    }
+  }
+
   // ---- plans
 
-  /// Waves, tasks in sequence and tasks in groups under some kinds; whether all sorts fit.
-  bool try_all(WaveKinds kinds, int zero, RecomputeKind recompute) {
-    kinds.zero = zero;
-    kinds.recompute = recompute;
+  /// Waves, tasks in sequence and tasks in groups under some kinds; whether all sorts fit. With ZeRO-2 and 3, which
+  /// take less memory, there are only tasks in sequence.
+  bool try_all(const WaveKinds& kinds) {
     const WaveProblem of = wave_problem(prices_, kinds);
+    if (kinds.zero >= 2) {  // all parts of a layer are on the same devices
+      const auto placed = in_order_on_equal_devices(of);
+      if (placed) try_plan(of, kinds, *placed, TaskSchedule::sequence, in_sequence_);
+      return false;
+    }
     bool fits = try_waves(of, kinds, in_waves_);
     fits = try_plan(of, kinds, in_order(of), TaskSchedule::sequence, in_sequence_) && fits;
     if (auto grouped = in_groups(of)) fits = try_plan(of, kinds, *grouped, TaskSchedule::groups, by_task_) && fits;
@@ -262,10 +309,13 @@ class WaveSearch {
                 Seconds& fastest) {
     const TaskOrder order = schedule == TaskSchedule::sequence ? TaskOrder::in_sequence : TaskOrder::in_waves;
     WavePlan waves = wave_plan_of(prices_, kinds, of, placed.first, placed.second);
-    const train::TaskPlan plan = value_or_throw(train::task_plan(model_, waves, order));
+    auto made = train::task_plan(model_, waves, order);
+    if (!made && kinds.zero >= 2) return false;  // some layers have not the devices of the others
+    const train::TaskPlan plan = value_or_throw(std::move(made));
     const Bytes peak = std::ranges::max(peaks_of(plan, options_.precision, cluster_.device.library_workspace));
     if (smallest_.count == 0 || peak < smallest_) smallest_ = peak;
     if (peak > budget_) return false;
+    ++fitting_;
     WaveSimulation simulation = simulate_waves(plan, cluster_, options_.precision);
     if (fastest.value == 0 || simulation.step < fastest) fastest = simulation.step;
     const bool asked = options_.schedule == TaskSchedule::fastest || options_.schedule == schedule;
@@ -286,6 +336,28 @@ class WaveSearch {
       const int devices = of.problem.metaops[static_cast<std::size_t>(m)].curve.devices.back();
       out.first.push_back({{{m, devices, of.runs[static_cast<std::size_t>(m)].operators}}});
       out.second.push_back({range(0, devices)});
+    }
+    return out;
+  }
+
+  /// The same with equally many devices for all passes through a component; none where their batches have none in
+  /// common.
+  [[nodiscard]] static std::optional<Placed> in_order_on_equal_devices(const WaveProblem& of) {
+    Placed out;
+    for (int m = 0; m < static_cast<int>(of.runs.size()); ++m) {
+      const MetaOpRun& run = of.runs[static_cast<std::size_t>(m)];
+      std::optional<int> most;
+      for (const int n : of.problem.metaops[static_cast<std::size_t>(m)].curve.devices) {
+        bool common = true;
+        for (std::size_t other = 0; other < of.runs.size(); ++other)
+          common = common && (of.runs[other].component != run.component ||
+                              std::ranges::find(of.problem.metaops[other].curve.devices, n) !=
+                                  of.problem.metaops[other].curve.devices.end());
+        if (common) most = n;
+      }
+      if (!most) return std::nullopt;
+      out.first.push_back({{{m, *most, run.operators}}});
+      out.second.push_back({range(0, *most)});
     }
     return out;
   }
@@ -361,6 +433,7 @@ class WaveSearch {
   std::optional<FoundWaves> best_;
   Seconds in_waves_, in_sequence_, by_task_;
   Bytes smallest_;
+  int fitting_ = 0;  // plans that fit
 };
 
 }  // namespace detail

@@ -83,7 +83,8 @@ class WaveClock {
     const train::PartPlan& part = plan_.part(instruction.part);
     Part& own = parts_[at(instruction.part)];
     TaskSpan event{.instruction = instruction, .begin = {}, .moved = {}, .end = {}};
-    for (const int rank : part.where.ranks) event.begin = max(event.begin, clocks_[at(rank)]);
+    const std::vector<int> ranks = ranks_of(part);
+    for (const int rank : ranks) event.begin = max(event.begin, clocks_[at(rank)]);
     event.moved = event.begin;
     for (const int number : forward ? part.reads : part.feeds) {
       const train::PartEdge& edge = plan_.edge(number);
@@ -93,8 +94,17 @@ class WaveClock {
     for (const int number : forward ? part.reads : part.feeds) event.moved += move(plan_.edge(number), forward);
     event.end = event.moved + (forward ? own.forward : own.backward);
     (forward ? own.forward_end : own.backward_end) = event.end;
-    for (const int rank : part.where.ranks) take(rank, event.begin, event.end);
+    for (const int rank : ranks) take(rank, event.begin, event.end);
     out_.events.push_back(event);
+  }
+  /// The ranks of a part, and others that its layers' shards are on (ZeRO-2/3): they take part in every gathering.
+  [[nodiscard]] std::vector<int> ranks_of(const train::PartPlan& part) const {
+    std::vector<int> out = part.where.ranks;
+    for (std::size_t i = 0; i < part.layers.size(); ++i)
+      for (const auto& list : plan_.places[static_cast<std::size_t>(part.number) + i].by_tensor)
+        for (const int rank : list)
+          if (plan_.assists(part, i, rank) && std::ranges::find(out, rank) == out.end()) out.push_back(rank);
+    return out;
   }
   /// What the rank that gets most of a value waits for; what ranks have already they copy.
   [[nodiscard]] Seconds move(const train::PartEdge& edge, bool forward) const {

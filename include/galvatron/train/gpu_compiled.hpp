@@ -11,4 +11,6 @@ extern template GALVATRON_LAYERS(device::Cuda, float);
 extern template GALVATRON_LAYERS(device::Cuda, bfloat16);
 extern template GALVATRON_TRAIN_RANK(train::CudaPlatform, float);
 extern template GALVATRON_TRAIN_RANK(train::CudaPlatform, bfloat16);
+extern template GALVATRON_TRAIN_TASK_RANK(train::CudaPlatform, float);
+extern template GALVATRON_TRAIN_TASK_RANK(train::CudaPlatform, bfloat16);
 }  // namespace galvatron

@@ -10,6 +10,7 @@
 #include <galvatron/rank/cuda_rank.hpp>
 #include <galvatron/rank/gpu_world.hpp>
 #include <galvatron/train/gather_report.hpp>
+#include <galvatron/train/task_trainer.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
@@ -57,6 +58,55 @@ TrainReport train_on_gpus(comm::tcp::World& control, int ordinal, const Plan& pl
   const auto is_here = [&](const Seat& seat) { return seat.same_host(own); };
   const int threads = threads_per_rank(options, static_cast<int>(std::ranges::count_if(seats, is_here)));
   TrainReport report = detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
+    detail::on_own_gpu(control, ordinal, options.world.timeout,
+                       with_platform(train_one, options.deterministic, threads));
+  });
+  gather_report(control, report, options.recorder,
+                [&](int rank) { return is_here(seats[static_cast<std::size_t>(rank)]); });
+  return report;
+}
+
+/// A model of several tasks, every rank on GPU `ordinal`. The rest as train_tasks() of rank threads.
+template <class Policy>
+TaskTrainReport train_tasks_on_gpu(const MultiTaskModel& model, const WavePlan& waves,
+                                   const std::vector<TaskSources>& sources, const TaskTrainOptions& options,
+                                   int ordinal = 0) {
+  const TaskPlan plan = value_or_throw(task_plan(model, waves, Policy::order));
+  CudaPlatform::require(options.precision, ordinal);
+  const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(plan.ranks);
+  return detail::train_task_ranks(plan, sources, options, [&](const auto& train_one) {
+    detail::on_one_gpu(plan.ranks, ordinal, options.world, with_platform(train_one, options.deterministic, threads));
+  });
+}
+
+/// The same, rank r as a thread of this process on GPU r; see train_on_gpus().
+template <class Policy>
+TaskTrainReport train_tasks_on_gpus(const MultiTaskModel& model, const WavePlan& waves,
+                                    const std::vector<TaskSources>& sources, const TaskTrainOptions& options) {
+  const TaskPlan plan = value_or_throw(task_plan(model, waves, Policy::order));
+  const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(plan.ranks);
+  return detail::train_task_ranks(plan, sources, options, [&](const auto& train_one) {
+    detail::on_own_gpus(plan.ranks, options.world.timeout, with_platform(train_one, options.deterministic, threads));
+  });
+}
+
+/// The same, this process as one of the ranks; see train_on_gpus().
+template <class Policy>
+TaskTrainReport train_tasks_on_gpus(comm::tcp::World& control, int ordinal, const MultiTaskModel& model,
+                                    const WavePlan& waves, const std::vector<TaskSources>& sources,
+                                    const TaskTrainOptions& options) {
+  const TaskPlan plan = value_or_throw(task_plan(model, waves, Policy::order));
+  if (plan.ranks != control.size())
+    throw Failure(ErrorKind::usage, "the plan is for " + std::to_string(plan.ranks) + " ranks, and there are " +
+                                        std::to_string(control.size()) + ": start as many");
+  control.set_timeout(options.world.timeout);
+  const std::vector<Seat> seats = take_seats(control, seat_on(ordinal));
+  const Seat& own = seats[static_cast<std::size_t>(control.rank())];
+  const auto is_here = [&](const Seat& seat) { return seat.same_host(own); };
+  const int threads = options.threads_per_rank > 0
+                          ? options.threads_per_rank
+                          : threads_per_rank(static_cast<int>(std::ranges::count_if(seats, is_here)));
+  TaskTrainReport report = detail::train_task_ranks(plan, sources, options, [&](const auto& train_one) {
     detail::on_own_gpu(control, ordinal, options.world.timeout,
                        with_platform(train_one, options.deterministic, threads));
   });

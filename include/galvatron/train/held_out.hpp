@@ -25,6 +25,7 @@ struct HeldOut {
   std::vector<TaskSources> sources;   ///< of each task; step i are samples [i * batch, (i + 1) * batch)
   std::vector<std::int64_t> samples;  ///< of each task; a batch that goes beyond them begins them again
   std::int64_t every = 0;             ///< steps between two measurements; 0: after the last alone
+  bool keeps_rows = false;            ///< scores have TaskScore::rows
 };
 
 /// Of one task, on its held-out data.
@@ -32,6 +33,7 @@ struct TaskScore {
   double loss = 0;       ///< the mean over its batches
   double retrieval = 0;  ///< the share of samples that find their own among all, the mean of both directions
   bool retrieves = false;
+  std::vector<float> rows{};  ///< of a contrastive task, where asked for: the embeddings of all samples, (2, n, width)
 };
 
 /// The share of rows that find their own; of c equal largest cosines a row finds its own with 1 / c.
@@ -98,6 +100,7 @@ class TaskRows {
   void share(comm::Group& everybody) {
     everybody.all_reduce(View<float>(rows_.data(), std::ssize(rows_)), comm::ReduceOp::max);
   }
+  [[nodiscard]] const std::vector<float>& values() const { return rows_; }
   [[nodiscard]] double accuracy() const {
     const std::span all(rows_);
     const std::size_t half = all.size() / 2;
@@ -140,6 +143,7 @@ std::vector<TaskScore> measure(Stage& stage, comm::World& control, const TaskPla
     if (!out[t].retrieves) continue;
     rows[t].share(control.everybody());
     out[t].retrieval = rows[t].accuracy();
+    if (held_out.keeps_rows) out[t].rows = rows[t].values();
   }
   return out;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,7 @@
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/executor.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
+#include <galvatron/runtime/text_ends.hpp>
 #include <galvatron/train/reshard.hpp>
 
 namespace galvatron::train {
@@ -30,6 +32,19 @@ struct TowerRows {
   std::int64_t width = 0;
   std::vector<float> rows;  ///< (towers, samples, width)
 };
+
+/// What a pass of a layer does with parameters: steps of its program that all ranks with shards take part in.
+using ParameterSteps = std::array<std::vector<program::Step>, program::phases>;
+
+inline ParameterSteps parameter_steps(const program::LayerProgram& program) {
+  ParameterSteps out;
+  for (std::size_t phase = 0; phase < out.size(); ++phase)
+    for (const program::Step& step : program.phase[phase])
+      if (step.code == program::Code::acquire || step.code == program::Code::open_gradients ||
+          step.code == program::Code::close_gradients)
+        out[phase].push_back(step);
+  return out;
+}
 
 /// The parameters of a layer, for all parts that use it. Ranks need them at different times: what ZeRO gathers is
 /// waited for by all of them together, when it begins.
@@ -49,6 +64,19 @@ class SharedLayer {
   SharedLayer& operator=(const SharedLayer&) = delete;
 
   runtime::ParameterGroups<D, T>& groups() { return groups_; }
+  /// Takes part in the gathering of parameters and the reduction of gradients of a pass (ZeRO-2/3) that this rank does
+  /// not compute.
+  void assist(const std::vector<program::Step>& steps) {
+    const device::Scope scope(context_.workspace);
+    for (const program::Step& step : steps) {
+      if (step.code == program::Code::acquire) groups_.acquire(step.group);
+      if (step.code == program::Code::open_gradients) {
+        groups_.open_gradients(step.group);
+        context_.device.zero(raw_bytes(groups_.opened(step.group)));
+      }
+      if (step.code == program::Code::close_gradients) groups_.close_gradients(step.group);
+    }
+  }
 
  private:
   static comm::Group& alone(comm::World& world) {
@@ -214,7 +242,18 @@ class TaskPart {
           source.inputs(step, own.begin, own.count(), {0, plan_.tokens}, out);
         });
     }
+    if (plan_.reads_ends()) read_ends(step, *sources[static_cast<std::size_t>(plan_.source)]);
     if (plan_.has_loss()) read_targets(step, *sources[static_cast<std::size_t>(plan_.source)]);
+  }
+  void read_ends(std::int64_t step, BatchSource& source) {
+    const Sharding::Range own = samples();
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(plan_.tokens * own.count()));
+    const View<std::int32_t> all(tokens.data(), std::ssize(tokens));
+    source.inputs(step, own.begin, own.count(), {0, plan_.tokens}, all);
+    device_.write(slots_.back().tokens, [&](View<std::int32_t> out) {
+      runtime::write_text_ends(plan_.layers.back().end_token, View<const std::int32_t>(all), own.count(),
+                               plan_.layout(plan_.tokens).region(local_).sequence_begin, out);
+    });
   }
   void read_targets(std::int64_t step, BatchSource& source) {
     const Sharding::Range own = samples();

@@ -33,7 +33,12 @@ class TaskStage {
  public:
   /// Takes all memory that the rank will ever use. The plan must outlive the stage.
   TaskStage(D& device, comm::World& world, const TaskPlan& plan, RankMemory& memory)
-      : device_(device), world_(world), plan_(plan), parts_(plan.parts.size()), layers_(plan.layers.size()) {
+      : device_(device),
+        world_(world),
+        plan_(plan),
+        parts_(plan.parts.size()),
+        layers_(plan.layers.size()),
+        assisted_(plan.parts.size()) {
     losses_ = memory.states.template take<double>(static_cast<std::int64_t>(plan.model.tasks.size()));
     for (std::size_t i = 0; i < layers_.size(); ++i)
       if (plan.places[i].holds(world.rank()))
@@ -85,7 +90,10 @@ class TaskStage {
       if (plan_.order == TaskOrder::in_sequence && last != task) world_.wait_sent();
       last = task;
       TaskPart<D, T>* part = parts_[static_cast<std::size_t>(instruction.part)].get();
-      if (part == nullptr) continue;
+      if (part == nullptr) {
+        assist(instruction);
+        continue;
+      }
       part->forward(batch, &sources[static_cast<std::size_t>(task)], &rows);
       if (part->plan().has_loss()) keep_loss(task);
     }
@@ -105,11 +113,30 @@ class TaskStage {
  private:
   void make_part(int i, RankMemory& memory) {
     const PartPlan& part = plan_.part(i);
-    if (std::ranges::find(part.where.ranks, world_.rank()) == part.where.ranks.end()) return;
+    if (std::ranges::find(part.where.ranks, world_.rank()) == part.where.ranks.end()) return note_assistance(i);
     std::vector<SharedLayer<D, T>*> own;
     for (std::size_t k = 0; k < part.layers.size(); ++k)
       own.push_back(layers_[static_cast<std::size_t>(part.number) + k].get());
     parts_[static_cast<std::size_t>(i)] = std::make_unique<TaskPart<D, T>>(device_, world_, memory, plan_, i, own);
+  }
+  // Parts of other ranks whose parameters are shared with this one.
+  void note_assistance(int i) {
+    const PartPlan& part = plan_.part(i);
+    for (std::size_t k = 0; k < part.layers.size(); ++k) {
+      const std::size_t number = static_cast<std::size_t>(part.number) + k;
+      if (plan_.assists(part, k, world_.rank()))
+        assisted_[static_cast<std::size_t>(i)].push_back(
+            {layers_[number].get(), parameter_steps(program::lower(forward_of(part.layers[k]), part.where.strategy))});
+    }
+  }
+  void assist(const TaskInstruction& instruction) {
+    auto& layers = assisted_[static_cast<std::size_t>(instruction.part)];
+    const bool forward = instruction.op == TaskInstruction::Op::forward;
+    const auto phase = static_cast<std::size_t>(forward ? program::Phase::forward : program::Phase::backward);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const Assisted& own = layers[forward ? i : layers.size() - 1 - i];
+      own.layer->assist(own.steps[phase]);
+    }
   }
   void for_stores(const std::function<void(runtime::Store&)>& f) {
     for (auto& layer : layers_)
@@ -126,7 +153,10 @@ class TaskStage {
       if (!forward && instruction.op == TaskInstruction::Op::forward) world_.wait_sent();
       forward = instruction.op == TaskInstruction::Op::forward;
       TaskPart<D, T>* part = parts_[static_cast<std::size_t>(instruction.part)].get();
-      if (part == nullptr) continue;
+      if (part == nullptr) {
+        assist(instruction);
+        continue;
+      }
       const double began = steady_seconds();
       if (instruction.op == TaskInstruction::Op::backward) {
         record(instruction, began, part->backward());
@@ -181,7 +211,12 @@ class TaskStage {
   const TaskPlan& plan_;
   std::vector<std::unique_ptr<TaskPart<D, T>>> parts_;      ///< null: of other ranks
   std::vector<std::unique_ptr<SharedLayer<D, T>>> layers_;  ///< the same
-  View<double> losses_;                                     ///< of the device, of each task
+  struct Assisted {
+    SharedLayer<D, T>* layer;
+    ParameterSteps steps;
+  };
+  std::vector<std::vector<Assisted>> assisted_;  ///< layers of each part of other ranks
+  View<double> losses_;                          ///< of the device, of each task
   std::function<void()> before_update_;
   RecordedSpans<TaskSpan>* record_ = nullptr;
 };

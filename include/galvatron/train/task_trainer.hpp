@@ -60,6 +60,7 @@ struct TaskTrainOptions {
   const HeldOut* held_out = nullptr;  ///< data that are not trained on
   TaskRecorder* recorder = nullptr;   ///< of all ranks: keeps when they did what in the last step
   int threads_per_rank = 0;           ///< 0: the cores divided by the ranks, at least 1
+  bool deterministic = true;          ///< on GPUs: the same plan gives the same bits
   comm::thread::Options world{};
   /// Called on rank 0's thread. What it throws ends the run: with a checkpoint, where there are any.
   std::function<void(const TaskStepReport&)> on_step{};

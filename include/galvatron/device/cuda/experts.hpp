@@ -238,8 +238,7 @@ void expert_activation_backward(auto& launcher, ActivationKind kind, std::int64_
     launcher.launch(share.geometry, Kernel{share.teams, n, packed, order, weights, u, d, du, d_weights});
   };
   if (kind == ActivationKind::swiglu) return launch.template operator()<kernels::SwiGlu>();
-  if (kind == ActivationKind::gelu) return launch.template operator()<kernels::Gelu>();
-  launch.template operator()<kernels::Relu>();
+  kernels::with_activation(kind, launch);
 }
 
 template <class T>

@@ -206,16 +206,16 @@ void map(auto& launcher, std::int64_t n, const A* a, const B* b, C* out) {
 
 template <class T>
 void activation_forward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  if (kind == ActivationKind::gelu) return map<kernels::Gelu>(launcher, rows * n, u, u, g);
-  if (kind == ActivationKind::relu) return map<kernels::Relu>(launcher, rows * n, u, u, g);
+  if (inputs_of(kind) == 1)
+    return kernels::with_activation(kind, [&]<class A>() { map<A>(launcher, rows * n, u, u, g); });
   if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T, false>{Divisor(n), u, nullptr, g});
 }
 
 template <class T>
 void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
                          const T* dg, T* du) {
-  if (kind == ActivationKind::gelu) return map<kernels::Backward<kernels::Gelu>>(launcher, rows * n, u, dg, du);
-  if (kind == ActivationKind::relu) return map<kernels::Backward<kernels::Relu>>(launcher, rows * n, u, dg, du);
+  if (inputs_of(kind) == 1)
+    return kernels::with_activation(kind, [&]<class A>() { map<kernels::Backward<A>>(launcher, rows * n, u, dg, du); });
   if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), Gate<T, true>{Divisor(n), u, dg, du});
 }
 

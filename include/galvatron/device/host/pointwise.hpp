@@ -83,8 +83,7 @@ void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const auto& 
 
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  if (kind == ActivationKind::gelu) return map<kernels::Gelu>(team, rows * n, u, u, g);
-  if (kind == ActivationKind::relu) return map<kernels::Relu>(team, rows * n, u, u, g);
+  if (inputs_of(kind) == 1) return kernels::with_activation(kind, [&]<class A>() { map<A>(team, rows * n, u, u, g); });
   for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, y;
     get_lanes<S>(u + in, gate);
@@ -97,8 +96,8 @@ void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows
 template <class T>
 void activation_backward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
                          const T* dg, T* du) {
-  if (kind == ActivationKind::gelu) return map<kernels::Backward<kernels::Gelu>>(team, rows * n, u, dg, du);
-  if (kind == ActivationKind::relu) return map<kernels::Backward<kernels::Relu>>(team, rows * n, u, dg, du);
+  if (inputs_of(kind) == 1)
+    return kernels::with_activation(kind, [&]<class A>() { map<kernels::Backward<A>>(team, rows * n, u, dg, du); });
   for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, gradient;
     get_lanes<S>(u + in, gate);

@@ -197,13 +197,10 @@ GALVATRON_INLINE void expert_activation_lanes(ActivationKind kind, std::int64_t 
   } else {
     typename S::Float x, slope;
     get_lanes<S>(u + i, x);
-    if (kind == ActivationKind::gelu) {
-      kernels::Gelu::of(x, g);
-      kernels::Gelu::derivative(x, slope);
-    } else {
-      kernels::Relu::of(x, g);
-      kernels::Relu::derivative(x, slope);
-    }
+    kernels::with_activation(kind, [&]<class A>() GALVATRON_INLINE_LAMBDA {
+      A::of(x, g);
+      A::derivative(x, slope);
+    });
     put_lanes<S>(du + i, typename S::Float(scaled * slope));
   }
   product = gradient * g;

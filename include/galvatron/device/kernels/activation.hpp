@@ -1,7 +1,9 @@
-// Sums, products, GELU, ReLU and SwiGLU. V is a float, or a vector of floats, one element a lane.
+// Sums, products, GELU and its approximations, ReLU and SwiGLU. V is a float, or a vector of floats, one element a
+// lane.
 #pragma once
 
 #include <galvatron/device/kernels/math.hpp>
+#include <galvatron/model/spec.hpp>
 
 namespace galvatron::device::kernels {
 
@@ -42,6 +44,53 @@ struct Gelu {
   }
 };
 
+/// u * logistic(1.702 u), as CLIP has it (Hendrycks & Gimpel 2016).
+struct QuickGelu {
+  static constexpr float a = 1.702F;
+
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g) {
+    V s;
+    logistic<V>(a * u, s);
+    g = u * s;
+  }
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void derivative(const V& u, V& d) {
+    V s;
+    logistic<V>(a * u, s);
+    d = s + a * u * s * (1.0F - s);
+  }
+};
+
+/// u Phi(u), with Phi the normal distribution. Its tail is e^(-u^2 / 2) times a polynomial of t = 1 / (1 + p |u|), off
+/// by 7.5e-8 at the most (Abramowitz & Stegun 1964, 26.2.17).
+struct ExactGelu {
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g) {
+    V phi, density;
+    distribution(u, phi, density);
+    g = u * phi;
+  }
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void derivative(const V& u, V& d) {
+    V phi, density;
+    distribution(u, phi, density);
+    d = phi + u * density;
+  }
+
+ private:
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void distribution(const V& u, V& phi, V& density) {
+    V e;
+    exponential<V>(-0.5F * u * u, e);
+    density = 0.3989422804F * e;
+    const V t = 1.0F / (1.0F + 0.2316419F * (u > 0.0F ? u : -u));
+    const V tail =
+        density * t * (0.31938153F + t * (-0.356563782F + t * (1.781477937F + t * (-1.821255978F + t * 1.330274429F))));
+    phi = u > 0.0F ? 1.0F - tail : tail;
+  }
+};
+
 /// max(u, 0), as T5 has it.
 struct Relu {
   template <class V>
@@ -53,6 +102,15 @@ struct Relu {
     d = u > 0.0F ? V{} + 1.0F : V{};
   }
 };
+
+/// Calls f.operator()<Activation>() for an activation of one input: any but SwiGLU.
+template <class F>
+GALVATRON_INLINE void with_activation(ActivationKind kind, const F& f) {
+  if (kind == ActivationKind::relu) return f.template operator()<Relu>();
+  if (kind == ActivationKind::quick_gelu) return f.template operator()<QuickGelu>();
+  if (kind == ActivationKind::exact_gelu) return f.template operator()<ExactGelu>();
+  return f.template operator()<Gelu>();
+}
 
 /// The gradient of an activation of one input: du of u and dg.
 template <class Activation>
