@@ -4,9 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <random>
+
 #include <galvatron/model/multi_task_zoo.hpp>
 #include <galvatron/plan/task_plan.hpp>
-#include <random>
 
 #include "fake_gpu_rank.hpp"
 #include "random_tasks.hpp"
