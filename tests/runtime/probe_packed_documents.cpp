@@ -15,13 +15,13 @@ using test::ProbeRank;
 
 namespace {
 
-constexpr LayerSpec block{.hidden = probe_width,
-                          .heads = 4,
-                          .kv_heads = 4,
-                          .head_dim = probe_width / 4,
-                          .ffn = 64,
-                          .positions = 64,
-                          .position = PositionKind::rotary};
+constexpr LayerSpec probe_block{.hidden = probe_width,
+                                .heads = 4,
+                                .kv_heads = 4,
+                                .head_dim = probe_width / 4,
+                                .ffn = 64,
+                                .positions = 64,
+                                .position = PositionKind::rotary};
 
 /// What a pass over rows gives: the output and the gradient of the input, row by row.
 struct Rows {
@@ -47,10 +47,10 @@ Rows alone(const std::vector<Document>& documents, std::vector<float>& gradients
     ProbeRank rank(world);
     const int self[] = {0};
     auto context = rank.context({}, self, self, 32);
-    HostGroups groups(context, block, 1, nullptr, nullptr, rank.states);
+    HostGroups groups(context, probe_block, 1, nullptr, nullptr, rank.states);
     groups.rest().initialise(runtime::initial_values(5));
     groups.rest().zero_gradients();
-    const auto program = program::lower(forward_of(block), {});
+    const auto program = program::lower(forward_of(probe_block), {});
     for (const Document& document : documents) {
       auto own = context.with_tokens(document.rows);
       HostExecutor executor(own, program, groups, document.rows);
@@ -79,10 +79,10 @@ TEST_CASE("three packed documents go through Ulysses of 2 ranks and, in the next
     const int all[] = {0, 1, 2, 3};
     const int pair[] = {world.rank() / 2 * 2, world.rank() / 2 * 2 + 1};
     auto shared = rank.context({.sequence = SequenceKind::ulysses, .context = 4, .data = 1}, all, all, 32);
-    HostGroups groups(shared, block, 1, nullptr, nullptr, rank.states);
+    HostGroups groups(shared, probe_block, 1, nullptr, nullptr, rank.states);
     groups.rest().initialise(runtime::initial_values(5));
     groups.rest().zero_gradients();
-    const auto program = program::lower(forward_of(block), shared.spec);  // of the kind, whatever the degree
+    const auto program = program::lower(forward_of(probe_block), shared.spec);  // of the kind, whatever the degree
     for (const int degree : {2, 4}) {
       const std::vector<Document>& documents = degree == 2 ? small : large;
       const std::int64_t tokens = 8 * degree;

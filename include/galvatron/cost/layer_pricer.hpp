@@ -1,11 +1,15 @@
-// LayerPricer: one layer under many strategies, whose counts and prices have much in common.
+// LayerPricer: one layer under many strategies, whose counts and prices have much in common; PassPrices: what it has in
+// common with others of its kind.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/cost/counts.hpp>
@@ -25,6 +29,84 @@ struct PricedLayer {
   LayerBytes bytes;
 };
 
+/// Prices of the passes of one kind of blocks under many strategies, for batches that differ in nothing but stages and
+/// micro-batches. They are the same wherever a rank has equally many samples, but for the gradients of weights, of
+/// which one in so many micro-batches is written and the others are added: see op::Work::writes_one_in.
+class PassPrices {
+ public:
+  using Pass = LayerPrices::Pass;
+
+  /// Of a micro-batch under one strategy, without the passes that have gradients of weights.
+  struct Forward {
+    bool known = false;
+    LayerBytes bytes;
+    Pass pass;
+  };
+  /// Backward and weights: first of a micro-batch that writes gradients, then on average, by the numbers of
+  /// micro-batches.
+  using Backward = std::array<Pass, 2>;
+
+  /// @param microbatches  all numbers that the batches have
+  explicit constexpr PassPrices(std::vector<int> microbatches) : microbatches_(std::move(microbatches)) {}
+
+  [[nodiscard]] constexpr const std::vector<int>& microbatches() const { return microbatches_; }
+  /// The number of the entry of a strategy's degrees, which may be new.
+  constexpr std::size_t entry(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+    if (2 * entries_.size() >= places_.size()) grow();
+    Key key{spec.degrees(), batch.microbatch / spec.data};
+    // The only other work that depends on how many data ranks there are: messages between ranks that they lie between,
+    // and of the balance of experts over all of them.
+    const bool balances = layer.router.balance_scope == BalanceScope::data_ranks && layer.router.balance_loss > 0;
+    if (!spec.strided && !balances) key.degrees.data = 1;
+    const std::size_t at = place(key);
+    if (places_[at] == 0) {
+      entries_.push_back({key, {}});
+      backward_.resize(entries_.size() * recompute_kinds.size() * (1 + microbatches_.size()));
+      places_[at] = entries_.size();
+    }
+    return places_[at] - 1;
+  }
+  [[nodiscard]] constexpr Forward& forward(std::size_t entry, RecomputeKind kind) {
+    return entries_[entry].forward[static_cast<std::size_t>(kind)];
+  }
+  [[nodiscard]] constexpr std::span<Backward> backward(std::size_t entry, RecomputeKind kind) {
+    const std::size_t each = 1 + microbatches_.size();
+    return std::span(backward_).subspan((entry * recompute_kinds.size() + static_cast<std::size_t>(kind)) * each, each);
+  }
+
+ private:
+  struct Key {
+    StrategySpec degrees;
+    std::int64_t samples = 0;  // of a rank
+
+    friend constexpr bool operator==(const Key&, const Key&) = default;
+  };
+  struct Entry {
+    Key key;
+    std::array<Forward, recompute_kinds.size()> forward;
+  };
+
+  [[nodiscard]] constexpr std::size_t place(const Key& key) const {
+    const StrategySpec& d = key.degrees;
+    std::uint64_t mixed = static_cast<std::uint64_t>(key.samples);
+    for (const int part : {d.tensor, static_cast<int>(d.sequence), d.context, d.expert, d.expert_tensor, d.expert_nodes,
+                           static_cast<int>(d.dispatch), d.strided ? d.data : 0})
+      mixed = (mixed ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15u;
+    std::size_t at = (mixed >> 32) % places_.size();
+    while (places_[at] != 0 && !(entries_[places_[at] - 1].key == key)) at = at + 1 == places_.size() ? 0 : at + 1;
+    return at;
+  }
+  constexpr void grow() {
+    places_.assign(std::max<std::size_t>(64, 2 * places_.size()), 0);
+    for (std::size_t i = 0; i < entries_.size(); ++i) places_[place(entries_[i].key)] = i + 1;
+  }
+
+  std::vector<int> microbatches_;
+  std::vector<Entry> entries_;
+  std::vector<Backward> backward_;   // (entries, kinds of recomputation, 1 + numbers of micro-batches)
+  std::vector<std::size_t> places_;  // numbers of entries from 1, by what their keys mix to; 0: free
+};
+
 /// Prices a layer under strategies of which those with equal degrees come one after the other, and among them those
 /// with equal degrees but for experts'. They share most of what is to be counted and priced: of ZeRO the passes of a
 /// block depend on whether micro-batches add weight gradients or write them, its parameters do not depend on
@@ -33,8 +115,10 @@ struct PricedLayer {
 class LayerPricer {
  public:
   /// @param programs  of the layer under all strategies that it is asked about
-  constexpr LayerPricer(const LayerPrograms& programs, const Batch& batch, const Cluster& cluster, WorkPrices& prices)
-      : programs_(programs), batch_(batch), cluster_(cluster), prices_(prices) {}
+  /// @param passes    of this kind of layers; one of its numbers of micro-batches is that of the batch
+  constexpr LayerPricer(const LayerPrograms& programs, const Batch& batch, const Cluster& cluster, WorkPrices& prices,
+                        PassPrices& passes)
+      : programs_(programs), batch_(batch), cluster_(cluster), prices_(prices), passes_(passes) {}
 
   constexpr PricedLayer operator()(const StrategySpec& spec) {
     if (const StrategySpec degrees = spec.degrees(); !(degrees == degrees_)) {
@@ -42,23 +126,25 @@ class LayerPricer {
           degrees.exchanges_tokens() != degrees_.exchanges_tokens() || degrees.dispatch != degrees_.dispatch)
         others_ = {}, rest_ = {};
       degrees_ = degrees;
-      passes_ = {};
+      ends_ = {};
       parameters_ = {};
       stores_ = {};
+      if (layer_.kind == LayerKind::block) entry_ = passes_.entry(layer_, spec, batch_);
     }
     const program::LayerProgram& program = programs_.of(spec, batch_);
     if (layer_.kind != LayerKind::block) {
-      std::optional<PricedLayer>& all = passes_[static_cast<std::size_t>(spec.zero)];
+      std::optional<PricedLayer>& all = ends_[static_cast<std::size_t>(spec.zero)];
       if (!all) all = priced(pass_counts(spec, batch_, program), spec);
       return *all;
     }
-    const std::optional<PricedLayer>& passes =
-        passes_[2 * static_cast<std::size_t>(spec.recompute) + (spec.zero >= 2 ? 1 : 0)];
-    if (!passes) add_passes(spec, program);
+    PassPrices::Forward& forward = passes_.forward(entry_, spec.recompute);
+    const std::span<PassPrices::Backward> backwards = passes_.backward(entry_, spec.recompute);
+    if (!forward.known) price_passes(spec, program, forward, backwards);
+    const auto& [backward, weights] = backwards[spec.zero >= 2 ? 0 : microbatches_];
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
     std::optional<PricedLayer>& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
     if (!parameters) parameters = priced_parameters(spec, program, splits);
-    return sum(*passes, *parameters);
+    return sum({{{forward.pass, backward, weights}}, forward.bytes}, *parameters);
   }
 
  private:
@@ -81,29 +167,39 @@ class LayerPricer {
     return sum(*rest, of(parts.last(1)));
   }
   // Messages that run beside products are priced with all of these, and not by parts.
-  constexpr void add_passes(const StrategySpec& spec, const program::LayerProgram& program) {
+  constexpr void price_passes(const StrategySpec& spec, const program::LayerProgram& program,
+                              PassPrices::Forward& forward, std::span<PassPrices::Backward> backward) {
     using detail::Steps;
-    const bool divides = layer_.experts > 0 && batch_.trainer->tensor_pieces == 0;
-    // Of micro-batches that add gradients of weights, and of those that write them.
-    const auto both = [&](LayerCounts& counts) {
-      for (op::WorkList* list : {&counts.backward, &counts.weights}) list->write_one_in(batch_.microbatches);
-      const LayerPrices adds = layer_prices(counts, spec, cluster_, prices_);
-      if (batch_.microbatches == 1) return std::array{adds, adds};
-      counts.forward = {};
-      for (op::WorkList* list : {&counts.backward, &counts.weights}) list->write_one_in(1);
-      LayerPrices writes = layer_prices(counts, spec, cluster_, prices_);
-      writes.passes.front() = adds.passes.front();
-      return std::array{adds, writes};
+    if (layer_.experts == 0 || batch_.trainer->tensor_pieces > 0)
+      return price_steps(spec, program, Steps::all, forward, backward);
+    const auto kind = static_cast<std::size_t>(spec.recompute);
+    const std::span<PassPrices::Backward> others = std::span(others_backward_).subspan(kind * backward.size());
+    if (!others_[kind].known) price_steps(spec, program, Steps::others, others_[kind], others);
+    price_steps(spec, program, Steps::experts, forward, backward);
+    forward.pass = forward.pass + others_[kind].pass;
+    for (std::size_t i = 0; i < backward.size(); ++i)
+      for (std::size_t j = 0; j < 2; ++j) backward[i][j] = backward[i][j] + others[i][j];
+  }
+  constexpr void price_steps(const StrategySpec& spec, const program::LayerProgram& program, detail::Steps steps,
+                             PassPrices::Forward& forward, std::span<PassPrices::Backward> backward) {
+    LayerCounts counts = pass_counts(spec, batch_, program, steps);
+    std::array<Seconds, 3 * op::WorkList::capacity> known;  // of the work, in the order in which it is asked for
+    const auto price = [&](int microbatches, bool again) {
+      for (op::WorkList* list : {&counts.backward, &counts.weights}) list->write_one_in(microbatches);
+      auto seconds = [&, at = std::size_t{0}](const op::Work& work) mutable {
+        Seconds& one = known[at++];
+        if (!again || work.writes_one_in != 0) one = prices_(work);
+        return one;
+      };
+      return layer_prices(counts, spec, cluster_, seconds).passes;
     };
-    const auto recompute = static_cast<std::size_t>(spec.recompute);
-    if (divides && !others_[recompute]) {
-      LayerCounts counts = pass_counts(spec, batch_, program, Steps::others);
-      others_[recompute] = both(counts);
+    const auto writes = price(1, false);
+    forward = {true, counts, writes[0]};
+    backward[0] = {writes[1], writes[2]};
+    for (std::size_t i = 0; i < passes_.microbatches().size(); ++i) {
+      const auto mixed = price(passes_.microbatches()[i], true);
+      backward[i + 1] = {mixed[1], mixed[2]};
     }
-    LayerCounts counts = pass_counts(spec, batch_, program, divides ? Steps::experts : Steps::all);
-    const std::array<LayerPrices, 2> priced = both(counts);
-    for (std::size_t i = 0; i < 2; ++i)
-      passes_[2 * recompute + i] = PricedLayer{divides ? priced[i] + (*others_[recompute])[i] : priced[i], counts};
   }
 
   const LayerPrograms& programs_;
@@ -111,10 +207,19 @@ class LayerPricer {
   const Batch& batch_;
   const Cluster& cluster_;
   WorkPrices& prices_;
+  PassPrices& passes_;
+  // Of the batch's number of micro-batches among PassPrices::backward.
+  std::size_t microbatches_ =
+      1 + static_cast<std::size_t>(
+              std::find(passes_.microbatches().begin(), passes_.microbatches().end(), batch_.microbatches) -
+              passes_.microbatches().begin());
   StrategySpec degrees_{.tensor = 0};  // of what follows
-  // By what is recomputed, and whether all micro-batches write weight gradients; ends: by ZeRO.
-  std::array<std::optional<PricedLayer>, std::max<std::size_t>(2 * recompute_kinds.size(), 4)> passes_{};
-  std::array<std::optional<std::array<LayerPrices, 2>>, recompute_kinds.size()> others_{};  // of steps but experts'
+  std::size_t entry_ = 0;
+  std::array<std::optional<PricedLayer>, 4> ends_{};  // by stage of ZeRO
+  // Of steps but experts', by what is recomputed.
+  std::array<PassPrices::Forward, recompute_kinds.size()> others_{};
+  std::vector<PassPrices::Backward> others_backward_ =
+      std::vector<PassPrices::Backward>(others_.size() * (1 + passes_.microbatches().size()));
   std::array<std::optional<PricedLayer>, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
   std::array<std::optional<PricedLayer>, 8> rest_{};        // the same of all but experts
   BlockStores stores_;

@@ -82,12 +82,14 @@ class SpreadSearch {
   /// Prices of all kinds of layers where every data rank has so many samples.
   struct Pricers {
     cost::Batch batch;
+    std::vector<cost::PassPrices> passes;
     std::vector<cost::LayerPricer> of;
 
     Pricers(const search::detail::LayerKinds& kinds, cost::Batch of_batch, const Cluster& cluster,
             cost::WorkPrices& prices)
-        : batch(of_batch) {
-      for (const cost::LayerPrograms& kind : kinds.programs) of.emplace_back(kind, batch, cluster, prices);
+        : batch(of_batch), passes(kinds.programs.size(), cost::PassPrices({of_batch.microbatches})) {
+      for (std::size_t i = 0; i < passes.size(); ++i)
+        of.emplace_back(kinds.programs[i], batch, cluster, prices, passes[i]);
     }
   };
   /// The devices of a group.
@@ -336,7 +338,7 @@ class SpreadSearch {
 }  // namespace detail
 
 /// The fastest plan of one stage over several groups of devices, all layers with one strategy, that is faster than
-/// `upper`; none where there is none. Samples are shared out exactly for the strategy and the micro-batches.
+/// `upper`; nothing if no plan is. Samples are shared out exactly for the strategy and the micro-batches.
 /// @param options  completed
 inline std::optional<SpreadPlan> find_spread_plan(const ModelSpec& model, const ClusterView& cluster,
                                                   const search::SearchOptions& options, Seconds upper) {

@@ -297,12 +297,6 @@ class Bench {
             .library = platform.library_workspace()};
   }
 
-  /// Computes without much memory for about `seconds` of a core.
-  void keep_busy(double seconds) {
-    const double end = now() + seconds;
-    while (now() < end) gemm<float>({.kind = op::Kind::gemm_nt, .m = 64, .n = 64, .k = 64}, 0);
-  }
-
  private:
   // The table of the vocabulary.
   template <class T>

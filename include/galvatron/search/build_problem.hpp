@@ -6,6 +6,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -131,6 +133,19 @@ constexpr cost::Batch batch_for(const SearchOptions& options, int microbatches, 
           .lsh = options.lsh};
 }
 
+/// Prices that cases have in common whose batches differ in nothing but stages and micro-batches.
+struct CommonPrices {
+  cost::WorkPrices work;
+  std::vector<cost::PassPrices> passes;  ///< by the kind of layers
+
+  /// @param microbatches  all numbers of the cases
+  /// @param ranks, ends   as for cost::layer_seconds
+  constexpr CommonPrices(const LayerKinds& kinds, const std::vector<int>& microbatches, Precision precision,
+                         const Cluster& cluster, int ranks, const Link* ends = nullptr)
+      : work(precision, cluster, cost::busy_ranks(cluster, ranks), ends),
+        passes(kinds.programs.size(), cost::PassPrices(microbatches)) {}
+};
+
 /// Fills in the types of a problem, their choices, and the moves at their borders, on the stages of a setting; no types
 /// when some layer has no choice. Returns, of every layout, its number in the setting.
 /// @param kinds   of the model's layers, lowered for the setting
@@ -138,11 +153,11 @@ constexpr cost::Batch batch_for(const SearchOptions& options, int microbatches, 
 /// @param prices  on `cluster`
 constexpr std::vector<int> price_layers(Problem& p, std::vector<std::span<const int>>& same_tags,
                                         const LayerKinds& kinds, const Cluster& cluster, const SearchOptions& options,
-                                        const StageSetting& setting, const cost::Batch& batch,
-                                        cost::WorkPrices& prices) {
+                                        const StageSetting& setting, const cost::Batch& batch, CommonPrices& prices) {
   p.layouts = static_cast<int>(setting.like.size());
-  for (const cost::LayerPrograms& kind : kinds.programs) {
-    ChoiceMaker make_choice(kind, options.space, batch, cluster, prices);
+  for (std::size_t k = 0; k < kinds.programs.size(); ++k) {
+    const cost::LayerPrograms& kind = kinds.programs[k];
+    ChoiceMaker make_choice(kind, options.space, batch, cluster, prices.work, prices.passes[k]);
     LayerType& type = p.types.emplace_back();
     std::span<const int>& same = same_tags.emplace_back();
     if (kind.layer().experts == 0) same = kind.layer().kind == LayerKind::block ? setting.same_block : setting.same_end;
@@ -169,7 +184,7 @@ constexpr std::vector<int> price_layers(Problem& p, std::vector<std::span<const 
 /// @param kinds  of the model's layers, lowered for the setting
 constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const Cluster& cluster,
                          const SearchOptions& options, const StageSetting& setting, int microbatches,
-                         bool splits_backward) {
+                         bool splits_backward, CommonPrices& prices) {
   const int ranks = setting.stages * setting.ranks;
   Case out;
   out.specs = setting.specs;
@@ -189,7 +204,6 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
   p.layers = kinds.of;
   const cost::Batch batch =
       batch_for(options, microbatches, setting.stages, splits_backward, cost::can_overlap(cluster));
-  cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, ranks));
   price_layers(p, out.same, kinds, cluster, options, setting, batch, prices);
   return out;
 }
@@ -353,11 +367,28 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
   kinds.lower(options, settings, false);
   if (allowed(ScheduleKind::zb_h1)) kinds.lower(options, settings, true);
   std::vector<Case> made(allowed(ScheduleKind::zb_h1) ? 2 * each : each);
-  executor.each(made.size(), [&](std::size_t i) {
-    // What ends a search early leaves it some cases, so that there is a plan.
-    if (options.interrupted() && i % counts.size() % (counts.size() / tuning::few + 1) != 0) return;
-    made[i] = detail::make_case(model, kinds, cluster, options, settings[i % each / counts.size()],
-                                counts[i % counts.size()], i >= each);
+  // Ranks have equally many samples where the degrees of tensor and context are equal, and so are micro-batches to
+  // stages.
+  std::map<std::array<int, 3>, std::vector<std::size_t>> alike;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const int stages = settings[i % each / counts.size()].stages;
+    const int m = counts[i % counts.size()];
+    const int divisor = std::gcd(stages, m);
+    alike[{i >= each ? 1 : 0, stages / divisor, m / divisor}].push_back(i);
+  }
+  std::vector<std::vector<std::size_t>> groups;
+  for (auto& [key, group] : alike) groups.push_back(std::move(group));
+  executor.each(groups.size(), [&](std::size_t g) {
+    std::vector<int> numbers;
+    for (const std::size_t i : groups[g])
+      if (const int m = counts[i % counts.size()]; numbers.empty() || m != numbers.back()) numbers.push_back(m);
+    detail::CommonPrices prices(kinds, numbers, options.precision, cluster, cluster.devices);
+    for (const std::size_t i : groups[g]) {
+      // What ends a search early leaves it some cases, so that there is a plan.
+      if (options.interrupted() && i % counts.size() % (counts.size() / tuning::few + 1) != 0) continue;
+      made[i] = detail::make_case(model, kinds, cluster, options, settings[i % each / counts.size()],
+                                  counts[i % counts.size()], i >= each, prices);
+    }
   });
   // Schedules that differ for a case, with their virtual stages.
   const auto schedules_of = [&](const Case& one) {

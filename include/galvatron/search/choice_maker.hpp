@@ -93,14 +93,14 @@ constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec
 /// Makes the choices of one kind of layers.
 class ChoiceMaker {
  public:
-  /// @param programs  of the layer under all strategies that it is asked about
+  /// The parameters are those of cost::LayerPricer.
   constexpr ChoiceMaker(const cost::LayerPrograms& programs, const Space& space, const cost::Batch& batch,
-                        const Cluster& cluster, cost::WorkPrices& prices)
+                        const Cluster& cluster, cost::WorkPrices& prices, cost::PassPrices& passes)
       : layer_(programs.layer()),
         space_(space),
         batch_(batch),
         cluster_(cluster),
-        price_(programs, batch, cluster, prices) {}
+        price_(programs, batch, cluster, prices, passes) {}
 
   /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
   /// this one.

@@ -49,39 +49,38 @@ constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type,
                                                           const Slots& least, const Slots& most, int tag = -1,
                                                           bool memory_only = false) {
   struct Place {
-    std::int32_t layout = 0;
     double number = 0;  // never larger of a choice than of one that it dominates
     std::int32_t index = 0;
     constexpr bool operator<(const Place& other) const {
-      if (layout != other.layout) return layout < other.layout;
       return number != other.number ? number < other.number : index < other.index;
     }
   };
-  std::vector<Place> order;
-  for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i)
-    if (const Choice& c = nth(type, i); tag < 0 || c.tag == tag)
-      order.push_back({c.layout, memory_only ? static_cast<double>(least.kept(c)) : objective.terms_of(c).time, i});
-  std::sort(order.begin(), order.end());
+  std::vector<std::vector<Place>> of_layout;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i) {
+    const Choice& c = nth(type, i);
+    if (tag >= 0 && c.tag != tag) continue;
+    const auto layout = static_cast<std::size_t>(c.layout);
+    if (layout >= of_layout.size()) of_layout.resize(layout + 1);
+    of_layout[layout].push_back({memory_only ? static_cast<double>(least.kept(c)) : objective.terms_of(c).time, i});
+  }
   std::vector<std::int32_t> out;
   std::vector<ChoiceFigures> kept;  // of those with the same layout
-  std::ptrdiff_t same = 0;  // of them, of those with the same number: only these can be dominated by one that follows
-  const auto flush = [&] {
-    for (const ChoiceFigures& one : kept) out.push_back(one.index);
+  for (std::vector<Place>& order : of_layout) {
+    std::sort(order.begin(), order.end());
     kept.clear();
-  };
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    if (i > 0 && order[i - 1].layout != order[i].layout) flush();
-    if (i > 0 && (order[i - 1].layout != order[i].layout || order[i - 1].number != order[i].number))
-      same = std::ssize(kept);
-    const ChoiceFigures own(nth(type, order[i].index), objective, least, most, memory_only, order[i].index);
-    if (std::any_of(kept.begin(), kept.end(), [&](const ChoiceFigures& other) { return other.stands_for(own); }))
-      continue;
-    kept.erase(std::remove_if(kept.begin() + same, kept.end(),
-                              [&](const ChoiceFigures& other) { return own.stands_for(other); }),
-               kept.end());
-    kept.push_back(own);
+    std::ptrdiff_t same = 0;  // of them, of those with the same number: only these can be dominated by one that follows
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (i > 0 && order[i - 1].number != order[i].number) same = std::ssize(kept);
+      const ChoiceFigures own(nth(type, order[i].index), objective, least, most, memory_only, order[i].index);
+      if (std::any_of(kept.begin(), kept.end(), [&](const ChoiceFigures& other) { return other.stands_for(own); }))
+        continue;
+      kept.erase(std::remove_if(kept.begin() + same, kept.end(),
+                                [&](const ChoiceFigures& other) { return own.stands_for(other); }),
+                 kept.end());
+      kept.push_back(own);
+    }
+    for (const ChoiceFigures& one : kept) out.push_back(one.index);
   }
-  flush();
   std::sort(out.begin(), out.end());
   return out;
 }

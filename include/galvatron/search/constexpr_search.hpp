@@ -112,7 +112,8 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const C
   const detail::StageSetting setting(1, devices.devices, strategies(limits.space, devices.devices));
   detail::LayerKinds kinds(model);
   kinds.lower(limits, {&setting, 1}, false);
-  Case one = detail::make_case(model, kinds, cluster, limits, setting, options.microbatches, false);
+  detail::CommonPrices prices(kinds, {options.microbatches}, limits.precision, cluster, cluster.devices);
+  Case one = detail::make_case(model, kinds, cluster, limits, setting, options.microbatches, false, prices);
   if (one.problem.types.empty()) return out;
   one.problem.slots = {{microbatches_in_flight(one.schedule, 1, 0, options.microbatches)}};
   drop_dominated(one.problem);

@@ -242,8 +242,8 @@ class MixedCases : public CaseSource {
     const Cluster& cluster = cluster_.group(group);
     const detail::StageSetting& setting = settings_[setting_number];
     const cost::Batch batch = batch_of(microbatches, splits);
-    cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, cluster.devices),
-                            other < 0 ? nullptr : &cluster_.links()[static_cast<std::size_t>(other)]);
+    detail::CommonPrices prices(kinds_, {microbatches}, batch.precision, cluster, cluster.devices,
+                                other < 0 ? nullptr : &cluster_.links()[static_cast<std::size_t>(other)]);
     Problem& p = out.problem;
     std::vector<std::span<const int>> same;
     for (const int layout : detail::price_layers(p, same, kinds_, cluster, options_, setting, batch, prices))
