@@ -102,6 +102,7 @@ class WaveSearch {
     note_curves(whole);
     const WaveKinds split = options_.splits_layers ? split_kinds(whole) : whole;
     // What computes least first; then what takes less memory, until plans of all sorts fit.
+    bool relaxed = false;  // some components have been tried with less recomputation than others
     for (std::size_t level = 0; level < by_memory.size(); ++level) {
       bool fits = false;
       for (const int zero : {0, 1, 2, 3}) {
@@ -109,7 +110,7 @@ class WaveSearch {
         const int before = fitting_;
         fits = try_all(with(split, by_memory[level], zero)) || fits;
         if (split.components != whole.components) fits = try_all(with(whole, by_memory[level], zero)) || fits;
-        if (level > 0 && zero % 2 == 1 && fitting_ > before)
+        if (level > 0 && zero % 2 == 1 && fitting_ > before && !std::exchange(relaxed, true))
           recompute_less(with(split, by_memory[level], zero), by_memory[level - 1]);
       }
       if (fits) break;

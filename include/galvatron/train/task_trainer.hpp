@@ -67,7 +67,7 @@ struct TaskTrainOptions {
   /// As TrainOptions::stop.
   const std::atomic<int>* stop = nullptr;
   /// Called on every rank's thread with each of its parameter stores: in every step before its update, and once more
-  /// with `steps` after the last.
+  /// with `steps` after the last. The store's memory is the device's.
   std::function<void(std::int64_t step, const runtime::StoreView& store)> on_store{};
 };
 
@@ -142,6 +142,7 @@ void train_task_rank(comm::World& world, const Platform& platform, const TaskPla
   if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
   std::int64_t step = first_step(options);
   const auto show_stores = [&] {
+    rank.device().wait();
     stage.visit([&](const runtime::StoreView& store) { options.on_store(step, store); });
   };
   stage.before_update([&] {
