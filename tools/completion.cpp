@@ -152,11 +152,11 @@ std::string bash_script(const std::vector<DescribedCommand>& all) {
          "complete -F _galvatron galvatron\n";
 }
 
-// What zsh's _arguments does for a place; words of presets are in variables.
+// What zsh's _arguments does for a place. A function behind a space is called as it is written.
 std::string zsh_action(const Suggestions& suggestions) {
   if (suggestions.words.empty()) return suggestions.files ? "_files" : " ";
-  const std::string words = "(" + joined(suggestions.words, " ") + ")";
-  return suggestions.files ? "{_alternative \"names:name:" + words + "\" \"files:file:_files\"}" : words;
+  const std::string words = joined(suggestions.words, " ");
+  return suggestions.files ? " _galvatron_names_and_files " + words : "(" + words + ")";
 }
 
 std::string zsh_script(const std::vector<DescribedCommand>& all) {
@@ -198,6 +198,9 @@ std::string zsh_script(const std::vector<DescribedCommand>& all) {
   }
   return "#compdef galvatron\n"
          "# zsh completion of galvatron, made by `galvatron completion zsh`.\n"
+         "_galvatron_names_and_files() {\n"
+         "  _alternative \"names:name:($*)\" 'files:file:_files'\n"
+         "}\n"
          "_galvatron() {\n"
          "  local command\n"
          "  local -a commands verbs\n"
@@ -240,8 +243,9 @@ std::string fish_script(const std::vector<DescribedCommand>& all) {
       "function __galvatron_is --description 'whether the command line begins with these words'\n"
       "    set -l before (commandline -opc)\n"
       "    set -e before[1]\n"
-      "    test (count $before) -ge (count $argv); or return 1\n"
-      "    test (count $argv) -eq 0; or test \"$before[1..(count $argv)]\" = \"$argv\"\n"
+      "    set -l words (count $argv)\n"
+      "    test (count $before) -ge $words; or return 1\n"
+      "    test $words -eq 0; or test \"$before[1..$words]\" = \"$argv\"\n"
       "end\n"
       "function __galvatron_ends --description 'whether these words are all that is before the cursor'\n"
       "    test (count (commandline -opc)) -eq (math (count $argv) + 1); and __galvatron_is $argv\n"

@@ -33,7 +33,7 @@ if "$cmake" -S "$place/project" -B "$place/missing" -DCMAKE_PREFIX_PATH="$place/
   exit 1
 fi
 if [ "$host" != 0 ]; then
-  if "$cmake" -S "$place/project" -B "$place/missing" -DCMAKE_PREFIX_PATH="$place/prefix" -DCMAKE_BUILD_TYPE=Release \
+  if "$cmake" -S "$place/project" -B "$place/without" -DCMAKE_PREFIX_PATH="$place/prefix" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_DISABLE_FIND_PACKAGE_OneDNN=ON >"$place/log" 2>&1; then
     echo "find_package found the trainer without oneDNN"
     exit 1

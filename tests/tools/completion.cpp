@@ -64,8 +64,7 @@ TEST_CASE("bash completes commands, verbs, options, words and names of presets")
            {"galvatron plan --model clip-ti", {"clip-tiny"}},
            {"galvatron plan --cluster 8xa100-8", {"8xa100-80g"}},
            {"galvatron list cl", {"clusters"}},
-           {"galvatron plan --seq ", {""}},
-           {"galvatron plan --precision --mem", {"--memory"}}}) {
+           {"galvatron plan --seq ", {""}}}) {
     CAPTURE(line);
     const std::string offered = completed_in_bash(folder, line);
     CAPTURE(offered);

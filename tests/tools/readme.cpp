@@ -75,14 +75,18 @@ TEST_CASE("the commands of the tutorial and of the how-to pages work, and print 
     const Folder folder;
     std::filesystem::create_directories(folder.path() / "bin");
     std::filesystem::create_symlink(GALVATRON_COMMAND, folder.path() / "bin/galvatron");
-    // Other tests run beside this one, and a coarse profile does.
+    // Other tests run beside this one; a coarse profile does, and a tenth of the steps.
     std::string script =
         "export PATH=$PWD/bin:$PATH\n"
         "galvatron() {\n"
-        "  local more=()\n"
+        "  local more=() words=() word before=\n"
         "  [ \"$1\" != profile ] || more=(--on-busy accept --seconds 2)\n"
         "  [ \"$1 $2\" != \"train --auto\" ] || more=(--on-busy accept --profile-seconds 2)\n"
-        "  command galvatron \"$@\" \"${more[@]}\"\n"
+        "  for word; do\n"
+        "    [ \"$before\" != --steps ] || word=$((word / 10))\n"
+        "    words+=(\"$word\") before=$word\n"
+        "  done\n"
+        "  command galvatron \"${words[@]}\" \"${more[@]}\"\n"
         "}\n";
     const std::vector<std::string> commands = blocks_of(page, "sh");
     REQUIRE(!commands.empty());
