@@ -1,4 +1,4 @@
-# Shared by scripts/quickstart and scripts/test; sourced, never run. Goes to the repository; `called_from` is where the caller was.
+# Shared by the scripts beside it; sourced, never run. Goes to the repository; `called_from` is where the caller was.
 called_from=$PWD
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$repository"
@@ -17,7 +17,11 @@ packages_build=(g++ cmake ninja-build nlohmann-json3-dev libexpected-dev libcli1
 packages_test=(doctest-dev)
 packages_mpi=(libopenmpi-dev openmpi-bin) # ranks as processes; used if the package archive has them
 packages_tokenizers=(libpcre2-dev libsentencepiece-dev libutf8proc-dev) # real tokenizers; the same
-packages_helpful=(ccache mold doxygen libbenchmark-dev clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19 iproute2)
+packages_package=(dpkg-dev python3-wheel) # packages of the command
+packages_docs=(mkdocs mkdocs-material python3-pymdownx python3-pygments doxygen)
+packages_helpful=(ccache mold doxygen libbenchmark-dev clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19 iproute2
+                  dpkg-dev python3-wheel python3-venv man-db zsh fish mkdocs mkdocs-material python3-pymdownx
+                  python3-pygments)
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 missing_of() {

@@ -29,6 +29,7 @@
 #include <galvatron/flexsp/prices.hpp>
 
 #include "cases.hpp"
+#include "commands.hpp"
 #include "lengths_file.hpp"
 #include "options.hpp"
 #include "output.hpp"
@@ -432,21 +433,10 @@ void run_flexsp_plan(const Arguments& arguments, Common& common) {
 }  // namespace
 
 void run_flexsp(const Arguments& arguments, Common& common) {
-  const std::string verb = arguments.empty() ? "" : arguments.front();
-  const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-  if (verb == "plan") return run_flexsp_plan(rest, common);
-  if (verb == "case") return run_flexsp_case(rest, common);
-  if (verb == "--help" || verb == "-h") {
-    print(
-        "Usage: galvatron flexsp plan|case [options]\n\n"
-        "Sequence-parallel groups that adapt to every batch of documents (FlexSP).\n\n"
-        "  plan      plan batches: micro-batches, groups, and the documents of each\n"
-        "  case      answer the cases of a file\n\n"
-        "`galvatron flexsp plan --help` and `... case --help` show the options.\n");
-    return;
-  }
-  refuse("flexsp: ", verb.empty() ? "nothing to do" : text_of("\"", detail::one_line(verb, 40), "\" is unknown"),
-         "; say `galvatron flexsp plan` or `galvatron flexsp case` (--help shows the options)");
+  run_verb("flexsp", "Sequence-parallel groups that adapt to every batch of documents (FlexSP).",
+           {{"plan", "plan batches: micro-batches, groups, and the documents of each", run_flexsp_plan},
+            {"case", "answer the cases of a file", run_flexsp_case}},
+           arguments, common);
 }
 
 }  // namespace galvatron::tools

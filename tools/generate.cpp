@@ -14,7 +14,7 @@
 
 #include "options.hpp"
 #include "output.hpp"
-#include "texts.hpp"
+#include "weights.hpp"
 
 namespace galvatron::tools {
 

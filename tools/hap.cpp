@@ -27,6 +27,7 @@
 #include <galvatron/plan/hap_plan.hpp>
 
 #include "cases.hpp"
+#include "commands.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "plans.hpp"
@@ -308,21 +309,10 @@ void run_hap_plan(const Arguments& arguments, Common& common) {
 }  // namespace
 
 void run_hap(const Arguments& arguments, Common& common) {
-  const std::string verb = arguments.empty() ? "" : arguments.front();
-  const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-  if (verb == "plan") return run_hap_plan(rest, common);
-  if (verb == "case") return run_hap_case(rest, common);
-  if (verb == "--help" || verb == "-h") {
-    print(
-        "Usage: galvatron hap plan|case [options]\n\n"
-        "Programs with uneven shards for devices of different speed (HAP).\n\n"
-        "  plan      synthesise the program of a model\n"
-        "  case      answer the cases of a file\n\n"
-        "`galvatron hap plan --help` and `... case --help` show the options.\n");
-    return;
-  }
-  refuse("hap: ", verb.empty() ? "nothing to do" : text_of("\"", detail::one_line(verb, 40), "\" is unknown"),
-         "; say `galvatron hap plan` or `galvatron hap case` (--help shows the options)");
+  run_verb("hap", "Programs with uneven shards for devices of different speed (HAP).",
+           {{"plan", "synthesise the program of a model", run_hap_plan},
+            {"case", "answer the cases of a file", run_hap_case}},
+           arguments, common);
 }
 
 }  // namespace galvatron::tools

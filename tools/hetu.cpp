@@ -12,6 +12,7 @@
 #include <galvatron/compat/hetu/search.hpp>
 #include <galvatron/files.hpp>
 
+#include "commands.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "plans.hpp"
@@ -241,21 +242,10 @@ void run_hetu_cost(const Arguments& arguments, Common& common) {
 }  // namespace
 
 void run_hetu(const Arguments& arguments, Common& common) {
-  const std::string verb = arguments.empty() ? "" : arguments.front();
-  const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-  if (verb == "plan") return run_hetu_plan(rest, common);
-  if (verb == "cost") return run_hetu_cost(rest, common);
-  if (verb == "--help" || verb == "-h") {
-    print(
-        "Usage: galvatron hetu plan|cost [options]\n\n"
-        "Plans on the profiles of Hetu-Galvatron, under its cost model.\n\n"
-        "  plan      search the fastest plan\n"
-        "  cost      price a plan: time and memory, stage by stage\n\n"
-        "`galvatron hetu plan --help` and `galvatron hetu cost --help` show the options.\n");
-    return;
-  }
-  refuse("hetu: ", verb.empty() ? "nothing to do" : text_of("\"", detail::one_line(verb, 40), "\" is unknown"),
-         "; say `galvatron hetu plan` or `galvatron hetu cost` (--help shows the options)");
+  run_verb("hetu", "Plans on the profiles of Hetu-Galvatron, under its cost model.",
+           {{"plan", "search the fastest plan", run_hetu_plan},
+            {"cost", "price a plan: time and memory, stage by stage", run_hetu_cost}},
+           arguments, common);
 }
 
 }  // namespace galvatron::tools

@@ -19,6 +19,7 @@
 #include <galvatron/train/compiled.hpp>
 
 #include "cases.hpp"
+#include "commands.hpp"
 #include "moe_cases.hpp"
 #include "options.hpp"
 #include "output.hpp"
@@ -325,19 +326,8 @@ void run_moe_case(const Arguments& arguments, Common& common) {
 }  // namespace
 
 void run_moe(const Arguments& arguments, Common& common) {
-  const std::string verb = arguments.empty() ? "" : arguments.front();
-  const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-  if (verb == "case") return run_moe_case(rest, common);
-  if (verb == "--help" || verb == "-h") {
-    print(
-        "Usage: galvatron moe case FILE [options]\n\n"
-        "Mixtures of experts, checked by cases.\n\n"
-        "  case      answer the cases of a file with the operations that train\n\n"
-        "`galvatron moe case --help` shows the options.\n");
-    return;
-  }
-  refuse("moe: ", verb.empty() ? "nothing to do" : text_of("\"", detail::one_line(verb, 40), "\" is unknown"),
-         "; say `galvatron moe case` (--help shows the options)");
+  run_verb("moe", "Mixtures of experts, checked by cases.",
+           {{"case", "answer the cases of a file with the operations that train", run_moe_case}}, arguments, common);
 }
 
 }  // namespace galvatron::tools

@@ -20,18 +20,23 @@ constexpr std::size_t narrow_column = 6;
 constexpr std::size_t narrow_width = 60;
 constexpr std::string_view required_mark = " (required)";
 
+// `galvatron hap case file [options]`
+std::string usage_of(const CLI::App& app) {
+  std::string out = app.get_name();
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_positional())
+      out += option->get_description().ends_with(required_mark) ? " " + option->get_name(true)
+                                                                : " [" + option->get_name(true) + "]";
+  return out + " [options]";
+}
+
 // The options under their headlines, with descriptions in a column of their own.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string /*name*/, CLI::AppFormatMode /*mode*/) const override {
     const auto width = static_cast<std::size_t>(help_width());
-    std::string positional;
-    for (const CLI::Option* option : app->get_options())
-      if (option->get_positional())
-        positional += option->get_description().ends_with(required_mark) ? " " + option->get_name(true)
-                                                                         : " [" + option->get_name(true) + "]";
-    std::string out = wrapped("Usage: " + app->get_name() + positional + " [options]", width, 7) + "\n\n" +
-                      wrapped(app->get_description(), width, 0) + "\n";
+    std::string out =
+        wrapped("Usage: " + usage_of(*app), width, 7) + "\n\n" + wrapped(app->get_description(), width, 0) + "\n";
     for (const std::string& group : app->get_groups()) {
       if (group.empty()) continue;
       out += "\n" + group + ":\n";
@@ -184,6 +189,25 @@ CLI::Option* Options::flag(const std::string& name, bool& value, const std::stri
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
+Description Options::description() const {
+  Description out{name_, {}, usage_of(app_), app_.get_description(), {}, app_.get_footer()};
+  for (const std::string& group : app_.get_groups())
+    for (const CLI::Option* option : app_.get_options()) {
+      if (group.empty() || option->get_group() != group) continue;
+      OptionDescription one;
+      one.section = group;
+      one.is_argument = option->get_positional();
+      if (one.is_argument) one.names.push_back(option->get_name(true));
+      for (const std::string& name : option->get_snames()) one.names.push_back("-" + name);
+      for (const std::string& name : option->get_lnames()) one.names.push_back("--" + name);
+      one.value = option->get_type_name();
+      if (const auto words = words_.find(option); words != words_.end()) one.words = words->second;
+      one.help = option->get_description();
+      out.options.push_back(std::move(one));
+    }
+  return out;
+}
+
 bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   // Help wins over anything that is wrong or missing.
   const bool help = std::any_of(arguments.begin(), std::ranges::find(arguments, "--"),
@@ -191,6 +215,10 @@ bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   bool ignored = false;
   section("Other");
   flag("-h,--help", ignored, "show this text and end");
+  if (common.descriptions != nullptr) {
+    common.descriptions->push_back(description());
+    return false;
+  }
   if (help) {
     print(app_.help());
     return false;

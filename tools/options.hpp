@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -26,6 +27,26 @@ int help_width();
 
 /// Throws Failure (usage): the option `name` has a value that is not `expected`.
 [[noreturn]] void refuse_value(const std::string& name, const std::string& value, const std::string& expected);
+
+/// An option, or an argument without one, as help texts have it.
+struct OptionDescription {
+  std::string section;             ///< the headline that it stands under
+  std::vector<std::string> names;  ///< `-h` and `--help`; `file` of an argument
+  std::string value;               ///< `N`, `FILE...`, `bf16|fp32`; empty: it takes none
+  std::vector<std::string> words;  ///< all that the value may be; empty: anything of its kind
+  std::string help;
+  bool is_argument = false;
+};
+
+/// What a command is.
+struct Description {
+  std::string name;     ///< `hetu plan`
+  std::string clause;   ///< as lists of commands have it: "price a plan"
+  std::string usage;    ///< `galvatron hetu plan [options]`
+  std::string purpose;  ///< sentences
+  std::vector<OptionDescription> options;
+  std::string examples;  ///< lines; may be empty
+};
 
 /// The options of one command. A bad value throws Failure (usage) with the option's name, the value and what is valid.
 class Options {
@@ -67,11 +88,16 @@ class Options {
   CLI::Option* choice_of(const std::string& name, Value& value, std::vector<std::pair<std::string, Value>> words,
                          const std::string& help) {
     const std::string listed = joined(words, "|", [](const auto& word) { return word.first; });
-    return add(name, listed, help, [&value, words = std::move(words), listed, name](const std::string& text) {
-      const auto at = std::ranges::find(words, text, [](const auto& word) { return word.first; });
-      if (at == words.end()) refuse_value(name, text, "one of " + listed);
-      value = at->second;
-    });
+    std::vector<std::string> names;
+    for (const auto& word : words) names.push_back(word.first);
+    CLI::Option* option =
+        add(name, listed, help, [&value, words = std::move(words), listed, name](const std::string& text) {
+          const auto at = std::ranges::find(words, text, [](const auto& word) { return word.first; });
+          if (at == words.end()) refuse_value(name, text, "one of " + listed);
+          value = at->second;
+        });
+    words_[option] = std::move(names);
+    return option;
   }
   /// One or more texts.
   CLI::Option* texts(const std::string& name, std::vector<std::string>& value, const std::string& value_name,
@@ -88,8 +114,9 @@ class Options {
     required_.push_back({std::move(options), std::move(condition)});
   }
 
-  /// Reads the arguments after the command's name, or prints the help text if it is asked for: false. Throws Failure
-  /// (usage), also when a JSON result could not be printed because standard output is closed.
+  /// Reads the arguments after the command's name, or prints the help text or describes the command if that is asked
+  /// for: false. Throws Failure (usage), also when a JSON result could not be printed because standard output is
+  /// closed.
   bool parse(std::vector<std::string> arguments, const Common& common);
 
  private:
@@ -98,6 +125,8 @@ class Options {
   CLI::Option* add(const std::string& name, const std::string& value_name, const std::string& help,
                    std::function<void(const std::string&)> read);
 
+  [[nodiscard]] Description description() const;
+
   CLI::App app_;
   std::string name_;
   struct Requirement {
@@ -105,6 +134,7 @@ class Options {
     std::function<bool()> when;         // always without one
   };
   std::vector<Requirement> required_;
+  std::map<const CLI::Option*, std::vector<std::string>> words_;  // that values are chosen from
   std::string section_ = "Options";
 };
 
@@ -130,5 +160,7 @@ void run_hap(const Arguments& arguments, Common& common);
 void run_spindle(const Arguments& arguments, Common& common);
 void run_moe(const Arguments& arguments, Common& common);
 void run_list(const Arguments& arguments, Common& common);
+void run_completion(const Arguments& arguments, Common& common);
+void run_manual(const Arguments& arguments, Common& common);
 
 }  // namespace galvatron::tools

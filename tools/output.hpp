@@ -56,10 +56,13 @@ void add_texts(nlohmann::ordered_json& out, const std::vector<std::pair<const ch
 /// What JSON says of a plan that does not fit, or where none does.
 void add_infeasible(nlohmann::ordered_json& out, const std::string& reason, std::optional<Bytes> smallest);
 
+struct Description;
+
 /// Options that every command has.
 struct Common {
   bool json = false;
   bool quiet = false;
+  std::vector<Description>* descriptions = nullptr;  ///< not null: a command adds its own, and does nothing else
 };
 
 /// From now on descriptors 0 to 2 exist, and no reader that goes away, or limit of files' size, kills the process.

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/flexsp/compiled.hpp>
 #include <galvatron/plan/compiled.hpp>
@@ -39,14 +38,6 @@ MixedCluster mixed_cluster_named(const std::string& name_or_path, int ranks) {
   MixedCluster cluster = value_or_throw(load_mixed_cluster(name_or_path));
   cluster.name = name_or_path;
   if (cluster.groups.size() == 1) cluster.groups.front().name = name_or_path;
-  return cluster;
-}
-
-Cluster host_before_profile(int ranks) {
-  Cluster cluster = host_cluster(ranks);
-  cluster.device.library_workspace = {device::Host::library_workspace_bytes(cluster.threads_per_rank)};
-  std::erase_if(cluster.device.rates,
-                [](const PrecisionRate& rate) { return !device::Host::supports(rate.precision); });
   return cluster;
 }
 

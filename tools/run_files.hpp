@@ -27,7 +27,7 @@
 #include "launcher.hpp"
 #include "options.hpp"
 #include "output.hpp"
-#include "texts.hpp"
+#include "weights.hpp"
 
 namespace galvatron::tools {
 

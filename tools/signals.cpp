@@ -18,7 +18,7 @@ std::string line_at_first;
 std::string line_at_second;
 
 std::atomic<int> noted{0};
-std::atomic<int> ranks_lost{0};
+std::atomic<int> lost_ranks{0};
 std::atomic<pid_t> child{0};            // 0: this process trains; -1: it has ended
 std::atomic<std::int64_t> noted_at{0};  // milliseconds of the steady clock
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free &&
@@ -103,10 +103,10 @@ const std::atomic<int>& pass_signals_to(pid_t other) {
 
 const std::atomic<int>& note_lost_ranks() {
   struct sigaction action{};
-  action.sa_handler = [](int) { ranks_lost = 1; };
+  action.sa_handler = [](int) { lost_ranks = 1; };
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGUSR2, &action, nullptr);
-  return ranks_lost;
+  return lost_ranks;
 }
 
 void stop_passing_signals() { child = -1; }

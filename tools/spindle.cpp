@@ -15,6 +15,7 @@
 #include <galvatron/spindle/terms_json.hpp>
 
 #include "cases.hpp"
+#include "commands.hpp"
 #include "options.hpp"
 #include "output.hpp"
 
@@ -65,19 +66,8 @@ void run_spindle_case(const Arguments& arguments, Common& common) {
 }  // namespace
 
 void run_spindle(const Arguments& arguments, Common& common) {
-  const std::string verb = arguments.empty() ? "" : arguments.front();
-  const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-  if (verb == "case") return run_spindle_case(rest, common);
-  if (verb == "--help" || verb == "-h") {
-    print(
-        "Usage: galvatron spindle case [options]\n\n"
-        "Steps of many tasks in waves (Spindle).\n\n"
-        "  case      answer the cases of a file\n\n"
-        "`galvatron spindle case --help` shows the options.\n");
-    return;
-  }
-  refuse("spindle: ", verb.empty() ? "nothing to do" : text_of("\"", detail::one_line(verb, 40), "\" is unknown"),
-         "; say `galvatron spindle case` (--help shows the options)");
+  run_verb("spindle", "Steps of many tasks in waves (Spindle).",
+           {{"case", "answer the cases of a file", run_spindle_case}}, arguments, common);
 }
 
 }  // namespace galvatron::tools

@@ -10,7 +10,8 @@ trap 'rm -rf "$place"' EXIT
 cp -r "$project" "$place/project"
 sed -n '/^```cpp$/,/^```$/p' "$project/../../../README.md" | sed '/^```/d' >"$place/project/trainer.cpp"
 "$cmake" -S "$place/project" -B "$place/build" -DCMAKE_PREFIX_PATH="$place/prefix" -DCMAKE_CXX_COMPILER="$compiler" \
-  -DWITH_HOST="$host" -DWITH_CUDA="$cuda" >"$place/log" || { cat "$place/log"; exit 1; }
+  -DWITH_HOST="$host" -DWITH_CUDA="$cuda" >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
+grep -q "galvatron: CMAKE_BUILD_TYPE is empty" "$place/log" || { cat "$place/log"; echo "no word on CMAKE_BUILD_TYPE"; exit 1; }
 "$cmake" --build "$place/build"
 "$place/build/planner"
 "$place/build/linked_planner"
@@ -30,4 +31,13 @@ if "$cmake" -S "$place/project" -B "$place/missing" -DCMAKE_PREFIX_PATH="$place/
   -DWITH_HOST=0 -DEXTRA_COMPONENT=warp >/dev/null 2>&1; then
   echo "find_package accepted a component that does not exist"
   exit 1
+fi
+if [ "$host" != 0 ]; then
+  if "$cmake" -S "$place/project" -B "$place/without" -DCMAKE_PREFIX_PATH="$place/prefix" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_DISABLE_FIND_PACKAGE_OneDNN=ON >"$place/log" 2>&1; then
+    echo "find_package found the trainer without oneDNN"
+    exit 1
+  fi
+  grep -q "oneDNN is not found" "$place/log" || { cat "$place/log"; exit 1; }
+  ! grep -q "CMAKE_BUILD_TYPE is empty" "$place/log" || { cat "$place/log"; exit 1; }
 fi

@@ -7,6 +7,6 @@ while IFS=: read -r document path; do
   compgen -G "$path" >/dev/null || compgen -G "include/galvatron/$path" >/dev/null && continue
   echo "$document names \`$path\`, which does not exist"
   wrong=1
-done < <(grep -oE '`[A-Za-z0-9_.*-]+(/[A-Za-z0-9_.*-]+)+\.(hpp|cpp|cu|sh|py|md|cmake)`' README.md CHANGELOG.md docs/*.md docs/decisions/*.md |
+done < <(grep -oE '`[A-Za-z0-9_.*-]+(/[A-Za-z0-9_.*-]+)+\.(hpp|cpp|cu|sh|py|md|cmake)`' README.md CHANGELOG.md docs/*.md docs/*/*.md |
   tr -d '`' | sort -u)
 exit "$wrong"

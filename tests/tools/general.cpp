@@ -30,8 +30,9 @@ TEST_CASE("help names every command and option and fits 80 columns") {
   CHECK(general.code == 0);
   CHECK(general.err.empty());
   check_width(general.out);
-  for (const std::string command : {"profile", "plan", "cost", "simulate", "train", "generate", "evaluate", "data",
-                                    "explain", "export", "hetu", "flexsp", "hap", "spindle", "moe", "list"}) {
+  for (const std::string command :
+       {"profile", "plan",      "cost", "simulate", "train", "generate", "evaluate", "data", "explain",    "export",
+        "check",   "calibrate", "hetu", "flexsp",   "hap",   "spindle",  "moe",      "list", "completion", "manual"}) {
     CAPTURE(command);
     CHECK(general.out.find("  " + command + " ") != std::string::npos);
     const Ran ran = folder.run(command + " --help");

@@ -15,7 +15,7 @@
 #include <galvatron/simulate/explain_waves.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>
 #include <galvatron/simulate/wave_trace.hpp>
-#include <galvatron/train/task_trainer.hpp>
+#include <galvatron/train/task_options.hpp>
 
 #include "curves.hpp"
 #include "html.hpp"

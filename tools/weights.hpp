@@ -1,0 +1,57 @@
+// Weights of a model, and what reads and writes texts with them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <galvatron/checkpoint/huggingface.hpp>
+#include <galvatron/checkpoint/reader.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/data/tokenizer.hpp>
+#include <galvatron/generate/language_model.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/runtime/layer.hpp>
+
+#include "options.hpp"
+#include "output.hpp"
+
+namespace galvatron::tools {
+
+/// Weights of a checkpoint of ours, or of Hugging Face.
+class Weights {
+ public:
+  /// Throws Failure (usage), with the option that named them.
+  Weights(const std::string& option, const std::string& path, const ModelSpec& model);
+  /// This must outlive it.
+  [[nodiscard]] runtime::ParameterSource source() const;
+
+ private:
+  std::optional<train::Checkpoint> checkpoint_;
+  std::optional<train::HuggingFaceWeights> huggingface_;
+};
+
+/// What reads and writes texts has: a model, its weights and its tokenizer.
+struct TextModel {
+  ModelSpec model;
+  std::unique_ptr<Weights> weights;
+  std::shared_ptr<const train::Tokenizer> tokenizer;  ///< null: only files of tokens can be read
+  Precision precision = Precision::fp32;
+  int threads = 1;
+
+  /// Throws as generate::make_language_model() does, and Infeasible when this machine has not the memory.
+  [[nodiscard]] std::unique_ptr<generate::LanguageModel> made(const generate::Capacity& capacity) const;
+};
+
+struct TextModelArguments {
+  std::string model;
+  std::string checkpoint;
+  std::string tokenizer;
+  Precision precision = Precision::fp32;
+  int threads = 0;  ///< 0: all cores
+};
+void add_text_model_options(Options& options, TextModelArguments& a);
+/// Throws Failure (usage).
+TextModel text_model(const TextModelArguments& a);
+
+}  // namespace galvatron::tools
