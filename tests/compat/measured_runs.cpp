@@ -45,17 +45,17 @@ TEST_CASE("a table and JSON say the same runs") {
       "\"tp 2, \"\"sp\"\"\", 2,1,4,1, megatron, full, 1, 8, 128, 0.021, 0.01\n"
       "\n"
       "other,1,2,4,,,,2,16,,5e-2\n");
-  const auto json = runs_in(R"({"format": "galvatron-runs", "version": 1, "runs": [
+  const auto listed = runs_in(R"({"format": "galvatron-runs", "version": 1, "runs": [
     {"name": "tp 2, \"sp\"", "tp": 2, "dp": 4, "zero": 1, "sequence": "megatron", "recompute": "full",
      "global_batch": 8, "seq": 128, "seconds": 0.021, "spread": 0.01},
     {"name": "other", "pp": 2, "dp": 4, "micro_batch": 2, "microbatches": 2, "seconds": 0.05}]})");
   REQUIRE(table.size() == 2);
-  REQUIRE(json.size() == 2);
+  REQUIRE(listed.size() == 2);
   for (std::size_t i = 0; i < table.size(); ++i) {
-    CHECK(table[i].name == json[i].name);
-    CHECK(table[i].plan == json[i].plan);
-    CHECK(table[i].seconds == json[i].seconds);
-    CHECK(table[i].spread == json[i].spread);
+    CHECK(table[i].name == listed[i].name);
+    CHECK(table[i].plan == listed[i].plan);
+    CHECK(table[i].seconds == listed[i].seconds);
+    CHECK(table[i].spread == listed[i].spread);
   }
   CHECK(table[0].name == "tp 2, \"sp\"");
   CHECK(table[0].plan.layers.front().sequence == SequenceKind::megatron);
