@@ -20,7 +20,13 @@ namespace {
 
 Simulated simulated_case(simulated::Case c, const std::string& name = "plan.json") {
   Simulation simulation = value_or_throw(simulate_plan(c.plan, c.model, c.cluster));
-  return {name, std::move(c.plan), std::move(c.model), alone(std::move(c.cluster)), std::move(simulation), {}};
+  PredictionInterval interval = value_or_throw(interval_of(c.plan, c.model, c.cluster, simulation.cost));
+  return {name,
+          std::move(c.plan),
+          std::move(c.model),
+          alone(std::move(c.cluster)),
+          std::move(simulation),
+          std::move(interval)};
 }
 
 bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
