@@ -141,7 +141,7 @@ void run_check(const Arguments& arguments, Common& common) {
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.examples(
       "Examples:\n  galvatron check train_gpt.sh --cluster 64xa100-80g\n  galvatron check ds_config.json "
-      "--model llama2-7b --cluster 8xh100-80g --seq 4096");
+      "--model llama2-7b --cluster 8xh100-80g \\\n      --seq 4096");
   if (!options.parse(arguments, common)) return;
 
   std::optional<Cluster> cluster;

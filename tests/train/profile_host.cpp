@@ -1,4 +1,5 @@
 // The profiler of this machine, in its coarsest setting: what it measures is complete, plausible and readable.
+// labels: kernels
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/model/model.hpp>
 #include <galvatron/profile/host.hpp>

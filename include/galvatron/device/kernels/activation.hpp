@@ -103,7 +103,7 @@ struct Relu {
   }
 };
 
-/// Calls f.operator()<Activation>() for an activation of one input: any but SwiGLU.
+/// Calls `f.operator()<Activation>()` for an activation of one input: any but SwiGLU.
 template <class F>
 GALVATRON_INLINE void with_activation(ActivationKind kind, const F& f) {
   if (kind == ActivationKind::relu) return f.template operator()<Relu>();
