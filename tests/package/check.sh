@@ -48,13 +48,13 @@ case $kind in
       -D CPACK_DEBIAN_PACKAGE_SHLIBDEPS=OFF >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
     deb=$(echo "$place"/out/galvatron_*_*.deb)
     [ "$(dpkg-deb -f "$deb" Package)" = galvatron ]
-    dpkg-deb -x "$deb" "$place/root"
-    whole "$place/root/usr"
+    dpkg-deb -x "$deb" "$place/unpacked"
+    whole "$place/unpacked/usr"
     for file in include/galvatron/plan.hpp share/doc/galvatron/copyright; do
-      [ -s "$place/root/usr/$file" ] || wrong "$file is missing"
+      [ -s "$place/unpacked/usr/$file" ] || wrong "$file is missing"
     done
     for file in galvatronConfig.cmake libgalvatron_planner.a; do
-      [ -n "$(find "$place/root/usr" -name "$file")" ] || wrong "$file is missing"
+      [ -n "$(find "$place/unpacked/usr" -name "$file")" ] || wrong "$file is missing"
     done
     ;;
   wheel)
@@ -79,8 +79,8 @@ case $kind in
     ;;
   built)
     "$repository/scripts/package"
-    dpkg-deb -x "$repository"/build/packages/galvatron_*.deb "$place/root"
-    whole "$place/root/usr"
+    dpkg-deb -x "$repository"/build/packages/galvatron_*.deb "$place/unpacked"
+    whole "$place/unpacked/usr"
     dpkg-deb -f "$repository"/build/packages/galvatron_*.deb Depends | grep -q libdnnl
     python3 -m zipfile -e "$repository"/build/packages/galvatron-*-py3-none-manylinux*.whl "$place/wheel"
     chmod +x "$place"/wheel/*/scripts/galvatron

@@ -103,7 +103,7 @@ struct CalibratedTerm {
 };
 
 struct Calibration {
-  std::string date;     ///< of the calibration, YYYY-MM-DD; empty: there is none
+  std::string date;     ///< of the calibration, YYYY-MM-DD; empty without a calibration
   std::string cluster;  ///< whose figures the factors are of
   std::string trainer;  ///< whose steps were measured
   std::string runs;     ///< the file with the measured steps

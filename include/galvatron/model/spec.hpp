@@ -210,7 +210,7 @@ struct LayerSpec {
   bool class_token = false;           ///< embedding: a sample's first token is learned, the others are patches;
                                       ///< classifier: it reads that token instead of the mean of all
   std::int64_t end_token = no_token;  ///< projection: of a sample it reads the first token of this id, or the first of
-                                      ///< all where there is none (CLIP's text tower)
+                                      ///< all of a sample without one (CLIP's text tower)
   std::int64_t token_types = 0;       ///< embedding: rows of a table of segments
   HeadKind head = HeadKind::language;
   double loss_weight = 1;  ///< of a head's loss in the model's

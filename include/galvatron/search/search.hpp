@@ -89,7 +89,7 @@ class Search {
     sort_by_bound(open);
     // A quick pass over the likeliest choices finds good plans; the last one, pruned by them, proves or improves.
     open = solve(open, options_.algorithm == Algorithm::bmw ? Pass::bmw : Pass::core, most_work() / 4);
-    // Where hardly anything fits, few choices miss it: the smallest plan of all is one to begin with, or there is none.
+    // Where hardly anything fits, few choices miss it: the smallest plan of all is one to begin with, or no plan fits.
     std::optional<Candidate> smallest;
     if (!best_.fits() && !options_.interrupted()) {
       smallest = find_smallest();
