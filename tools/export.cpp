@@ -102,7 +102,8 @@ std::string too_large(const JobCost& cost) {
 void run_export(const Arguments& arguments, Common& common) {
   Options options(
       "export",
-      "Writes a plan for another trainer: arguments of Megatron-LM, a torchtitan job file, a DeepSpeed configuration, "
+      "Writes a plan for another trainer: arguments of Megatron-LM, a configuration of torchtitan, DeepSpeed or "
+      "Accelerate, "
       "a plan of Hetu-Galvatron; or as a C++ header with the strategies as types. What the target cannot express is "
       "told on standard error, and the job that it will run is priced: the first line warns when it does not fit. Or "
       "writes the weights of a checkpoint for Hugging Face transformers.");
@@ -113,12 +114,16 @@ void run_export(const Arguments& arguments, Common& common) {
   std::string model;
   std::string cluster;
   std::optional<Precision> precision;
+  std::optional<TorchtitanRelease> torchtitan;
   bool strict = false;
   options.require(options.text("plan", path, "PATH",
                                "the plan, as `galvatron plan --out` writes it; with --to huggingface a checkpoint, or "
                                "a folder of them, of `galvatron train --checkpoint`"));
-  options.require(options.choice("--to", to, {"megatron", "torchtitan", "deepspeed", "hetu", "header", "huggingface"},
+  options.require(options.choice("--to", to,
+                                 {"megatron", "torchtitan", "deepspeed", "accelerate", "hetu", "header", "huggingface"},
                                  "what to write"));
+  options.choice("--release", torchtitan, {TorchtitanRelease::v0_3, TorchtitanRelease::v0_2},
+                 "of torchtitan: a Python module, or the TOML of older ones (default: 0.3)");
   options.text("--name", name, "NAME", "namespace of the header (default: frozen_plan)");
   options.flag(
       "--strict", strict,
@@ -142,6 +147,7 @@ void run_export(const Arguments& arguments, Common& common) {
   for (const ExportTarget known : export_targets)
     if (to == name_of(known)) target = known;
   if (target && !name.empty()) refuse("--name is the namespace of a header; leave it out with --to ", to);
+  if (torchtitan && to != "torchtitan") refuse("--release is of torchtitan; leave it out with --to ", to);
   if (to == "huggingface") {
     if (!name.empty() || strict || !cluster.empty())
       refuse("--name, --strict and --cluster are for plans; leave them out with --to huggingface");
@@ -162,7 +168,8 @@ void run_export(const Arguments& arguments, Common& common) {
   const Result<ModelSpec> spec = load_model(model);  // without gains of residuals, which no target has
   if (spec)
     if (const std::string why = why_not_trained(*spec, *target); !why.empty()) refuse(why);
-  const Exported exported = value_or_throw(export_plan(plan, *target, spec ? &*spec : nullptr));
+  const Exported exported =
+      value_or_throw(export_plan(plan, *target, spec ? &*spec : nullptr, torchtitan.value_or(TorchtitanRelease::v0_3)));
   if (spec)
     if (const std::string why = why_not_run(exported, *spec, *target); !why.empty()) refuse(why);
   const Priced price = priced(exported, plan, *target, spec, model, cluster);

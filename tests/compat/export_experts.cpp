@@ -128,16 +128,19 @@ TEST_CASE("expert degrees that differ among layers with experts are told, others
   CHECK(out.job->layers[1].expert == 8);
 }
 
-TEST_CASE("torchtitan: experts are whole, or cut by all tensor ranks") {
+TEST_CASE("torchtitan: experts are whole, in 0.2 or cut by all tensor ranks") {
   const ModelSpec model = zoo("qwen3-30b-a3b");
   Plan plan = plan_for(model, folded);
+  const auto toml = [](const Plan& p) { return export_torchtitan(p, nullptr, TorchtitanRelease::v0_2); };
   Exported out = export_torchtitan(plan, &model);
-  CHECK(has_line(out.text, "expert_parallel_degree = 8"));
-  CHECK(has_line(out.text, "expert_tensor_parallel_degree = 1"));
+  CHECK(has_line(out.text, "  config.parallelism.expert_parallel_degree = 8"));
+  CHECK(has_line(out.text, "  config.training.disable_cuda_graphs = True"));
+  CHECK(has_line(toml(plan).text, "expert_tensor_parallel_degree = 1"));
   check_tells(out, "losses of the routers");
   for (StrategySpec& layer : plan.layers) layer.expert_tensor = 0;
-  CHECK(has_line(export_torchtitan(plan).text, "expert_tensor_parallel_degree = 2"));
-  check_whole(export_torchtitan(plan));
+  CHECK(has_line(toml(plan).text, "expert_tensor_parallel_degree = 2"));
+  check_whole(toml(plan));
+  check_tells(export_torchtitan(plan), "torchtitan has whole experts");  // from 0.3 on
   for (StrategySpec& layer : plan.layers) {
     layer.expert = 1;
     layer.expert_tensor = 1;
@@ -148,7 +151,7 @@ TEST_CASE("torchtitan: experts are whole, or cut by all tensor ranks") {
   CHECK(!out.job->layers.front().exchanges_tokens());
   out = export_torchtitan(plan_for(model, {.data = 8, .expert = 8}));
   check_tells(out, "beside expert parallelism");
-  CHECK(has_line(out.text, "data_parallel_shard_degree = 8"));
+  CHECK(has_line(out.text, "  config.parallelism.data_parallel_shard_degree = 8"));
 }
 
 TEST_CASE("DeepSpeed: AutoEP, layers of the program, or none") {

@@ -52,27 +52,53 @@ std::map<std::string, std::string> parse_toml(const std::string& text) {
 
 using Values = std::map<std::string, std::string>;
 
+Exported toml(const Plan& plan) { return export_torchtitan(plan, nullptr, TorchtitanRelease::v0_2); }
+
+// `table.key` -> value of the statements of a Python module's planned(config).
+Values parse_python(const std::string& text) {
+  Values out;
+  std::istringstream lines(text);
+  std::string open;  // the key whose list goes on
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    if (!open.empty()) {
+      out[open] += line.substr(4);
+      if (line == "    ]") open.clear();
+      continue;
+    }
+    const std::string prefix = "    config.";
+    if (!line.starts_with(prefix)) continue;
+    const auto equals = line.find(" = ");
+    REQUIRE(equals != std::string::npos);
+    const std::string key = line.substr(prefix.size(), equals - prefix.size());
+    REQUIRE(!out.contains(key));
+    out[key] = line.substr(equals + 3);
+    if (out[key] == "[") open = key;
+  }
+  CHECK(open.empty());
+  return out;
+}
+
 }  // namespace
 
-TEST_CASE("torchtitan: 8-bit products") {
+TEST_CASE("torchtitan 0.2: 8-bit products") {
   Plan plan = plan_of({.data = 8, .zero = 3});
   plan.precision = Precision::fp8;
-  const Exported out = export_torchtitan(plan);
+  const Exported out = toml(plan);
   check_whole(out);
   CHECK(out.text.find("mixed_precision_param = \"bfloat16\"") != std::string::npos);
   CHECK(out.text.find("[quantize.linear.float8]\nfilter_fqns = [\n  \"output\",\n]\n") != std::string::npos);
   CHECK(told(out.set_elsewhere, "converters = [\"quantize.linear.float8\"]") == 1);
 }
 
-TEST_CASE("torchtitan: moments in bf16 are told") {
+TEST_CASE("torchtitan 0.2: moments in bf16 are told") {
   Plan plan = plan_of({.data = 8, .zero = 3});
   plan.moments = Precision::bf16;
-  CHECK(told(export_torchtitan(plan).not_expressed, "moments of the optimizer in bf16") == 1);
+  CHECK(told(toml(plan).not_expressed, "moments of the optimizer in bf16") == 1);
 }
 
-TEST_CASE("torchtitan: sharded data and tensor parallelism") {
-  const Exported out =
-      export_torchtitan(plan_of({.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}));
+TEST_CASE("torchtitan 0.2: sharded data and tensor parallelism") {
+  const Exported out = toml(plan_of({.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}));
   check_whole(out);
   CHECK(parse_toml(out.text) == Values{{"training.local_batch_size", "4"},
                                        {"training.global_batch_size", "64"},
@@ -88,9 +114,9 @@ TEST_CASE("torchtitan: sharded data and tensor parallelism") {
                                        {"activation_checkpoint.mode", "\"none\""}});
 }
 
-TEST_CASE("torchtitan: kinds of data parallelism") {
+TEST_CASE("torchtitan 0.2: kinds of data parallelism") {
   const auto values = [](const StrategySpec& spec, const std::string& tells) {
-    const Exported out = export_torchtitan(plan_of(spec));
+    const Exported out = toml(plan_of(spec));
     if (tells.empty())
       check_whole(out);
     else
@@ -120,16 +146,16 @@ TEST_CASE("torchtitan: kinds of data parallelism") {
   values({.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 2}, "Ulysses");
 }
 
-TEST_CASE("torchtitan: the job is what the file says") {
+TEST_CASE("torchtitan 0.2: the job is what the file says") {
   for (const StrategySpec& spec :
        {StrategySpec{.data = 8}, StrategySpec{.data = 8, .zero = 3},
         StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .data = 2, .zero = 2},
         StrategySpec{.sequence = SequenceKind::ring, .context = 8, .zero = 3, .recompute = RecomputeKind::full}}) {
     const Plan plan = plan_of(spec);
-    check_whole(export_torchtitan(plan));
-    check_same_job(export_torchtitan(plan), plan);
+    check_whole(toml(plan));
+    check_same_job(toml(plan), plan);
   }
-  const auto first = [](const StrategySpec& spec) { return export_torchtitan(plan_of(spec)).job.value().layers[0]; };
+  const auto first = [](const StrategySpec& spec) { return toml(plan_of(spec)).job.value().layers[0]; };
   CHECK(first({.data = 8, .zero = 1}).zero == 2);
   CHECK(first({.tensor = 2, .sequence = SequenceKind::megatron, .data = 4}).zero == 2);
   CHECK(first({.tensor = 2, .data = 4, .zero = 3}).sequence == SequenceKind::megatron);
@@ -137,13 +163,13 @@ TEST_CASE("torchtitan: the job is what the file says") {
   CHECK(first({.data = 8, .recompute = RecomputeKind::selective}).recompute == RecomputeKind::full);
   Plan kept = plan_of({.data = 8});
   kept.layers[1].recompute = RecomputeKind::cheap;
-  check_tells(export_torchtitan(kept), "the outputs of norms and activations are recomputed in layer 1");
-  CHECK(export_torchtitan(kept).job.value().layers[1].recompute == RecomputeKind::none);
+  check_tells(toml(kept), "the outputs of norms and activations are recomputed in layer 1");
+  CHECK(toml(kept).job.value().layers[1].recompute == RecomputeKind::none);
 }
 
-TEST_CASE("torchtitan: a pipeline names the modules of every stage") {
+TEST_CASE("torchtitan 0.2: a pipeline names the modules of every stage") {
   Plan plan = plan_of({.data = 4, .zero = 3}, {3, 5});
-  const Exported out = export_torchtitan(plan);
+  const Exported out = toml(plan);
   check_whole(out);
   Values v = parse_toml(out.text);
   CHECK(v["training.local_batch_size"] == "16");
@@ -154,15 +180,15 @@ TEST_CASE("torchtitan: a pipeline names the modules of every stage") {
         R"([  ["tok_embeddings", "layers.0", "layers.1", "layers.2"],)"
         R"(  ["layers.3", "layers.4", "layers.5", "layers.6", "layers.7", "norm", "output"],])");
   plan.schedule = ScheduleKind::gpipe;
-  check_whole(export_torchtitan(plan));
-  CHECK(parse_toml(export_torchtitan(plan).text)["parallelism.pipeline_parallel_schedule"] == "\"GPipe\"");
+  check_whole(toml(plan));
+  CHECK(parse_toml(toml(plan).text)["parallelism.pipeline_parallel_schedule"] == "\"GPipe\"");
   plan.schedule = ScheduleKind::zb_h1;
-  check_tells(export_torchtitan(plan), "zb-h1");
+  check_tells(toml(plan), "zb-h1");
 
   Plan chunks = plan_of({.data = 4, .zero = 3}, {4, 4});
   chunks.schedule = ScheduleKind::interleaved;
   chunks.virtual_stages = 2;
-  const Exported looped = export_torchtitan(chunks);
+  const Exported looped = toml(chunks);
   check_whole(looped);
   v = parse_toml(looped.text);
   CHECK(v["parallelism.pipeline_parallel_schedule"] == "\"Interleaved1F1B\"");
@@ -171,11 +197,11 @@ TEST_CASE("torchtitan: a pipeline names the modules of every stage") {
         R"(  ["layers.4", "layers.5"],  ["layers.6", "layers.7", "norm", "output"],])");
 }
 
-TEST_CASE("torchtitan: recomputation of all layers or of every n-th") {
+TEST_CASE("torchtitan 0.2: recomputation of all layers or of every n-th") {
   const auto values = [](const std::vector<int>& layers, RecomputeKind kind, bool whole) {
     Plan plan = plan_of({.data = 4, .zero = 3}, {4, 4});
     for (const int layer : layers) plan.layers[static_cast<std::size_t>(layer)].recompute = kind;
-    const Exported out = export_torchtitan(plan);
+    const Exported out = toml(plan);
     if (whole)
       check_whole(out);
     else
@@ -192,4 +218,63 @@ TEST_CASE("torchtitan: recomputation of all layers or of every n-th") {
   CHECK(values({0, 2, 4, 6}, RecomputeKind::full, false) == "\"full\"");
   CHECK(values({1, 3}, RecomputeKind::full, false) == "\"full\"");
   CHECK(values({0, 1, 2, 3, 4, 5, 6, 7}, RecomputeKind::selective, false) == "\"full\"");
+}
+
+TEST_CASE("torchtitan 0.3: a Python module that changes a configuration") {
+  const Exported out =
+      export_torchtitan(plan_of({.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}));
+  check_whole(out);
+  CHECK(parse_python(out.text) == Values{{"training.local_batch_size", "4"},
+                                         {"training.global_batch_size", "64"},
+                                         {"training.seq_len", "2048"},
+                                         {"training.dtype", "\"float32\""},
+                                         {"training.mixed_precision_param", "\"bfloat16\""},
+                                         {"parallelism.data_parallel_replicate_degree", "1"},
+                                         {"parallelism.data_parallel_shard_degree", "2"},
+                                         {"parallelism.fsdp_reshard_after_forward", "\"always\""},
+                                         {"parallelism.tensor_parallel_degree", "4"},
+                                         {"parallelism.enable_sequence_parallel", "True"},
+                                         {"parallelism.context_parallel_degree", "1"},
+                                         {"parallelism.pipeline_parallel_degree", "1"},
+                                         {"activation_checkpoint", "None"}});
+  CHECK(has(out.text, "\ndef planned(config: Trainer.Config) -> Trainer.Config:\n"));
+  CHECK(!has(out.text, "FullAC"));
+  CHECK(!has(out.text, "def run()"));
+  CHECK(told(out.set_elsewhere, "a function without arguments") == 1);
+  Plan known = plan_of({.data = 8, .zero = 3, .recompute = RecomputeKind::full});
+  known.model = "llama3-8b";
+  const std::string text = export_torchtitan(known).text;
+  CHECK(has(text, "from torchtitan.models.llama3.config_registry import llama3_8b\n"));
+  CHECK(has(text, "def run() -> Trainer.Config:\n    return planned(llama3_8b())\n"));
+  CHECK(has(text, "from torchtitan.distributed.activation_checkpoint import FullAC\n"));
+  CHECK(parse_python(text)["activation_checkpoint"] == "FullAC.Config()");
+}
+
+TEST_CASE("torchtitan 0.3: what differs from 0.2") {
+  // Tensor ranks may keep whole sequences.
+  Exported out = export_torchtitan(plan_of({.tensor = 2, .data = 4, .zero = 3}));
+  check_whole(out);
+  CHECK(parse_python(out.text)["parallelism.enable_sequence_parallel"] == "False");
+  CHECK(out.job.value().layers[0].sequence == SequenceKind::none);
+  // Keys and values go around with one kind of attention.
+  out = export_torchtitan(plan_of({.sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 3}));
+  check_whole(out);
+  CHECK(told(out.set_elsewhere, "attn_backend=\"sdpa\"") == 1);
+  CHECK(!has(out.text, "rotate_method"));
+  // A pipeline has no CUDA graphs, and the head has another name.
+  out = export_torchtitan(plan_of({.data = 4, .zero = 3}, {3, 5}));
+  check_whole(out);
+  Values v = parse_python(out.text);
+  CHECK(v["training.disable_cuda_graphs"] == "True");
+  CHECK(v["parallelism.pipeline_parallel_microbatch_size"] == "2");
+  CHECK(v["parallelism.module_fqns_per_model_part"] ==
+        R"([  ["tok_embeddings", "layers.0", "layers.1", "layers.2"],)"
+        R"(  ["layers.3", "layers.4", "layers.5", "layers.6", "layers.7", "norm", "lm_head"],])");
+  // All layers are recomputed, or none.
+  Plan plan = plan_of({.data = 8, .zero = 3});
+  for (const std::size_t layer : {1, 3, 5, 7}) plan.layers[layer].recompute = RecomputeKind::full;
+  check_tells(export_torchtitan(plan), "torchtitan recomputes all layers, as a whole");
+  CHECK(export_torchtitan(plan).job.value().layers[0].recompute == RecomputeKind::full);
+  plan.precision = Precision::fp8;
+  CHECK(told(export_torchtitan(plan).set_elsewhere, "Float8LinearConverter") == 1);
 }

@@ -33,6 +33,17 @@ static_assert(!can_give(OneForAll::deepspeed, split_sequence, 1, Precision::bf16
 static_assert(can_give(OneForAll::deepspeed, {.data = 4, .zero = 1}, 2, Precision::bf16));
 static_assert(!can_give(OneForAll::deepspeed, {.data = 4, .zero = 2}, 2, Precision::bf16));
 
+// Accelerate: FSDP over data and context ranks, beside which tensor ranks keep whole sequences; no pipelines.
+static_assert(can_give(OneForAll::accelerate, {.tensor = 2, .data = 4, .zero = 3}, 1, Precision::bf16));
+static_assert(can_give(OneForAll::accelerate, {.sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 2}, 1,
+                       Precision::bf16));
+static_assert(can_give(OneForAll::accelerate, {.data = 8}, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::accelerate, {.data = 8, .zero = 3}, 2, Precision::bf16));
+static_assert(!can_give(OneForAll::accelerate, {.tensor = 2, .data = 4}, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::accelerate, {.tensor = 8}, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::accelerate, split_sequence, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::accelerate, ulysses_beside_data, 1, Precision::bf16));
+
 // Hetu-Galvatron: tensor ranks or Ulysses, no ZeRO 1.
 static_assert(can_give(OneForAll::hetu, split_sequence, 2, Precision::bf16));
 static_assert(can_give(OneForAll::hetu, ulysses_beside_data, 2, Precision::bf16));
@@ -50,6 +61,7 @@ TEST_CASE("schedules of trainers, of which all have 1F1B") {
   CHECK(!has_schedule(OneForAll::megatron, ScheduleKind::gpipe));
   CHECK(has_schedule(OneForAll::megatron, ScheduleKind::interleaved));
   CHECK(!has_schedule(OneForAll::deepspeed, ScheduleKind::interleaved));
+  CHECK(!has_schedule(OneForAll::accelerate, ScheduleKind::interleaved));
   CHECK(has_schedule(OneForAll::hetu, ScheduleKind::gpipe));
 }
 

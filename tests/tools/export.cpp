@@ -34,7 +34,7 @@ json mixed_plan() {
 TEST_CASE("every target gets a text, and JSON has the same one") {
   const Folder folder;
   folder.write("p.json", whole_plan().dump());
-  for (const std::string target : {"megatron", "torchtitan", "deepspeed", "hetu", "header"}) {
+  for (const std::string target : {"megatron", "torchtitan", "deepspeed", "accelerate", "hetu", "header"}) {
     CAPTURE(target);
     const Ran text = folder.run("export p.json --to " + target);
     CHECK(text.code == 0);
@@ -90,7 +90,7 @@ TEST_CASE("the exported job is priced, and the first line warns when it does not
   const json cost = folder.run("cost --plan kept.json --json").json();
   const auto peak = cost.at("stages")[0].at("peak_bytes").get<std::int64_t>();
   CHECK(peak > std::int64_t{60} << 30);
-  for (const std::string target : {"megatron", "torchtitan", "deepspeed", "hetu"}) {
+  for (const std::string target : {"megatron", "torchtitan", "deepspeed", "accelerate", "hetu"}) {
     CAPTURE(target);
     const Ran ran = folder.run("export p.json --json --to " + target);
     REQUIRE(ran.code == 0);
@@ -137,7 +137,7 @@ TEST_CASE("a uniform plan of a large model loses nothing in any export") {
   for (const json& layer : plan.at("layers")) CHECK(layer == plan.at("embedding"));
   CHECK(plan.at("head") == plan.at("embedding"));
   CHECK(ran.json().at("exported").at("iteration_seconds") == plan.at("predicted").at("iteration_seconds"));
-  for (const std::string target : {"megatron", "torchtitan", "deepspeed", "hetu"}) {
+  for (const std::string target : {"megatron", "torchtitan", "deepspeed", "accelerate", "hetu"}) {
     CAPTURE(target);
     REQUIRE(folder.run(question + target).code == 0);
     CHECK(folder.run("export p.json --strict --to " + target).code == 0);
@@ -217,11 +217,17 @@ TEST_CASE("bad usage of export is told and nothing is written") {
   folder.write("p.json", small_plan().dump());
   check_failure(folder.run("export p.json"), 2, "--to is missing");
   check_failure(folder.run("export --to hetu"), 2, "plan is missing");
-  check_failure(folder.run("export p.json --to pytorch"), 2, "megatron|torchtitan|deepspeed|hetu|header");
+  check_failure(folder.run("export p.json --to pytorch"), 2, "megatron|torchtitan|deepspeed|accelerate|hetu|header");
   check_failure(folder.run("export missing.json --to hetu"), 2, "missing.json");
   check_failure(folder.run("export p.json --to header --name 1x"), 2, "identifier");
   check_failure(folder.run("export p.json --to header --name class"), 2, "keyword");
   check_failure(folder.run("export p.json --to hetu --name x"), 2, "--name");
+  check_failure(folder.run("export p.json --to hetu --release 0.2"), 2, "--release is of torchtitan");
+  check_failure(folder.run("export p.json --to torchtitan --release 0.1"), 2, "0.3|0.2");
+  folder.write("mixed.json", mixed_plan().dump());
+  check_failure(folder.run("export mixed.json --to accelerate"), 2, "a pipeline of 2 stages");
+  CHECK(folder.run("export mixed.json --to torchtitan").out.find("def planned(") != std::string::npos);
+  CHECK(folder.run("export mixed.json --to torchtitan --release 0.2").out.find("[parallelism]") != std::string::npos);
   check_failure(folder.run("export p.json --to hetu --out missing/f"), 2, "missing/f");
   check_failure(folder.run("export p.json --to hetu --out ."), 2, "directory");
   check_failure(folder.run("export p.json --to hetu > /dev/full"), 2, "standard output");

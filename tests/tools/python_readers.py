@@ -4,6 +4,8 @@ tensorboard where they are installed.
     make MODEL    writes MODEL/model.safetensors, random weights with the names and layouts of published checkpoints
     plan MODEL    writes plan.json, two ranks
     check MODEL   compares MODEL-out and MODEL-bf16 with it, and reads MODEL-tensorboard
+    exports NAME  compares the plan NAME.json with what torchtitan makes of NAME_torchtitan.py, and Accelerate of
+                  NAME.yaml
 """
 
 import json
@@ -109,4 +111,28 @@ def check(model):
         print(f"{model}: tensorboard reads it")
 
 
-{"make": make, "plan": plan, "check": check}[sys.argv[1]](sys.argv[2])
+def exports(name):
+    layer = json.loads(pathlib.Path(f"{name}.json").read_text())["layers"][0]
+    try:
+        from torchtitan.config import ConfigManager
+        import torchtitan.trainer
+    except ImportError:
+        print(f"{name}: no torchtitan here, its configuration was not read")
+    else:
+        sys.path.insert(0, ".")
+        parallelism = ConfigManager().parse_args(["--module", f"{name}_torchtitan", "--config", "run"]).parallelism
+        assert (parallelism.data_parallel_shard_degree, parallelism.tensor_parallel_degree,
+                parallelism.context_parallel_degree) == (layer["data"], layer["tensor"], layer["context"]), parallelism
+        print(f"{name}: torchtitan reads it")
+    try:
+        from accelerate.commands.config.config_args import load_config_from_file
+    except ImportError:
+        print(f"{name}: no accelerate here, its file was not read")
+    else:
+        sizes = load_config_from_file(f"{name}.yaml").parallelism_config
+        assert (sizes["parallelism_config_dp_shard_size"], sizes["parallelism_config_tp_size"],
+                sizes["parallelism_config_cp_size"]) == (layer["data"], layer["tensor"], layer["context"]), sizes
+        print(f"{name}: Accelerate reads it")
+
+
+{"make": make, "plan": plan, "check": check, "exports": exports}[sys.argv[1]](sys.argv[2])

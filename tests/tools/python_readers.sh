@@ -31,3 +31,8 @@ for model in gpt2-tiny llama-tiny; do
   "$galvatron" export "$model-saved" --to huggingface --precision bf16 --out "$model-bf16"
   "$python" "$tests/tools/python_readers.py" check "$model"
 done
+"$galvatron" plan --model llama3-8b --cluster 16xa100-80g --global-batch 64 --space uniform,accelerate,dp=8,tp=2 \
+  --out whole.json --quiet
+"$galvatron" export whole.json --to torchtitan --strict --out whole_torchtitan.py --quiet
+"$galvatron" export whole.json --to accelerate --strict --out whole.yaml --quiet
+"$python" "$tests/tools/python_readers.py" exports whole

@@ -61,7 +61,8 @@ void names_field(JsonObject& fields, const char* key, std::vector<T>& items, con
 }
 
 inline constexpr std::array expressible_targets{OneForAll::no,         OneForAll::uniform,   OneForAll::megatron,
-                                                OneForAll::torchtitan, OneForAll::deepspeed, OneForAll::hetu};
+                                                OneForAll::torchtitan, OneForAll::deepspeed, OneForAll::accelerate,
+                                                OneForAll::hetu};
 
 inline void expressible_fields(JsonObject& fields, Expressible& e) {
   if (fields.has("target", false))

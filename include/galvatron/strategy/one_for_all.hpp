@@ -21,20 +21,23 @@ enum class OneForAll : std::uint8_t {
   megatron,
   torchtitan,
   deepspeed,
-  hetu,  ///< Hetu-Galvatron, which has a strategy for each layer, but not all that a layer may have
+  accelerate,  ///< Hugging Face's, with FSDP2
+  hetu,        ///< Hetu-Galvatron, which has a strategy for each layer, but not all that a layer may have
 };
-inline constexpr std::array one_for_all_names{OneForAll::uniform, OneForAll::megatron, OneForAll::torchtitan,
-                                              OneForAll::deepspeed, OneForAll::hetu};
+inline constexpr std::array one_for_all_names{OneForAll::uniform,   OneForAll::megatron,   OneForAll::torchtitan,
+                                              OneForAll::deepspeed, OneForAll::accelerate, OneForAll::hetu};
 
 constexpr const char* name_of(OneForAll trainer) {
-  return std::array{"no", "uniform", "megatron", "torchtitan", "deepspeed", "hetu"}[static_cast<std::size_t>(trainer)];
+  return std::array{
+      "no", "uniform", "megatron", "torchtitan", "deepspeed", "accelerate", "hetu"}[static_cast<std::size_t>(trainer)];
 }
 
 /// Whether the trainer's pipelines have this schedule; all have 1F1B.
 constexpr bool has_schedule(OneForAll trainer, ScheduleKind kind) {
   if (trainer == OneForAll::no || kind == ScheduleKind::one_f_one_b) return true;
   if (kind == ScheduleKind::gpipe) return trainer == OneForAll::torchtitan || trainer == OneForAll::hetu;
-  return kind == ScheduleKind::interleaved && trainer != OneForAll::deepspeed && trainer != OneForAll::hetu;
+  return kind == ScheduleKind::interleaved && trainer != OneForAll::deepspeed && trainer != OneForAll::accelerate &&
+         trainer != OneForAll::hetu;
 }
 
 /// How DeepSpeed spreads experts over ranks.
@@ -50,17 +53,17 @@ constexpr DeepspeedExperts deepspeed_experts(const StrategySpec& spec, int stage
   const bool in_data_ranks = spec.etp() == spec.tensor && spec.data % spec.expert == 0;
   return in_data_ranks && spec.zero < 3 ? DeepspeedExperts::layers : DeepspeedExperts::no;
 }
-constexpr bool torchtitan_has_experts(const StrategySpec& spec) {
-  return spec.expert > 1 && (spec.etp() == 1 || spec.etp() == spec.tensor);
-}
+constexpr bool torchtitan_has_experts(const StrategySpec& spec) { return spec.expert > 1 && spec.etp() == 1; }
 
 /// Whether the trainer can give `spec` to all layers of a pipeline of so many stages.
 ///
 ///     torchtitan  tensor ranks always split the sequence; context ranks pass keys and values around; data and context
 ///                 ranks are FSDP's, ZeRO 2 or 3, or replicas that stand alone; bf16 comes with either of them; experts
-///                 are spread over FSDP's ranks, each whole or cut over all tensor ranks
+///                 are spread over FSDP's ranks, each whole
 ///     deepspeed   tensor ranks keep whole sequences; context ranks are Ulysses', beside data ranks alone; pipelines
 ///                 have ZeRO 1 at most; experts: deepspeed_experts
+///     accelerate  no pipelines; tensor ranks keep whole sequences; context ranks pass keys and values around; data and
+///                 context ranks are FSDP's, ZeRO 2 or 3, or replicas that stand alone; no experts are spread
 ///     hetu        no ZeRO 1; tensor ranks or Ulysses'
 constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages, Precision precision) {
   if (trainer == OneForAll::no) return true;
@@ -79,6 +82,12 @@ constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages,
       if (spec.context > 1 && (spec.tensor > 1 || stages > 1)) return false;
       if (spec.exchanges_tokens() && deepspeed_experts(spec, stages) == DeepspeedExperts::no) return false;
       return stages == 1 || spec.zero <= 1;
+    case OneForAll::accelerate: {
+      const bool others = spec.tensor > 1 || spec.context > 1;
+      if (stages > 1 || spec.exchanges_tokens() || spec.zero == 1) return false;
+      if (spec.sequence != (spec.context > 1 ? SequenceKind::ring : SequenceKind::none)) return false;
+      return spec.shards() > 1 ? spec.zero >= 2 || !others : !others;
+    }
     case OneForAll::hetu:
       return spec.zero != 1 && (spec.tensor == 1 || spec.sequence != SequenceKind::ulysses);
     default:

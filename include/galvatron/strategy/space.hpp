@@ -196,7 +196,8 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
 /// The names that parse_space knows, for messages and help texts.
 inline constexpr std::string_view space_names =
     "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, ep, etp, nodes, "
-    "spread, recompute, selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, hetu, dp=N, tp=N, cp=N, pp=N, "
+    "spread, recompute, selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, accelerate, hetu, dp=N, tp=N, "
+    "cp=N, pp=N, "
     "ep=N, "
     "etp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, max-ep=N, max-etp=N, sp=none|megatron|ulysses|ring, "
     "recompute=none|cheap|selective|full";
@@ -219,7 +220,8 @@ inline constexpr std::string_view space_names =
 ///     pow2                   degrees are powers of two
 ///     uniform                one strategy for all layers, embedding and head too, which keeps what norms and
 ///                            activations give unless the whole layer is recomputed: for trainers of other makers
-///     megatron, torchtitan, deepspeed, hetu   likewise, and no more than this trainer can be told (one_for_all.hpp)
+///     megatron, torchtitan, deepspeed, accelerate, hetu
+///                                             likewise, and no more than this trainer can be told (one_for_all.hpp)
 ///
 /// What is not in the list is not used, but uniform and the names after it leave all open where only degrees and rules
 /// are beside them. Errors (usage): an unknown or empty name, a degree that is no positive number, degrees that

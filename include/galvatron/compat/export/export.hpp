@@ -16,6 +16,7 @@
 #include <utility>
 
 #include <galvatron/cluster/spec.hpp>
+#include <galvatron/compat/export/accelerate.hpp>
 #include <galvatron/compat/export/deepspeed.hpp>
 #include <galvatron/compat/export/exported.hpp>
 #include <galvatron/compat/export/hetu.hpp>
@@ -65,17 +66,18 @@ inline std::string size_word(Bytes bytes) {
 
 }  // namespace detail
 
-/// Why `target` cannot train `model`, a sentence; empty where it can. DeepSpeed trains any model that a program brings.
+/// Why `target` cannot train `model`, a sentence; empty where it can. DeepSpeed and Accelerate train any model that a
+/// program brings.
 inline std::string why_not_trained(const ModelSpec& model, ExportTarget target) {
   const std::string family = detail::other_family(model);
-  if (family.empty() || target == ExportTarget::deepspeed) return {};
+  if (family.empty() || target == ExportTarget::deepspeed || target == ExportTarget::accelerate) return {};
   const std::string trains = target == ExportTarget::megatron
                                  ? "the arguments are those of Megatron-LM's pretrain_gpt.py, which trains"
-                             : target == ExportTarget::torchtitan ? "torchtitan's job files name the modules of"
+                             : target == ExportTarget::torchtitan ? "torchtitan's configurations name the modules of"
                                                                   : "Hetu-Galvatron's trainer builds";
   return model.name + " is " + family + ", and " + trains +
-         " decoders such as GPT, Llama and Mixtral alone; export it as a header, or to deepspeed, whose program brings "
-         "the model";
+         " decoders such as GPT, Llama and Mixtral alone; export it as a header, or to deepspeed or accelerate, whose "
+         "programs bring the model";
 }
 
 /// Why `target` cannot run an exported job for `model`, a sentence; empty where nothing is known against it.
@@ -94,10 +96,12 @@ inline std::string why_not_run(const Exported& exported, const ModelSpec& model,
 }
 
 /// A consistent plan (why_inconsistent) for `target`; what that cannot express is in the result. Errors (usage): a plan
-/// whose stages have different numbers of ranks, or ratios, or one that DeepSpeed cannot run at all.
+/// whose stages have different numbers of ranks, or ratios, or one that DeepSpeed or Accelerate cannot run at all.
 /// @param model  what the plan is for: arguments of experts and latent attention, and which layers have experts; null
 ///               where it is not known
-inline Result<Exported> export_plan(const Plan& plan, ExportTarget target, const ModelSpec* model = nullptr) {
+/// @param torchtitan  the release that is written for
+inline Result<Exported> export_plan(const Plan& plan, ExportTarget target, const ModelSpec* model = nullptr,
+                                    TorchtitanRelease torchtitan = TorchtitanRelease::v0_3) {
   if (plan.mixes_groups())
     return usage_error(
         "stages on several groups of devices: plans of mixed clusters are not exported to other trainers "
@@ -113,8 +117,9 @@ inline Result<Exported> export_plan(const Plan& plan, ExportTarget target, const
           "stages of ", plan.stages.front().rank_count, " and of ", stage.rank_count,
           " ranks: the trainers that plans are exported to have equally many in all stages; export it as a header"));
   if (target == ExportTarget::megatron) return export_megatron(plan, model);
-  if (target == ExportTarget::torchtitan) return export_torchtitan(plan, model);
+  if (target == ExportTarget::torchtitan) return export_torchtitan(plan, model, torchtitan);
   if (target == ExportTarget::deepspeed) return export_deepspeed(plan, model);
+  if (target == ExportTarget::accelerate) return export_accelerate(plan, model);
   return export_hetu(plan, model);
 }
 

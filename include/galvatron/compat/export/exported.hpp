@@ -22,10 +22,10 @@
 namespace galvatron {
 
 /// A trainer that plans are exported to, by the space of the plans that it can be told (parse_space): arguments of
-/// Megatron-LM, a job file of torchtitan, a configuration of DeepSpeed, a plan of Hetu-Galvatron.
+/// Megatron-LM, a configuration of torchtitan, DeepSpeed or Accelerate, a plan of Hetu-Galvatron.
 using ExportTarget = OneForAll;
 inline constexpr std::array export_targets{ExportTarget::megatron, ExportTarget::torchtitan, ExportTarget::deepspeed,
-                                           ExportTarget::hetu};
+                                           ExportTarget::accelerate, ExportTarget::hetu};
 
 /// A plan in the words of another trainer, and what those words leave out. Sentences have no line breaks.
 struct Exported {
