@@ -220,7 +220,8 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
                      {"files", nlohmann::json::array()}};
   if (t.data_crc32c) out["data_crc32c"] = *t.data_crc32c;
   for (const TaskStream& stream : t.streams) {
-    nlohmann::json own{{"task", stream.task}, {"batch", stream.batch_at(t.step - 1)}, {"samples", stream.samples_at(t.step)}};
+    nlohmann::json own{
+        {"task", stream.task}, {"batch", stream.batch_at(t.step - 1)}, {"samples", stream.samples_at(t.step)}};
     if (stream.crc32c) own["crc32c"] = *stream.crc32c;
     out["streams"].push_back(std::move(own));
   }
