@@ -153,7 +153,8 @@ class StageDp {
     if (!limits_.limits_work() || layers == role_.longest || last == 0) return;
     std::size_t most = 0;
     for (std::size_t c = 1; c < now_.begins.size(); ++c) most = std::max(most, now_.begins[c] - now_.begins[c - 1]);
-    const double share = static_cast<double>(limits_.work - work_) / (role_.longest - layers);
+    // Twice its part: labels become fewer again behind the layers that have the most.
+    const double share = 2 * static_cast<double>(limits_.work - work_) / (role_.longest - layers + 1);
     most_labels_ = limits_.kept(static_cast<double>(most) * share / static_cast<double>(last));
   }
 
