@@ -198,7 +198,7 @@ double measured_seconds(const MultiTaskModel& model, const simulate::FoundWaves&
   train::TaskData data = train::TaskData::synthetic(model, 1);
   const std::vector<train::TaskSources> sources = data.sources();
   const train::TaskPlan plan = value_or_throw(train::task_plan(model, found.plan, found.order));
-  return train::detail::train_task_ranks(plan, sources, {.steps = steps, .learning_rate = {.steps = steps}},
+  return train::detail::train_task_ranks(model, plan, sources, {.steps = steps, .learning_rate = {.steps = steps}},
                                          [&](const auto& train_one) {
                                            comm::thread::run(plan.ranks, [&](comm::thread::World& world) {
                                              train_one(world, HeldPlatform{1, pace});

@@ -6,40 +6,73 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/checkpoint/huggingface_components.hpp>
 #include <galvatron/checkpoint/huggingface_writer.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/compat/export/cpp_header.hpp>
 #include <galvatron/compat/export/export.hpp>
 #include <galvatron/files.hpp>
+#include <galvatron/model/clip.hpp>
+#include <galvatron/model/multi_task_json.hpp>
 
 #include "options.hpp"
 #include "plans.hpp"
+#include "tasks.hpp"
 
 namespace galvatron::tools {
 
 namespace {
 
-// The weights of a checkpoint, for Hugging Face transformers.
-void export_weights(const std::string& path, std::string model_name, const std::string& out, Precision precision,
-                    const Common& common) {
-  if (out.empty()) refuse("--to huggingface writes a folder; give --out DIR");
-  const auto manifest = value_or_throw(train::Checkpoint::read_manifest(path));
-  if (model_name.empty()) model_name = manifest.training.model;
-  const ModelSpec model = value_or_throw(load_model(model_name));
-  // Gains of residuals stay: transformers has tokens go to experts as they are, and the residual of a token is 0.
-  const auto checkpoint = value_or_throw(train::Checkpoint::open(path, train::with_gains_of(manifest.training, model)));
-  const auto files = value_or_throw(train::write_huggingface(out, checkpoint, model, precision));
+void tell_of_weights(const train::CheckpointManifest& manifest, const std::string& path, const std::string& model,
+                     const std::string& out, const std::vector<std::string>& files, const Common& common) {
   if (common.json) {
     print_json({{"target", "huggingface"},
-                {"checkpoint", checkpoint.path().string()},
-                {"model", model.name},
-                {"step", checkpoint.training().step},
+                {"checkpoint", path},
+                {"model", model},
+                {"step", manifest.training.step},
                 {"out", out},
                 {"files", files}});
     return;
   }
-  print(text_of("Wrote the weights of ", model.name, " after step ", checkpoint.training().step, " to ", out, ": ",
+  print(text_of("Wrote the weights of ", model, " after step ", manifest.training.step, " to ", out, ": ",
                 joined(files, " "), "\n"));
+}
+
+// Components of a model of several tasks as the model of a config.json, of which they are all layers.
+void export_components(const std::string& path, const train::CheckpointManifest& manifest,
+                       const std::string& model_name, std::string components, const std::string& out,
+                       Precision precision, const Common& common) {
+  const MultiTaskModel model = value_or_throw(load_multi_task_model(model_name));
+  if (components.empty() && describes_clip(std::filesystem::path(model_name)))
+    components = "text,vision,contrast=" + model_name;
+  if (components.empty())
+    refuse("the model ", model.name, " has several components; name those to write, and the folder or config.json of ",
+           "what they are, with --components COMPONENT[,COMPONENT]=PATH");
+  const ComponentsOf of = components_of("--components", components);
+  const std::vector<std::string> files = value_of("--components", [&]() -> Result<std::vector<std::string>> {
+    if (describes_clip(std::filesystem::path(of.path)))
+      return load_clip(of.path).and_then(
+          [&](const ClipShape& clip) { return train::write_components(out, path, model, of.names, clip, precision); });
+    return load_model(of.path).and_then(
+        [&](const ModelSpec& whole) { return train::write_components(out, path, model, of.names, whole, precision); });
+  }());
+  tell_of_weights(manifest, path, model.name, out, files, common);
+}
+
+// The weights of a checkpoint, for Hugging Face transformers.
+void export_weights(const std::string& path, std::string model_name, const std::string& components,
+                    const std::string& out, Precision precision, const Common& common) {
+  if (out.empty()) refuse("--to huggingface writes a folder; give --out DIR");
+  const auto manifest = value_or_throw(train::Checkpoint::read_manifest(path));
+  if (model_name.empty()) model_name = manifest.training.model;
+  if (names_tasks(model_name)) return export_components(path, manifest, model_name, components, out, precision, common);
+  if (!components.empty())
+    refuse("--components are those of a model of several tasks, and ", model_name, " is none; give it with --model");
+  const ModelSpec model = value_or_throw(load_model(model_name));
+  // Gains of residuals stay: transformers has tokens go to experts as they are, and the residual of a token is 0.
+  const auto checkpoint = value_or_throw(train::Checkpoint::open(path, train::with_gains_of(manifest.training, model)));
+  const auto files = value_or_throw(train::write_huggingface(out, checkpoint, model, precision));
+  tell_of_weights(manifest, checkpoint.path().string(), model.name, out, files, common);
 }
 
 // Writes the text where it is wanted, and else prints it, or the report.
@@ -113,6 +146,7 @@ void run_export(const Arguments& arguments, Common& common) {
   std::string name;
   std::string model;
   std::string cluster;
+  std::string components;
   std::optional<Precision> precision;
   std::optional<TorchtitanRelease> torchtitan;
   bool strict = false;
@@ -131,6 +165,10 @@ void run_export(const Arguments& arguments, Common& common) {
   options.text("--model", model, "MODEL",
                "a preset or a config.json, to price the exported job (default: the plan's own); with --to huggingface "
                "the checkpoint's model, if its name is not enough");
+  options.text(
+      "--components", components, "COMPONENT,...=PATH",
+      "with --to huggingface, of models of several tasks: the components to write, and the folder or config.json "
+      "of the model that they are (default: of a CLIP its parts)");
   options.text("--cluster", cluster, "CLUSTER",
                "a preset or a cluster file, to price the exported job (default: the plan's own)");
   options.choice("--precision", precision, {Precision::fp32, Precision::bf16},
@@ -151,8 +189,9 @@ void run_export(const Arguments& arguments, Common& common) {
   if (to == "huggingface") {
     if (!name.empty() || strict || !cluster.empty())
       refuse("--name, --strict and --cluster are for plans; leave them out with --to huggingface");
-    return export_weights(path, model, out, precision.value_or(Precision::fp32), common);
+    return export_weights(path, model, components, out, precision.value_or(Precision::fp32), common);
   }
+  if (!components.empty()) refuse("--components is for --to huggingface; leave it out with --to ", to);
   if (precision) refuse("--precision is for --to huggingface; leave it out with --to ", to);
   if (!target && (!model.empty() || !cluster.empty()))
     refuse("--model and --cluster price a job for another trainer; leave them out with --to " + to);

@@ -21,12 +21,7 @@
 namespace galvatron::tools {
 
 std::string Launcher::shared(std::string text) const {
-  if (processes_ == nullptr) return text;
-  auto size = static_cast<std::int64_t>(text.size());
-  processes_->everybody().broadcast(View<std::int64_t>(&size, 1), 0);
-  text.resize(static_cast<std::size_t>(size));
-  processes_->everybody().broadcast(View<char>(text.data(), size), 0);
-  return text;
+  return processes_ == nullptr ? text : comm::shared_text(processes_->everybody(), std::move(text));
 }
 
 Bytes CoreLauncher::library_workspace(const Plan& plan) const {

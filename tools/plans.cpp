@@ -392,6 +392,9 @@ void run_plan(const Arguments& arguments, Common& common) {
   dispatch_options(options, dispatch);
   simulate::TaskSchedule task_schedule = simulate::TaskSchedule::fastest;
   task_schedule_option(options, task_schedule);
+  std::string tasks;
+  options.text("--tasks", tasks, "TASK=BATCH,...",
+               "of models of several tasks: plan for these alone, with so many samples each (default: all tasks)");
   options.section("Limits");
   options.size("--memory", search.memory,
                "memory of each device that the plan may take, at most all it has (default: all it has)");
@@ -434,23 +437,27 @@ void run_plan(const Arguments& arguments, Common& common) {
                                         {!schedule.empty(), "--schedule"},
                                         {search.microbatches != 0, "--microbatches"}})
       if (given) refuse(option, " is for models of one task, and ", model_name, " has several; leave it out");
+    if (!tasks.empty() && !batch.empty()) refuse("--tasks and --global-batch exclude each other; give one of them");
     std::int64_t samples = 0;
     if (!batch.empty()) {
       if (batch == "auto" || batch.find("..") != std::string::npos)
         refuse("--global-batch ", batch, ": a model of several tasks is planned for one number of samples; give it");
       samples = batches_named(batch, 1).front();
     }
-    return plan_tasks({.model = model_name,
-                       .cluster = cluster_name,
-                       .global_batch = samples,
-                       .precision = precision,
-                       .memory = search.memory,
-                       .schedule = task_schedule,
-                       .out = out},
-                      common);
+    return plan_tasks(
+        {.model = model_name,
+         .cluster = cluster_name,
+         .global_batch = samples,
+         .precision = precision,
+         .memory = search.memory,
+         .schedule = task_schedule,
+         .tasks = tasks.empty() ? std::vector<TaskBatch>{} : value_of("--tasks", parse_task_batches(tasks)),
+         .out = out},
+        common);
   }
   if (task_schedule != simulate::TaskSchedule::fastest)
     refuse("--task-schedule is for models of several tasks; leave it out");
+  if (!tasks.empty()) refuse("--tasks is for models of several tasks; leave it out");
   if (lengths.empty() && (max_tokens != 0 || groups))
     refuse(groups ? "--sequence-groups" : "--max-tokens", " is for documents; give their lengths with --lengths");
   if (!lengths.empty() && search.sequence != 0)

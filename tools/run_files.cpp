@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/plan/stage_plan.hpp>
+
+#include "tasks.hpp"
 
 namespace galvatron::tools {
 
@@ -202,11 +203,9 @@ runtime::ParameterSource RunFiles::initial_weights(const std::string& path, cons
 
 runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const MultiTaskModel& model,
                                                    std::uint64_t seed) {
-  if (const std::size_t equals = path.find('='); equals != std::string::npos) {  // text,llm=FOLDER
-    std::istringstream list(path.substr(0, equals));
-    std::vector<std::string> names;
-    for (std::string name; std::getline(list, name, ',');) names.push_back(name);
-    components_ = value_of("--init-from", train::ComponentWeights::open(path.substr(equals + 1), model, names));
+  if (path.find('=') != std::string::npos) {
+    const ComponentsOf of = components_of("--init-from", path);
+    components_ = value_of("--init-from", train::ComponentWeights::open(of.path, model, of.names));
     return components_->weights(runtime::initial_values(seed, 1));
   }
   initial_ = value_of("--init-from", train::Checkpoint::open(path, model));

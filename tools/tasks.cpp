@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -104,6 +105,7 @@ ordered_json tasks_json(const TasksOnCluster& t) {
     out["bound_seconds"] = p.bound.value;
     out["in_sequence_seconds"] = p.in_sequence.value > 0 ? ordered_json(p.in_sequence.value) : ordered_json();
     out["by_task_seconds"] = p.by_task.value > 0 ? ordered_json(p.by_task.value) : ordered_json();
+    out["pipelined_seconds"] = p.pipelined.value > 0 ? ordered_json(p.pipelined.value) : ordered_json();
   }
   out["budget_bytes"] = t.cluster.device.memory.count;
   for (const Bytes peak : t.peaks) out["peak_bytes"].push_back(peak.count);
@@ -164,24 +166,34 @@ std::string beside(const TasksOnCluster& t) {
     return row(name, words);
   };
   return other("in sequence", p.in_sequence) + other("by task", p.by_task) +
+         (p.pipelined.value > 0 ? other("pipelined", p.pipelined) : "") +
          row("bound", format_seconds(p.bound), " for the passes alone, of all schedules");
+}
+
+// `9 waves`, `tasks in sequence, 2 to 4 micro-batches`.
+std::string schedule_text(const MultiTaskPlan& p) {
+  std::string out = p.order == TaskOrder::in_sequence ? "tasks in sequence"
+                    : p.waves.in_flight > 1           ? text_of("a pipeline of ", counted(p.waves.in_flight, "stage"))
+                                                      : counted(std::ssize(p.waves.waves), "wave");
+  if (p.waves.microbatches.empty()) return out;
+  const auto [least, most] = std::ranges::minmax(p.waves.microbatches);
+  return text_of(out, ", ", least == most ? std::string() : text_of(least, " to "), most,
+                 most == 1 ? " micro-batch" : " micro-batches");
 }
 
 std::string tasks_summary(const TasksOnCluster& t) {
   const MultiTaskPlan& p = t.of.plan;
   const std::optional<RecomputeKind> recompute = common_recomputation(t);
-  std::string out =
-      text_of(t.of.model.name, " on ", p.cluster, ": ", counted(p.waves.ranks, "rank"), ", ",
-              counted(std::ssize(t.of.model.tasks), "task"), ", ", p.global_batch, " samples a step, ",
-              name_of(p.precision), "\n") +
-      row("strategy", p.order == TaskOrder::in_waves ? counted(std::ssize(p.waves.waves), "wave") : "tasks in sequence",
-          p.waves.zero > 0 ? text_of(", ZeRO-", p.waves.zero) : "",
-          recompute ? text_of(", recomputation: ", name_of(*recompute)) : "") +
-      row("iteration", format_seconds(t.simulation.step), ", ", format_count(t.samples_per_second()), " samples/s, ",
-          format_count(t.tokens_per_second()), " tokens/s", mfu_text(t.mfu())) +
-      row("of it", "passes ", format_seconds(t.simulation.passes), ", gradients ",
-          format_seconds(t.simulation.reduction), ", update ", format_seconds(t.simulation.update)) +
-      beside(t);
+  std::string out = text_of(t.of.model.name, " on ", p.cluster, ": ", counted(p.waves.ranks, "rank"), ", ",
+                            counted(std::ssize(t.of.model.tasks), "task"), ", ", p.global_batch, " samples a step, ",
+                            name_of(p.precision), "\n") +
+                    row("strategy", schedule_text(p), p.waves.zero > 0 ? text_of(", ZeRO-", p.waves.zero) : "",
+                        recompute ? text_of(", recomputation: ", name_of(*recompute)) : "") +
+                    row("iteration", format_seconds(t.simulation.step), ", ", format_count(t.samples_per_second()),
+                        " samples/s, ", format_count(t.tokens_per_second()), " tokens/s", mfu_text(t.mfu())) +
+                    row("of it", "passes ", format_seconds(t.simulation.passes), ", gradients ",
+                        format_seconds(t.simulation.reduction), ", update ", format_seconds(t.simulation.update)) +
+                    beside(t);
   const std::vector<Seconds> waves = simulate::wave_seconds(t.plan, t.simulation);
   for (std::size_t i = 0; i < t.plan.parts.size(); ++i) {
     const train::PartPlan& part = t.plan.parts[i];
@@ -225,27 +237,42 @@ bool is_waves_file(const std::string& path) {
   return value && is_waves_json(*value);
 }
 
+ComponentsOf components_of(const std::string& option, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+    refuse_value(option, text, "COMPONENT[,COMPONENT]=PATH");
+  ComponentsOf out{{}, text.substr(equals + 1)};
+  std::istringstream list(text.substr(0, equals));
+  for (std::string name; std::getline(list, name, ',');) out.names.push_back(name);
+  return out;
+}
+
 ReadMultiTaskPlan found_tasks(const TaskPlanArguments& a, const Cluster& cluster, const std::string& name,
                               const Common& common, Seconds* search) {
   ReadMultiTaskPlan out;
-  out.model = value_or_throw(load_multi_task_model(a.model).and_then(
+  out.whole = value_or_throw(load_multi_task_model(a.model).and_then(
       [&](MultiTaskModel model) { return with_global_batch(std::move(model), a.global_batch); }));
+  out.model = a.tasks.empty() ? out.whole : value_or_throw(with_mix(out.whole, a.tasks));
   out.graphs = value_or_throw(task_graphs(out.model));
   const Precision precision = chosen_precision(a.precision, cluster);
   if (precision == Precision::fp8) refuse("--precision fp8: parts of waves train in bf16 or fp32; choose one of them");
-  auto found = simulate::find_waves(
-      out.model, cluster,
-      {.precision = precision, .memory = memory_to_plan_with(a.memory, cluster, common), .schedule = a.schedule});
+  auto found = simulate::find_waves(out.model, cluster,
+                                    {.precision = precision,
+                                     .memory = memory_to_plan_with(a.memory, cluster, common),
+                                     .schedule = a.schedule,
+                                     .kinds = a.kinds});
   if (!found && found.error().kind == ErrorKind::infeasible) throw Infeasible(found.error().message, std::nullopt);
   const simulate::FoundWaves best = value_or_throw(std::move(found));
   if (search != nullptr) *search = best.search;
-  out.plan = {.model = a.model,
-              .cluster = name,
-              .global_batch = global_batch_of(out.model),
-              .precision = precision,
-              .order = best.order,
-              .waves = best.plan,
-              .predicted = {best.simulation.step, best.bound, best.in_sequence, best.by_task, best.peak}};
+  out.plan = {
+      .model = a.model,
+      .cluster = name,
+      .global_batch = global_batch_of(out.model),
+      .tasks = a.tasks,
+      .precision = precision,
+      .order = best.order,
+      .waves = best.plan,
+      .predicted = {best.simulation.step, best.bound, best.in_sequence, best.by_task, best.peak, best.pipelined}};
   return out;
 }
 
@@ -281,10 +308,10 @@ void explain_tasks(const PlanArguments& a) {
 
 void task_schedule_option(Options& options, simulate::TaskSchedule& schedule, const std::string& when) {
   using enum simulate::TaskSchedule;
-  options.choice("--task-schedule", schedule, {fastest, waves, sequence, groups},
+  options.choice("--task-schedule", schedule, {fastest, waves, sequence, groups, pipeline},
                  when +
                      "of models of several tasks: in waves, one task after the other, each on a group of devices of "
-                     "its own, or what takes least (default: fastest)");
+                     "its own, in micro-batches through stages, or what takes least (default: fastest)");
 }
 
 void write_task_run(const ReadMultiTaskPlan& of, const Cluster* made_for,

@@ -26,6 +26,14 @@ bool names_tasks(const std::string& name_or_path);
 /// Whether a file is a plan of waves; false for one that cannot be read, which others say.
 bool is_waves_file(const std::string& path);
 
+/// `text,llm=FOLDER`: components, and where the model is that they are.
+struct ComponentsOf {
+  std::vector<std::string> names;
+  std::string path;
+};
+/// Throws Failure (usage) for another form. @param option  for the message
+ComponentsOf components_of(const std::string& option, const std::string& text);
+
 /// What `plan` asks for.
 struct TaskPlanArguments {
   std::string model;
@@ -34,6 +42,8 @@ struct TaskPlanArguments {
   std::optional<Precision> precision;
   Bytes memory;  ///< 0: all that a device has
   simulate::TaskSchedule schedule = simulate::TaskSchedule::fastest;
+  std::vector<TaskBatch> tasks{};    ///< of a mix; empty: all, with global_batch samples
+  std::optional<WaveKinds> kinds{};  ///< as WaveSearchOptions::kinds
   std::string out;
 };
 /// The option --task-schedule. @param when  "with --auto: ", or nothing

@@ -73,6 +73,7 @@ int train_with_tasks(const TrainArguments& a, const RunStart& start, bool starts
                                   .data = a.data,
                                   .held_out = a.held_out,
                                   .evaluate_every = a.evaluate_every,
+                                  .mixes = a.mixes,
                                   .save_cluster = a.save_cluster,
                                   .profile = {.time_budget = {a.profile_seconds},
                                               .deterministic = a.options.deterministic,

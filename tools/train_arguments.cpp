@@ -64,6 +64,9 @@ bool read_train_arguments(const Arguments& arguments, TrainArguments& a, Common&
                   "pairs find each other");
   options.integer("--evaluate-every", a.evaluate_every, 1, 10'000'000,
                   "with --held-out: steps between two measurements (default: a tenth of --steps)");
+  options.texts("--mix-at", a.mixes, "STEP:TASK=BATCH,...",
+                "from this step on train these tasks alone, with so many samples each; may be given several times. "
+                "Plans follow, and states move while the run goes on");
   options.section("Validation");
   options.texts(
       "--validate", a.validation, "FILE...",
@@ -124,6 +127,7 @@ bool read_train_arguments(const Arguments& arguments, TrainArguments& a, Common&
 void check_train_arguments(const TrainArguments& a, const train::LearningRate& rate, const Launcher& launcher) {
   for (const auto& [given, option] : {std::pair(a.held_out != 0, "--held-out"),
                                       {a.evaluate_every != 0, "--evaluate-every"},
+                                      {!a.mixes.empty(), "--mix-at"},
                                       {a.schedule != simulate::TaskSchedule::fastest, "--task-schedule"}})
     if (given && !a.has_tasks()) refuse(option, " is for models of several tasks; leave it out");
   if (a.evaluate_every != 0 && a.held_out == 0) refuse("--evaluate-every needs --held-out N");

@@ -63,6 +63,7 @@ struct TrainArguments {
   simulate::TaskSchedule schedule = simulate::TaskSchedule::fastest;
   std::int64_t held_out = 0;
   std::int64_t evaluate_every = 0;  // 0: not given
+  std::vector<std::string> mixes;   // of tasks, as parse_task_mix() reads them
   std::int64_t max_tokens = 0;      // 0: not given
   std::optional<SequenceGroupKind> groups;
   train::DocumentOptions documents;

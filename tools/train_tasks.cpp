@@ -10,11 +10,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/json.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/data/task_data.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
+#include <galvatron/model/task_mix.hpp>
 #include <galvatron/simulate/find_waves.hpp>
 #include <galvatron/train/compiled.hpp>
 #include <galvatron/train/held_out.hpp>
@@ -27,8 +30,92 @@ namespace galvatron::tools {
 namespace {
 
 struct PreparedTasks {
-  ReadMultiTaskPlan of;
+  ReadMultiTaskPlan of;            // for the tasks of the run's first step
   std::optional<Cluster> cluster;  // that the plan was found for
+};
+
+std::vector<TaskMix> given_mixes(const TrainTasksArguments& a) {
+  std::vector<TaskMix> out;
+  for (const std::string& text : a.mixes) out.push_back(value_of("--mix-at", parse_task_mix(text)));
+  std::ranges::stable_sort(out, {}, &TaskMix::step);
+  return out;
+}
+
+// `text-vision 48, text-audio 16`.
+std::string mix_text(const std::vector<TaskSpec>& tasks) {
+  return joined(tasks, ", ", [](const TaskSpec& task) { return text_of(task.name, " ", task.batch); });
+}
+
+// Plans for the mixes of a run: those of --mix-at, or that of the plan.
+class MixPlans {
+ public:
+  // @param first  the first step  @param steps  of the run
+  MixPlans(const TrainTasksArguments& a, std::vector<TaskMix> mixes, PreparedTasks& prepared, std::int64_t first,
+           std::int64_t steps, Launcher& launcher, const Common& common)
+      : mixes_(std::move(mixes)), arguments_(a.wanted), common_(common), now_(prepared.of) {
+    const ReadMultiTaskPlan& of = prepared.of;
+    if (!of.plan.tasks.empty() && (mixes_.empty() || mixes_.front().step > 0))
+      mixes_.insert(mixes_.begin(), {0, of.plan.tasks});
+    value_of("--mix-at", check_mixes(of.whole, mixes_, steps).map([] { return 0; }));
+    const TaskMix* in_force = mix_at(mixes_, first);
+    const bool other = in_force == nullptr ? !of.plan.tasks.empty() : in_force->tasks != of.plan.tasks;
+    const bool changes = std::ranges::any_of(mixes_, [&](const TaskMix& mix) { return mix.step > first; });
+    if (!other && !changes) return;
+    arguments_.model = of.plan.model;
+    arguments_.global_batch = of.plan.tasks.empty() ? of.plan.global_batch : 0;
+    arguments_.precision = of.plan.precision;
+    if (launcher.shows()) {
+      cluster_ = prepared.cluster ? *prepared.cluster : cluster_of(of.plan);
+      if (other) now_ = planned(in_force == nullptr ? std::vector<TaskBatch>{} : in_force->tasks);
+      for (const TaskMix& mix : mixes_)  // whether all fit, before anything is trained
+        if (mix.step > first) later_.push_back(planned(mix.tasks));
+    }
+    if (!other) return;
+    const std::string text =
+        launcher.shared(launcher.shows() ? to_json(now_.plan, now_.model, now_.graphs).dump() : "");
+    if (!launcher.shows())
+      now_ = value_or_throw(multi_task_plan_from_json(nlohmann::json::parse(text), "", a.wanted.model));
+    prepared.of = now_;
+  }
+
+  [[nodiscard]] const std::vector<TaskMix>& mixes() const { return mixes_; }
+  // The plans of mixes that begin later, in the process that shows.
+  [[nodiscard]] const std::vector<ReadMultiTaskPlan>& later() const { return later_; }
+  // That of the mix that was planned last.
+  [[nodiscard]] const ReadMultiTaskPlan& now() const { return now_; }
+  // What the trainer asks for, in the process that shows.
+  Result<train::PlannedMix> plan_for(const MultiTaskModel& mixed) {
+    std::vector<TaskBatch> tasks;
+    for (const TaskSpec& task : mixed.tasks) tasks.push_back({task.name, task.batch});
+    now_ = planned(tasks);
+    return train::PlannedMix{now_.plan.waves, now_.plan.order};
+  }
+
+ private:
+  static Cluster cluster_of(const MultiTaskPlan& plan) {
+    const auto cluster = load_cluster(plan.cluster);
+    if (!cluster || cluster->devices != plan.waves.ranks)
+      refuse("--mix-at makes plans for the cluster of the plan, ", plan.cluster, ", and ",
+             cluster
+                 ? text_of("it has ", counted(cluster->devices, "device"), " for ", counted(plan.waves.ranks, "rank"))
+                 : cluster.error().message,
+             "; make a plan for a cluster with as many devices as there are ranks, or train with --auto");
+    return *cluster;
+  }
+  [[nodiscard]] ReadMultiTaskPlan planned(std::vector<TaskBatch> tasks) const {
+    TaskPlanArguments wanted = arguments_;
+    wanted.tasks = std::move(tasks);
+    if (!wanted.tasks.empty()) wanted.global_batch = 0;
+    wanted.kinds = simulate::kinds_of(now_.model, now_.graphs, now_.plan.waves);
+    return found_tasks(wanted, *cluster_, now_.plan.cluster, common_);
+  }
+
+  std::vector<TaskMix> mixes_;
+  TaskPlanArguments arguments_;
+  const Common& common_;
+  std::optional<Cluster> cluster_;
+  ReadMultiTaskPlan now_;
+  std::vector<ReadMultiTaskPlan> later_;
 };
 
 ReadMultiTaskPlan given_tasks(const TrainTasksArguments& a) {
@@ -87,9 +174,47 @@ PreparedTasks prepared_tasks(TrainTasksArguments& a, Launcher& launcher, const C
   return out;
 }
 
+// The first and the last step of a task; null: there is none.
+std::pair<const train::TaskStepReport*, const train::TaskStepReport*> steps_of(
+    const std::vector<train::TaskStepReport>& steps, std::size_t task) {
+  std::pair<const train::TaskStepReport*, const train::TaskStepReport*> out{};
+  for (const train::TaskStepReport& step : steps) {
+    if (step.batches[task] == 0) continue;
+    if (out.first == nullptr) out.first = &step;
+    out.second = &step;
+  }
+  return out;
+}
+// What was measured last of a task's held-out data; null: nothing.
+const train::TaskScore* last_score(const std::vector<train::TaskStepReport>& steps, std::size_t task) {
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    if (!step->held_out.empty() && step->batches[task] > 0) return &step->held_out[task];
+  return nullptr;
+}
+
+std::string mix_costs_text(const train::MixCosts& costs) {
+  return text_of("planned in ", format_seconds({costs.plan_seconds}), ", ", format_bytes({costs.moved_bytes}),
+                 " of states moved between ranks, training stood still for ", format_seconds({costs.seconds}));
+}
+
+nlohmann::ordered_json mixes_json(const std::vector<train::MixChange>& mixes) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  for (const train::MixChange& mix : mixes) {
+    nlohmann::ordered_json& own = out.emplace_back();
+    own["step"] = mix.step + 1;
+    for (const TaskSpec& task : mix.model.tasks) own["tasks"][task.name] = task.batch;
+    own["plan_seconds"] = mix.costs.plan_seconds;
+    own["moved_bytes"] = mix.costs.moved_bytes;
+    own["seconds"] = mix.costs.seconds;
+  }
+  return out;
+}
+
+// @param of  the plan of the last step
 void print_run(const ReadMultiTaskPlan& of, const TrainTasksArguments& a, const train::TaskTrainReport& report,
                const Common& common) {
   const auto& [first, last] = std::pair(report.steps.front(), report.steps.back());
+  const std::vector<TaskSpec>& tasks = of.whole.tasks;
   const Seconds measured{report.iteration_seconds};
   const Seconds predicted = of.plan.predicted.iteration;
   std::int64_t tokens = 0;
@@ -106,13 +231,19 @@ void print_run(const ReadMultiTaskPlan& of, const TrainTasksArguments& a, const 
       out["predicted_peak_bytes"].push_back(memory.total().count);
     for (const cost::StageMemory& memory : report.measured_memory)
       out["measured_peak_bytes"].push_back(memory.total().count);
-    for (std::size_t i = 0; i < of.model.tasks.size(); ++i) {
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
       nlohmann::ordered_json& task = out["tasks"].emplace_back();
-      task = {{"name", of.model.tasks[i].name}, {"first_loss", first.losses[i]}, {"last_loss", last.losses[i]}};
-      if (last.held_out.empty()) continue;
-      task["held_out_loss"] = last.held_out[i].loss;
-      if (last.held_out[i].retrieves) task["retrieval"] = last.held_out[i].retrieval;
+      const auto [begin, end] = steps_of(report.steps, i);
+      task = {{"name", tasks[i].name}, {"first_loss", nullptr}, {"last_loss", nullptr}};
+      if (begin == nullptr) continue;
+      task["first_loss"] = begin->losses[i];
+      task["last_loss"] = end->losses[i];
+      const train::TaskScore* const score = last_score(report.steps, i);
+      if (score == nullptr) continue;
+      task["held_out_loss"] = score->loss;
+      if (score->retrieves) task["retrieval"] = score->retrieval;
     }
+    if (!a.mixes.empty()) out["mixes"] = mixes_json(report.mixes);
     add_files_json(out, a.files, RunSummary(report));
     add_texts(out, {{"trace", a.trace}, {"report", a.report}});
     if (report.stopped != 0) out["interrupted"] = true;
@@ -125,13 +256,18 @@ void print_run(const ReadMultiTaskPlan& of, const TrainTasksArguments& a, const 
                             counted(of.plan.waves.ranks, "rank"), " in ", name_of(of.plan.precision), ", tasks in ",
                             name_of(of.plan.order), "\n") +
                     row("loss", formatted("%.4f -> %.4f", first.loss, last.loss));
-  for (std::size_t i = 0; i < of.model.tasks.size(); ++i)
-    out += row("", of.model.tasks[i].name, formatted(" %.4f -> %.4f", first.losses[i], last.losses[i]));
-  for (std::size_t i = 0; i < last.held_out.size(); ++i)
-    out += row(i == 0 ? "held out" : "", of.model.tasks[i].name, formatted(" %.4f", last.held_out[i].loss),
-               last.held_out[i].retrieves
-                   ? text_of(", ", percent(last.held_out[i].retrieval), " of ", a.held_out, " pairs find each other")
-                   : "");
+  for (std::size_t i = 0; i < tasks.size(); ++i)
+    if (const auto [begin, end] = steps_of(report.steps, i); begin != nullptr)
+      out += row("", tasks[i].name, formatted(" %.4f -> %.4f", begin->losses[i], end->losses[i]));
+  bool headed = false;
+  for (std::size_t i = 0; i < tasks.size(); ++i)
+    if (const train::TaskScore* const score = last_score(report.steps, i))
+      out +=
+          row(std::exchange(headed, true) ? "" : "held out", tasks[i].name, formatted(" %.4f", score->loss),
+              score->retrieves ? text_of(", ", percent(score->retrieval), " of ", a.held_out, " pairs find each other")
+                               : "");
+  for (const train::MixChange& mix : report.mixes)
+    out += row(text_of("step ", mix.step + 1), mix_text(mix.model.tasks), "; ", mix_costs_text(mix.costs));
   out += row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
              format_seconds(measured), compared.empty() ? "" : ": ", compared);
   print(out + files_text(a.files, RunSummary(report)) + row("trace", a.trace) + row("report", a.report) +
@@ -182,11 +318,13 @@ int task_ranks(const TrainTasksArguments& a, const Launcher& launcher) {
 int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const RunStart& start, Launcher& launcher,
                 const Common& common) {
   const bool shows = launcher.shows();
-  const PreparedTasks prepared = prepared_tasks(a, launcher, common);
+  std::vector<TaskMix> mixes = given_mixes(a);
+  const std::int64_t first = start.manifest ? start.manifest->training.step : 0;
+  if (const TaskMix* in_force = mix_at(mixes, first); in_force != nullptr) a.wanted.tasks = in_force->tasks;
+  PreparedTasks prepared = prepared_tasks(a, launcher, common);
   const ReadMultiTaskPlan& of = prepared.of;
   launcher.require(of.plan.precision);
-  check_task_memory(of, launcher, a.wanted.memory);
-  train::TaskData data = opened_data(a, of.model, options.seed);
+  train::TaskData data = opened_data(a, of.whole, options.seed);
   if (const auto& resumed = start.manifest) {
     const std::int64_t done = resumed->training.step;
     if (done > options.steps)
@@ -198,6 +336,10 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
       return 0;
     }
   }
+  MixPlans plans(a, std::move(mixes), prepared, first, options.steps, launcher, common);
+  check_task_memory(of, launcher, a.wanted.memory);
+  for (const ReadMultiTaskPlan& later : plans.later()) check_task_memory(later, launcher, a.wanted.memory);
+  data.follow(plans.mixes());
   if (!a.wanted.out.empty() && a.plan_path.empty())
     value_or_throw(save_multi_task_plan(of.plan, of.model, of.graphs, a.wanted.out));
 
@@ -209,9 +351,11 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
                               .precision = of.plan.precision,
                               .deterministic = options.deterministic};
   run.streams = data.streams();
+  run.mixes = plans.mixes();
+  run.plan_for = [&](const MultiTaskModel& mixed, int) { return plans.plan_for(mixed); };
   run.world.timeout =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(a.rank_timeout));
-  RunFiles files(a.files, start, of.model, shows, run);
+  RunFiles files(a.files, start, of.whole, shows, run);
   const std::string with_checkpoint = a.files.checkpoint.empty() ? "" : ", with a checkpoint";
   run.stop = &note_signals(shows && !common.quiet ? "Interrupted: training ends after this step" + with_checkpoint +
                                                         "; once more ends it at once."
@@ -229,15 +373,20 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
   train::TaskTrainReport report;
   {
     Progress progress = error_progress("train", common);
+    run.on_mix = [&](const train::MixChange& mix) {
+      progress.say(text_of("Step ", mix.step + 1, " goes on with ", mix_text(mix.model.tasks), "; ",
+                           mix_costs_text(mix.costs), ", expected to take ",
+                           format_seconds(plans.now().plan.predicted.iteration), " a step."));
+    };
     run.on_step = [&](const train::TaskStepReport& step) {
-      files.add(step, of.model.tasks);
+      files.add(step, of.whole.tasks);
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
       progress.update(static_cast<double>(step.step + 1) / static_cast<double>(options.steps),
                       text_of(step.step + 1, "/", options.steps),
                       {galvatron::detail::formatted("loss %.3f", step.loss)});
     };
     const std::vector<train::TaskSources> sources = data.sources();
-    report = trained(a.files, [&] { return launcher.train_tasks(of.model, of.plan, sources, run); });
+    report = trained(a.files, [&] { return launcher.train_tasks(of.whole, of.plan, sources, run); });
   }
   const int signal = report.stopped;
   if (!shows) return signal;
@@ -248,10 +397,10 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
     return signal;
   }
   if (recorder)
-    write_task_run(of, prepared.cluster ? &*prepared.cluster : nullptr, {recorder->last_step(), report.steps}, a.trace,
-                   a.report, common);
+    write_task_run(plans.now(), prepared.cluster ? &*prepared.cluster : nullptr,
+                   {recorder->last_step(), report.steps, of.whole.tasks, report.mixes}, a.trace, a.report, common);
   try {
-    print_run(of, a, report, common);
+    print_run(plans.now(), a, report, common);
   } catch (...) {
     if (signal == 0) throw;  // else the terminal may have gone with the signal
   }

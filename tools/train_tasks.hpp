@@ -25,6 +25,7 @@ struct TrainTasksArguments {
   std::vector<std::string> data;
   std::int64_t held_out = 0;        ///< samples of each task
   std::int64_t evaluate_every = 0;  ///< 0: a tenth of the steps
+  std::vector<std::string> mixes;   ///< as parse_task_mix() reads them
   std::string save_cluster;
   train::ProfileOptions profile;  ///< with --auto and without a cluster: ranks and precisions are set here
   double rank_timeout = 600;

@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/cluster/presets.hpp>
@@ -34,11 +36,11 @@ TEST_CASE("parts begin when their ranks are free and what they read is there, an
     const simulate::WaveSimulation step = simulate::simulate_waves(plan, cluster);
     REQUIRE(step.events.size() == plan.program.size());
     std::vector<Seconds> free(static_cast<std::size_t>(all));
-    std::vector<Seconds> forward_end(plan.parts.size()), backward_end(plan.parts.size());
+    std::map<std::pair<int, int>, Seconds> forward_end, backward_end;  // of a part and a micro-batch
     double work = 0;
     for (const TaskSpan& event : step.events) {
-      const auto number = static_cast<std::size_t>(event.instruction.part);
-      const train::PartPlan& part = plan.parts[number];
+      const int microbatch = event.instruction.microbatch;
+      const train::PartPlan& part = plan.part(event.instruction.part);
       const bool forward = event.instruction.op == TaskInstruction::Op::forward;
       bool waits_for_somebody = event.begin == Seconds{0};
       const auto waits = [&](Seconds other) {
@@ -51,12 +53,12 @@ TEST_CASE("parts begin when their ranks are free and what they read is there, an
           if (plan.assists(part, layer, rank) && std::ranges::find(ranks, rank) == ranks.end()) ranks.push_back(rank);
       for (const int rank : ranks) waits(free[static_cast<std::size_t>(rank)]);
       for (const int edge : forward ? part.reads : part.feeds)
-        waits(forward ? forward_end[static_cast<std::size_t>(plan.edge(edge).from)]
-                      : backward_end[static_cast<std::size_t>(plan.edge(edge).to)]);
+        waits(forward ? forward_end.at({plan.edge(edge).from, microbatch})
+                      : backward_end.at({plan.edge(edge).to, microbatch}));
       CHECK(waits_for_somebody);
       CHECK(event.moved >= event.begin);
       CHECK(event.end > event.moved);
-      (forward ? forward_end : backward_end)[number] = event.end;
+      (forward ? forward_end : backward_end)[{event.instruction.part, microbatch}] = event.end;
       for (const int rank : ranks) free[static_cast<std::size_t>(rank)] = event.end;
       work += (event.end - event.begin).value * static_cast<double>(ranks.size());
     }

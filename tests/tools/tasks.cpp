@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../folder.hpp"
 #include "run.hpp"
 
 namespace {
@@ -274,4 +275,110 @@ TEST_CASE("bad multi-task models, plans and options end with one line") {
                 "--task-schedule");
   check_failure(folder.run("train --plan plan.json --steps 1 --ranks 2"), 2, "--ranks");
   check_failure(folder.run("train --plan plan.json --steps 1 --pack"), 2, "--pack");
+}
+
+TEST_CASE("the mix of tasks changes while a run goes on, and in one that goes on") {
+  const Folder folder;
+  const std::string train =
+      "train --model clip-toy --cluster 2xa100-80g --precision fp32 --data synthetic --steps 8 --json --metrics "
+      "m.jsonl "
+      "--checkpoint saved --resume saved --report report.html ";
+  const Ran ran = folder.run(train + "--auto --mix-at 6:text-audio=4 3:text-vision=6,vision-depth=2");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const json mixes = ran.json().at("mixes");
+  REQUIRE(mixes.size() == 2);
+  CHECK(mixes[0].at("step") == 3);
+  CHECK(mixes[0].at("tasks") == json{{"text-vision", 6}, {"vision-depth", 2}});
+  CHECK(mixes[1].at("tasks") == json{{"text-audio", 4}});
+  for (const json& mix : mixes) {
+    CHECK(mix.at("plan_seconds").get<double>() > 0);
+    CHECK(mix.at("moved_bytes").get<std::int64_t>() > 0);
+    CHECK(mix.at("seconds").get<double>() >= mix.at("plan_seconds").get<double>());
+  }
+  CHECK(ran.err.find("Step 3 goes on with text-vision 6, vision-depth 2; planned in") != std::string::npos);
+  CHECK(ran.json().at("predicted_peak_bytes").size() == 2);
+  CHECK(ran.json().at("plan").at("tasks") == json{{"text-audio", 4}});
+  std::istringstream lines(folder.read("m.jsonl"));
+  std::vector<json> steps;
+  for (std::string line; std::getline(lines, line);) steps.push_back(json::parse(line));
+  REQUIRE(steps.size() == 8);
+  CHECK(steps[1].at("tasks").size() == 4);
+  CHECK(steps[2].at("tasks").size() == 2);
+  CHECK(steps[2].at("mix").at("tasks").at("text-vision") == 6);
+  CHECK_FALSE(steps[3].contains("mix"));
+  CHECK(steps[7].at("tasks").size() == 1);
+  const std::string report = folder.read("report.html");
+  for (const char* word : {"Mixes of tasks", "text-vision 6, vision-depth 2", "text-audio 4"})
+    CHECK(report.find(word) != std::string::npos);
+  // The same command once more goes on behind step 8, under the mix of that step.
+  const std::string longer = std::string(train).replace(train.find("--steps 8"), 9, "--steps 10");
+  const Ran goes_on = folder.run(longer + "--auto --mix-at 3:text-vision=6,vision-depth=2 6:text-audio=4");
+  CAPTURE(goes_on.err);
+  REQUIRE(goes_on.code == 0);
+  CHECK(goes_on.json().at("mixes").empty());
+  CHECK(goes_on.json().at("steps") == 2);
+  // A plan of a mix is a file as any other.
+  REQUIRE(folder
+              .run("plan --model clip-toy --cluster 2xa100-80g --precision fp32 --tasks text-audio=4,text-vision=2 "
+                   "--out mix.json")
+              .code == 0);
+  const Ran of_mix = folder.run("train --plan mix.json --data synthetic --steps 2 --json --mix-at 2:vision-depth=8");
+  CAPTURE(of_mix.err);
+  REQUIRE(of_mix.code == 0);
+  CHECK(of_mix.json().at("tasks")[1].at("first_loss").is_null());  // vision-audio
+  CHECK(of_mix.json().at("tasks")[2].at("first_loss").is_number());
+}
+
+TEST_CASE("mixes that make no sense are one line, and end with 2") {
+  const Folder folder;
+  for (const auto& [mix, word] : std::map<std::string, std::string>{{"3:text-smell=4", "no task \"text-smell\""},
+                                                                    {"3:text-vision=0", "batch of 0"},
+                                                                    {"11:text-vision=4", "steps 1 to 10"},
+                                                                    {"0:text-vision=4", "steps 1 to 10"},
+                                                                    {"3:text-vision", "TASK=BATCH"},
+                                                                    {"text-vision=4", "STEP:TASK=BATCH"}}) {
+    const Ran ran = folder.run(
+        "train --auto --model clip-toy --cluster 1xa100-80g --precision fp32 --data synthetic "
+        "--steps 10 --quiet --mix-at " +
+        mix);
+    CAPTURE(ran.err);
+    CHECK(ran.code == 2);
+    CHECK(ran.err.find(word) != std::string::npos);
+    CHECK(std::count(ran.err.begin(), ran.err.end(), '\n') == 1);
+  }
+  CHECK(folder.run("plan --model clip-toy --cluster 1xa100-80g --tasks text-vision=0").code == 2);
+  CHECK(folder.run("plan --model gpt2-tiny --cluster 1xa100-80g --global-batch 4 --tasks a=1").code == 2);
+}
+
+TEST_CASE("a checkpoint of a CLIP is exported for Hugging Face, and begins another run with the same weights") {
+  const Folder folder;
+  const std::string clip = std::string(galvatron::test::tests_dir) + "/train/pytorch/clip/00";
+  const std::string run = " --auto --cluster 1xa100-80g --precision fp32 --data synthetic --lr 0 --min-lr 0 --json ";
+  const Ran ran = folder.run("train" + run + "--model " + clip + " --init-from text,vision,contrast=" + clip +
+                             " --steps 2 --checkpoint saved --global-batch 4");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  for (const char* components : {"", " --components contrast,text,vision="}) {
+    const Ran out = folder.run("export saved --to huggingface --out written --json --model " + clip + components +
+                               (*components == '\0' ? "" : clip));
+    CAPTURE(out.err);
+    REQUIRE(out.code == 0);
+    CHECK(out.json().at("files").size() == 2);
+    const Ran again = folder.run("train" + run +
+                                 "--model written --init-from text,vision,contrast=written --steps 1 "
+                                 "--global-batch 4");
+    CAPTURE(again.err);
+    REQUIRE(again.code == 0);
+    CHECK(again.json().at("first_loss") == ran.json().at("first_loss"));
+  }
+  const Ran part =
+      folder.run("export saved --to huggingface --out part --model " + clip + " --components text=" + clip);
+  CHECK(part.code == 2);
+  CHECK(part.err.find("not the parts of this CLIP") != std::string::npos);
+  const Ran unnamed = folder.run("export saved --to huggingface --out part --model clip-toy");
+  CHECK(unnamed.code == 2);
+  CHECK(unnamed.err.find("--components") != std::string::npos);
+  const Ran other = folder.run("export saved --to huggingface --out part --model gpt2-tiny --components text=" + clip);
+  CHECK(other.code == 2);
 }

@@ -24,12 +24,14 @@ test::TaskRun on_fake_gpu_tasks(const MultiTaskModel& model, const WavePlan& wav
   const train::TaskPlan plan = value_or_throw(train::task_plan(model, waves, order));
   return test::run_tasks(model, options, [&](const auto& sources, const auto& train) {
     return train::detail::train_task_ranks(
-        plan, sources, train, [&](const auto& train_one) { test::on_fake_gpu(plan.ranks, seed, train_one); });
+        model, plan, sources, train, [&](const auto& train_one) { test::on_fake_gpu(plan.ranks, seed, train_one); });
   });
 }
 
-void check_on_gpu(const MultiTaskModel& model, const WavePlan& plan, TaskOrder order) {
-  const test::TaskRunOptions options{.steps = 2};
+// @param mixes  of steps 0 and 1
+void check_on_gpu(const MultiTaskModel& model, const WavePlan& plan, TaskOrder order,
+                  const std::vector<TaskMix>& mixes = {}) {
+  const test::TaskRunOptions options{.steps = 2, .mixes = mixes};
   const test::TaskRun cores = test::run_tasks(model, plan, order, options);
   const test::TaskRun gpu = on_fake_gpu_tasks(model, plan, order, options);
   for (std::size_t step = 0; step < 2; ++step)
@@ -50,7 +52,8 @@ TEST_CASE("several tasks train on the GPU as on the cores") {
     CAPTURE(std::string(name));
     const MultiTaskModel model = value_or_throw(find_multi_task_model(name));
     const auto graphs = value_or_throw(task_graphs(model));
-    check_on_gpu(model, plan_by_levels(model, graphs, 2), in_waves);
+    check_on_gpu(model, plan_by_levels(model, graphs, 2), in_waves,
+                 {{1, {{model.tasks[0].name, 4}, {model.tasks[1].name, 2}}}});
   }
 }
 

@@ -71,7 +71,7 @@ TEST_CASE("found waves of random models are right, not slower than tasks in sequ
     const test::TaskRun many = test::run_tasks(model, found.plan, found.order);
     for (std::size_t task = 0; task < model.tasks.size(); ++task)
       CHECK(many.losses[0][task] == doctest::Approx(one.losses[0][task]).epsilon(1e-5));
-    CHECK(test::difference(one.gradients, many.gradients) < 1e-5);
+    CHECK(test::difference(one.gradients, many.gradients) < (found.plan.microbatches.empty() ? 1e-5 : 2e-5));
     Bytes planned;  // without what libraries take, which is the host's
     for (const cost::StageMemory& memory : many.planned) planned = max(planned, memory.total() - memory.library);
     CHECK(planned == found.peak - cluster.device.library_workspace);
@@ -115,6 +115,39 @@ TEST_CASE("in less and less memory plans recompute by component, and train as on
   }
   MESSAGE(by_component, " plans recompute by component");
   CHECK(by_component > 0);
+}
+
+TEST_CASE("found pipelines train as one rank does, in the memory that they say") {
+  int found_some = 0;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    test::RandomTasks random(found_seed + 700 + i);
+    const MultiTaskModel model = random.model();
+    const Cluster cluster = devices_for_waves(i % 2 == 0 ? 4 : 8, i % 4 == 3);
+    INFO("case ", i, ", ", model.tasks.size(), " tasks on ", cluster.devices, " devices");
+    const auto found = simulate::find_waves(
+        model, cluster, {.precision = Precision::fp32, .schedule = simulate::TaskSchedule::pipeline});
+    if (!found) {
+      CHECK(found.error().kind == ErrorKind::infeasible);
+      continue;
+    }
+    ++found_some;
+    CHECK(found->plan.in_flight > 1);
+    CHECK(found->simulation.step == found->pipelined);
+    const test::TaskRun one =
+        test::run_tasks(model, plan_in_sequence(model, value_or_throw(task_graphs(model)), {}), in_sequence);
+    const test::TaskRun many = test::run_tasks(model, found->plan, found->order);
+    for (std::size_t task = 0; task < model.tasks.size(); ++task)
+      CHECK(many.losses[0][task] == doctest::Approx(one.losses[0][task]).epsilon(1e-5));
+    CHECK(test::difference(one.gradients, many.gradients) < 2e-5);
+    Bytes planned;
+    for (std::size_t rank = 0; rank < many.planned.size(); ++rank) {
+      planned = max(planned, many.planned[rank].total() - many.planned[rank].library);
+      CHECK(many.planned[rank].stash == many.measured[rank].stash);
+    }
+    CHECK(planned == found->peak - cluster.device.library_workspace);
+  }
+  MESSAGE(found_some, " pipelines");
+  CHECK(found_some > 3);
 }
 
 TEST_CASE("what fits in no other way shards gradients and parameters") {

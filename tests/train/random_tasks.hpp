@@ -13,6 +13,7 @@
 
 #include <galvatron/model/components.hpp>
 #include <galvatron/model/multi_task.hpp>
+#include <galvatron/model/task_mix.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 
 namespace galvatron::test {
@@ -92,6 +93,14 @@ class RandomTasks {
   WavePlan plan(const MultiTaskModel& model, int ranks) {
     graphs_ = value_or_throw(task_graphs(model));
     WavePlan out{.ranks = ranks, .zero = static_cast<int>(between(0, 3))};
+    out.in_flight = static_cast<int>(between(1, 4));
+    for (std::size_t t = 0; t < model.tasks.size(); ++t) {
+      std::vector<int> counts{1};
+      for (int m = 2; m <= model.tasks[t].batch && has_microbatches(model, graphs_[t]); ++m)
+        if (model.tasks[t].batch % m == 0) counts.push_back(m);
+      out.microbatches.push_back(counts[random_() % counts.size()]);
+    }
+    microbatches_ = out.microbatches;
     choose_kinds(model, ranks);
     std::map<std::pair<int, int>, int> done;  // layers of (task, pass)
     const auto layers_of = [&](int task, int pass) {
@@ -118,6 +127,19 @@ class RandomTasks {
           wave.parts.push_back(std::move(part));
       for (const WavePart& part : wave.parts) done[{part.task, part.pass}] = part.last + 1;
       if (!wave.parts.empty()) out.waves.push_back(std::move(wave));
+    }
+    return out;
+  }
+
+  bool flip() { return coin(); }
+  /// One to three mixes of the model's tasks, in a run of so many steps.
+  std::vector<TaskMix> mixes(const MultiTaskModel& model, std::int64_t steps) {
+    std::vector<TaskMix> out;
+    for (std::int64_t step = between(1, 2); step < steps && out.size() < 3; step += between(1, 2)) {
+      TaskMix& mix = out.emplace_back(TaskMix{step, {}});
+      for (const TaskSpec& task : model.tasks)
+        if (coin()) mix.tasks.push_back({task.name, between(1, 8)});
+      if (mix.tasks.empty()) mix.tasks.push_back({model.tasks[random_() % model.tasks.size()].name, between(1, 8)});
     }
     return out;
   }
@@ -214,7 +236,7 @@ class RandomTasks {
     out.strategy = kind;
     out.strategy.recompute = recompute_kinds[random_() % recompute_kinds.size()];
     std::vector<int> degrees;
-    const std::int64_t batch = model.task(task).batch;
+    const std::int64_t batch = model.task(task).batch / microbatches_[at(task)];
     const int at_most = static_cast<int>(pairs.size()) * (kind.tensor > 1 || ranks == 1 ? 1 : 2);
     for (int d = 1; d <= at_most; ++d)
       if (batch % d == 0) degrees.push_back(d);
@@ -232,6 +254,7 @@ class RandomTasks {
   std::mt19937_64 random_;
   MultiTaskModel model_;
   std::vector<TaskGraph> graphs_;
+  std::vector<int> microbatches_;  // of each task, in the plan
   std::map<std::pair<int, int>, StrategySpec> kinds_;
 };
 

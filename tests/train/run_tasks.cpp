@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -34,12 +35,15 @@ TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, co
   train.threads_per_rank = 1;
   train.world.timeout = std::chrono::minutes(1);
   train.on_nan = options.on_nan;
+  train.mixes = options.mixes;
+  train.plan_for = options.plan_for;
+  train.adam.epsilon = options.epsilon;
   train.initial = [&](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
     for (std::int64_t i = 0; i < values.count; ++i)
       values[i] = layer == options.broken ? std::numeric_limits<float>::quiet_NaN()
                                           : static_cast<float>(toy_value(layer, tensor.name, tensor.init, index + i));
   };
-  const std::int64_t first = options.resume == nullptr ? 0 : options.resume->training().step;
+  const std::int64_t first = options.gradients_of >= 0 ? options.gradients_of : train::first_step(train);
   train.on_store = [&](std::int64_t step, const runtime::StoreView& store) {
     if (step != first && step != options.steps) return;
     const std::lock_guard lock(mutex);
@@ -58,7 +62,9 @@ TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, co
     out.losses.push_back(step.losses);
     out.loss.push_back(step.loss);
     out.norms.push_back(step.gradient_norm);
+    out.batches.push_back(step.batches);
   }
+  out.mixes = report.mixes;
   out.planned = report.planned_memory;
   out.measured = report.measured_memory;
   return out;
@@ -73,16 +79,22 @@ TaskRun run_tasks(const MultiTaskModel& model, const WavePlan& plan, TaskOrder o
 
 double difference(const WholeTensors& a, const WholeTensors& b) {
   if (a.size() != b.size()) return INFINITY;
+  const auto greatest_of = [](const std::vector<double>& values) {
+    double out = 1e-12;
+    for (const double x : values) out = std::max(out, std::abs(x));
+    return out;
+  };
+  std::map<int, double> of_layer;
+  for (const auto& [key, values] : a) of_layer[key.first] = std::max(of_layer[key.first], greatest_of(values));
   double worst = 0;
   for (const auto& [key, first] : a) {
     const auto other = b.find(key);
     if (other == b.end()) return INFINITY;
-    double greatest = 1e-12;
+    const double greatest = std::max(greatest_of(first), of_layer[key.first] / 100);
     double away = 0;
     if (first.size() != other->second.size()) return INFINITY;
     for (std::size_t i = 0; i < first.size(); ++i) {
       if (std::isnan(first[i]) || std::isnan(other->second[i])) return INFINITY;
-      greatest = std::max(greatest, std::abs(first[i]));
       away = std::max(away, std::abs(first[i] - other->second[i]));
     }
     worst = std::max(worst, away / greatest);

@@ -106,9 +106,11 @@ struct TaskRun {
   std::vector<std::vector<double>> losses;  ///< [step][task]
   std::vector<double> loss;                 ///< [step]
   std::vector<double> norms;
-  WholeTensors gradients;   ///< of the first step
+  WholeTensors gradients;   ///< of the first step, or of gradients_of
   WholeTensors parameters;  ///< after the last
   std::vector<cost::StageMemory> planned, measured;
+  std::vector<std::vector<std::int64_t>> batches;  ///< [step][task]
+  std::vector<train::MixChange> mixes;
 };
 
 struct TaskRunOptions {
@@ -119,6 +121,10 @@ struct TaskRunOptions {
   const train::Checkpoint* resume = nullptr;
   train::OnNan on_nan = train::OnNan::stop;
   int broken = -1;  ///< a layer that begins with parameters that are not numbers
+  std::vector<TaskMix> mixes{};
+  std::function<Result<train::PlannedMix>(const MultiTaskModel& mixed, int ranks)> plan_for{};
+  std::int64_t gradients_of = -1;  ///< a step; negative: the first
+  float epsilon = 1e-8F;           ///< of AdamW
 };
 
 /// On rank threads.
@@ -130,8 +136,9 @@ using TaskTrainer = std::function<train::TaskTrainReport(const std::vector<train
 /// The same by a trainer of another kind of ranks; what this process has of gradients and parameters.
 TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, const TaskTrainer& trainer);
 
-/// The greatest difference of two sets of tensors, relative to the greatest element of each tensor; infinite where they
-/// have other tensors.
+/// The greatest difference of two sets of tensors, relative to the greatest element of each tensor, or to a hundredth
+/// of the greatest of its layer's where that is more: what is so small is a sum of terms that cancel. Infinite where
+/// the sets have other tensors.
 double difference(const WholeTensors& a, const WholeTensors& b);
 
 }  // namespace galvatron::test

@@ -170,15 +170,20 @@ TEST_CASE("a task whose loss is not a number is named") {
 TEST_CASE("metrics have the loss of each task") {
   const MultiTaskModel model = toy_tasks("clip-toy");
   const train::TaskStepReport report{.step = 4,
-                                     .losses = {1.5, 2.5, std::nan(""), 0.5},
+                                     .losses = {1.5, 0, std::nan(""), 0.5},
+                                     .batches = {8, 0, 4, 2},
                                      .loss = 4.5,
                                      .gradient_norm = 2,
                                      .learning_rate = 0.25,
-                                     .seconds = 3};
+                                     .seconds = 3,
+                                     .mix = train::MixCosts{0.25, 1280, 0.5}};
   const auto line = nlohmann::json::parse(train::metrics_line(report, model.tasks));
   CHECK(line.at("step") == 5);
   CHECK(line.at("tasks").at("text-vision") == 1.5);
   CHECK(line.at("tasks").at("vision-depth").is_null());
+  CHECK_FALSE(line.at("tasks").contains("vision-audio"));  // it pauses
+  CHECK(line.at("mix").at("tasks").at("vision-depth") == 4);
+  CHECK(line.at("mix").at("moved_bytes") == 1280);
   CHECK(train::metrics_scalars(report, model.tasks).back().tag == "tasks/text-audio");
   const test::Folder folder;
   auto file = value_or_throw(train::MetricsFile::resume(folder.path / "metrics.jsonl"));

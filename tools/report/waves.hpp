@@ -99,6 +99,8 @@ inline std::string wave_gantt(const train::TaskPlan& plan, const WaveSimulation&
 struct MeasuredTasks {
   schedule::MeasuredSpans<TaskSpan> step;
   std::vector<train::TaskStepReport> steps;
+  std::vector<TaskSpec> tasks;  ///< of the model
+  std::vector<train::MixChange> mixes;
 };
 
 /// Of a measured one.
@@ -117,12 +119,13 @@ inline std::string task_curves(const std::vector<TaskSpec>& tasks, const std::ve
     const std::size_t stride = std::max<std::size_t>(steps.size() / 600, 1);  // no more points than a picture has
     for (std::size_t i = 0; i < steps.size(); ++i) {
       const auto at = static_cast<double>(steps[i].step + 1);
+      if (steps[i].batches[t] == 0) continue;
       if (i % stride == 0 || i + 1 == steps.size()) trained.points.emplace_back(at, steps[i].losses[t]);
       if (steps[i].held_out.empty()) continue;
       measured.points.emplace_back(at, steps[i].held_out[t].loss);
       if (steps[i].held_out[t].retrieves) found.points.emplace_back(at, steps[i].held_out[t].retrieval);
     }
-    losses.push_back(std::move(trained));
+    if (!trained.points.empty()) losses.push_back(std::move(trained));
     if (!measured.points.empty()) held_out.push_back(std::move(measured));
     if (!found.points.empty()) retrieval.push_back(std::move(found));
   }
@@ -133,6 +136,22 @@ inline std::string task_curves(const std::vector<TaskSpec>& tasks, const std::ve
            curves_svg("retrieval", "Held-out samples that find their own among all, mean of both directions", retrieval,
                       true);
   return out;
+}
+
+/// What changed while the run went on.
+inline std::string mix_table(const std::vector<train::MixChange>& mixes) {
+  if (mixes.empty()) return {};
+  std::string out =
+      "<h2>Mixes of tasks</h2>\n<p>The plan above is that of the last one.</p>\n<table>\n<tr><th>from "
+      "step</th><th>tasks and samples</th><th>planned in</th><th>states moved</th><th>training stood still</th></tr>\n";
+  for (const train::MixChange& mix : mixes)
+    out += text_of("<tr><td>", mix.step + 1, "</td><td>",
+                   escaped(joined(mix.model.tasks, ", ",
+                                  [](const TaskSpec& task) { return text_of(task.name, " ", task.batch); })),
+                   "</td><td>", format_seconds({mix.costs.plan_seconds}), "</td><td>",
+                   format_bytes({mix.costs.moved_bytes}), "</td><td>", format_seconds({mix.costs.seconds}),
+                   "</td></tr>\n");
+  return out + "</table>\n";
 }
 
 /// The whole file.
@@ -156,7 +175,7 @@ inline std::string waves_html(const train::TaskPlan& plan, const WaveSimulation&
   if (measured != nullptr)
     out += text_of("<p>Measured in step ", measured->step.step + 1,
                    "; dark grey is also the wait for what a part reads.</p>\n", measured_gantt(plan, measured->step),
-                   task_curves(plan.model.tasks, measured->steps));
+                   task_curves(measured->tasks, measured->steps), mix_table(measured->mixes));
   return out + "<h2>Plan</h2>\n<pre>" + escaped(summary) + "</pre>\n</main>\n</body>\n</html>\n";
 }
 

@@ -220,7 +220,8 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
                      {"files", nlohmann::json::array()}};
   if (t.data_crc32c) out["data_crc32c"] = *t.data_crc32c;
   for (const TaskStream& stream : t.streams) {
-    nlohmann::json own{{"task", stream.task}, {"batch", stream.batch}, {"samples", stream.samples_at(t.step)}};
+    nlohmann::json own{
+        {"task", stream.task}, {"batch", stream.batch_at(t.step - 1)}, {"samples", stream.samples_at(t.step)}};
     if (stream.crc32c) own["crc32c"] = *stream.crc32c;
     out["streams"].push_back(std::move(own));
   }
@@ -262,7 +263,7 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
   if (fields.contains("streams"))
     fields.list("streams", t.streams, [&t](JsonObject& own, TaskStream& stream) {
       own.field("task", stream.task);
-      own.field("batch", stream.batch, std::int64_t{1}, std::int64_t{1} << 24);
+      own.field("batch", stream.batch, std::int64_t{0}, std::int64_t{1} << 24);
       own.field("samples", stream.samples, std::int64_t{0}, std::int64_t{1} << 62);
       if (own.contains("crc32c")) stream.crc32c = own.required<std::uint32_t>("crc32c");
       stream.step = t.step;

@@ -81,8 +81,9 @@ using StateKey = std::tuple<int, ParameterName, StateKind>;
 
 class StateImages : public StateReader<StateImages> {
  public:
-  /// Of a model without anything of its state yet.
-  explicit StateImages(const ModelSpec& model) {
+  /// Of a model, a ModelSpec or a MultiTaskModel, without anything of its state yet.
+  template <class Model>
+  explicit StateImages(const Model& model) {
     for_each_parameter(model, [&](int layer, const ParameterTensor& tensor) {
       for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment})
         tensors_[{layer, tensor.name, state}].shape = whole_shape(tensor);

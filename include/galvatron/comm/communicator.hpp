@@ -280,6 +280,15 @@ class Groups {
   std::vector<std::unique_ptr<G>> groups_;
 };
 
+/// Collective: the text of rank 0, on all ranks. @param everybody  for memory of the program
+inline std::string shared_text(Group& everybody, std::string text) {
+  auto size = static_cast<std::int64_t>(text.size());
+  everybody.broadcast(View<std::int64_t>(&size, 1), 0);
+  text.resize(static_cast<std::size_t>(size));
+  everybody.broadcast(View<char>(text.data(), size), 0);
+  return text;
+}
+
 /// Keeps an exception from freeing memory that a peer is still copying from: lives shorter than the memory of posted
 /// blocks, and withdraws them when it goes away, by an exception or not.
 class SendGuard {

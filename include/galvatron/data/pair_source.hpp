@@ -254,9 +254,8 @@ class PairSource {
 /// One input of a task, in batches.
 class PairBatches final : public BatchSource {
  public:
-  /// @param stream    where the run is in the task's samples; null: those that are held out
-  PairBatches(const PairSource& source, int input, std::int64_t batch, const TaskStream* stream)
-      : source_(source), input_(input), batch_(batch) {
+  /// @param stream    where the run is in the task's samples; null: those that are held out, whatever the step is
+  PairBatches(const PairSource& source, int input, const TaskStream* stream) : source_(source), input_(input) {
     if (stream != nullptr) stream_ = *stream;
   }
 
@@ -292,15 +291,14 @@ class PairBatches final : public BatchSource {
   template <class F>
   void each(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range, const F& f) const {
     for (std::int64_t i = 0; i < samples; ++i) {
-      const std::int64_t sample = stream_ ? source_.trained_sample(stream_->samples_at(step) + first + i)
-                                          : source_.held_out_sample(step * batch_ + first + i);
+      const std::int64_t sample =
+          stream_ ? source_.trained_sample(stream_->samples_at(step) + first + i) : source_.held_out_sample(first + i);
       for (std::int64_t s = 0; s < range.count; ++s) f(s * samples + i, range.first + s, sample);
     }
   }
 
   const PairSource& source_;
   int input_;
-  std::int64_t batch_;
   std::optional<TaskStream> stream_;
 };
 

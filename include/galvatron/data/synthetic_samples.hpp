@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include <galvatron/core/rng.hpp>
 #include <galvatron/data/batch_source.hpp>
+#include <galvatron/data/task_stream.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::train {
@@ -19,14 +21,15 @@ class SyntheticSamples final : public BatchSource {
 
   /// @param task_seed   the same for all inputs of a task: which thing a sample is
   /// @param seed        of what this input reads of a thing
+  /// @param stream      where the run is in the task's samples
   /// @param classes     targets are things, in so many classes; 0: the next token
-  SyntheticSamples(std::uint64_t task_seed, std::uint64_t seed, const LayerSpec& embedding, std::int64_t batch,
+  SyntheticSamples(std::uint64_t task_seed, std::uint64_t seed, const LayerSpec& embedding, TaskStream stream,
                    std::int64_t classes)
       : task_seed_(task_seed),
         seed_(seed),
         vocabulary_(embedding.vocabulary),
         patch_(embedding.patch_width),
-        batch_(batch),
+        stream_(std::move(stream)),
         classes_(classes) {}
 
   void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
@@ -47,7 +50,7 @@ class SyntheticSamples final : public BatchSource {
     each(range, samples, [&](std::int64_t row, std::int64_t token, std::int64_t i) {
       const std::int64_t own = thing(step, first + i);
       for (std::int64_t c = 0; c < patch_; ++c) {
-        const float noise = uniform(task_seed_ + 1, step * batch_ + first + i, token * patch_ + c);
+        const float noise = uniform(task_seed_ + 1, stream_.samples_at(step) + first + i, token * patch_ + c);
         out[row * patch_ + c] = uniform(seed_, own, token * patch_ + c) + 0.2F * noise;
       }
     });
@@ -75,7 +78,9 @@ class SyntheticSamples final : public BatchSource {
   }
 
   std::uint64_t task_seed_, seed_;
-  std::int64_t vocabulary_, patch_, batch_, classes_;
+  std::int64_t vocabulary_, patch_;
+  TaskStream stream_;
+  std::int64_t classes_;
 };
 
 }  // namespace galvatron::train

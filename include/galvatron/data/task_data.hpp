@@ -17,6 +17,7 @@
 #include <galvatron/data/synthetic_samples.hpp>
 #include <galvatron/data/task_stream.hpp>
 #include <galvatron/model/multi_task.hpp>
+#include <galvatron/model/task_mix.hpp>
 
 namespace galvatron::train {
 
@@ -62,25 +63,38 @@ class TaskData {
     return {};
   }
 
+  /// Reads the batches of mixes from their steps on; behind go_on().
+  void follow(const std::vector<TaskMix>& mixes) {
+    for (TaskStream& own : streams_)
+      for (const TaskMix& mix : mixes) {
+        const auto there = std::ranges::find(mix.tasks, own.task, &TaskBatch::task);
+        const std::int64_t batch = there == mix.tasks.end() ? 0 : there->batch;
+        if (mix.step <= own.step)
+          own.batch = batch;
+        else
+          own.changes.push_back({mix.step, batch});
+      }
+  }
+
   /// Where the run is in the data of each task.
   [[nodiscard]] const std::vector<TaskStream>& streams() const { return streams_; }
   /// A source for each input of each task, which this object owns and must outlive.
   [[nodiscard]] std::vector<TaskSources> sources() {
     return made([this](std::size_t task, int input) -> std::unique_ptr<BatchSource> {
       const TaskSpec& spec = model_.tasks[task];
-      if (!pairs_.empty()) return std::make_unique<PairBatches>(*pairs_[task], input, spec.batch, &streams_[task]);
+      if (!pairs_.empty()) return std::make_unique<PairBatches>(*pairs_[task], input, &streams_[task]);
       const LayerSpec& head = model_.component(model_.find(spec.loss)).layers.back();
       const int component = model_.find(spec.inputs[static_cast<std::size_t>(input)].component);
       const std::uint64_t first = 1000 * (seed_ + 1);
       return std::make_unique<SyntheticSamples>(first + 2 * task, first + 500 + static_cast<std::uint64_t>(component),
-                                                model_.component(component).layers.front(), spec.batch,
+                                                model_.component(component).layers.front(), streams_[task],
                                                 head.head == HeadKind::classifier ? head.vocabulary : 0);
     });
   }
   /// The same of the samples that are held out; there are some.
   [[nodiscard]] std::vector<TaskSources> held_out_sources() {
     return made([this](std::size_t task, int input) -> std::unique_ptr<BatchSource> {
-      return std::make_unique<PairBatches>(*pairs_[task], input, model_.tasks[task].batch, nullptr);
+      return std::make_unique<PairBatches>(*pairs_[task], input, nullptr);
     });
   }
   /// Held-out samples of each task.

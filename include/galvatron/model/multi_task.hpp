@@ -63,6 +63,8 @@ struct MultiTaskModel {
   std::string name;
   std::vector<Component> components;
   std::vector<TaskSpec> tasks;
+  /// There may be components that no task uses: they keep their parameters as they are (model/task_mix.hpp).
+  bool has_idle = false;
 
   /// The number of a component; -1: no component has that name.
   [[nodiscard]] int find(std::string_view component) const {
@@ -288,7 +290,7 @@ class TaskGraphs {
       if (!graph) return tl::unexpected<Error>(std::move(graph.error()));
       for (const TaskPass& pass : graph->passes) used[at(pass.component)] = true;
     }
-    if (const auto unused = std::ranges::find(used, false); unused != used.end())
+    if (const auto unused = std::ranges::find(used, false); unused != used.end() && !model_.has_idle)
       return refuse("no task uses the component " + quoted(component(static_cast<int>(unused - used.begin())).name));
     return {};
   }

@@ -4,6 +4,8 @@
 //     "precision": "bf16", "order": "waves", "ranks": 4, "zero": 1, "waves": [ .. ],
 //     "predicted": { "iteration_seconds": 0.1, .. } }
 //
+// A plan for some of the model's tasks, or for other batches, has them too: "tasks": { "text-vision": 48, .. }.
+//
 // Waves are those of plan/wave_plan_json.hpp. Paths in the file begin at its folder, as those of other plans do.
 #pragma once
 
@@ -26,6 +28,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/model/multi_task_json.hpp>
+#include <galvatron/model/task_mix.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/plan/wave_plan_json.hpp>
 
@@ -38,12 +41,14 @@ struct WavePrediction {
   Seconds in_sequence;  ///< tasks one after the other
   Seconds by_task;      ///< one group of devices for each task
   Bytes peak;           ///< of the fullest rank
+  Seconds pipelined;    ///< micro-batches through stages
 };
 
 struct MultiTaskPlan {
   std::string model;              ///< a preset's name, or a path
   std::string cluster;            ///< the same
   std::int64_t global_batch = 0;  ///< samples of all tasks in a step
+  std::vector<TaskBatch> tasks;   ///< of a mix; empty: all tasks, with batches in the model's proportions
   Precision precision = Precision::bf16;
   TaskOrder order = TaskOrder::in_waves;
   WavePlan waves;
@@ -91,23 +96,27 @@ inline nlohmann::ordered_json to_json(const MultiTaskPlan& plan, const MultiTask
   out["model"] = plan.model;
   out["cluster"] = plan.cluster;
   out["global_batch"] = plan.global_batch;
+  for (const TaskBatch& task : plan.tasks) out["tasks"][task.task] = task.batch;
   out["precision"] = name_of(plan.precision);
   out["order"] = name_of(plan.order);
-  for (const char* key : {"ranks", "zero", "waves"}) out[key] = waves.at(key);
+  for (const char* key : {"ranks", "zero", "microbatches", "in_flight", "waves"})
+    if (waves.contains(key)) out[key] = waves.at(key);
   const WavePrediction& p = plan.predicted;
   out["predicted"] = {{"iteration_seconds", p.iteration.value},
                       {"bound_seconds", p.bound.value},
                       {"in_sequence_seconds", p.in_sequence.value},
                       {"by_task_seconds", p.by_task.value},
-                      {"peak_bytes", p.peak.count}};
+                      {"peak_bytes", p.peak.count},
+                      {"pipelined_seconds", p.pipelined.value}};
   return out;
 }
 
 /// A plan that was read, with its model.
 struct ReadMultiTaskPlan {
   MultiTaskPlan plan;
-  MultiTaskModel model;
+  MultiTaskModel model;  ///< with the plan's tasks
   std::vector<TaskGraph> graphs;
+  MultiTaskModel whole;  ///< with all tasks
 };
 
 /// True for a JSON value that calls itself a plan of waves, right or not.
@@ -124,7 +133,7 @@ inline Result<ReadMultiTaskPlan> multi_task_plan_from_json(const nlohmann::json&
   ReadMultiTaskPlan out;
   nlohmann::json waves = value;
   nlohmann::json own{{"format", waves_format}};
-  for (const char* key : {"model", "cluster", "global_batch", "precision", "order", "predicted"})
+  for (const char* key : {"model", "cluster", "global_batch", "tasks", "precision", "order", "predicted"})
     if (value.contains(key)) {
       own[key] = value.at(key);
       waves.erase(key);
@@ -134,6 +143,15 @@ inline Result<ReadMultiTaskPlan> multi_task_plan_from_json(const nlohmann::json&
   fields.field("model", out.plan.model);
   fields.field("cluster", out.plan.cluster);
   fields.field("global_batch", out.plan.global_batch, std::int64_t{1}, model_limits::positions);
+  if (own.contains("tasks")) {
+    const nlohmann::json& tasks = own.at("tasks");
+    fields.check("tasks", tasks.is_object() && !tasks.empty(), "expected tasks with their batches");
+    JsonObject batches = fields.required_object("tasks");
+    if (!fields.failed())
+      for (const auto& [task, unused] : tasks.items())
+        out.plan.tasks.push_back({task, batches.required<std::int64_t>(task, 1, model_limits::positions)});
+    if (auto done = batches.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  }
   detail::name_field(fields, "precision", out.plan.precision, std::array{Precision::bf16, Precision::fp32});
   detail::name_field(fields, "order", out.plan.order, std::array{TaskOrder::in_waves, TaskOrder::in_sequence});
   if (own.contains("predicted")) {
@@ -143,16 +161,21 @@ inline Result<ReadMultiTaskPlan> multi_task_plan_from_json(const nlohmann::json&
                           {predicted.optional<double>("bound_seconds", 0, 0, most)},
                           {predicted.optional<double>("in_sequence_seconds", 0, 0, most)},
                           {predicted.optional<double>("by_task_seconds", 0, 0, most)},
-                          {predicted.optional<std::int64_t>("peak_bytes", 0, 0, std::int64_t{1} << 60)}};
+                          {predicted.optional<std::int64_t>("peak_bytes", 0, 0, std::int64_t{1} << 60)},
+                          {predicted.optional<double>("pipelined_seconds", 0, 0, most)}};
     if (auto done = predicted.finish_allowing_unknown_keys(); !done) return tl::unexpected(done.error());
   }
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
   for (std::string* name : {&out.plan.model, &out.plan.cluster}) *name = path_from_file(*name, path);
+  const bool mixed = !out.plan.tasks.empty();
   auto loaded = load_multi_task_model(model.empty() ? out.plan.model : model).and_then([&](MultiTaskModel found) {
-    return with_global_batch(std::move(found), out.plan.global_batch);
+    return with_global_batch(std::move(found), mixed ? 0 : out.plan.global_batch);
   });
   if (!loaded) return tl::unexpected<Error>(std::move(loaded.error()));
-  out.model = std::move(*loaded);
+  out.whole = std::move(*loaded);
+  auto with_tasks = mixed ? with_mix(out.whole, out.plan.tasks) : Result<MultiTaskModel>(out.whole);
+  if (!with_tasks) return usage_error(path.string() + ": " + std::move(with_tasks.error().message));
+  out.model = std::move(*with_tasks);
   auto graphs = task_graphs(out.model);
   if (!graphs) return tl::unexpected<Error>(std::move(graphs.error()));
   out.graphs = std::move(*graphs);

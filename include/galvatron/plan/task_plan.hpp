@@ -25,7 +25,9 @@ struct PartPlan {
   int wave = 0;
   std::vector<LayerSpec> layers;
   int number = 0;            ///< of its first layer in the model
-  std::int64_t batch = 0;    ///< samples over all its data ranks
+  std::int64_t batch = 0;    ///< samples of a micro-batch over all its data ranks
+  int microbatches = 1;      ///< of a step
+  int slots = 1;             ///< micro-batches between their passes, at the most
   std::int64_t tokens = 0;   ///< of a sample
   std::int64_t targets = 0;  ///< of a language loss: the last tokens of a sample, which have targets
   int source = -1;           ///< of an embedding, and of a projection that reads where texts end: which of the task's
@@ -72,6 +74,8 @@ struct PartEdge {
   std::int64_t width = 0;
   std::int64_t first = 0;  ///< where they begin in the sequence of the reader
   bool memory = false;     ///< cross attention reads it
+  /// Messages have a lane for each slot of their writer: outputs of `from`, and behind these gradients of `to`.
+  int lane = 0;
 
   [[nodiscard]] std::int64_t elements(const PartPlan& part, int local) const {
     return part.elements(local, tokens, width);
@@ -159,7 +163,7 @@ inline std::vector<int> reduction_order(const TaskPlan& plan) {
   std::vector<double> clocks(static_cast<std::size_t>(plan.ranks));
   std::vector<int> left;
   for (int i = static_cast<int>(plan.layers.size()); i-- > 0;)
-    if (!plan.places[static_cast<std::size_t>(i)].by_tensor.empty()) left.push_back(i);
+    if (!plan.places[static_cast<std::size_t>(i)].idle) left.push_back(i);
   const auto free_at = [&](int layer) {
     double out = 0;
     for (const auto& ranks : plan.places[static_cast<std::size_t>(layer)].by_tensor)
@@ -183,14 +187,34 @@ inline std::vector<int> reduction_order(const TaskPlan& plan) {
   return out;
 }
 
-inline PartPlan part_plan(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, const WavePart& where) {
+/// The program, the slots that it takes of each part, and the lanes of the edges.
+inline void add_program(const WavePlan& waves, TaskPlan& plan) {
+  std::vector<std::vector<int>> reads(plan.parts.size());
+  for (const PartEdge& edge : plan.edges) reads[static_cast<std::size_t>(edge.to)].push_back(edge.from);
+  plan.program = task_program(waves, plan.order, static_cast<int>(plan.model.tasks.size()), reads);
+  std::vector<int> live(plan.parts.size());
+  for (const TaskInstruction& instruction : plan.program) {
+    const auto i = static_cast<std::size_t>(instruction.part);
+    live[i] += instruction.op == TaskInstruction::Op::forward ? 1 : -1;
+    plan.parts[i].slots = std::max(plan.parts[i].slots, live[i]);
+  }
+  int lane = 0;
+  for (PartEdge& edge : plan.edges) {
+    edge.lane = lane;
+    lane += plan.part(edge.from).slots + plan.part(edge.to).slots;
+  }
+}
+
+inline PartPlan part_plan(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, const WavePart& where,
+                          int microbatches) {
   const TaskSpec& task = model.task(where.task);
   const TaskGraph& graph = graphs[static_cast<std::size_t>(where.task)];
   const TaskPass& pass = graph.pass(where.pass);
   PartPlan out{.where = where,
                .layers = {},
                .number = model.first_layer(pass.component) + where.first,
-               .batch = task.batch,
+               .batch = task.batch / microbatches,
+               .microbatches = microbatches,
                .tokens = pass.tokens,
                .source = pass.source,
                .reads = {},
@@ -219,7 +243,7 @@ inline Result<TaskPlan> task_plan(const MultiTaskModel& model, const WavePlan& w
                .layers = {},
                .places = std::move(*places),
                .layer_tokens = {},
-               .program = task_program(waves, order, static_cast<int>(model.tasks.size())),
+               .program = {},
                .reductions = {},
                .model = model};
   for (const Component& component : model.components)
@@ -227,12 +251,14 @@ inline Result<TaskPlan> task_plan(const MultiTaskModel& model, const WavePlan& w
   out.layer_tokens.resize(out.layers.size());
   for (std::size_t wave = 0; wave < waves.waves.size(); ++wave)
     for (const WavePart& where : waves.waves[wave].parts) {
-      PartPlan& part = out.parts.emplace_back(detail::part_plan(model, *graphs, where));
+      PartPlan& part =
+          out.parts.emplace_back(detail::part_plan(model, *graphs, where, waves.microbatches_of(where.task)));
       part.wave = static_cast<int>(wave);
       for (std::size_t i = 0; i < part.layers.size(); ++i)
-        out.layer_tokens[static_cast<std::size_t>(part.number) + i] += part.batch * part.tokens;
+        out.layer_tokens[static_cast<std::size_t>(part.number) + i] += part.batch * part.microbatches * part.tokens;
     }
   detail::add_edges(model, *graphs, out);
+  detail::add_program(waves, out);
   out.reductions = detail::reduction_order(out);
   return out;
 }
@@ -297,7 +323,7 @@ inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, in
       continue;
     }
     const auto local = static_cast<int>(found - part.where.ranks.begin());
-    Bytes& kept = stash[static_cast<std::size_t>(part.where.task)];
+    Bytes kept;  // of a slot
     kept += region_bytes(part.elements(local, part.output()), e);
     Bytes transient;
     for (std::size_t i = 0; i < part.layers.size(); ++i) {
@@ -308,6 +334,7 @@ inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, in
     }
     for (const int edge : part.reads)
       if (plan.edge(edge).memory) kept += region_bytes(plan.edge(edge).elements(part, local), e);
+    stash[static_cast<std::size_t>(part.where.task)] += kept * part.slots;
     if (part.feeds.size() > 1) transient = max(transient, region_bytes(part.elements(local, part.output()), e));
     out.workspace = max(out.workspace, transient + region_bytes(part.border(local), e));
   }

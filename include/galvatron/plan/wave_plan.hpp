@@ -7,6 +7,13 @@
 //     tasks in sequence   F(task 0) .. B(task 0) .. F(task 1) .. B(task 1) ..            reduce, update
 //     tasks in waves      F(wave 0) F(wave 1) .. F(wave n)  B(wave n) .. B(wave 0)       reduce, update
 //
+// A task whose loss is a sum over samples may do its batch in micro-batches: one after the other in the same memory
+// (gradient accumulation), or several in flight, so that its parts on different ranks are stages of a pipeline:
+//
+//     one in flight       F0(part 0) F0(part 1) B0(part 1) B0(part 0)  F1(part 0) ..
+//     two in flight       part 0 on ranks 0-3   F0 F1 -- B0 F2 B1 F3 B2 -- B3           time ->
+//                         part 1 on ranks 4-7   -- F0 B0 F1 B1 F2 B2 F3 B3 --
+//
 // Parameters of a layer lie on the union of the sets of its parts; their gradients are reduced over it once a step.
 #pragma once
 
@@ -49,6 +56,12 @@ struct WavePlan {
   int ranks = 1;
   int zero = 0;  ///< ZeRO stage of every layer over the ranks that keep it
   std::vector<Wave> waves{};
+  std::vector<int> microbatches{};  ///< of each task; empty: its batch is done at once
+  int in_flight = 1;                ///< micro-batches of a task between forward and backward pass, at the most
+
+  [[nodiscard]] int microbatches_of(int task) const {
+    return microbatches.empty() ? 1 : microbatches[static_cast<std::size_t>(task)];
+  }
   friend bool operator==(const WavePlan&, const WavePlan&) = default;
 };
 
@@ -75,7 +88,8 @@ struct TaskInstruction {
     update,
   };
   Op op = Op::forward;
-  int part = 0;  ///< of all parts, in the order of the waves
+  int part = 0;        ///< of all parts, in the order of the waves
+  int microbatch = 0;  ///< of the task
   friend bool operator==(const TaskInstruction&, const TaskInstruction&) = default;
 };
 constexpr const char* name_of(TaskInstruction::Op op) {
@@ -97,6 +111,11 @@ struct TaskSpan {
   }
 };
 
+/// Whether a task's batch may be done in micro-batches: its loss is a sum over samples.
+inline bool has_microbatches(const MultiTaskModel& model, const TaskGraph& graph) {
+  return model.component(graph.passes.back().component).layers.back().head != HeadKind::contrastive;
+}
+
 /// All parts in the order of the waves.
 inline std::vector<WavePart> parts_of(const WavePlan& plan) {
   std::vector<WavePart> out;
@@ -104,16 +123,114 @@ inline std::vector<WavePart> parts_of(const WavePlan& plan) {
   return out;
 }
 
+namespace detail {
+
+/// The instructions of some parts with several micro-batches in flight: one-forward-one-backward, where a part that has
+/// n parts behind it on the way to its loss begins n + 1 micro-batches before the first one's backward pass, at most
+/// `in_flight`. Instructions are listed in the order of time, each taken for a unit of it.
+class PipelinedProgram {
+ public:
+  /// @param parts  all of the plan  @param reads  of each part: those whose outputs it reads  @param chosen  those to
+  /// do
+  PipelinedProgram(const WavePlan& plan, const std::vector<WavePart>& parts, const std::vector<std::vector<int>>& reads,
+                   const std::vector<int>& chosen)
+      : plan_(plan), parts_(parts), reads_(reads), chosen_(chosen), states_(parts.size()) {
+    for (const int p : chosen_)
+      for (const int read : reads_[at(p)]) state(read).feeds.push_back(p);
+    for (auto p = chosen_.rbegin(); p != chosen_.rend(); ++p)
+      for (const int feed : state(*p).feeds) state(*p).behind = std::max(state(*p).behind, state(feed).behind + 1);
+  }
+
+  std::vector<TaskInstruction> run() {
+    for (int now = 1; left();) {
+      std::vector<char> busy(at(plan_.ranks), 0);
+      bool any = false;
+      for (auto p = chosen_.rbegin(); p != chosen_.rend(); ++p)  // backward first: it frees memory
+        any = try_backward(*p, now, busy) || any;
+      for (const int p : chosen_) any = try_forward(p, now, busy) || any;
+      if (any) ++now;
+    }
+    return std::move(out_);
+  }
+
+ private:
+  struct State {
+    std::vector<int> feeds;
+    int behind = 0;
+    std::vector<int> forward, backward;  // when each micro-batch was done
+  };
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  State& state(int part) { return states_[at(part)]; }
+  [[nodiscard]] int microbatches(int part) const { return plan_.microbatches_of(parts_[at(part)].task); }
+  [[nodiscard]] bool left() {
+    return std::ranges::any_of(chosen_, [&](int p) { return std::ssize(state(p).backward) < microbatches(p); });
+  }
+  static bool done_before(const std::vector<int>& times, int microbatch, int now) {
+    return microbatch < std::ssize(times) && times[at(microbatch)] < now;
+  }
+  bool take(int part, TaskInstruction::Op op, int microbatch, int now, std::vector<char>& busy) {
+    const std::vector<int>& ranks = parts_[at(part)].ranks;
+    if (std::ranges::any_of(ranks, [&](int rank) { return busy[at(rank)] != 0; })) return false;
+    for (const int rank : ranks) busy[at(rank)] = 1;
+    out_.push_back({op, part, microbatch});
+    (op == TaskInstruction::Op::forward ? state(part).forward : state(part).backward).push_back(now);
+    return true;
+  }
+  bool try_backward(int part, int now, std::vector<char>& busy) {
+    const auto j = static_cast<int>(state(part).backward.size());
+    if (j == microbatches(part) || !done_before(state(part).forward, j, now)) return false;
+    for (const int feed : state(part).feeds)
+      if (!done_before(state(feed).backward, j, now)) return false;
+    return take(part, TaskInstruction::Op::backward, j, now, busy);
+  }
+  bool try_forward(int part, int now, std::vector<char>& busy) {
+    const auto j = static_cast<int>(state(part).forward.size());
+    if (j == microbatches(part)) return false;
+    const int before = j - std::min(plan_.in_flight, state(part).behind + 1);  // has left its memory
+    if (before >= std::ssize(state(part).backward)) return false;
+    for (const int read : reads_[at(part)])
+      // Its gradient has been taken by those who made what this part read.
+      if (!done_before(state(read).forward, j, now) || before >= std::ssize(state(read).backward)) return false;
+    return take(part, TaskInstruction::Op::forward, j, now, busy);
+  }
+
+  const WavePlan& plan_;
+  const std::vector<WavePart>& parts_;
+  const std::vector<std::vector<int>>& reads_;
+  const std::vector<int>& chosen_;
+  std::vector<State> states_;
+  std::vector<TaskInstruction> out_;
+};
+
+}  // namespace detail
+
 /// The instructions of a step. Gradients of a layer are added in their order, the same on all ranks.
-inline std::vector<TaskInstruction> task_program(const WavePlan& plan, TaskOrder order, int tasks) {
+/// @param reads  of each part: those whose outputs it reads
+inline std::vector<TaskInstruction> task_program(const WavePlan& plan, TaskOrder order, int tasks,
+                                                 const std::vector<std::vector<int>>& reads) {
   const std::vector<WavePart> parts = parts_of(plan);
   std::vector<TaskInstruction> out;
-  const auto add = [&](TaskInstruction::Op op, int i, int task) {
-    if (order == TaskOrder::in_waves || parts[static_cast<std::size_t>(i)].task == task) out.push_back({op, i});
-  };
   for (int task = 0; task < (order == TaskOrder::in_waves ? 1 : tasks); ++task) {
-    for (int i = 0; i < static_cast<int>(parts.size()); ++i) add(TaskInstruction::Op::forward, i, task);
-    for (int i = static_cast<int>(parts.size()); i-- > 0;) add(TaskInstruction::Op::backward, i, task);
+    std::vector<int> chosen;
+    int rounds = 1;
+    for (int i = 0; i < static_cast<int>(parts.size()); ++i) {
+      const int own = parts[static_cast<std::size_t>(i)].task;
+      if (order == TaskOrder::in_sequence && own != task) continue;
+      chosen.push_back(i);
+      rounds = std::max(rounds, plan.microbatches_of(own));
+    }
+    if (rounds > 1 && plan.in_flight > 1) {
+      const auto piped = detail::PipelinedProgram(plan, parts, reads, chosen).run();
+      out.insert(out.end(), piped.begin(), piped.end());
+      continue;
+    }
+    const auto add = [&](TaskInstruction::Op op, int i, int round) {
+      if (round < plan.microbatches_of(parts[static_cast<std::size_t>(i)].task)) out.push_back({op, i, round});
+    };
+    for (int round = 0; round < rounds; ++round) {
+      for (const int i : chosen) add(TaskInstruction::Op::forward, i, round);
+      for (auto i = chosen.rbegin(); i != chosen.rend(); ++i) add(TaskInstruction::Op::backward, *i, round);
+    }
   }
   return out;
 }
@@ -183,6 +300,7 @@ inline WavePlan plan_by_levels(const MultiTaskModel& model, const std::vector<Ta
 struct LayerRanks {
   std::vector<std::vector<int>> by_tensor;  ///< [tensor rank]: world ranks, ascending; equally many
   StrategySpec strategy{};                  ///< the kinds of its parts, with the degrees of the union
+  bool idle = false;  ///< no part uses it: its parameters stay as they are, sharded over all ranks
 
   [[nodiscard]] bool holds(int rank) const {
     return std::ranges::any_of(by_tensor, [rank](const auto& list) { return std::ranges::binary_search(list, rank); });
@@ -216,6 +334,7 @@ class WavePlanCheck {
   Result<void> run() const {
     if (plan_.ranks < 1) return usage_error("a plan of waves has at least one rank");
     if (plan_.zero < 0 || plan_.zero > 3) return usage_error("a ZeRO stage is 0, 1, 2 or 3");
+    if (auto right = check_microbatches(); !right) return right;
     for (std::size_t wave = 0; wave < plan_.waves.size(); ++wave)
       if (auto right = check_wave(wave); !right) return right;
     for (const WavePart& part : parts_)
@@ -241,10 +360,32 @@ class WavePlanCheck {
   [[nodiscard]] const TaskGraph& graph(const WavePart& part) const {
     return graphs_[static_cast<std::size_t>(part.task)];
   }
+  // Of a micro-batch.
+  [[nodiscard]] std::int64_t samples_of(const WavePart& part) const {
+    return model_.task(part.task).batch / plan_.microbatches_of(part.task);
+  }
   [[nodiscard]] int component_of(const WavePart& part) const { return graph(part).pass(part.pass).component; }
   [[nodiscard]] std::string text(const WavePart& part) const {
     return "the part of layers " + std::to_string(part.first) + " to " + std::to_string(part.last) + " of \"" +
            model_.component(component_of(part)).name + "\" for task \"" + model_.task(part.task).name + "\" ";
+  }
+  [[nodiscard]] Result<void> check_microbatches() const {
+    if (plan_.in_flight < 1) return usage_error("a plan of waves has at least one micro-batch in flight");
+    if (plan_.microbatches.empty()) return {};
+    if (plan_.microbatches.size() != graphs_.size())
+      return usage_error("a plan of waves has numbers of micro-batches of " +
+                         std::to_string(plan_.microbatches.size()) + " tasks, and the model has " +
+                         std::to_string(graphs_.size()));
+    for (int task = 0; task < static_cast<int>(graphs_.size()); ++task) {
+      const int count = plan_.microbatches_of(task);
+      const std::string where =
+          "the plan does the task \"" + model_.task(task).name + "\" in " + std::to_string(count) + " micro-batches, ";
+      if (count < 1 || model_.task(task).batch % count != 0)
+        return usage_error(where + "which do not divide its batch of " + std::to_string(model_.task(task).batch));
+      if (count > 1 && !has_microbatches(model_, graphs_[static_cast<std::size_t>(task)]))
+        return usage_error(where + "and a contrastive loss compares the whole batch");
+    }
+    return {};
   }
   [[nodiscard]] Result<void> check_wave(std::size_t number) const {
     std::vector<int> used;
@@ -277,12 +418,10 @@ class WavePlanCheck {
       return usage_error(text(part) + "has the strategy " + strategy_text(s) +
                          ": parts have tensor and data ranks, in that order, and ZeRO is the plan's");
     for (int i = part.first; i <= part.last; ++i)
-      if (const auto why =
-              why_unfit(layer_of(model_, graph(part), pass, i), s, model_.task(part.task).batch, pass.tokens);
+      if (const auto why = why_unfit(layer_of(model_, graph(part), pass, i), s, samples_of(part), pass.tokens);
           !why.empty())
-        return usage_error(text(part) + "(" + strategy_text(s) + ", batch " +
-                           std::to_string(model_.task(part.task).batch) + ", " + std::to_string(pass.tokens) +
-                           " tokens): " + std::string(why));
+        return usage_error(text(part) + "(" + strategy_text(s) + ", batch " + std::to_string(samples_of(part)) + ", " +
+                           std::to_string(pass.tokens) + " tokens): " + std::string(why));
     return {};
   }
   /// Every layer of every pass once, behind what it reads.
@@ -316,7 +455,11 @@ class WavePlanCheck {
     return {};
   }
   [[nodiscard]] Result<void> unite(const std::vector<const WavePart*>& parts, LayerRanks& out) const {
-    if (parts.empty()) return {};
+    if (parts.empty()) {
+      out = {{{}}, {.data = plan_.ranks, .zero = plan_.ranks > 1 ? 3 : 0}, true};
+      for (int rank = 0; rank < plan_.ranks; ++rank) out.by_tensor.front().push_back(rank);
+      return {};
+    }
     const StrategySpec& first = parts.front()->strategy;
     std::map<int, int> tensor_ranks;
     for (const WavePart* part : parts) {

@@ -4,6 +4,7 @@
 //     "waves": [ { "parts": [ { "task": "text-vision", "component": "vision", "layers": [0, 1], "ranks": [2, 1],
 //                               "tensor": 1, "sequence": "none", "data": 2, "recompute": "cheap" } ] } ] }
 //
+// Where tasks are done in micro-batches there are also "microbatches": { "caption": 4, .. } and "in_flight".
 // Tasks and components are named as in the model; layers are the first and the last of the component.
 #pragma once
 
@@ -71,6 +72,9 @@ inline nlohmann::ordered_json to_json(const WavePlan& plan, const MultiTaskModel
   nlohmann::ordered_json out{{"format", waves_format}, {"version", waves_format_version}};
   out["ranks"] = plan.ranks;
   out["zero"] = plan.zero;
+  for (int task = 0; task < static_cast<int>(graphs.size()); ++task)
+    if (plan.microbatches_of(task) > 1) out["microbatches"][model.task(task).name] = plan.microbatches_of(task);
+  if (plan.in_flight > 1) out["in_flight"] = plan.in_flight;
   auto& waves = out["waves"] = nlohmann::ordered_json::array();
   for (const Wave& wave : plan.waves) {
     auto& parts = waves.emplace_back()["parts"] = nlohmann::ordered_json::array();
@@ -102,6 +106,13 @@ inline Result<WavePlan> waves_from_json(const nlohmann::json& value, const std::
   WavePlan plan;
   fields.field("ranks", plan.ranks, 1, 1 << 20);
   fields.field("zero", plan.zero, 0, 3);
+  if (fields.contains("microbatches")) {
+    JsonObject counts = fields.required_object("microbatches");
+    for (const TaskSpec& task : model.tasks)
+      plan.microbatches.push_back(counts.optional<int>(task.name, 1, 1, 1 << 20));
+    if (auto done = counts.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  }
+  plan.in_flight = fields.optional<int>("in_flight", 1, 1, 1 << 20);
   fields.list("waves", plan.waves, [&](JsonObject& of_wave, Wave& wave) {
     std::vector<detail::NamedPart> named;
     of_wave.list("parts", named, [&](JsonObject& own, detail::NamedPart& part) {

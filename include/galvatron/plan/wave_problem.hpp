@@ -144,6 +144,7 @@ class WavePrices {
   using KindKey = std::tuple<int, int, int, SequenceKind>;
 
   void add_kinds_of(int component) {
+    passes_[component];  // none, where no task uses it
     for (const TaskGraph& graph : graphs_)
       for (const TaskPass& pass : graph.passes)
         if (pass.component == component) passes_[component].emplace_back(&graph, &pass);

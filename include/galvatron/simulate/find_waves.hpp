@@ -22,6 +22,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/plan/pipeline_plan.hpp>
 #include <galvatron/plan/task_plan.hpp>
 #include <galvatron/plan/wave_problem.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>
@@ -37,11 +38,12 @@ enum class TaskSchedule : std::uint8_t {
   waves,     ///< of parts, as Spindle plans them
   sequence,  ///< one after the other
   groups,    ///< each on a group of devices of its own
+  pipeline,  ///< in micro-batches through groups of devices that have some layers each
 };
 inline constexpr std::array task_schedules{TaskSchedule::fastest, TaskSchedule::waves, TaskSchedule::sequence,
-                                           TaskSchedule::groups};
+                                           TaskSchedule::groups, TaskSchedule::pipeline};
 constexpr const char* name_of(TaskSchedule schedule) {
-  constexpr std::array names{"fastest", "waves", "sequence", "groups"};
+  constexpr std::array names{"fastest", "waves", "sequence", "groups", "pipeline"};
   return names[static_cast<std::size_t>(schedule)];
 }
 
@@ -51,7 +53,23 @@ struct WaveSearchOptions {
   bool splits_layers = true;  ///< over tensor ranks; false: data ranks alone
   TaskSchedule schedule = TaskSchedule::fastest;
   spindle::Limits limits{};
+  /// These kinds alone where plans with them fit, those of the plan that runs: a new mix of tasks is planned in
+  /// milliseconds.
+  std::optional<WaveKinds> kinds{};
 };
+
+/// The kinds of a plan: of each component those of its widest part.
+inline WaveKinds kinds_of(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, const WavePlan& plan) {
+  WaveKinds out{.components = std::vector<StrategySpec>(model.components.size()), .zero = plan.zero};
+  for (const WavePart& part : parts_of(plan)) {
+    const TaskPass& pass = graphs[static_cast<std::size_t>(part.task)].pass(part.pass);
+    StrategySpec& own = out.components[static_cast<std::size_t>(pass.component)];
+    if (part.strategy.tensor < own.tensor) continue;
+    own = part.strategy;
+    own.data = 1;
+  }
+  return out;
+}
 
 struct FoundWaves {
   WavePlan plan;
@@ -62,6 +80,7 @@ struct FoundWaves {
   Seconds in_waves;     ///< waves of parts; 0: none fits
   Seconds in_sequence;  ///< tasks one after the other, each pass on as many devices as pay; 0: does not fit
   Seconds by_task;      ///< a group of devices for each task; 0: does not fit, or there are more tasks than groups
+  Seconds pipelined;    ///< micro-batches through stages; 0: does not fit, or no task has micro-batches
   Seconds search;       ///< what the search took
 };
 
@@ -87,56 +106,86 @@ inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, Precision precis
 
 namespace detail {
 
+/// What of the plans that were tried is kept.
+struct TriedWaves {
+  std::optional<FoundWaves> best;
+  Seconds in_waves, in_sequence, by_task, pipelined;
+  Bytes smallest;
+  int fitting = 0;                 ///< plans that fit
+  std::optional<WaveKinds> split;  ///< tensor degrees of components with the least bound
+};
+
 class WaveSearch {
  public:
-  WaveSearch(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, const Cluster& cluster,
-             const WaveSearchOptions& options)
+  static constexpr int most_stages = 16;
+  static constexpr std::array by_memory{RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective,
+                                        RecomputeKind::full};
+
+  /// @param micro  of the model, which outlives this as all arguments do
+  WaveSearch(const MultiTaskModel& model, const MicroBatched& micro, const std::vector<TaskGraph>& graphs,
+             const Cluster& cluster, const WaveSearchOptions& options, TriedWaves& tried)
       : model_(model),
+        micro_(micro),
         cluster_(cluster),
         options_(options),
         budget_(options.memory.count > 0 ? options.memory : cluster.device.memory),
-        prices_(model, graphs, cluster, options.precision) {}
+        prices_(micro.model, graphs, cluster, options.precision),
+        tried_(tried) {}
 
-  Result<FoundWaves> run() {
+  /// Tries waves, tasks in sequence and in groups. True: plans of all sorts fit without recomputation.
+  /// @param levels  of recomputation that are tried, at the most
+  bool run(std::size_t levels = by_memory.size()) {
+    if (options_.kinds) {
+      note_curves(*options_.kinds);
+      if (options_.limits.steps == 0) options_.limits.steps = 1'000'000;
+      try_all(*options_.kinds);
+      if (tried_.best) return true;
+    }
     const WaveKinds whole{.components = std::vector<StrategySpec>(model_.components.size())};
     note_curves(whole);
-    const WaveKinds split = options_.splits_layers ? split_kinds(whole) : whole;
+    if (!tried_.split) tried_.split = options_.splits_layers ? split_kinds(whole) : whole;
+    const WaveKinds& split = *tried_.split;
     // What computes least first; then what takes less memory, until plans of all sorts fit.
     bool relaxed = false;  // some components have been tried with less recomputation than others
-    for (std::size_t level = 0; level < by_memory.size(); ++level) {
+    bool at_once = false;
+    for (std::size_t level = 0; level < std::min(levels, by_memory.size()); ++level) {
       bool fits = false;
       for (const int zero : {0, 1, 2, 3}) {
         if (zero >= 2 && fits) break;
-        const int before = fitting_;
+        const int before = tried_.fitting;
         fits = try_all(with(split, by_memory[level], zero)) || fits;
         if (split.components != whole.components) fits = try_all(with(whole, by_memory[level], zero)) || fits;
-        if (level > 0 && zero % 2 == 1 && fitting_ > before && !std::exchange(relaxed, true))
+        if (level > 0 && zero % 2 == 1 && tried_.fitting > before && !std::exchange(relaxed, true))
           recompute_less(with(split, by_memory[level], zero), by_memory[level - 1]);
       }
+      at_once = fits && level == 0;
       if (fits) break;
     }
-    for (int t = 2; !best_ && options_.splits_layers && t <= most_tensor(); t *= 2) {
+    for (int t = 2; !tried_.best && options_.splits_layers && t <= most_tensor(); t *= 2) {
       WaveKinds kinds = whole;
       for (StrategySpec& spec : kinds.components) spec = {.tensor = t, .sequence = SequenceKind::megatron};
       if (cluster_.devices % t != 0) continue;
       for (const int zero : {1, 3}) try_all(with(kinds, RecomputeKind::full, zero));
     }
-    if (!best_ && smallest_.count > 0 && smallest_ <= budget_)
-      return tl::unexpected<Error>(
-          Error{ErrorKind::infeasible, std::string("no plan of the schedule ") + name_of(options_.schedule) +
-                                           " was found for " + std::to_string(model_.tasks.size()) + " tasks on " +
-                                           std::to_string(cluster_.devices) +
-                                           " devices, and one of another schedule was; take that, or more devices"});
-    if (!best_)
-      return tl::unexpected<Error>(
-          Error{ErrorKind::infeasible, "no plan of waves was found that fits into " + format_bytes(budget_) +
-                                           " a device; the smallest takes " + format_bytes(smallest_) +
-                                           ", take more devices, smaller batches or more memory"});
-    best_->bound = Seconds{std::min(bound(), best_->simulation.step.value)};
-    best_->in_waves = in_waves_;
-    best_->in_sequence = in_sequence_;
-    best_->by_task = by_task_;
-    return std::move(*best_);
+    return at_once;
+  }
+  /// Of the passes, under the strategies that were tried.
+  [[nodiscard]] Seconds bound() {
+    for (std::size_t m = 0; m < least_.count(); ++m) {
+      least_.metaops[m].curve = {};
+      for (const auto& [devices, seconds] : seconds_[m]) least_.metaops[m].curve.add(devices, seconds);
+    }
+    return Seconds{bound_of(least_)};
+  }
+  /// Tries pipelines of stages on equally many devices; behind a run() of this or another search.
+  void run_pipelines() {
+    const WaveKinds whole{.components = std::vector<StrategySpec>(model_.components.size())};
+    for (const WaveKinds& kinds : {whole, *tried_.split}) {
+      for (int stages = 2; stages <= std::min(cluster_.devices, most_stages); stages *= 2)
+        for (const RecomputeKind recompute : by_memory)
+          if (try_pipeline(with(kinds, recompute, 1), stages)) break;
+      if (tried_.split->components == whole.components) return;
+    }
   }
 
  private:
@@ -188,18 +237,8 @@ class WaveSearch {
       }
     }
   }
-  [[nodiscard]] double bound() {
-    for (std::size_t m = 0; m < least_.count(); ++m) {
-      least_.metaops[m].curve = {};
-      for (const auto& [devices, seconds] : seconds_[m]) least_.metaops[m].curve.add(devices, seconds);
-    }
-    return bound_of(least_);
-  }
-
   // ---- what is recomputed
 
-  static constexpr std::array by_memory{RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective,
-                                        RecomputeKind::full};
   [[nodiscard]] static WaveKinds with(WaveKinds kinds, RecomputeKind recompute, int zero) {
     for (StrategySpec& spec : kinds.components) spec.recompute = recompute;
     kinds.zero = zero;
@@ -229,9 +268,9 @@ class WaveSearch {
     for (const std::size_t c : order) {
       WaveKinds next = kinds;
       next.components[c].recompute = less;
-      const int before = fitting_;
+      const int before = tried_.fitting;
       try_all(next);
-      if (fitting_ > before) kinds = std::move(next);
+      if (tried_.fitting > before) kinds = std::move(next);
     }
   }
 
@@ -243,12 +282,13 @@ class WaveSearch {
     const WaveProblem of = wave_problem(prices_, kinds);
     if (kinds.zero >= 2) {  // all parts of a layer are on the same devices
       const auto placed = in_order_on_equal_devices(of);
-      if (placed) try_plan(of, kinds, *placed, TaskSchedule::sequence, in_sequence_);
+      if (placed) try_plan(of, kinds, *placed, TaskSchedule::sequence, tried_.in_sequence);
       return false;
     }
-    bool fits = try_waves(of, kinds, in_waves_);
-    fits = try_plan(of, kinds, in_order(of), TaskSchedule::sequence, in_sequence_) && fits;
-    if (auto grouped = in_groups(of)) fits = try_plan(of, kinds, *grouped, TaskSchedule::groups, by_task_) && fits;
+    bool fits = try_waves(of, kinds, tried_.in_waves);
+    fits = try_plan(of, kinds, in_order(of), TaskSchedule::sequence, tried_.in_sequence) && fits;
+    if (auto grouped = in_groups(of))
+      fits = try_plan(of, kinds, *grouped, TaskSchedule::groups, tried_.by_task) && fits;
     return fits;
   }
   using Placed = std::pair<std::vector<spindle::Wave>, spindle::Placement>;
@@ -308,20 +348,23 @@ class WaveSearch {
   /// Keeps the plan if it is the fastest of those asked for that fits; whether it fits.
   bool try_plan(const WaveProblem& of, const WaveKinds& kinds, const Placed& placed, TaskSchedule schedule,
                 Seconds& fastest) {
+    return try_plan(wave_plan_of(prices_, kinds, of, placed.first, placed.second), kinds, schedule, fastest);
+  }
+  bool try_plan(WavePlan waves, const WaveKinds& kinds, TaskSchedule schedule, Seconds& fastest) {
     const TaskOrder order = schedule == TaskSchedule::sequence ? TaskOrder::in_sequence : TaskOrder::in_waves;
-    WavePlan waves = wave_plan_of(prices_, kinds, of, placed.first, placed.second);
+    if (std::ranges::any_of(micro_.counts, [](int count) { return count > 1; })) waves.microbatches = micro_.counts;
     auto made = train::task_plan(model_, waves, order);
     if (!made && kinds.zero >= 2) return false;  // some layers have not the devices of the others
     const train::TaskPlan plan = value_or_throw(std::move(made));
     const Bytes peak = std::ranges::max(peaks_of(plan, options_.precision, cluster_.device.library_workspace));
-    if (smallest_.count == 0 || peak < smallest_) smallest_ = peak;
+    if (tried_.smallest.count == 0 || peak < tried_.smallest) tried_.smallest = peak;
     if (peak > budget_) return false;
-    ++fitting_;
+    ++tried_.fitting;
     WaveSimulation simulation = simulate_waves(plan, cluster_, options_.precision);
     if (fastest.value == 0 || simulation.step < fastest) fastest = simulation.step;
     const bool asked = options_.schedule == TaskSchedule::fastest || options_.schedule == schedule;
-    if (asked && (!best_ || simulation.step < best_->simulation.step))
-      best_ = FoundWaves{std::move(waves), order, std::move(simulation), peak, {}, {}, {}, {}, {}};
+    if (asked && (!tried_.best || simulation.step < tried_.best->simulation.step))
+      tried_.best = FoundWaves{std::move(waves), order, std::move(simulation), peak, {}, {}, {}, {}, {}, {}};
     return true;
   }
 
@@ -424,17 +467,23 @@ class WaveSearch {
     return out;
   }
 
+  // ---- pipelines
+
+  /// Whether it fits.
+  bool try_pipeline(const WaveKinds& kinds, int stages) {
+    auto plan = pipeline_plan(prices_, kinds, micro_, stages);
+    return plan && try_plan(std::move(*plan), kinds, TaskSchedule::pipeline, tried_.pipelined);
+  }
+
   const MultiTaskModel& model_;
+  const MicroBatched& micro_;
   const Cluster& cluster_;
   WaveSearchOptions options_;
   Bytes budget_;
   WavePrices prices_;
+  TriedWaves& tried_;
   spindle::Problem least_;                      // with the best of all curves
   std::vector<std::map<int, double>> seconds_;  // of each MetaOp and number of devices
-  std::optional<FoundWaves> best_;
-  Seconds in_waves_, in_sequence_, by_task_;
-  Bytes smallest_;
-  int fitting_ = 0;  // plans that fit
 };
 
 }  // namespace detail
@@ -445,10 +494,40 @@ class WaveSearch {
 inline Result<FoundWaves> find_waves(const MultiTaskModel& model, const Cluster& cluster,
                                      const WaveSearchOptions& options = {}) {
   const auto begin = std::chrono::steady_clock::now();
-  auto graphs = task_graphs(model);
-  if (!graphs) return tl::unexpected<Error>(std::move(graphs.error()));
-  auto out = detail::WaveSearch(model, *graphs, cluster, options).run();
-  if (out) out->search = {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+  const auto graphs = task_graphs(model);
+  if (!graphs) return tl::unexpected<Error>(graphs.error());
+  detail::TriedWaves tried;
+  std::optional<Seconds> bound;
+  std::vector<int> counts;
+  bool enough = false;  // plans fit in which nothing is recomputed: smaller micro-batches save nothing
+  for (const int most : {1, 2, 8}) {
+    const auto micro = MicroBatched::of(model, *graphs, most);
+    if (micro.counts == counts) continue;
+    counts = micro.counts;
+    detail::WaveSearch search(model, micro, *graphs, cluster, options, tried);
+    // Smaller micro-batches instead of much recomputation, where something fits at all.
+    if (!enough) enough = most > 1 && tried.best ? search.run(2) : search.run();
+    if (!bound) bound = search.bound();
+    if (most > 2 && cluster.devices > 1 && tried.split) search.run_pipelines();
+  }
+  if (!tried.best) {
+    const Bytes budget = options.memory.count > 0 ? options.memory : cluster.device.memory;
+    const bool other = tried.smallest.count > 0 && tried.smallest <= budget;
+    return tl::unexpected<Error>(Error{
+        ErrorKind::infeasible,
+        other ? std::string("no plan of the schedule ") + name_of(options.schedule) + " was found for " +
+                    std::to_string(model.tasks.size()) + " tasks on " + std::to_string(cluster.devices) +
+                    " devices, and one of another schedule was; take that, or more devices"
+              : "no plan of waves was found that fits into " + format_bytes(budget) + " a device; the smallest takes " +
+                    format_bytes(tried.smallest) + ", take more devices, smaller batches or more memory"});
+  }
+  FoundWaves out = std::move(*tried.best);
+  out.bound = std::min(*bound, out.simulation.step);
+  out.in_waves = tried.in_waves;
+  out.in_sequence = tried.in_sequence;
+  out.by_task = tried.by_task;
+  out.pipelined = tried.pipelined;
+  out.search = {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
   return out;
 }
 

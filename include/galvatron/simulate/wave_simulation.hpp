@@ -41,6 +41,8 @@ class WaveClock {
     out_.busy.resize(clocks_.size());
     for (const train::PartPlan& part : plan.parts) {
       Part& own = parts_.emplace_back();
+      own.forward_end.resize(at(part.microbatches));
+      own.backward_end.resize(at(part.microbatches));
       for (std::size_t i = 0; i < part.layers.size(); ++i) {
         const cost::LayerCounts counts = train::pass_counts(plan, part, i, precision);
         own.forward += seconds(counts.forward, busy_in(part));
@@ -62,7 +64,7 @@ class WaveClock {
  private:
   struct Part {
     Seconds forward, backward;
-    Seconds forward_end, backward_end;
+    std::vector<Seconds> forward_end, backward_end;  // of each micro-batch
   };
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] Seconds latest() const { return *std::ranges::max_element(clocks_); }
@@ -72,9 +74,12 @@ class WaveClock {
   /// Ranks of a node that work while the part does.
   [[nodiscard]] int busy_in(const train::PartPlan& part) const {
     std::size_t ranks = 0;
-    for (const train::PartPlan& other : plan_.parts)
-      if (&other == &part || (plan_.order == TaskOrder::in_waves && other.wave == part.wave))
-        ranks += other.where.ranks.size();
+    if (std::ranges::any_of(plan_.parts, [](const train::PartPlan& other) { return other.slots > 1; }))
+      ranks = static_cast<std::size_t>(plan_.ranks);  // a pipeline
+    else
+      for (const train::PartPlan& other : plan_.parts)
+        if (&other == &part || (plan_.order == TaskOrder::in_waves && other.wave == part.wave))
+          ranks += other.where.ranks.size();
     return std::min(static_cast<int>(ranks), cluster_.devices_per_node);
   }
 
@@ -88,12 +93,13 @@ class WaveClock {
     event.moved = event.begin;
     for (const int number : forward ? part.reads : part.feeds) {
       const train::PartEdge& edge = plan_.edge(number);
-      event.begin = max(event.begin, forward ? parts_[at(edge.from)].forward_end : parts_[at(edge.to)].backward_end);
+      const Part& other = parts_[at(forward ? edge.from : edge.to)];
+      event.begin = max(event.begin, (forward ? other.forward_end : other.backward_end)[at(instruction.microbatch)]);
     }
     event.moved = event.begin;
     for (const int number : forward ? part.reads : part.feeds) event.moved += move(plan_.edge(number), forward);
     event.end = event.moved + (forward ? own.forward : own.backward);
-    (forward ? own.forward_end : own.backward_end) = event.end;
+    (forward ? own.forward_end : own.backward_end)[at(instruction.microbatch)] = event.end;
     for (const int rank : ranks) take(rank, event.begin, event.end);
     out_.events.push_back(event);
   }
@@ -163,6 +169,7 @@ class WaveClock {
   void update() {
     std::vector<Seconds> lengths(clocks_.size());
     for (std::size_t layer = 0; layer < plan_.layers.size(); ++layer) {
+      if (plan_.places[layer].idle) continue;
       const Seconds length =
           seconds(train::parameter_counts(plan_, layer, precision_).update, cluster_.devices_per_node);
       for (const auto& ranks : plan_.places[layer].by_tensor)

@@ -20,7 +20,8 @@ inline std::string span_text(const train::TaskPlan& plan, const TaskInstruction&
   if (instruction.part < 0) return instruction.op == TaskInstruction::Op::reduce ? "gradients" : "update";
   const train::PartPlan& part = plan.part(instruction.part);
   return text_of(plan.model.component(component_of(plan, part)).name, " of ", plan.model.task(part.where.task).name,
-                 ", layers ", part.where.first, "-", part.where.last, ", ", name_of(instruction.op));
+                 ", layers ", part.where.first, "-", part.where.last, ", ", name_of(instruction.op),
+                 part.microbatches > 1 ? text_of(", micro-batch ", instruction.microbatch) : "");
 }
 
 /// Adds what a rank did as process `process`.

@@ -30,10 +30,10 @@
 
 /// A rank of a multi-task model on a device of `Platform` that computes in T, to be instantiated in namespace
 /// galvatron.
-#define GALVATRON_TRAIN_TASK_RANK(Platform, T)                                                       \
-  void train::detail::train_task_rank<T, Platform>(                                                  \
-      comm::World&, const Platform&, const train::TaskPlan&, const std::vector<train::TaskSources>&, \
-      const train::TaskTrainOptions&, train::TaskTrainReport&, std::mutex&)
+#define GALVATRON_TRAIN_TASK_RANK(Platform, T)                                      \
+  void train::detail::train_task_rank<T, Platform>(                                 \
+      comm::World&, const Platform&, const MultiTaskModel&, const train::TaskPlan&, \
+      const std::vector<train::TaskSources>&, const train::TaskTrainOptions&, train::TaskTrainReport&, std::mutex&)
 
 /// Measuring on a device of `Platform`, to be instantiated in namespace galvatron.
 #define GALVATRON_MEASURE(Platform) void train::detail::Profile::measure<Platform>(comm::World&, const Platform&)

@@ -71,10 +71,10 @@ template <class Policy>
 TaskTrainReport train_tasks_on_gpu(const MultiTaskModel& model, const WavePlan& waves,
                                    const std::vector<TaskSources>& sources, const TaskTrainOptions& options,
                                    int ordinal = 0) {
-  const TaskPlan plan = value_or_throw(task_plan(model, waves, Policy::order));
+  const TaskPlan plan = value_or_throw(detail::first_task_plan(model, waves, Policy::order, options));
   CudaPlatform::require(options.precision, ordinal);
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(plan.ranks);
-  return detail::train_task_ranks(plan, sources, options, [&](const auto& train_one) {
+  return detail::train_task_ranks(model, plan, sources, options, [&](const auto& train_one) {
     detail::on_one_gpu(plan.ranks, ordinal, options.world, with_platform(train_one, options.deterministic, threads));
   });
 }
@@ -83,9 +83,9 @@ TaskTrainReport train_tasks_on_gpu(const MultiTaskModel& model, const WavePlan& 
 template <class Policy>
 TaskTrainReport train_tasks_on_gpus(const MultiTaskModel& model, const WavePlan& waves,
                                     const std::vector<TaskSources>& sources, const TaskTrainOptions& options) {
-  const TaskPlan plan = value_or_throw(task_plan(model, waves, Policy::order));
+  const TaskPlan plan = value_or_throw(detail::first_task_plan(model, waves, Policy::order, options));
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(plan.ranks);
-  return detail::train_task_ranks(plan, sources, options, [&](const auto& train_one) {
+  return detail::train_task_ranks(model, plan, sources, options, [&](const auto& train_one) {
     detail::on_own_gpus(plan.ranks, options.world.timeout, with_platform(train_one, options.deterministic, threads));
   });
 }
@@ -95,7 +95,7 @@ template <class Policy>
 TaskTrainReport train_tasks_on_gpus(comm::tcp::World& control, int ordinal, const MultiTaskModel& model,
                                     const WavePlan& waves, const std::vector<TaskSources>& sources,
                                     const TaskTrainOptions& options) {
-  const TaskPlan plan = value_or_throw(task_plan(model, waves, Policy::order));
+  const TaskPlan plan = value_or_throw(detail::first_task_plan(model, waves, Policy::order, options));
   if (plan.ranks != control.size())
     throw Failure(ErrorKind::usage, "the plan is for " + std::to_string(plan.ranks) + " ranks, and there are " +
                                         std::to_string(control.size()) + ": start as many");
@@ -106,7 +106,7 @@ TaskTrainReport train_tasks_on_gpus(comm::tcp::World& control, int ordinal, cons
   const int threads = options.threads_per_rank > 0
                           ? options.threads_per_rank
                           : threads_per_rank(static_cast<int>(std::ranges::count_if(seats, is_here)));
-  TaskTrainReport report = detail::train_task_ranks(plan, sources, options, [&](const auto& train_one) {
+  TaskTrainReport report = detail::train_task_ranks(model, plan, sources, options, [&](const auto& train_one) {
     detail::on_own_gpu(control, ordinal, options.world.timeout,
                        with_platform(train_one, options.deterministic, threads));
   });

@@ -22,7 +22,7 @@ namespace galvatron::train {
 
 /// Data that a run does not train on.
 struct HeldOut {
-  std::vector<TaskSources> sources;   ///< of each task; step i are samples [i * batch, (i + 1) * batch)
+  std::vector<TaskSources> sources;   ///< of each task; asked for samples of step 0 by their numbers
   std::vector<std::int64_t> samples;  ///< of each task; a batch that goes beyond them begins them again
   std::int64_t every = 0;             ///< steps between two measurements; 0: after the last alone
   bool keeps_rows = false;            ///< scores have TaskScore::rows

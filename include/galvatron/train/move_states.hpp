@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -87,8 +88,10 @@ class WantedState : public StateReader<WantedState> {
 
 /// Collective: puts the state of a stage, which has taken its memory, together from what all ranks have kept.
 /// @param control  the world for memory of the program
-template <class Stage>
-void move_states(comm::World& control, const KeptState& kept, const ModelSpec& model, Stage& stage) {
+/// @param model    a ModelSpec or a MultiTaskModel, with the layers of both plans
+/// @return  bytes that this rank got of others
+template <class Model, class Stage>
+std::int64_t move_states(comm::World& control, const KeptState& kept, const Model& model, Stage& stage) {
   using Piece = KeptState::Piece;
   comm::Group& everybody = control.everybody();
   const int ranks = control.size();
@@ -179,6 +182,7 @@ void move_states(comm::World& control, const KeptState& kept, const ModelSpec& m
   control.receive(receives);
   control.wait_sent();
   restore(stage, images);
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 
 }  // namespace galvatron::train

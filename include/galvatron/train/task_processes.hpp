@@ -22,7 +22,7 @@ template <class Policy>
 TaskTrainReport train_tasks(const comm::mpi::Runtime& runtime, comm::mpi::World& world, const MultiTaskModel& model,
                             const WavePlan& waves, const std::vector<TaskSources>& sources,
                             const TaskTrainOptions& options) {
-  const TaskPlan plan = value_or_throw(task_plan(model, waves, Policy::order));
+  const TaskPlan plan = value_or_throw(detail::first_task_plan(model, waves, Policy::order, options));
   if (plan.ranks != world.size())
     throw Failure(ErrorKind::usage, "the plan is for " + std::to_string(plan.ranks) + " ranks, and mpirun started " +
                                         std::to_string(world.size()) + ": start it with mpirun -np " +
@@ -33,8 +33,8 @@ TaskTrainReport train_tasks(const comm::mpi::Runtime& runtime, comm::mpi::World&
   const int tied = runtime.bound() ? 0 : threads;  // mpirun may have chosen the cores
   const PinnedRank pin(runtime.local_rank(), runtime.local_size(), tied);
   const HostPlatform platform{threads, &pin};
-  TaskTrainReport report =
-      detail::train_task_ranks(plan, sources, options, [&](const auto& train_one) { train_one(world, platform); });
+  TaskTrainReport report = detail::train_task_ranks(model, plan, sources, options,
+                                                    [&](const auto& train_one) { train_one(world, platform); });
   gather_report(world, report, options.recorder, [&](int rank) {
     return std::ranges::find(runtime.local_ranks(), rank) != runtime.local_ranks().end();
   });

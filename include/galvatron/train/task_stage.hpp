@@ -77,7 +77,8 @@ class TaskStage {
     record({TaskInstruction::Op::update, -1}, began, began);
     return out;
   }
-  /// The losses of all tasks on a batch, without gradients or an update: a step's first half. Collective.
+  /// The losses of all tasks on a batch of theirs, samples of step 0 from batch * (the task's batch) on, without
+  /// gradients or an update: a step's first half. Collective.
   /// @param rows  gets what this rank has of the rows that contrastive losses compare
   std::vector<double> evaluate(std::int64_t batch, const std::vector<TaskSources>& sources,
                                std::vector<TowerRows>& rows) {
@@ -87,15 +88,17 @@ class TaskStage {
     for (const TaskInstruction& instruction : plan_.program) {
       if (instruction.op != TaskInstruction::Op::forward) continue;
       const int task = plan_.part(instruction.part).where.task;
-      if (plan_.order == TaskOrder::in_sequence && last != task) world_.wait_sent();
-      last = task;
+      wait_for_memory(task, last);
       TaskPart<D, T>* part = parts_[static_cast<std::size_t>(instruction.part)].get();
       if (part == nullptr) {
         assist(instruction);
         continue;
       }
-      part->forward(batch, &sources[static_cast<std::size_t>(task)], &rows);
-      if (part->plan().has_loss()) keep_loss(task);
+      const bool has_loss = part->plan().has_loss();
+      if (has_loss) take_loss(task);
+      part->forward(instruction.microbatch, first_sample(instruction, 0, batch * plan_.model.task(task).batch),
+                    &sources[static_cast<std::size_t>(task)], &rows);
+      if (has_loss) keep_loss(task);
     }
     world_.everybody().all_reduce(losses_, comm::ReduceOp::sum);
     world_.wait_sent();
@@ -142,16 +145,24 @@ class TaskStage {
     for (auto& layer : layers_)
       if (layer) layer->groups().for_each_store(f);
   }
+  // Those that a step changes.
+  void for_used_stores(const std::function<void(runtime::Store&)>& f) {
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      if (layers_[i] && !plan_.places[i].idle) layers_[i]->groups().for_each_store(f);
+  }
+  // Tasks in sequence use the same memory: nobody reads that of the last one any more.
+  void wait_for_memory(int task, int& last) {
+    if (plan_.order == TaskOrder::in_sequence && task != last) world_.wait_sent();
+    last = task;
+  }
   // Forward and backward of all tasks, with the reduction of gradients over the ranks that keep them.
   void passes(std::int64_t step, const std::vector<TaskSources>* sources) {
     device_.clear_sums();
     device_.zero(raw_bytes(losses_));
-    for_stores([](runtime::Store& store) { store.zero_gradients(); });
-    bool forward = true;
+    for_used_stores([](runtime::Store& store) { store.zero_gradients(); });
+    int last = -1;  // task
     for (const TaskInstruction& instruction : plan_.program) {
-      // Tasks in sequence use the same memory: nobody reads that of the last one any more.
-      if (!forward && instruction.op == TaskInstruction::Op::forward) world_.wait_sent();
-      forward = instruction.op == TaskInstruction::Op::forward;
+      wait_for_memory(plan_.part(instruction.part).where.task, last);
       TaskPart<D, T>* part = parts_[static_cast<std::size_t>(instruction.part)].get();
       if (part == nullptr) {
         assist(instruction);
@@ -159,13 +170,15 @@ class TaskStage {
       }
       const double began = steady_seconds();
       if (instruction.op == TaskInstruction::Op::backward) {
-        record(instruction, began, part->backward());
+        record(instruction, began, part->backward(instruction.microbatch));
         continue;
       }
       const int task = part->plan().where.task;
-      const double moved =
-          part->forward(step, sources == nullptr ? nullptr : &(*sources)[static_cast<std::size_t>(task)]);
-      if (part->plan().has_loss()) keep_loss(task);
+      const bool has_loss = part->plan().has_loss();
+      if (has_loss) take_loss(task);
+      const double moved = part->forward(instruction.microbatch, first_sample(instruction, step, 0),
+                                         sources == nullptr ? nullptr : &(*sources)[static_cast<std::size_t>(task)]);
+      if (has_loss) keep_loss(task);
       record(instruction, began, moved);
     }
     const double began = steady_seconds();
@@ -177,19 +190,28 @@ class TaskStage {
   void record(const TaskInstruction& instruction, double began, double moved) {
     if (record_ != nullptr) record_->spans.push_back({instruction, {began}, {moved}, {steady_seconds()}});
   }
+  // @param first  sample of the task's batch
+  [[nodiscard]] SamplePlace first_sample(const TaskInstruction& instruction, std::int64_t step,
+                                         std::int64_t first) const {
+    return {step, first + instruction.microbatch * plan_.part(instruction.part).batch};
+  }
+  // The device adds to the loss of the micro-batches before.
+  void take_loss(int task) {
+    device_.copy(raw_bytes(losses_.slice(task, 1)), raw_bytes(device_.sums().slice(device::loss_sum, 1)));
+  }
   void keep_loss(int task) {
     const View<double> sum = device_.sums().slice(device::loss_sum, 1);
     device_.copy(raw_bytes(sum), raw_bytes(losses_.slice(task, 1)));
     device_.zero(raw_bytes(sum));
   }
   void update(const device::AdamW& hyper, double clip) {
-    for_stores([](runtime::Store& store) { store.add_gradient_squares(); });
+    for_used_stores([](runtime::Store& store) { store.add_gradient_squares(); });
     const View<double> sums = device_.sums();
     world_.everybody().all_reduce(sums, comm::ReduceOp::sum);
     world_.everybody().all_reduce(losses_, comm::ReduceOp::sum);
     device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
     device_.begin_update(hyper);
-    for_stores([](runtime::Store& store) { store.update(); });
+    for_used_stores([](runtime::Store& store) { store.update(); });
   }
   TaskStepResult result() {
     double sums[device::step_sums];
@@ -199,7 +221,7 @@ class TaskStage {
     for (const PartPlan& part : plan_.parts) {
       if (!part.has_loss()) continue;
       double& loss = out.losses[static_cast<std::size_t>(part.where.task)];
-      loss /= static_cast<double>(part.batch * part.predictions);
+      loss /= static_cast<double>(part.batch * part.microbatches * part.predictions);
       out.loss += loss * plan_.model.tasks[static_cast<std::size_t>(part.where.task)].weight;
     }
     out.gradient_norm = std::sqrt(sums[device::gradient_squares]);

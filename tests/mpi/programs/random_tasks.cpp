@@ -26,7 +26,7 @@ TEST_CASE("random plans of waves train on processes with the bits of threads") {
       const MultiTaskModel model = random.model();
       const WavePlan plan = random.plan(model, world.size());
       INFO("seed ", task_seed, ", plan ", i, " of ", plan.waves.size(), " waves on ", world.size(), " processes");
-      const test::TaskRunOptions options{.steps = 3};
+      const test::TaskRunOptions options{.steps = 3, .mixes = random.mixes(model, 3)};
       const test::TaskRun processes = test::run_tasks(model, options, [&](const auto& sources, const auto& train) {
         return train::train_tasks<Tasks<in_waves>>(*task_runtime, world, model, plan, sources, train);
       });
@@ -34,6 +34,7 @@ TEST_CASE("random plans of waves train on processes with the bits of threads") {
         const test::TaskRun threads = test::run_tasks(model, plan, in_waves, options);
         CHECK(processes.losses == threads.losses);
         CHECK(processes.norms == threads.norms);
+        CHECK(processes.batches == threads.batches);
         CHECK(processes.measured[0] == threads.measured[0]);
       }
       world.everybody().barrier();
