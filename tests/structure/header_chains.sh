@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# header_chains.sh INCLUDE_DIR UNIT_DIR HEADER...: writes UNIT_DIR/HEADER.cpp for each of the headers. Together these units
-# compile every header alone. Most of such a unit is what the header includes, so that a unit has a chain of headers: each
-# includes the one before it, directly or not, and sees of it nothing that it would not see alone. Units of headers in
-# other chains have a comment. All headers are included twice.
+# header_chains.sh INCLUDE_DIR UNIT_DIR HEADER...: writes UNIT_DIR/HEADER.cpp for each of the headers. Together these
+# units compile every header alone. Most of such a unit is what the header includes, so a unit has a chain of headers:
+# each includes the one before it, directly or not, and sees of it nothing that it would not see alone. Units of headers
+# in chains of others have a comment. All headers are included twice.
 set -euo pipefail
 cd "$1"
 units=$2
