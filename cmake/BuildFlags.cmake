@@ -15,9 +15,10 @@ foreach(language IN ITEMS CXX CUDA)
   endif()
 endforeach()
 
-# galvatron_unite(RESULT PROGRAM SOURCE...): sources that include these, several each, or these themselves without
-# GALVATRON_UNITY_BUILD. CMake's own UNITY_BUILD includes them by absolute paths, which no other checkout has.
-function(galvatron_unite result program)
+# galvatron_unite(RESULT PROGRAM MOST SOURCE...): sources that include these, up to MOST each, or these themselves
+# without GALVATRON_UNITY_BUILD. CMake's own UNITY_BUILD includes them by absolute paths, which no other checkout has.
+# The more each has, the less is compiled again, and the more memory the compiler takes: 4 GiB at most today.
+function(galvatron_unite result program most)
   if(NOT GALVATRON_UNITY_BUILD)
     set(${result} ${ARGN} PARENT_SCOPE)
     return()
@@ -25,7 +26,7 @@ function(galvatron_unite result program)
   set(units)
   set(sources ${ARGN})
   while(sources)
-    list(SUBLIST sources 0 8 some)
+    list(SUBLIST sources 0 ${most} some)
     list(REMOVE_ITEM sources ${some})
     set(content)
     foreach(source IN LISTS some)

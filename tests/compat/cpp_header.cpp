@@ -52,7 +52,7 @@ static_assert(frozen_plan::plan.layer(0) ==
               StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .recompute = RecomputeKind::full});
 static_assert(frozen_plan::plan.predicted_stages[0].peak == Bytes{9385472});
 
-const std::string folder = galvatron::test::tests_dir;
+const std::string tests_folder = galvatron::test::tests_dir;
 
 // The header is what the plan gives, and what the header gives is the plan.
 template <class Frozen>
@@ -68,15 +68,15 @@ void check_frozen(const Frozen& frozen, const std::string& path, const std::stri
 }  // namespace
 
 TEST_CASE("the header of a plan with everything in it is the plan") {
-  check_frozen(frozen_everything::plan, folder + "/compat/frozen_everything", "frozen_everything");
+  check_frozen(frozen_everything::plan, tests_folder + "/compat/frozen_everything", "frozen_everything");
 }
 
 TEST_CASE("the header of the example is generated from its plan") {
-  check_frozen(frozen_plan::plan, folder + "/../examples/05_frozen_plan", "frozen_plan");
+  check_frozen(frozen_plan::plan, tests_folder + "/../examples/05_frozen_plan", "frozen_plan");
 }
 
 TEST_CASE("a header of a plan of which nothing was predicted has no figures") {
-  Plan plan = value_or_throw(read_plan(folder + "/compat/frozen_everything.json"));
+  Plan plan = value_or_throw(read_plan(tests_folder + "/compat/frozen_everything.json"));
   plan.predicted = {};
   const std::string text = value_or_throw(export_header(plan)).text;
   CHECK(text.find("predicted_stages") == std::string::npos);
@@ -85,7 +85,7 @@ TEST_CASE("a header of a plan of which nothing was predicted has no figures") {
 }
 
 TEST_CASE("names of headers are identifiers") {
-  const Plan plan = value_or_throw(read_plan(folder + "/compat/frozen_everything.json"));
+  const Plan plan = value_or_throw(read_plan(tests_folder + "/compat/frozen_everything.json"));
   CHECK(export_header(plan, "my_plan2").value().text.find("namespace my_plan2 {") != std::string::npos);
   for (const char* name : {"", "2plans", "a-b", "a b", "_x", "a::b", "\xc3\xa9"}) {
     const auto refused = export_header(plan, name);
@@ -96,7 +96,7 @@ TEST_CASE("names of headers are identifiers") {
 }
 
 TEST_CASE("a header of a plan for documents keeps them packed, in groups of every batch") {
-  Plan plan = value_or_throw(read_plan(folder + "/../examples/05_frozen_plan.json"));
+  Plan plan = value_or_throw(read_plan(tests_folder + "/../examples/05_frozen_plan.json"));
   plan.packed = true;
   plan.stages = {{0, static_cast<int>(plan.layers.size()) - 1, 0, 4}};
   plan.predicted = {};

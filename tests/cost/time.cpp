@@ -25,7 +25,7 @@ op::Work gemm(std::int64_t m, std::int64_t n, std::int64_t k, op::Kind kind = op
 op::Work message(op::Kind kind, std::int64_t bytes, std::int64_t ranks, int stride = 1) {
   return {.kind = kind, .m = bytes, .n = ranks, .stride = stride};
 }
-double tflops(const op::Work& work, const Cluster& cluster, Precision precision = Precision::bf16) {
+double tflops_of(const op::Work& work, const Cluster& cluster, Precision precision = Precision::bf16) {
   return flops_of(work).count / time_of(work, precision, cluster).value / 1e12;
 }
 
@@ -176,18 +176,18 @@ TEST_CASE("prices are positive and never fall when work grows") {
 TEST_CASE("GEMM prices are near published cuBLAS rates") {
   const Cluster a100 = preset("8xa100-80g");
   const Cluster h100 = preset("8xh100-80g");
-  CHECK(tflops(gemm(1024, 1024, 1024), a100) == doctest::Approx(119).epsilon(0.25));
-  CHECK(tflops(gemm(4096, 4096, 4096), a100) == doctest::Approx(228).epsilon(0.12));
-  CHECK(tflops(gemm(8192, 8192, 8192), a100) == doctest::Approx(254).epsilon(0.05));
-  CHECK(tflops(gemm(2048, 2048, 2048), h100) == doctest::Approx(548).epsilon(0.25));
-  CHECK(tflops(gemm(4096, 4096, 4096), h100) == doctest::Approx(680).epsilon(0.15));
-  CHECK(tflops(gemm(8192, 8192, 8192), h100) == doctest::Approx(700).epsilon(0.12));
+  CHECK(tflops_of(gemm(1024, 1024, 1024), a100) == doctest::Approx(119).epsilon(0.25));
+  CHECK(tflops_of(gemm(4096, 4096, 4096), a100) == doctest::Approx(228).epsilon(0.12));
+  CHECK(tflops_of(gemm(8192, 8192, 8192), a100) == doctest::Approx(254).epsilon(0.05));
+  CHECK(tflops_of(gemm(2048, 2048, 2048), h100) == doctest::Approx(548).epsilon(0.25));
+  CHECK(tflops_of(gemm(4096, 4096, 4096), h100) == doctest::Approx(680).epsilon(0.15));
+  CHECK(tflops_of(gemm(8192, 8192, 8192), h100) == doctest::Approx(700).epsilon(0.12));
   for (const auto& [n, k, share] :
        {std::tuple{4096, 4096, .72}, std::tuple{6144, 4096, .72}, std::tuple{28672, 4096, .74},
         std::tuple{2048, 4096, .61}, std::tuple{1024, 4096, .46}, std::tuple{512, 4096, .54},
         std::tuple{4096, 512, .61}, std::tuple{4096, 1024, .62}, std::tuple{4096, 14336, .74}}) {
     INFO("n " << n << " k " << k);
-    CHECK(tflops(gemm(4096, n, k), a100) / 312 == doctest::Approx(share).epsilon(0.25));
+    CHECK(tflops_of(gemm(4096, n, k), a100) / 312 == doctest::Approx(share).epsilon(0.25));
   }
 }
 
@@ -341,10 +341,10 @@ TEST_CASE("groups that leave a pod are priced by the network between pods, and o
 TEST_CASE("attention prices follow the length and the mask") {
   const Cluster h100 = preset("8xh100-80g");
   op::Work work{.kind = op::Kind::attention_forward, .m = 64, .n = 4096, .k = 4096, .l = 128, .causal = true};
-  CHECK(tflops(work, h100) == doctest::Approx(518).epsilon(0.05));
+  CHECK(tflops_of(work, h100) == doctest::Approx(518).epsilon(0.05));
   work.n = work.k = 512;
   work.m = 512;
-  CHECK(tflops(work, h100) == doctest::Approx(315).epsilon(0.1));
+  CHECK(tflops_of(work, h100) == doctest::Approx(315).epsilon(0.1));
   const Seconds causal = time_of(work, Precision::bf16, h100);
   work.causal = false;
   CHECK(time_of(work, Precision::bf16, h100) > causal);

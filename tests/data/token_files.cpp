@@ -26,7 +26,7 @@ using namespace galvatron::train;
 
 using TokenDocuments = std::vector<std::vector<std::int32_t>>;
 
-std::vector<std::int32_t> all_tokens(const TokenView& view) {
+std::vector<std::int32_t> tokens_in(const TokenView& view) {
   std::vector<std::int32_t> out;
   for (std::int64_t i = 0; i < view.count; ++i) out.push_back(static_cast<std::int32_t>(view[i]));
   return out;
@@ -86,18 +86,18 @@ TEST_CASE("tokens come back from every kind of file") {
       const auto found = kind_of_token_file(file.bytes(), path);
       CHECK(found == (kind == TokenFileKind::nanogpt ? std::optional<TokenFileKind>() : kind));
       if (kind == TokenFileKind::llm_c) {
-        CHECK(all_tokens(value_or_throw(parse_token_file(file.bytes(), "t"))) == expected);
+        CHECK(tokens_in(value_or_throw(parse_token_file(file.bytes(), "t"))) == expected);
       } else if (kind == TokenFileKind::npy) {
-        CHECK(all_tokens(value_or_throw(parse_npy(file.bytes(), "t"))) == expected);
+        CHECK(tokens_in(value_or_throw(parse_npy(file.bytes(), "t"))) == expected);
       } else if (kind == TokenFileKind::nanogpt) {
-        CHECK(all_tokens(value_or_throw(parse_nanogpt(file.bytes(), "t"))) == expected);
+        CHECK(tokens_in(value_or_throw(parse_nanogpt(file.bytes(), "t"))) == expected);
       } else {
         const auto index_file = value_or_throw(MappedFile::open(folder.path / "t.idx"));
         const auto index = value_or_throw(MegatronIndex::parse(index_file.bytes(), "t.idx"));
         const TokenView all{file.bytes().data(), file.size() / index.width(), index.width()};
         TokenDocuments read;
         CHECK(index.for_each_document(all.count, "t.idx", [&](std::int64_t, std::int64_t begin, std::int64_t count) {
-          read.push_back(all_tokens(all.slice(begin, count)));
+          read.push_back(tokens_in(all.slice(begin, count)));
           return Result<void>{};
         }));
         CHECK(read == documents);
@@ -123,7 +123,7 @@ TEST_CASE("arrays of numpy are read as numpy writes them, and others refused") {
   const std::string good = "{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }\n";
   const auto tokens = parse_npy(bytes_of_text(npy(good, std::string("\x01\x00\x02\x01", 4))), "a.npy");
   REQUIRE(tokens);
-  CHECK(all_tokens(*tokens) == std::vector<std::int32_t>{1, 258});
+  CHECK(tokens_in(*tokens) == std::vector<std::int32_t>{1, 258});
   CHECK(message(npy(good, std::string(4, 'x'), 2)).empty());
   CHECK(message("numpy").find("does not begin") != std::string::npos);
   CHECK(message(npy(good, "xx")).find("do not make the 2 bytes") != std::string::npos);

@@ -3,7 +3,9 @@
 //
 // Every thread of a block is a fiber. Between two barriers the fibers run one after the other in a random order, so
 // that a barrier that is missing shows as a wrong result sooner or later; one that not all threads reach is an error.
-// Shared memory begins as NaN.
+// Shared memory begins as NaN. Fibers are made once and run one block after another; they are switched by longjmp,
+// because swapcontext has a system call for the mask of signals, which took most of the time. AddressSanitizer knows
+// swapcontext alone.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <galvatron/core/dtype.hpp>
@@ -49,7 +52,9 @@ class Emulator {
   struct Fiber {
     ucontext_t context{};
     std::unique_ptr<std::byte[]> stack;
-    State state = State::ready;
+    jmp_buf place{};  ///< where it left, once it has begun
+    bool begun = false;
+    State state = State::ended;
   };
   static constexpr std::size_t stack_bytes = std::size_t{256} << 10;
   static constexpr int warp = device::cuda::warp_threads;
@@ -58,27 +63,29 @@ class Emulator {
   // Runs body(thread) as `threads` fibers until all have ended.
   template <class F>
   void run_block(int threads, const F& body) {
-    while (fibers_.size() < static_cast<std::size_t>(threads)) {
-      fibers_.push_back(std::make_unique<Fiber>());
-      fibers_.back()->stack = std::make_unique<std::byte[]>(stack_bytes);
-    }
+    while (fibers_.size() < static_cast<std::size_t>(threads)) fibers_.push_back(std::make_unique<Fiber>());
     threads_ = threads;
     call_ = [](const void* f, int thread) { (*static_cast<const F*>(f))(thread); };
     body_ = &body;
     order_.clear();
     for (int i = 0; i < threads; ++i) {
-      Fiber& fiber = *fibers_[static_cast<std::size_t>(i)];
-      fiber.state = State::ready;
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.get();
-      fiber.context.uc_stack.ss_size = stack_bytes;
-      fiber.context.uc_link = nullptr;
-      const auto address = reinterpret_cast<std::uintptr_t>(this);
-      makecontext(&fiber.context, reinterpret_cast<void (*)()>(&Emulator::enter), 3,
-                  static_cast<unsigned>(address >> 32), static_cast<unsigned>(address & 0xffffffffU), i);
+      if (fiber(i).stack == nullptr || fiber(i).state != State::ended) make(i);  // new, or left in a block that failed
+      fiber(i).state = State::ready;
       order_.push_back(i);
     }
     while (run_ready()) release();
+  }
+  void make(int i) {
+    Fiber& made = fiber(i);
+    made.stack = std::make_unique_for_overwrite<std::byte[]>(stack_bytes);
+    made.begun = false;
+    getcontext(&made.context);
+    made.context.uc_stack.ss_sp = made.stack.get();
+    made.context.uc_stack.ss_size = stack_bytes;
+    made.context.uc_link = nullptr;
+    const auto address = reinterpret_cast<std::uintptr_t>(this);
+    makecontext(&made.context, reinterpret_cast<void (*)()>(&Emulator::enter), 3, static_cast<unsigned>(address >> 32),
+                static_cast<unsigned>(address & 0xffffffffU), i);
   }
   // Runs what can run; false when all have ended.
   bool run_ready() {
@@ -114,47 +121,56 @@ class Emulator {
   static void enter(unsigned high, unsigned low, int thread) {
     auto* self = reinterpret_cast<Emulator*>((static_cast<std::uintptr_t>(high) << 32) | low);
     self->arrived(nullptr);
-    self->call_(self->body_, thread);
-    self->fiber(thread).state = State::ended;
-    self->leave(self->fiber(thread), true);
+    for (;;) {
+      self->call_(self->body_, thread);
+      self->fiber(thread).state = State::ended;
+      self->leave(self->fiber(thread));
+    }
   }
-  void switch_to_fiber(Fiber& fiber) {
 #if defined(__SANITIZE_ADDRESS__)
+  void switch_to_fiber(Fiber& fiber) {
     void* fake = nullptr;
     __sanitizer_start_switch_fiber(&fake, fiber.stack.get(), stack_bytes);
-#endif
     swapcontext(&scheduler_, &fiber.context);
-#if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
-#endif
   }
   // From a fiber back to the scheduler.
-  void leave(Fiber& fiber, [[maybe_unused]] bool for_ever) {
-#if defined(__SANITIZE_ADDRESS__)
+  void leave(Fiber& fiber) {
     void* fake = nullptr;
-    __sanitizer_start_switch_fiber(for_ever ? nullptr : &fake, scheduler_stack_, scheduler_stack_bytes_);
+    __sanitizer_start_switch_fiber(&fake, scheduler_stack_, scheduler_stack_bytes_);
     swapcontext(&fiber.context, &scheduler_);
     arrived(fake);
+  }
+  void arrived(void* fake) { __sanitizer_finish_switch_fiber(fake, &scheduler_stack_, &scheduler_stack_bytes_); }
 #else
-    swapcontext(&fiber.context, &scheduler_);
-#endif
+  // What calls setjmp has no variables, which a jump could leave with old values.
+  void switch_to_fiber(Fiber& fiber) {
+    if (_setjmp(scheduler_) != 0) return;
+    if (fiber.begun) _longjmp(fiber.place, 1);
+    fiber.begun = true;
+    setcontext(&fiber.context);
   }
-  void arrived([[maybe_unused]] void* fake) {
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake, &scheduler_stack_, &scheduler_stack_bytes_);
-#endif
+  // From a fiber back to the scheduler.
+  void leave(Fiber& fiber) {
+    if (_setjmp(fiber.place) == 0) _longjmp(scheduler_, 1);
   }
+  void arrived(void*) {}
+#endif
   void wait(int thread, State state) {
     fiber(thread).state = state;
-    leave(fiber(thread), false);
+    leave(fiber(thread));
   }
 
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<int> order_;
+#if defined(__SANITIZE_ADDRESS__)
   ucontext_t scheduler_{};
   const void* scheduler_stack_ = nullptr;
   std::size_t scheduler_stack_bytes_ = 0;
+#else
+  jmp_buf scheduler_{};
+#endif
   void (*call_)(const void*, int) = nullptr;
   const void* body_ = nullptr;
   int threads_ = 0;

@@ -20,7 +20,7 @@ using galvatron::test::model_named;
 namespace {
 
 /// gpt2-124m on 4 data ranks, in micro-batches of 8 samples.
-Plan by_ratio(int zero = 0) {
+Plan plan_by_ratio(int zero = 0) {
   const StrategySpec spec{.data = 4, .zero = zero, .shard_kind = ShardKind::by_ratio};
   Plan plan;
   plan.model = "gpt2-124m";
@@ -40,7 +40,7 @@ std::string why(const Plan& plan) { return why_inconsistent(plan); }
 }  // namespace
 
 TEST_CASE("ratios are written and read") {
-  Plan plan = by_ratio(3);
+  Plan plan = plan_by_ratio(3);
   plan.stages[0].state_ratios = {1, 1, 1, 5};
   const auto read = plan_from_json(nlohmann::json::parse(plan_text(plan)), "plan.json");
   REQUIRE(read.has_value());
@@ -51,8 +51,8 @@ TEST_CASE("ratios are written and read") {
 }
 
 TEST_CASE("ratios that are none are refused with the stage and the number") {
-  CHECK(why(by_ratio()).empty());
-  Plan plan = by_ratio();
+  CHECK(why(plan_by_ratio()).empty());
+  Plan plan = plan_by_ratio();
   plan.stages[0].sample_ratios = {1, 2, 3};
   CHECK(why(plan) == "stage 0 has 3 ratios of samples for 4 ranks");
   plan.stages[0].sample_ratios = {1, 2, 3, -1};
@@ -62,7 +62,7 @@ TEST_CASE("ratios that are none are refused with the stage and the number") {
   CHECK(why(plan) == "stage 0 has no ratio of states above 0");
   plan.stages[0] = {0, 11, 0, 4};
   CHECK(says(why(plan), "its stage has no ratios"));
-  plan = by_ratio();
+  plan = plan_by_ratio();
   plan.layers[3].shard_kind = ShardKind::even;
   CHECK(why(plan).empty());  // 4 divides 8
   plan.global_batch = 6;
@@ -80,14 +80,14 @@ TEST_CASE("a rank has memory for its samples and its shard, and a stage the seco
   };
   // As many samples as an even plan of a larger or smaller batch has on each rank.
   const auto even = [](std::int64_t samples) {
-    Plan plan = by_ratio();
+    Plan plan = plan_by_ratio();
     plan.stages[0].sample_ratios.clear();
     for (StrategySpec& spec : plan.layers) spec.shard_kind = ShardKind::even;
     plan.embedding = plan.head = plan.layers[0];
     plan.global_batch = samples * 4 * plan.microbatches;
     return plan;
   };
-  const Plan plan = by_ratio();
+  const Plan plan = plan_by_ratio();
   for (const auto& [rank, samples] : {std::pair(0, 3), {1, 3}, {2, 2}}) {
     const Plan same = even(samples);
     CHECK(memory(plan, rank) == memory(same, 0));
@@ -98,7 +98,7 @@ TEST_CASE("a rank has memory for its samples and its shard, and a stage the seco
   CHECK(cost(plan).peak() == cost(even(3)).peak());
 
   // States of ZeRO go where memory is, whatever the samples.
-  Plan sharded = by_ratio(3);
+  Plan sharded = plan_by_ratio(3);
   sharded.stages[0].state_ratios = {0, 1, 1, 2};
   const auto states = [&](int rank) { return memory(sharded, rank).states.count; };
   CHECK(states(0) == 0);

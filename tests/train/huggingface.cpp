@@ -56,7 +56,7 @@ class PatternTokens final : public BatchSource {
   std::int64_t vocabulary_;
 };
 
-std::string content(const fs::path& path) {
+std::string file_content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -66,7 +66,7 @@ std::map<std::string, std::pair<std::vector<std::int64_t>, std::string>> tensors
   std::map<std::string, std::pair<std::vector<std::int64_t>, std::string>> out;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".safetensors") continue;
-    const std::string file = content(entry.path());
+    const std::string file = file_content(entry.path());
     const auto parsed = parse_safetensors(std::as_bytes(std::span(file)), "f");
     REQUIRE(parsed.has_value());
     for (const SafetensorsEntry& e : parsed->entries)
@@ -103,7 +103,7 @@ void check_refused(const Result<HuggingFaceWeights>& result, const std::string& 
 }  // namespace
 
 TEST_CASE("published weights give the loss of PyTorch, and come out as they came in") {
-  const auto losses = nlohmann::json::parse(content(golden / "losses.json"));
+  const auto losses = nlohmann::json::parse(file_content(golden / "losses.json"));
   for (const std::string name : {"gpt2", "llama", "llama-f16", "mixtral", "mixtral-together", "qwen2_moe", "qwen3_moe",
                                  "qwen3_moe-together", "olmoe", "deepseek_v2", "deepseek_v3"}) {
     CAPTURE(name);
@@ -252,7 +252,7 @@ TEST_CASE("weights whose config.json has what no layer computes are refused with
   const Folder folder;
   fs::copy(golden / "llama-f16", folder.path / "weights");
   const auto model = load_model((golden / "llama-f16").string());
-  auto config = nlohmann::json::parse(content(golden / "llama-f16/config.json"));
+  auto config = nlohmann::json::parse(file_content(golden / "llama-f16/config.json"));
   CHECK(HuggingFaceWeights::open(folder.path / "weights", *model).has_value());
   const auto refused = [&](const char* key, const nlohmann::json& value, const std::string& cause) {
     nlohmann::json changed = config;
@@ -283,7 +283,7 @@ TEST_CASE("weights that are no numbers are refused with file and tensor") {
                                            Row{"llama", "model-00002-of-00003.safetensors", ""}}) {
     fs::copy(golden / name, folder.path / name);
     const auto model = load_model((golden / name).string());
-    std::string bytes = content(golden / name / file);
+    std::string bytes = file_content(golden / name / file);
     const auto parsed = parse_safetensors(std::as_bytes(std::span(bytes)), "f");
     REQUIRE(parsed.has_value());
     const auto entry =
@@ -346,7 +346,7 @@ TEST_CASE("config.json has the noise in what Mixtral's experts get") {
 }
 
 TEST_CASE("the balance loss is that of transformers where one layer has experts") {
-  const auto losses = nlohmann::json::parse(content(golden / "losses.json"));
+  const auto losses = nlohmann::json::parse(file_content(golden / "losses.json"));
   const Folder folder;
   const ModelSpec model = value_or_throw(load_model((golden / "qwen2_moe").string()));
   const auto weights = HuggingFaceWeights::open(golden / "qwen2_moe", model);

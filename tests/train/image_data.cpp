@@ -46,11 +46,11 @@ std::string file_of(Header header, int images, int first = 0) {
   return bytes;
 }
 
-Result<ImageView> parse(const std::string& bytes) {
+Result<ImageView> parse_images(const std::string& bytes) {
   return parse_image_file(std::as_bytes(std::span(bytes.data(), bytes.size())), "x.images");
 }
 
-std::string message_of(const auto& result) {
+std::string error_of(const auto& result) {
   REQUIRE_FALSE(result.has_value());
   CHECK(result.error().kind == ErrorKind::usage);
   CHECK(result.error().message.find('\n') == std::string::npos);
@@ -71,36 +71,36 @@ Result<ImageSource> open(std::vector<fs::path> paths, const ModelSpec& for_model
 
 TEST_CASE("an image file is read") {
   const std::string bytes = file_of({}, 3, 4);
-  const auto view = parse(bytes);
+  const auto view = parse_images(bytes);
   REQUIRE(view.has_value());
   CHECK(view->count == 3);
   CHECK(view->image_bytes() == 72);
   CHECK(view->pixels(2)[5] == 4 + 14 + 5);
   CHECK(view->label(0) == 4);
   CHECK(view->label(2) == 1);
-  CHECK(parse(file_of({}, 0))->count == 0);
+  CHECK(parse_images(file_of({}, 0))->count == 0);
 }
 
 TEST_CASE("a damaged image file is refused with what is wrong with it") {
-  CHECK(message_of(parse(std::string(1023, 'x'))).find("it has 1023 bytes, its header alone would have 1024") !=
+  CHECK(error_of(parse_images(std::string(1023, 'x'))).find("it has 1023 bytes, its header alone would have 1024") !=
         std::string::npos);
-  CHECK(message_of(parse(file_of({.magic = 20240520}, 1))).find("its magic number is 20240520, not 20261121") !=
+  CHECK(error_of(parse_images(file_of({.magic = 20240520}, 1))).find("its magic number is 20240520, not 20261121") !=
         std::string::npos);
-  CHECK(message_of(parse(file_of({.version = 2}, 1))) ==
+  CHECK(error_of(parse_images(file_of({.version = 2}, 1))) ==
         "x.images is an image file of version 2, only version 1 is known");
   for (const Header& header : {Header{.channels = 0}, Header{.channels = 17}, Header{.height = 5000},
                                Header{.width = -1}, Header{.classes = 65537}}) {
     Header written = header;
     std::string bytes(1024, '\0');
     std::memcpy(bytes.data(), &written, sizeof written);
-    CHECK(message_of(parse(bytes)).find("is damaged: its header says") != std::string::npos);
+    CHECK(error_of(parse_images(bytes)).find("is damaged: its header says") != std::string::npos);
   }
   std::string bytes = file_of({}, 3);
-  CHECK(message_of(parse(bytes.substr(0, bytes.size() - 1))) ==
+  CHECK(error_of(parse_images(bytes.substr(0, bytes.size() - 1))) ==
         "x.images is cut short: 3 images of 72 bytes and their labels make 1246 bytes, it has 1245");
-  CHECK(message_of(parse(bytes + "x")).find("is damaged") != std::string::npos);
+  CHECK(error_of(parse_images(bytes + "x")).find("is damaged") != std::string::npos);
   bytes[bytes.size() - 2] = 5;
-  CHECK(message_of(parse(bytes)) == "x.images is damaged: image 2 has the class 5 of 5");
+  CHECK(error_of(parse_images(bytes)) == "x.images is damaged: image 2 has the class 5 of 5");
 }
 
 TEST_CASE("a checksum tells images of the same number apart, and not the files that they are in") {
@@ -125,16 +125,16 @@ TEST_CASE("a checksum tells images of the same number apart, and not the files t
 TEST_CASE("images that the model cannot take are refused with both sizes") {
   const Folder folder;
   const fs::path good = folder.write("a.images", file_of({}, 4));
-  CHECK(message_of(open({})).find("name at least one .images file") != std::string::npos);
-  CHECK(message_of(open({folder.path / "none.images"})).find("none.images") != std::string::npos);
-  CHECK(message_of(open({good}, model(8))).find("images of 2 x 6 x 6, and the model toy takes 16 patches") !=
+  CHECK(error_of(open({})).find("name at least one .images file") != std::string::npos);
+  CHECK(error_of(open({folder.path / "none.images"})).find("none.images") != std::string::npos);
+  CHECK(error_of(open({good}, model(8))).find("images of 2 x 6 x 6, and the model toy takes 16 patches") !=
         std::string::npos);
-  CHECK(message_of(open({good}, model(6, 3))).find("9 patches of 12 numbers") != std::string::npos);
-  CHECK(message_of(open({good}, model(6, 2, 4))).find("has 5 classes, and the model toy 4") != std::string::npos);
-  CHECK(message_of(open({folder.write("b.images", file_of({}, 0))})) == "the data have no image; give at least one");
+  CHECK(error_of(open({good}, model(6, 3))).find("9 patches of 12 numbers") != std::string::npos);
+  CHECK(error_of(open({good}, model(6, 2, 4))).find("has 5 classes, and the model toy 4") != std::string::npos);
+  CHECK(error_of(open({folder.write("b.images", file_of({}, 0))})) == "the data have no image; give at least one");
   // 2 channels of 4 x 4 pixels are as many numbers as 8 channels of 2 x 2.
   const fs::path other = folder.write("c.images", file_of({.channels = 8, .height = 6, .width = 6}, 1));
-  CHECK(message_of(open({good, other})).find("6 x 6") != std::string::npos);
+  CHECK(error_of(open({good, other})).find("6 x 6") != std::string::npos);
 }
 
 TEST_CASE("patches are rows of (channel, row, column), patch by patch, in any part of the batch") {

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t masked_length = 40;
-constexpr std::int64_t samples = 200;
+constexpr std::int64_t all_samples = 200;
 
 struct MaskedText {
   fs::path path = fs::temp_directory_path() / ("galvatron_masked_" + std::to_string(::getpid()) + ".txt");
@@ -55,15 +55,15 @@ TEST_CASE("15 of 100 tokens are to be found out: 80 of 100 are masked, 10 replac
   const MaskedText text;
   const auto data = open(text, {.seed = 3});
   REQUIRE(data.has_value());
-  const auto batches = data->batches(samples);
+  const auto batches = data->batches(all_samples);
   int masked = 0;
   int kept = 0;
   int wanted = 0;
-  std::vector<int> of_sample(samples);
+  std::vector<int> of_sample(all_samples);
   std::vector<int> of_place(masked_length);
   for (std::int64_t step = 0; step < 5; ++step) {
-    const TokenIds in = inputs(*batches, step, 0, samples);
-    const TokenIds out = targets(*batches, step, 0, samples);
+    const TokenIds in = inputs(*batches, step, 0, all_samples);
+    const TokenIds out = targets(*batches, step, 0, all_samples);
     for (std::size_t row = 0; row < in.size(); ++row) {
       if (out[row] < 0) {
         CHECK(out[row] == -1);
@@ -76,13 +76,13 @@ TEST_CASE("15 of 100 tokens are to be found out: 80 of 100 are masked, 10 replac
       CHECK(in[row] >= 0);
       CHECK(in[row] <= 256);
       ++wanted;
-      if (step == 0) ++of_sample[row % samples];
-      ++of_place[row / samples];
+      if (step == 0) ++of_sample[row % all_samples];
+      ++of_place[row / all_samples];
       if (in[row] == 256) ++masked;
       if (in[row] == out[row]) ++kept;
     }
   }
-  CHECK(wanted == 5 * samples * masked_tokens(masked_length));
+  CHECK(wanted == 5 * all_samples * masked_tokens(masked_length));
   for (const int n : of_sample) CHECK(n == masked_tokens(masked_length));
   for (const int n : of_place) CHECK(n > 90);  // of 1000 samples, 150 on average
   CHECK(masked / static_cast<double>(wanted) == doctest::Approx(0.8).epsilon(0.03));
@@ -92,18 +92,18 @@ TEST_CASE("15 of 100 tokens are to be found out: 80 of 100 are masked, 10 replac
 TEST_CASE("any part of any batch is masked alike, whoever asks") {
   const MaskedText text;
   const auto data = open(text, {.seed = 3});
-  const auto batches = data->batches(samples);
-  const TokenIds in = inputs(*batches, 2, 0, samples);
-  const TokenIds out = targets(*batches, 2, 0, samples);
+  const auto batches = data->batches(all_samples);
+  const TokenIds in = inputs(*batches, 2, 0, all_samples);
+  const TokenIds out = targets(*batches, 2, 0, all_samples);
   const TokenIds in_part = inputs(*batches, 2, 50, 3);
   const TokenIds out_part = targets(*batches, 2, 50, 3);
   for (std::size_t s = 0; s < masked_length; ++s)
     for (std::size_t i = 0; i < 3; ++i) {
-      CHECK(in_part[s * 3 + i] == in[s * samples + 50 + i]);
-      CHECK(out_part[s * 3 + i] == out[s * samples + 50 + i]);
+      CHECK(in_part[s * 3 + i] == in[s * all_samples + 50 + i]);
+      CHECK(out_part[s * 3 + i] == out[s * all_samples + 50 + i]);
     }
   const auto other = open(text, {.seed = 4});
-  CHECK(targets(*other->batches(samples), 2, 0, samples) != out);
+  CHECK(targets(*other->batches(all_samples), 2, 0, all_samples) != out);
 }
 
 TEST_CASE("a sample that comes again is masked anew, by the token that is asked for") {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t source = 64;
 constexpr std::int64_t target = 32;
-constexpr std::int64_t samples = 100;
+constexpr std::int64_t all_samples = 100;
 constexpr std::int64_t vocabulary = 280;
 
 struct SpanText {
@@ -58,14 +58,14 @@ std::vector<TokenIds> samples_of(std::int64_t tokens, std::int64_t first, std::i
   for (std::size_t row = 0; row < rows.size(); ++row) out[row % out.size()].push_back(rows[row]);
   return out;
 }
-std::vector<TokenIds> inputs(BatchSource& b, std::int64_t step, std::int64_t first = 0, std::int64_t n = samples) {
+std::vector<TokenIds> inputs(BatchSource& b, std::int64_t step, std::int64_t first = 0, std::int64_t n = all_samples) {
   return samples_of(source, first, n, [&](auto... at) { b.inputs(step, at...); });
 }
 std::vector<TokenIds> decoder_inputs(BatchSource& b, std::int64_t step) {
-  return samples_of(target, 0, samples, [&](auto... at) { b.decoder_inputs(step, at...); });
+  return samples_of(target, 0, all_samples, [&](auto... at) { b.decoder_inputs(step, at...); });
 }
 std::vector<TokenIds> targets(BatchSource& b, std::int64_t step) {
-  return samples_of(target, 0, samples, [&](auto... at) { b.targets(step, at...); });
+  return samples_of(target, 0, all_samples, [&](auto... at) { b.targets(step, at...); });
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ TEST_CASE("what the encoder and the targets have together is the text") {
   const SpanText text;
   const auto data = open(text, 3);
   REQUIRE(data.has_value());
-  const auto batches = data->batches(samples);
+  const auto batches = data->batches(all_samples);
   const SpanCorruption c = span_corruption(source);
   const auto original =
       TokenSource::open(std::vector<fs::path>{text.path}, {.sequence = c.text, .vocabulary = 256, .seed = 3});
@@ -106,9 +106,9 @@ TEST_CASE("what the encoder and the targets have together is the text") {
     const auto in = inputs(*batches, step);
     const auto before = decoder_inputs(*batches, step);
     const auto out = targets(*batches, step);
-    for (std::size_t i = 0; i < samples; ++i) {
+    for (std::size_t i = 0; i < all_samples; ++i) {
       TokenIds whole(static_cast<std::size_t>(c.text));
-      original->inputs(step * samples + static_cast<std::int64_t>(i), 1, {0, c.text},
+      original->inputs(step * all_samples + static_cast<std::int64_t>(i), 1, {0, c.text},
                        View<std::int32_t>(whole.data(), c.text));
       // Spans are numbered in order, and followed in the targets by what they stand for.
       TokenIds told;
@@ -139,14 +139,14 @@ TEST_CASE("what the encoder and the targets have together is the text") {
     }
   }
   CHECK(noise_at.front() == 0);
-  CHECK(noise_at.back() == 10 * samples);                                         // a text ends inside a span
+  CHECK(noise_at.back() == 10 * all_samples);                                     // a text ends inside a span
   for (std::size_t i = 4; i + 4 < noise_at.size(); ++i) CHECK(noise_at[i] > 50);  // of 1000, 150 on average
 }
 
 TEST_CASE("any part of any batch is cut alike, whoever asks, and anew with another seed") {
   const SpanText text;
   const auto data = open(text, 3);
-  const auto batches = data->batches(samples);
+  const auto batches = data->batches(all_samples);
   const auto all = inputs(*batches, 2);
   const auto part = inputs(*batches, 2, 50, 3);
   for (std::size_t i = 0; i < 3; ++i) CHECK(part[i] == all[50 + i]);
@@ -154,7 +154,7 @@ TEST_CASE("any part of any batch is cut alike, whoever asks, and anew with anoth
   batches->inputs(2, 50, 3, {7, 5}, View<std::int32_t>(rows.data(), 15));
   for (std::size_t s = 0; s < 5; ++s)
     for (std::size_t i = 0; i < 3; ++i) CHECK(rows[s * 3 + i] == all[50 + i][7 + s]);
-  CHECK(inputs(*open(text, 4)->batches(samples), 2) != all);
+  CHECK(inputs(*open(text, 4)->batches(all_samples), 2) != all);
 }
 
 TEST_CASE("sequences without spans and vocabularies without tokens for them are refused") {
