@@ -24,6 +24,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/plan/pipeline_plan.hpp>
 #include <galvatron/plan/task_plan.hpp>
+#include <galvatron/plan/wave_placements.hpp>
 #include <galvatron/plan/wave_problem.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>
 #include <galvatron/spindle/place.hpp>
@@ -287,11 +288,10 @@ class WaveSearch {
     }
     bool fits = try_waves(of, kinds, tried_.in_waves);
     fits = try_plan(of, kinds, in_order(of), TaskSchedule::sequence, tried_.in_sequence) && fits;
-    if (auto grouped = in_groups(of))
+    if (const auto grouped = in_groups(of, model_.tasks.size()))
       fits = try_plan(of, kinds, *grouped, TaskSchedule::groups, tried_.by_task) && fits;
     return fits;
   }
-  using Placed = std::pair<std::vector<spindle::Wave>, spindle::Placement>;
 
   /// Spindle's plans: on any numbers of devices; on powers of two, whose devices can be blocks; and with every pass
   /// whole. Gradients are reduced over the union of a layer's parts' devices: unions of blocks are closer together, and
@@ -316,39 +316,10 @@ class WaveSearch {
     if (in_blocks) place_in_blocks(of.problem.devices, placed->placement);
     return try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskSchedule::waves, fastest);
   }
-  [[nodiscard]] static WaveProblem with_whole_passes(WaveProblem of) {
-    for (std::size_t m = 0; m < of.runs.size(); ++m) {
-      const double operators = std::exchange(of.runs[m].operators, 1);
-      of.runs[m].leading = 0;
-      of.problem.metaops[m].operators = 1;
-      for (double& seconds : of.problem.metaops[m].curve.seconds) seconds *= operators;
-      spindle::Sizes& sizes = of.terms.sizes[m];
-      for (double* bytes : {&sizes.kept_bytes, &sizes.gradient_bytes, &sizes.state_bytes}) *bytes *= operators;
-    }
-    return of;
-  }
-  [[nodiscard]] static WaveProblem on_powers_of_two(WaveProblem of) {
-    for (spindle::MetaOp& metaop : of.problem.metaops) {
-      spindle::Curve all;
-      std::swap(all, metaop.curve);
-      for (std::size_t i = 0; i < all.size(); ++i)
-        if (std::has_single_bit(static_cast<unsigned>(all.devices[i])))
-          metaop.curve.add(all.devices[i], all.seconds[i]);
-    }
-    return of;
-  }
-  static void place_in_blocks(int devices, spindle::Placement& placement) {
-    for (auto& parts : placement) {
-      std::vector<int> sizes;
-      for (const auto& part : parts) sizes.push_back(static_cast<int>(part.size()));
-      auto blocks = parts;
-      if (galvatron::detail::align(blocks, sizes, devices)) parts = std::move(blocks);
-    }
-  }
   /// Keeps the plan if it is the fastest of those asked for that fits; whether it fits.
-  bool try_plan(const WaveProblem& of, const WaveKinds& kinds, const Placed& placed, TaskSchedule schedule,
+  bool try_plan(const WaveProblem& of, const WaveKinds& kinds, const PlacedWaves& placed, TaskSchedule schedule,
                 Seconds& fastest) {
-    return try_plan(wave_plan_of(prices_, kinds, of, placed.first, placed.second), kinds, schedule, fastest);
+    return try_plan(wave_plan_of(prices_, kinds, of, placed.waves, placed.placement), kinds, schedule, fastest);
   }
   bool try_plan(WavePlan waves, const WaveKinds& kinds, TaskSchedule schedule, Seconds& fastest) {
     const TaskOrder order = schedule == TaskSchedule::sequence ? TaskOrder::in_sequence : TaskOrder::in_waves;
@@ -366,105 +337,6 @@ class WaveSearch {
     if (asked && (!tried_.best || simulation.step < tried_.best->simulation.step))
       tried_.best = FoundWaves{std::move(waves), order, std::move(simulation), peak, {}, {}, {}, {}, {}, {}};
     return true;
-  }
-
-  [[nodiscard]] static std::vector<int> range(int first, int count) {
-    std::vector<int> out;
-    for (int i = 0; i < count; ++i) out.push_back(first + i);
-    return out;
-  }
-  /// MetaOps one after the other, each on its fastest number of devices.
-  [[nodiscard]] static Placed in_order(const WaveProblem& of) {
-    Placed out;
-    for (int m = 0; m < static_cast<int>(of.runs.size()); ++m) {
-      const int devices = of.problem.metaops[static_cast<std::size_t>(m)].curve.devices.back();
-      out.first.push_back({{{m, devices, of.runs[static_cast<std::size_t>(m)].operators}}});
-      out.second.push_back({range(0, devices)});
-    }
-    return out;
-  }
-
-  /// The same with equally many devices for all passes through a component; none where their batches have none in
-  /// common.
-  [[nodiscard]] static std::optional<Placed> in_order_on_equal_devices(const WaveProblem& of) {
-    Placed out;
-    for (int m = 0; m < static_cast<int>(of.runs.size()); ++m) {
-      const MetaOpRun& run = of.runs[static_cast<std::size_t>(m)];
-      std::optional<int> most;
-      for (const int n : of.problem.metaops[static_cast<std::size_t>(m)].curve.devices) {
-        bool common = true;
-        for (std::size_t other = 0; other < of.runs.size(); ++other)
-          common = common && (of.runs[other].component != run.component ||
-                              std::ranges::find(of.problem.metaops[other].curve.devices, n) !=
-                                  of.problem.metaops[other].curve.devices.end());
-        if (common) most = n;
-      }
-      if (!most) return std::nullopt;
-      out.first.push_back({{{m, *most, run.operators}}});
-      out.second.push_back({range(0, *most)});
-    }
-    return out;
-  }
-
-  /// The most devices of at most so many that a MetaOp can use; 0: none.
-  [[nodiscard]] static int usable(const spindle::MetaOp& metaop, int devices) {
-    int out = 0;
-    for (const int n : metaop.curve.devices)
-      if (n <= devices) out = n;
-    return out;
-  }
-  [[nodiscard]] static double task_seconds(const WaveProblem& of, int task, int devices) {
-    double out = 0;
-    for (std::size_t m = 0; m < of.runs.size(); ++m) {
-      if (of.runs[m].task != task) continue;
-      const spindle::MetaOp& metaop = of.problem.metaops[m];
-      const int n = usable(metaop, devices);
-      if (n == 0) return 0;
-      out += metaop.operators * metaop.curve.seconds[metaop.curve.find(n)];
-    }
-    return out;
-  }
-  /// A group of devices for each task: the slowest task gets more until there are none left. None where a task does
-  /// not run on its share, or where there are more tasks than devices.
-  [[nodiscard]] std::optional<Placed> in_groups(const WaveProblem& of) const {
-    const auto tasks = static_cast<int>(model_.tasks.size());
-    std::vector<int> devices(model_.tasks.size(), 1);
-    int left = of.problem.devices;
-    for (int task = 0; task < tasks; ++task) {
-      int& own = devices[static_cast<std::size_t>(task)];
-      while (own <= left && task_seconds(of, task, own) == 0) ++own;
-      left -= own;
-    }
-    if (left < 0) return std::nullopt;
-    for (bool grows = true; grows;) {
-      int slowest = 0;
-      for (int task = 1; task < tasks; ++task)
-        if (task_seconds(of, task, devices[static_cast<std::size_t>(task)]) >
-            task_seconds(of, slowest, devices[static_cast<std::size_t>(slowest)]))
-          slowest = task;
-      int& own = devices[static_cast<std::size_t>(slowest)];
-      const double now = task_seconds(of, slowest, own);
-      int more = 1;
-      while (more <= left && !(task_seconds(of, slowest, own + more) < now)) ++more;
-      grows = more <= left;
-      if (grows) own += more, left -= more;
-    }
-    return side_by_side(of, devices);
-  }
-  [[nodiscard]] static Placed side_by_side(const WaveProblem& of, const std::vector<int>& devices) {
-    Placed out;
-    std::vector<std::size_t> next(devices.size(), 0);  // wave of each task
-    for (std::size_t m = 0; m < of.runs.size(); ++m) {
-      const auto task = static_cast<std::size_t>(of.runs[m].task);
-      int first = 0;
-      for (std::size_t t = 0; t < task; ++t) first += devices[t];
-      const std::size_t wave = next[task]++;
-      if (out.first.size() == wave) out.first.emplace_back(), out.second.emplace_back();
-      const int n = usable(of.problem.metaops[m], devices[task]);
-      out.first[wave].parts.push_back({static_cast<int>(m), n, of.runs[m].operators});
-      out.second[wave].push_back(range(first, n));
-    }
-    return out;
   }
 
   // ---- pipelines
