@@ -115,7 +115,7 @@ inline Result<TaskMix> parse_task_mix(std::string_view text) {
     return usage_error("\"" + galvatron::detail::one_line(std::string(text), 60) +
                        "\" is no STEP:TASK=BATCH,..., as in 201:text-vision=48,text-audio=16");
   return parse_task_batches(text.substr(colon + 1)).map([&](std::vector<TaskBatch> tasks) {
-    return TaskMix{step - 1, std::move(tasks)};
+    return TaskMix{std::max<std::int64_t>(step, 0) - 1, std::move(tasks)};  // below 0: check_mixes() tells
   });
 }
 
