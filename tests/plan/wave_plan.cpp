@@ -49,8 +49,8 @@ TEST_CASE("a plan of waves comes back from JSON as it was") {
 TEST_CASE("both orders run every part forward and backward once, in reverse") {
   const Planned planned;
   const auto parts = static_cast<int>(parts_of(planned.plan).size());
-  const auto waves = task_program(planned.plan, in_waves, 3);
-  const auto sequence = task_program(planned.plan, in_sequence, 3);
+  const auto waves = task_program(planned.plan, in_waves, 3, {});
+  const auto sequence = task_program(planned.plan, in_sequence, 3, {});
   REQUIRE(static_cast<int>(waves.size()) == 2 * parts);
   REQUIRE(sequence.size() == waves.size());
   for (int i = 0; i < parts; ++i) {
