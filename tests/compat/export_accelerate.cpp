@@ -29,7 +29,8 @@ TEST_CASE("Accelerate: FSDP2 with tensor and context ranks") {
       "  parallelism_config_cp_comm_strategy: alltoall\n";
   CHECK(has(out.text, fsdp));
   CHECK(told(out.set_elsewhere, "tp_plan=\"auto\"") == 1);
-  CHECK(told(out.set_elsewhere, "4 samples of 2048 tokens on a data rank and gradients of 8 micro-batches in a step") == 1);
+  CHECK(told(out.set_elsewhere, "4 samples of 2048 tokens on a data rank and gradients of 8 micro-batches in a step") ==
+        1);
   check_same_job(out, plan_of({.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .data = 2, .zero = 3}));
 }
 

@@ -75,7 +75,8 @@ inline Result<Exported> export_accelerate(const Plan& plan, const ModelSpec* mod
   const bool recomputes = detail::accelerate_recompute(plan, out);
   detail::tell_moments(plan, target, out);
   out.elsewhere("the batch is the program's: ", plan.microbatch() / spec.data, " samples of ", plan.sequence_length,
-                " tokens on a data rank and gradients of ", plan.microbatches, plan.microbatches == 1 ? " micro-batch" : " micro-batches",
+                " tokens on a data rank and gradients of ", plan.microbatches,
+                plan.microbatches == 1 ? " micro-batch" : " micro-batches",
                 " in a step, as per_device_train_batch_size and gradient_accumulation_steps of transformers' Trainer");
   out.elsewhere("num_machines, machine_rank and the address of the first machine are the launch's");
   if (recomputes && !shards) out.elsewhere("recomputation is the model's: gradient_checkpointing_enable()");
