@@ -67,7 +67,8 @@ void export_weights(const std::string& path, std::string model_name, const std::
   if (model_name.empty()) model_name = manifest.training.model;
   if (names_tasks(model_name)) return export_components(path, manifest, model_name, components, out, precision, common);
   if (!components.empty())
-    refuse("--components are those of a model of several tasks, and ", model_name, " is none; give it with --model");
+    refuse("--components are those of a model of several tasks, and ", model_name,
+           " has one task; name theirs with --model");
   const ModelSpec model = value_or_throw(load_model(model_name));
   // Gains of residuals stay: transformers has tokens go to experts as they are, and the residual of a token is 0.
   const auto checkpoint = value_or_throw(train::Checkpoint::open(path, train::with_gains_of(manifest.training, model)));

@@ -12,6 +12,7 @@
 #include <galvatron/core/text.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/model/multi_task_zoo.hpp>
+#include <galvatron/plan/task_program.hpp>
 #include <galvatron/simulate/explain_waves.hpp>
 #include <galvatron/simulate/find_waves.hpp>
 

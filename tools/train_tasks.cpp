@@ -174,7 +174,7 @@ PreparedTasks prepared_tasks(TrainTasksArguments& a, Launcher& launcher, const C
   return out;
 }
 
-// The first and the last step of a task; null: there is none.
+// The first and the last step of a task; null: no step trains it.
 std::pair<const train::TaskStepReport*, const train::TaskStepReport*> steps_of(
     const std::vector<train::TaskStepReport>& steps, std::size_t task) {
   std::pair<const train::TaskStepReport*, const train::TaskStepReport*> out{};

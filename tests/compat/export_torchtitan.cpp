@@ -97,21 +97,27 @@ TEST_CASE("torchtitan 0.2: moments in bf16 are told") {
   CHECK(told(toml(plan).not_expressed, "moments of the optimizer in bf16") == 1);
 }
 
-TEST_CASE("torchtitan 0.2: sharded data and tensor parallelism") {
-  const Exported out = toml(plan_of({.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}));
-  check_whole(out);
-  CHECK(parse_toml(out.text) == Values{{"training.local_batch_size", "4"},
-                                       {"training.global_batch_size", "64"},
-                                       {"training.seq_len", "2048"},
-                                       {"training.dtype", "\"float32\""},
-                                       {"training.mixed_precision_param", "\"bfloat16\""},
-                                       {"parallelism.data_parallel_replicate_degree", "1"},
-                                       {"parallelism.data_parallel_shard_degree", "2"},
-                                       {"parallelism.fsdp_reshard_after_forward", "\"always\""},
-                                       {"parallelism.tensor_parallel_degree", "4"},
-                                       {"parallelism.context_parallel_degree", "1"},
-                                       {"parallelism.pipeline_parallel_degree", "1"},
-                                       {"activation_checkpoint.mode", "\"none\""}});
+TEST_CASE("torchtitan 0.2 and 0.3: sharded data and tensor parallelism") {
+  const Plan plan = plan_of({.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 3});
+  check_whole(toml(plan));
+  check_whole(export_torchtitan(plan));
+  Values values{{"training.local_batch_size", "4"},
+                {"training.global_batch_size", "64"},
+                {"training.seq_len", "2048"},
+                {"training.dtype", "\"float32\""},
+                {"training.mixed_precision_param", "\"bfloat16\""},
+                {"parallelism.data_parallel_replicate_degree", "1"},
+                {"parallelism.data_parallel_shard_degree", "2"},
+                {"parallelism.fsdp_reshard_after_forward", "\"always\""},
+                {"parallelism.tensor_parallel_degree", "4"},
+                {"parallelism.context_parallel_degree", "1"},
+                {"parallelism.pipeline_parallel_degree", "1"}};
+  Values of_toml = values;
+  of_toml["activation_checkpoint.mode"] = "\"none\"";
+  CHECK(parse_toml(toml(plan).text) == of_toml);
+  values["parallelism.enable_sequence_parallel"] = "True";
+  values["activation_checkpoint"] = "None";
+  CHECK(parse_python(export_torchtitan(plan).text) == values);
 }
 
 TEST_CASE("torchtitan 0.2: kinds of data parallelism") {
@@ -223,20 +229,6 @@ TEST_CASE("torchtitan 0.2: recomputation of all layers or of every n-th") {
 TEST_CASE("torchtitan 0.3: a Python module that changes a configuration") {
   const Exported out =
       export_torchtitan(plan_of({.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}));
-  check_whole(out);
-  CHECK(parse_python(out.text) == Values{{"training.local_batch_size", "4"},
-                                         {"training.global_batch_size", "64"},
-                                         {"training.seq_len", "2048"},
-                                         {"training.dtype", "\"float32\""},
-                                         {"training.mixed_precision_param", "\"bfloat16\""},
-                                         {"parallelism.data_parallel_replicate_degree", "1"},
-                                         {"parallelism.data_parallel_shard_degree", "2"},
-                                         {"parallelism.fsdp_reshard_after_forward", "\"always\""},
-                                         {"parallelism.tensor_parallel_degree", "4"},
-                                         {"parallelism.enable_sequence_parallel", "True"},
-                                         {"parallelism.context_parallel_degree", "1"},
-                                         {"parallelism.pipeline_parallel_degree", "1"},
-                                         {"activation_checkpoint", "None"}});
   CHECK(has(out.text, "\ndef planned(config: Trainer.Config) -> Trainer.Config:\n"));
   CHECK(!has(out.text, "FullAC"));
   CHECK(!has(out.text, "def run()"));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <galvatron/model/multi_task_zoo.hpp>
+#include <galvatron/plan/task_program.hpp>
 #include <galvatron/plan/wave_plan_json.hpp>
 
 #include "../says.hpp"

@@ -9,6 +9,7 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/multi_task_zoo.hpp>
+#include <galvatron/plan/task_program.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>
 
 #include "../train/random_tasks.hpp"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <galvatron/model/multi_task_zoo.hpp>
+#include <galvatron/plan/task_program.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/train/task_metrics.hpp>
 

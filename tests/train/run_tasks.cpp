@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <vector>
 
@@ -79,22 +78,16 @@ TaskRun run_tasks(const MultiTaskModel& model, const WavePlan& plan, TaskOrder o
 
 double difference(const WholeTensors& a, const WholeTensors& b) {
   if (a.size() != b.size()) return INFINITY;
-  const auto greatest_of = [](const std::vector<double>& values) {
-    double out = 1e-12;
-    for (const double x : values) out = std::max(out, std::abs(x));
-    return out;
-  };
-  std::map<int, double> of_layer;
-  for (const auto& [key, values] : a) of_layer[key.first] = std::max(of_layer[key.first], greatest_of(values));
   double worst = 0;
   for (const auto& [key, first] : a) {
     const auto other = b.find(key);
     if (other == b.end()) return INFINITY;
-    const double greatest = std::max(greatest_of(first), of_layer[key.first] / 100);
+    double greatest = 1e-12;
     double away = 0;
     if (first.size() != other->second.size()) return INFINITY;
     for (std::size_t i = 0; i < first.size(); ++i) {
       if (std::isnan(first[i]) || std::isnan(other->second[i])) return INFINITY;
+      greatest = std::max(greatest, std::abs(first[i]));
       away = std::max(away, std::abs(first[i] - other->second[i]));
     }
     worst = std::max(worst, away / greatest);

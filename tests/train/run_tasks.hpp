@@ -136,9 +136,8 @@ using TaskTrainer = std::function<train::TaskTrainReport(const std::vector<train
 /// The same by a trainer of another kind of ranks; what this process has of gradients and parameters.
 TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, const TaskTrainer& trainer);
 
-/// The greatest difference of two sets of tensors, relative to the greatest element of each tensor, or to a hundredth
-/// of the greatest of its layer's where that is more: what is so small is a sum of terms that cancel. Infinite where
-/// the sets have other tensors.
+/// The greatest difference of two sets of tensors, relative to the greatest element of each tensor; infinite where they
+/// have other tensors.
 double difference(const WholeTensors& a, const WholeTensors& b);
 
 }  // namespace galvatron::test

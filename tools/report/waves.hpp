@@ -12,6 +12,7 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
 #include <galvatron/plan/task_plan.hpp>
+#include <galvatron/plan/task_program.hpp>
 #include <galvatron/simulate/explain_waves.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>
 #include <galvatron/simulate/wave_trace.hpp>

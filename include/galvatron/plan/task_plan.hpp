@@ -13,6 +13,7 @@
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/plan/placed_value.hpp>
+#include <galvatron/plan/task_program.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/parameters.hpp>

@@ -10,6 +10,7 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
 #include <galvatron/plan/task_plan.hpp>
+#include <galvatron/plan/task_program.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>
 
 namespace galvatron::simulate {

@@ -13,6 +13,7 @@
 #include <galvatron/cost/time.hpp>
 #include <galvatron/op/work.hpp>
 #include <galvatron/plan/task_plan.hpp>
+#include <galvatron/plan/task_program.hpp>
 
 namespace galvatron::simulate {
 

@@ -9,6 +9,7 @@
 #include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/plan/task_plan.hpp>
+#include <galvatron/plan/task_program.hpp>
 #include <galvatron/simulate/explain_waves.hpp>
 #include <galvatron/simulate/trace.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <galvatron/core/units.hpp>
+#include <galvatron/plan/task_program.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/schedule/program.hpp>
 #include <galvatron/schedule/replay.hpp>
