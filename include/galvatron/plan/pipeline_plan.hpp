@@ -1,6 +1,6 @@
 // Pipelines of multi-task models: the layers of all components one behind the other, cut into stages on equally many
 // devices that take equally long over all tasks. Every task goes through them in micro-batches, one forward, one
-// backward (plan/wave_plan.hpp). Encoders before a language model are stages of their own, as in DistTrain (Zhang et
+// backward (plan/task_program.hpp). Encoders before a language model are stages of their own, as in DistTrain (Zhang et
 // al., SIGCOMM 2025), or share one with its first layers, whatever is balanced:
 //
 //     layers     vision 0 .. 5  sound 0 .. 2 | llm 0 .. 9 | llm 10 .. 19
