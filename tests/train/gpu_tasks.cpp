@@ -22,7 +22,11 @@ namespace {
 using namespace galvatron;
 
 template <class Policy>
-test::TaskRun tasks_on_gpu(const MultiTaskModel& model, const WavePlan& plan, const test::TaskRunOptions& options) {
+test::TaskRun tasks_on_gpu(const MultiTaskModel& model, const WavePlan& plan, test::TaskRunOptions options) {
+  options.fetch = [](View<const float> from, float* to) {
+    device::cuda::check(cudaDeviceSynchronize());
+    device::cuda::check(cudaMemcpy(to, from.data, static_cast<std::size_t>(from.count) * 4, cudaMemcpyDeviceToHost));
+  };
   return test::run_tasks(model, options, [&](const auto& sources, const auto& train) {
     return train::train_tasks_on_gpu<Policy>(model, plan, sources, train, test::first_gpu());
   });
