@@ -84,11 +84,6 @@ void run_alike(const std::function<void()>& body) {
   }
 }
 
-void Launcher::write_texts(const ModelSpec&, const generate::Capacity&, const runtime::ParameterSource&, Precision,
-                           const std::function<void(generate::LanguageModel&)>&) {
-  refuse("texts are written and scored by one process; start it without ", starter());
-}
-
 bool name_gpus(const Arguments& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i)
     if (arguments[i] == "--device=cuda" ||

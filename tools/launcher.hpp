@@ -82,9 +82,10 @@ class Launcher {
                                                         const std::vector<galvatron::train::TaskSources>& sources,
                                                         const galvatron::train::TaskTrainOptions& options) = 0;
   /// Calls use(language model) with a model on one GPU.
-  virtual void write_texts(const ModelSpec& model, const generate::Capacity& capacity,
-                           const runtime::ParameterSource& weights, Precision precision,
-                           const std::function<void(generate::LanguageModel&)>& use);
+  virtual void write_texts(const ModelSpec&, const generate::Capacity&, const runtime::ParameterSource&, Precision,
+                           const std::function<void(generate::LanguageModel&)>& /*use*/) {
+    throw Failure(ErrorKind::usage, "texts are written and scored by one process; start it without " + starter());
+  }
 
  private:
   comm::World* processes_;
