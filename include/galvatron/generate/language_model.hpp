@@ -103,17 +103,17 @@ class RankLanguageModel : public LanguageModel {
     if (const std::string why = why_not_generative(model_); !why.empty()) refuse(why);
     value_or_throw(runtime::check_implemented(model_));
     // Layers of a rank without memory tell how much they take.
-    const Bytes library = platform.library_workspace();
-    rank_.reset(new Rank(platform.make({.library = library})));
+    cost::StageMemory planned;
+    planned.library = platform.library_workspace();
+    rank_.reset(new Rank(platform.make(planned)));
     constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max() / 4;
     for (device::Region* region : regions()) *region = device::Region("measured", nullptr, any);
     make_layers();
     const auto taken = [](const device::Region& region) { return Bytes{aligned_bytes(region.peak().count)}; };
-    const cost::StageMemory planned{.states = taken(states_),
-                                    .stash = taken(even_),
-                                    .boundary = taken(odd_),
-                                    .workspace = taken(workspace_),
-                                    .library = library};
+    planned.states = taken(states_);
+    planned.stash = taken(even_);
+    planned.boundary = taken(odd_);
+    planned.workspace = taken(workspace_);
     layers_.clear();
     rank_.reset();
     rank_.reset(new Rank(platform.make(planned)));
