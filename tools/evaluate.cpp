@@ -41,7 +41,7 @@ bool read(const Arguments& arguments, EvaluateArguments& a, Common& common) {
   options.section("Model");
   add_text_model_options(options, a.text);
   options.section("Data");
-  options.require(options.texts("--data", a.data, "FILE...", "texts, JSON lines, or .bin token files"));
+  options.require(options.texts("--data", a.data, "FILE...", "texts, JSON lines, or files of tokens, .bin or .npy"));
   options.choice_of(
       "--score", a.kind,
       {{"perplexity", ScoreKind::perplexity}, {"choices", ScoreKind::choices}, {"last-word", ScoreKind::last_word}},
@@ -124,7 +124,7 @@ class Evaluation {
     const std::int64_t vocabulary = text_.model.vocabulary();
     for_each_file([&](const std::filesystem::path& path, std::string_view text, std::span<const std::byte> bytes) {
       if (!train::is_text_name(path)) {
-        const train::TokenView tokens = value_or_throw(train::parse_token_file(bytes, path.string()));
+        const train::TokenView tokens = value_or_throw(train::parse_tokens(bytes, path));
         if (const std::int64_t at = tokens.first_outside(vocabulary); at < tokens.count)
           value_or_throw(Result<void>(train::outside_vocabulary(path.string(), tokens[at], at, vocabulary)));
         scorer.add(tokens.count, [&](std::int64_t i) {
