@@ -521,6 +521,13 @@ TEST_CASE("Mistral's, Qwen2's and Qwen3's decoders are Llamas with their attenti
   }
 }
 
+TEST_CASE("heads of latent attention need not divide the width of the layer") {
+  const nlohmann::json config = with(with(deepseek_v3_config, "hidden_size", 7000), "num_attention_heads", 129);
+  const auto model = read(without(with(config, "num_key_value_heads", 129), "head_dim"));
+  REQUIRE(model.has_value());
+  CHECK(model->blocks[0].head_dim == 128 + 64);
+}
+
 TEST_CASE("a GPT-2 has the activation of its file") {
   const auto activation = [](const char* name) {
     return read(with(gpt2_config, "activation_function", name)).value().blocks[0].activation;

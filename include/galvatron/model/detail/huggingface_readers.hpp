@@ -426,7 +426,8 @@ inline double score_rate_from(JsonObject& fields) {
 /// @param query_rank, first_dense  what transformers takes for keys that a file leaves out
 inline MoeShape deepseek_shape_from(JsonObject& fields, std::int64_t query_rank, int first_dense) {
   MoeShape shape;
-  LlamaShape& dense = shape.dense = llama_shape_from(fields, {.biases = false});
+  // The width of a head is that of its parts, whatever the layer's is.
+  LlamaShape& dense = shape.dense = llama_shape_from(fields, {.head_dim = 128, .biases = false});
   dense.rotary_scaling.score_rate = score_rate_from(fields);
   const auto width = [&fields](std::string_view key, std::int64_t otherwise, std::int64_t most) {
     return fields.optional<std::int64_t>(key, otherwise, 1, most);
