@@ -40,9 +40,11 @@ def rope(r, positions):
 def dense(r):
     """What the configurations of Llama's kind have in common."""
     kv_heads = r.choice([1, 2, 3])
+    heads = kv_heads * r.randint(1, 3)
     positions = r.randint(SEQUENCE + 12, 64)
     return dict(
-        hidden_size=8 * r.randint(2, 6), num_attention_heads=kv_heads * r.randint(1, 3), num_key_value_heads=kv_heads,
+        hidden_size=heads * 2 * r.randint(2, 6),  # several configurations ask for a multiple of the heads
+        num_attention_heads=heads, num_key_value_heads=kv_heads,
         head_dim=2 * r.randint(2, 5), num_hidden_layers=r.randint(1, 4), intermediate_size=8 * r.randint(2, 8),
         max_position_embeddings=positions, vocab_size=256, rms_norm_eps=r.choice([1e-6, 1e-5, 1e-3]),
         rope_parameters=rope(r, positions), tie_word_embeddings=r.random() < 0.5, bos_token_id=None, eos_token_id=None,
