@@ -3,8 +3,8 @@ what transformers makes of them.
 
     python_families.py GALVATRON [CASES [SEED]]      of each family (default: 1); needs torch, transformers, safetensors
 
-Of each model: the loss of tokens (1e-6, against float64), the tokens that greedy decoding lets follow, and all weights as
-they come back from a checkpoint of ours.
+Of each model: the loss of tokens (1e-6, against float64), the tokens that greedy decoding lets follow, and all weights
+as they come back from a checkpoint of ours.
 """
 
 import json
@@ -54,7 +54,8 @@ def dense(r):
 def gpt2(r):
     heads = r.randint(1, 4)
     return transformers.GPT2Config(
-        n_embd=heads * 2 * r.randint(2, 6), n_head=heads, n_layer=r.randint(1, 4), n_positions=r.randint(SEQUENCE + 12, 64),
+        n_embd=heads * 2 * r.randint(2, 6), n_head=heads, n_layer=r.randint(1, 4),
+        n_positions=r.randint(SEQUENCE + 12, 64),
         n_inner=r.choice([None, 24, 40]), vocab_size=256, layer_norm_epsilon=r.choice([1e-5, 1e-3]),
         activation_function=r.choice(["gelu_new", "gelu", "quick_gelu", "relu", "gelu_pytorch_tanh"]),
         tie_word_embeddings=r.random() < 0.5, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=None,
@@ -120,7 +121,8 @@ def deepseek(r, more):
     shape.pop("head_dim")
     return dict(
         shape, num_key_value_heads=shape["num_attention_heads"], n_routed_experts=count,
-        num_experts_per_tok=r.randint(1, 2), moe_intermediate_size=8 * r.randint(1, 4), n_shared_experts=r.randint(1, 2),
+        num_experts_per_tok=r.randint(1, 2), moe_intermediate_size=8 * r.randint(1, 4),
+        n_shared_experts=r.randint(1, 2),
         first_k_dense_replace=r.randint(0, shape["num_hidden_layers"] - 1), kv_lora_rank=4 * r.randint(2, 4),
         q_lora_rank=r.choice([None, 12]), qk_nope_head_dim=2 * r.randint(1, 4), qk_rope_head_dim=4, v_head_dim=4,
         routed_scaling_factor=r.choice([1.0, 1.5]), n_group=groups, topk_group=1, **more)
@@ -172,14 +174,14 @@ def compare(galvatron, name, config, seed):
     loss = json.loads(run("evaluate", "--checkpoint", name, "--data", f"{name}.npy", "--seq", SEQUENCE, "--json",
                           "--quiet"))["loss"]
     assert math.isclose(loss, expected, rel_tol=1e-6), (name, loss, expected, config)
-    written = json.loads(run("generate", "--checkpoint", name, "--prompt", bytes(tokens[:5].tolist()).decode(), "--tokens",
-                             12, "--temperature", 0, "--end-token", -1, "--json", "--quiet"))["tokens"]
+    written = json.loads(run("generate", "--checkpoint", name, "--prompt", bytes(tokens[:5].tolist()).decode(),
+                             "--tokens", 12, "--temperature", 0, "--end-token", -1, "--json", "--quiet"))["tokens"]
     assert written == text, (name, written, text, config)
     layer = dict(tensor=1, sequence="none", context=1, data=1, zero=0, expert=1, recompute="none")
     count = config.num_hidden_layers
     pathlib.Path(f"{name}.json").write_text(json.dumps(dict(
-        version=1, model=f"{name}/config.json", cluster="host", global_batch=1, sequence_length=SEQUENCE, precision="fp32",
-        microbatches=1, schedule="1f1b", virtual_stages=1,
+        version=1, model=f"{name}/config.json", cluster="host", global_batch=1, sequence_length=SEQUENCE,
+        precision="fp32", microbatches=1, schedule="1f1b", virtual_stages=1,
         stages=[dict(first_layer=0, last_layer=count - 1, ranks=[0, 1])], layers=[layer] * count, embedding=layer,
         head=layer, predicted={})))
     run("train", "--plan", f"{name}.json", "--data", f"{name}.npy", "--steps", 1, "--lr", 0, "--warmup", 0,
@@ -209,7 +211,7 @@ def main():
         for case in range(cases):
             compare(galvatron, f"{family.__name__}-{case}", family(random.Random(f"{seed} {family.__name__} {case}")),
                     seed + case)
-    print(f"{cases} models of each of {len(FAMILIES)} families: losses, greedy texts and weights are those of transformers")
+    print(f"{cases} models of each of {len(FAMILIES)} families: losses, greedy texts and weights as transformers has them")
 
 
 main()

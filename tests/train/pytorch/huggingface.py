@@ -1,6 +1,6 @@
-"""Makes tiny random checkpoints of GPT-2, Llama, Mistral, Qwen and mixtures of experts with Hugging Face transformers and writes, beside
-this file, what tests/train/huggingface.cpp compares galvatron with: the checkpoints as save_pretrained() leaves them, the
-mean cross-entropy of tokens that the models give, in float64, and its gradients as checkpoints of the same names.
+"""Makes tiny random checkpoints of GPT-2, Llama, Mistral, Qwen and mixtures of experts with Hugging Face transformers
+and writes, beside this file, what tests/train/huggingface.cpp and tests/generate/generate.cpp compare galvatron with: the
+checkpoints as save_pretrained() leaves them, what greedy decoding lets follow, the mean cross-entropy of tokens that the models give, in float64, and its gradients as checkpoints of the same names.
 
     python tests/train/pytorch/huggingface.py       needs torch, safetensors and transformers
 """
@@ -183,7 +183,8 @@ def main():
         save_gradients(model, config.vocab_size, name)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     (HERE / "losses.json").write_text(
-        json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "greedy": greedy, "balance_loss_of_qwen2_moe": balance,
+        json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "greedy": greedy,
+                    "balance_loss_of_qwen2_moe": balance,
                     "made_with": versions}, indent=2) + "\n")
 
 
