@@ -211,7 +211,7 @@ def main():
         for case in range(cases):
             compare(galvatron, f"{family.__name__}-{case}", family(random.Random(f"{seed} {family.__name__} {case}")),
                     seed + case)
-    print(f"{cases} models of each of {len(FAMILIES)} families: losses, greedy texts and weights as transformers has them")
+    print(f"{cases} models of each of {len(FAMILIES)} families: losses, greedy texts and weights are the same")
 
 
 main()

@@ -1,6 +1,7 @@
 """Makes tiny random checkpoints of GPT-2, Llama, Mistral, Qwen and mixtures of experts with Hugging Face transformers
-and writes, beside this file, what tests/train/huggingface.cpp and tests/generate/generate.cpp compare galvatron with: the
-checkpoints as save_pretrained() leaves them, what greedy decoding lets follow, the mean cross-entropy of tokens that the models give, in float64, and its gradients as checkpoints of the same names.
+and writes, beside this file, what tests/train/huggingface.cpp and tests/generate/generate.cpp compare galvatron with:
+the checkpoints as save_pretrained() leaves them, what greedy decoding lets follow, the mean cross-entropy of tokens that
+the models give, in float64, and its gradients as checkpoints of the same names.
 
     python tests/train/pytorch/huggingface.py       needs torch, safetensors and transformers
 """
