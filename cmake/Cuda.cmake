@@ -23,8 +23,13 @@ if(NOT CMAKE_CUDA_COMPILER)
   return()
 endif()
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  # Ampere, Hopper, and what the driver compiles for newer ones.
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
+  if(GALVATRON_NATIVE)
+    # Hopper, and what the driver compiles for Ampere and newer ones: two thirds of the work.
+    set(CMAKE_CUDA_ARCHITECTURES 80-virtual 90a-real)
+  else()
+    # Ampere, Hopper, and what the driver compiles for newer ones.
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
+  endif()
 endif()
 enable_language(CUDA)
 find_package(CUDAToolkit QUIET)

@@ -68,7 +68,8 @@ RunOnGpus* module_function() {
                                 "; put the folders of the CUDA libraries into LD_LIBRARY_PATH, or use --device host"));
   }
   throw DeviceFailure(
-      "this build of galvatron has no CUDA: build it where nvcc, cuBLAS, cuDNN and NCCL are, or use --device host");
+      "this galvatron has no CUDA: its part for GPUs, galvatron_gpu.so, is not beside it; build all, or the target "
+      "galvatron_gpu, where nvcc, cuBLAS, cuDNN and NCCL are, or use --device host");
 }
 
 }  // namespace

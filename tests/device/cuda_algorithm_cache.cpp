@@ -29,8 +29,8 @@ class Folder {
   std::filesystem::path path_;
 };
 
-constexpr AlgorithmCache::Algorithm first{1, 2, 3, 4, 5, 6, 7, ~0ULL};
-constexpr AlgorithmCache::Algorithm second{8, 7, 6, 5, 4, 3, 2, 1};
+constexpr AlgorithmCache::Algorithm first_algorithm{1, 2, 3, 4, 5, 6, 7, ~0ULL};
+constexpr AlgorithmCache::Algorithm second_algorithm{8, 7, 6, 5, 4, 3, 2, 1};
 
 }  // namespace
 
@@ -40,12 +40,12 @@ TEST_CASE("algorithms are kept for the same device and library") {
   CHECK(cache.size() == 0);
   CHECK(cache.save());
   CHECK_FALSE(std::filesystem::exists(cache.path()));  // nothing to say
-  cache.keep("nt 1 x 2 x 3", first);
+  cache.keep("nt 1 x 2 x 3", first_algorithm);
   REQUIRE(cache.save());
   CHECK(cache.path().filename() == "NVIDIA-H100-80GB-HBM3-cublaslt-130001.json");
   const AlgorithmCache again(folder.path() / "deep" / "er", "NVIDIA H100 80GB HBM3", 130001);
   REQUIRE(again.find("nt 1 x 2 x 3") != nullptr);
-  CHECK(*again.find("nt 1 x 2 x 3") == first);
+  CHECK(*again.find("nt 1 x 2 x 3") == first_algorithm);
   CHECK(again.find("nt 1 x 2 x 4") == nullptr);
   CHECK(AlgorithmCache(folder.path() / "deep" / "er", "NVIDIA H100 80GB HBM3", 130002).size() == 0);
   CHECK(AlgorithmCache(folder.path() / "deep" / "er", "NVIDIA H200", 130001).size() == 0);
@@ -55,14 +55,14 @@ TEST_CASE("two programs that write the same cache lose nothing") {
   const Folder folder;
   AlgorithmCache one(folder.path(), "gpu", 1);
   AlgorithmCache other(folder.path(), "gpu", 1);
-  one.keep("a", first);
-  other.keep("b", second);
+  one.keep("a", first_algorithm);
+  other.keep("b", second_algorithm);
   REQUIRE(one.save());
   REQUIRE(other.save());
   const AlgorithmCache both(folder.path(), "gpu", 1);
   CHECK(both.size() == 2);
-  CHECK(*both.find("a") == first);
-  CHECK(*both.find("b") == second);
+  CHECK(*both.find("a") == first_algorithm);
+  CHECK(*both.find("b") == second_algorithm);
 }
 
 TEST_CASE("what is no cache of this device counts as none") {
@@ -89,12 +89,12 @@ TEST_CASE("an unwritable place is told, and no place is silent") {
     std::ofstream(folder.path() / "file") << "no folder";
   }
   AlgorithmCache cache(folder.path() / "file" / "cache", "gpu", 1);
-  cache.keep("a", first);
+  cache.keep("a", first_algorithm);
   const auto saved = cache.save();
   REQUIRE_FALSE(saved);
   CHECK(saved.error().message.find('\n') == std::string::npos);
   AlgorithmCache nowhere({}, "gpu", 1);
-  nowhere.keep("a", first);
+  nowhere.keep("a", first_algorithm);
   CHECK(nowhere.save());
   CHECK(nowhere.find("a") != nullptr);
 }

@@ -19,8 +19,6 @@ using device::AttentionBias;
 using device::AttentionShape;
 namespace cuda = device::cuda;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 struct Sizes {
   std::int64_t batch, queries, keys, heads, kv_heads, head_dim;
   bool causal;

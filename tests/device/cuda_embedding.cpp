@@ -15,8 +15,6 @@ using namespace galvatron;
 using namespace galvatron::test;
 namespace cuda = device::cuda;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 /// A shard with tokens [first, first + count) of the table, whose rows begin `offset` elements behind a boundary.
 template <class T>
 void check_tokens(std::mt19937& random, const std::vector<std::int32_t>& tokens, std::int64_t hidden,

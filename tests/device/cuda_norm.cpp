@@ -14,8 +14,6 @@ using namespace galvatron;
 using namespace galvatron::test;
 namespace cuda = device::cuda;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 /// Elements that begin `offset` elements behind a 16-byte boundary.
 template <class T>
 struct Shifted {

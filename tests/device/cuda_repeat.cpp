@@ -21,14 +21,14 @@ using namespace galvatron;
 using namespace galvatron::test;
 using EmulatedGpu = device::cuda::Gpu<EmulatedMachine>;
 
-constexpr std::int64_t n = 70;
+constexpr std::int64_t length = 70;
 
 /// A step that brings data, computes with all kinds of operations and changes parameters; the same on any device.
 struct Steps {
-  std::vector<float> data = std::vector<float>(n);
-  std::vector<float> master = std::vector<float>(n, 1.0F);
-  std::vector<float> m = std::vector<float>(n);
-  std::vector<float> v = std::vector<float>(n);
+  std::vector<float> data = std::vector<float>(length);
+  std::vector<float> master = std::vector<float>(length, 1.0F);
+  std::vector<float> m = std::vector<float>(length);
+  std::vector<float> v = std::vector<float>(length);
   std::vector<float> product = std::vector<float>(49);
   std::vector<float> scale{1.0F};
 
@@ -37,16 +37,17 @@ struct Steps {
   void ask(D& d, int step, int extra = 0) {
     d.clear_sums();
     d.write(view(data), [&](View<float> to) {
-      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(std::sin(step * 100.0 + static_cast<double>(i)));
+      for (std::int64_t i = 0; i < length; ++i)
+        to[i] = static_cast<float>(std::sin(step * 100.0 + static_cast<double>(i)));
     });
-    for (int i = 0; i <= extra; ++i) d.add(n, view(data), view(data), view(data));
+    for (int i = 0; i <= extra; ++i) d.add(length, view(data), view(data), view(data));
     d.gemm(op::Kind::gemm_nt, 7, 7, 10, View<const float>(view(data)), View<const float>(view(data)), view(product),
            false, View<const float>{});
-    d.norm_squared(n, View<const float>(view(data)), d.sums().slice(device::gradient_squares, 1));
+    d.norm_squared(length, View<const float>(view(data)), d.sums().slice(device::gradient_squares, 1));
     d.clip_scale(View<const double>(d.sums()), 1.0, d.gradient_scale());
     d.begin_update({.learning_rate = 0.01F * static_cast<float>(step), .step = step});
-    d.adamw(n, {}, View<const float>(d.gradient_scale()), view(master), View<const float>(view(data)), view(m), view(v),
-            view(master));
+    d.adamw(length, {}, View<const float>(d.gradient_scale()), view(master), View<const float>(view(data)), view(m),
+            view(v), view(master));
   }
   template <class U>
   static View<U> view(std::vector<U>& all) {
@@ -82,11 +83,11 @@ TEST_CASE("a repeated step does what it does on the cores, with the data and con
 TEST_CASE("what is asked for is not done while it is recorded or compared, but once afterwards") {
   EmulatedMachine machine;
   EmulatedGpu gpu(machine);
-  std::vector<float> sum(n);
-  const std::vector<float> one(n, 1.0F);
+  std::vector<float> sum(length);
+  const std::vector<float> one(length, 1.0F);
   for (int time = 1; time <= 4; ++time) {
     gpu.repeat(7, [&] {
-      gpu.accumulate(n, View<const float>(one.data(), n), View<float>(sum.data(), n));
+      gpu.accumulate(length, View<const float>(one.data(), length), View<float>(sum.data(), length));
       CHECK(sum[0] == static_cast<float>(time == 1 ? 1 : time - 1));
     });
     CHECK(std::all_of(sum.begin(), sum.end(), [&](float x) { return x == static_cast<float>(time); }));
@@ -137,15 +138,17 @@ TEST_CASE("work that cannot be recorded is done without, and the reason is kept"
 TEST_CASE("numbers have recordings of their own") {
   EmulatedMachine machine;
   EmulatedGpu gpu(machine);
-  std::vector<float> sum(n);
-  std::vector<float> other(n);
-  const std::vector<float> one(n, 1.0F);
+  std::vector<float> sum(length);
+  std::vector<float> other(length);
+  const std::vector<float> one(length, 1.0F);
   for (int time = 1; time <= 4; ++time) {
-    gpu.repeat(0, [&] { gpu.accumulate(n, View<const float>(one.data(), n), View<float>(sum.data(), n)); });
-    gpu.repeat(1, [&] { gpu.accumulate(n, View<const float>(sum.data(), n), View<float>(other.data(), n)); });
+    gpu.repeat(0,
+               [&] { gpu.accumulate(length, View<const float>(one.data(), length), View<float>(sum.data(), length)); });
+    gpu.repeat(
+        1, [&] { gpu.accumulate(length, View<const float>(sum.data(), length), View<float>(other.data(), length)); });
   }
-  CHECK(sum[n - 1] == 4.0F);
-  CHECK(other[n - 1] == 10.0F);
+  CHECK(sum[length - 1] == 4.0F);
+  CHECK(other[length - 1] == 10.0F);
   CHECK(gpu.graph_replay().recorded() == 2);
 }
 
@@ -153,9 +156,11 @@ TEST_CASE("repeated work neither fetches nor waits, and leaves no recording behi
   EmulatedMachine machine;
   EmulatedGpu gpu(machine);
   float value = 0;
-  const std::vector<float> one(n, 1.0F);
-  std::vector<float> sum(n);
-  const auto add = [&] { gpu.accumulate(n, View<const float>(one.data(), n), View<float>(sum.data(), n)); };
+  const std::vector<float> one(length, 1.0F);
+  std::vector<float> sum(length);
+  const auto add = [&] {
+    gpu.accumulate(length, View<const float>(one.data(), length), View<float>(sum.data(), length));
+  };
   gpu.repeat(0, add);
   CHECK_THROWS_AS(gpu.repeat(0,
                              [&] {
@@ -178,13 +183,13 @@ TEST_CASE("repeated work neither fetches nor waits, and leaves no recording behi
 TEST_CASE("another thread may fetch while work is repeated") {
   EmulatedMachine machine;
   EmulatedGpu gpu(machine);
-  const std::vector<float> one(n, 1.0F);
-  std::vector<float> sum(n);
+  const std::vector<float> one(length, 1.0F);
+  std::vector<float> sum(length);
   float fetched = 0;
   std::thread other;
   for (int time = 1; time <= 3; ++time) {
     gpu.repeat(0, [&] {
-      gpu.accumulate(n, View<const float>(one.data(), n), View<float>(sum.data(), n));
+      gpu.accumulate(length, View<const float>(one.data(), length), View<float>(sum.data(), length));
       other = std::thread([&] { gpu.fetch(View<const float>(one.data(), 1), &fetched); });
       if (time != 2) other.join();  // while work is recorded it waits
     });

@@ -20,8 +20,6 @@ namespace cuda = device::cuda;
 using device::RouterLoss;
 using device::kernels::Router;
 
-std::size_t place(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 /// A row in double: what kernels/router.hpp says, by sorting.
 struct RowReference {
   std::vector<double> parts;  ///< exponentials, or sigmoids
@@ -41,15 +39,15 @@ struct RowReference {
       const double sigmoid = 1 / (1 + std::exp(-double{logits[e]}));
       const bool softmax = r.kind == RouterKind::softmax;
       parts.push_back(softmax ? exponential : sigmoid);
-      scores.push_back(softmax ? double{logits[e]} : sigmoid + (bias.empty() ? 0.0 : bias[place(e)]));
+      scores.push_back(softmax ? double{logits[e]} : sigmoid + (bias.empty() ? 0.0 : bias[at(e)]));
     }
     log_sum = greatest + std::log(exponentials);
     sum = std::accumulate(parts.begin(), parts.end(), 0.0);
     const auto first = [](const std::vector<double>& of, std::int64_t count) {
       std::vector<std::int64_t> all(of.size());
       std::iota(all.begin(), all.end(), 0);
-      std::ranges::stable_sort(all, [&](std::int64_t a, std::int64_t b) { return of[place(a)] > of[place(b)]; });
-      all.resize(place(count));
+      std::ranges::stable_sort(all, [&](std::int64_t a, std::int64_t b) { return of[at(a)] > of[at(b)]; });
+      all.resize(at(count));
       return all;
     };
     if (r.groups > r.top_groups) {
@@ -60,18 +58,18 @@ struct RowReference {
         std::ranges::sort(own, std::greater<>{});
         of_groups.push_back(r.kind == RouterKind::softmax || members == 1 ? own[0] : own[0] + own[1]);
       }
-      std::vector<bool> open(place(r.groups));
-      for (const std::int64_t g : first(of_groups, r.top_groups)) open[place(g)] = true;
+      std::vector<bool> open(at(r.groups));
+      for (const std::int64_t g : first(of_groups, r.top_groups)) open[at(g)] = true;
       for (std::int64_t e = 0; e < r.experts; ++e)
-        if (!open[place(e / members)]) scores[place(e)] = -INFINITY;
+        if (!open[at(e / members)]) scores[at(e)] = -INFINITY;
     }
     chosen = first(scores, r.active);
     double divisor = r.kind == RouterKind::softmax ? sum : 1;
     if (r.renormalise) {
       divisor = 1e-20;
-      for (const std::int64_t e : chosen) divisor += parts[place(e)];
+      for (const std::int64_t e : chosen) divisor += parts[at(e)];
     }
-    for (const std::int64_t e : chosen) weights.push_back(double{r.scale} * parts[place(e)] / divisor);
+    for (const std::int64_t e : chosen) weights.push_back(double{r.scale} * parts[at(e)] / divisor);
   }
 };
 
@@ -82,14 +80,14 @@ double loss_of(const Router& r, const std::vector<float>& logits, const std::vec
   double divisor = r.kind == RouterKind::softmax ? row.sum : 1;
   if (r.renormalise) {
     divisor = 0;
-    for (const std::int64_t e : chosen) divisor += row.parts[place(e)];
+    for (const std::int64_t e : chosen) divisor += row.parts[at(e)];
   }
   double out = double{loss.z} * row.log_sum * row.log_sum;
   for (std::size_t j = 0; j < chosen.size(); ++j)
-    out += double{d_weights[j]} * double{r.scale} * row.parts[place(chosen[j])] / divisor;
+    out += double{d_weights[j]} * double{r.scale} * row.parts[at(chosen[j])] / divisor;
   if (counts != nullptr)
     for (std::int64_t e = 0; e < r.experts; ++e)
-      out += double{loss.balance} * double{counts[e]} * row.parts[place(e)] / row.sum;
+      out += double{loss.balance} * double{counts[e]} * row.parts[at(e)] / row.sum;
   return out;
 }
 
@@ -105,8 +103,8 @@ void check_router(std::mt19937& random, const Router& router, std::int64_t rows,
   auto logits = random_tensor<float>(random, rows * e, 3.0F);
   for (std::size_t i = 0; i < logits.size(); i += 7) logits[i] = std::round(logits[i]);  // some are equal
   const auto bias = random_tensor<bfloat16>(random, e, 0.3F);
-  std::vector<float> weights(place(rows * k), NAN);
-  std::vector<std::int32_t> chosen(place(rows * k), -9);
+  std::vector<float> weights(at(rows * k), NAN);
+  std::vector<std::int32_t> chosen(at(rows * k), -9);
   Emulator emulator(random());
   cuda::route(emulator, router, rows, logits.data(), sigmoid ? bias.data() : nullptr, weights.data(), chosen.data());
 
@@ -114,7 +112,7 @@ void check_router(std::mt19937& random, const Router& router, std::int64_t rows,
   std::vector<double> scratch(4096, NAN);
   const View<std::byte> bytes{reinterpret_cast<std::byte*>(scratch.data()), 4096 * 8};
   std::uint32_t ticket = 0;
-  std::vector<float> counts(place(samples * e), NAN);
+  std::vector<float> counts(at(samples * e), NAN);
   cuda::count_choices(emulator, bytes, &ticket, router, rows, samples, logits.data(), chosen.data(), counts.data());
   double balance = 1;
   double z = 2;
@@ -139,7 +137,7 @@ void check_router(std::mt19937& random, const Router& router, std::int64_t rows,
     expected_weights.insert(expected_weights.end(), own.weights.begin(), own.weights.end());
     references.push_back(own);
     const RowReference counted = sigmoid ? RowReference(plain, logits.data() + row * e, {}) : own;
-    for (const std::int64_t expert : counted.chosen) expected_counts[place(row % samples * e + expert)] += 1;
+    for (const std::int64_t expert : counted.chosen) expected_counts[at(row % samples * e + expert)] += 1;
   }
   CHECK(chosen == expected_chosen);
   CHECK(error_of(weights, expected_weights) < 2e-6);
@@ -147,9 +145,9 @@ void check_router(std::mt19937& random, const Router& router, std::int64_t rows,
   double expected_balance = 0;
   double expected_z = 0;
   for (std::int64_t row = 0; row < rows; ++row) {
-    const RowReference& own = references[place(row)];
+    const RowReference& own = references[at(row)];
     for (std::int64_t i = 0; i < e; ++i)
-      expected_balance += expected_counts[place(row % samples * e + i)] * own.parts[place(i)] / own.sum;
+      expected_balance += expected_counts[at(row % samples * e + i)] * own.parts[at(i)] / own.sum;
     expected_z += own.log_sum * own.log_sum;
   }
   CHECK(balance == doctest::Approx(1 + double{loss.balance} * expected_balance).epsilon(1e-6));
@@ -160,12 +158,12 @@ void check_router(std::mt19937& random, const Router& router, std::int64_t rows,
     for (std::int64_t i = 0; i < e; ++i) {
       std::vector<float> moved(logits.begin() + row * e, logits.begin() + (row + 1) * e);
       const auto slope = [&](const float* of_sample, RouterLoss with) {
-        const float at = logits[place(row * e + i)];
+        const float logit = logits[at(row * e + i)];
         std::array<double, 2> side{};
-        std::array<float, 2> where{at - 0.01F, at + 0.01F};
+        std::array<float, 2> where{logit - 0.01F, logit + 0.01F};
         for (std::size_t s = 0; s < 2; ++s) {
-          moved[place(i)] = where[s];
-          side[s] = loss_of(router, moved, references[place(row)].chosen, d_weights.data() + row * k, of_sample, with);
+          moved[at(i)] = where[s];
+          side[s] = loss_of(router, moved, references[at(row)].chosen, d_weights.data() + row * k, of_sample, with);
         }
         return (side[1] - side[0]) / (double{where[1]} - double{where[0]});
       };
@@ -267,7 +265,7 @@ TEST_CASE("noise belongs to sample, token and column, on GPUs as on the host, wh
         const std::int64_t token = (1000 + row % samples) * tokens + row / samples;
         const auto index = static_cast<std::uint64_t>(token * ((columns + 3) / 4 * 4) + i);
         const double u = uniform_of(bits_at(stream.seed, stream.stream, index));
-        exact.push_back(static_cast<double>(static_cast<float>(x[place(row * columns + i)])) * (0.5 + u));
+        exact.push_back(static_cast<double>(static_cast<float>(x[at(row * columns + i)])) * (0.5 + u));
       }
     CHECK(error_of(expected, exact) < (sizeof(T) == 4 ? 1e-6 : 1e-2));
     // The last half of the tokens of the second sample alone: a rank that shares samples and tokens.
@@ -279,8 +277,8 @@ TEST_CASE("noise belongs to sample, token and column, on GPUs as on the host, wh
     std::vector<T> own, wanted, got;
     for (std::int64_t token = half; token < tokens; ++token)
       for (std::int64_t i = 0; i < columns; ++i) {
-        own.push_back(x[place((token * samples + 1) * columns + i)]);
-        wanted.push_back(expected[place((token * samples + 1) * columns + i)]);
+        own.push_back(x[at((token * samples + 1) * columns + i)]);
+        wanted.push_back(expected[at((token * samples + 1) * columns + i)]);
       }
     got.resize(own.size());
     host->jitter(device::kernels::Jitter{.tokens = tokens, .first_token = half, .columns = columns, .amount = 0.5F},

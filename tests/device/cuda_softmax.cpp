@@ -14,8 +14,6 @@ using namespace galvatron;
 using namespace galvatron::test;
 namespace cuda = device::cuda;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 /// Logits (rows, vocabulary) in `shards` shards of padded columns, which begin `offset` elements behind a boundary.
 template <class T>
 void check(std::mt19937& random, std::int64_t rows, std::int64_t vocabulary, std::int64_t shards, std::int64_t columns,

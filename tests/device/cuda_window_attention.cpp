@@ -19,8 +19,6 @@ using namespace galvatron::test;
 using device::WindowShape;
 namespace cuda = device::cuda;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 WindowShape shape_of(std::int64_t batch, std::int64_t side, std::int64_t window, std::int64_t shift, std::int64_t heads,
                      std::int64_t head_dim, std::int64_t gap = 0) {
   return {.batch = batch,

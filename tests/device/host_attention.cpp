@@ -51,8 +51,6 @@ struct Results {
   std::vector<double> o, lse, dqkv, dbias;
 };
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 /// Attention and its gradient by the definition, in double.
 template <class T>
 Results reference(const Problem<T>& p) {

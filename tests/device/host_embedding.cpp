@@ -9,8 +9,6 @@ namespace {
 using namespace galvatron;
 using namespace galvatron::test;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 }  // namespace
 
 TEST_CASE("a shard of the token table answers for its own tokens and gives zero for the others") {

@@ -37,6 +37,8 @@ class TestHost {
   device::Host host_;
 };
 
+inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
 template <class T>
 View<T> view(std::vector<T>& v) {
   return {v.data(), static_cast<std::int64_t>(v.size())};

@@ -20,7 +20,6 @@ struct Reference {
 /// A norm and its gradient by the definition, in double.
 Reference reference(NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const std::vector<double>& x,
                     const std::vector<double>& gamma, const std::vector<double>& beta, const std::vector<double>& dy) {
-  const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
   Reference r;
   r.y.resize(x.size());
   r.dx.resize(x.size());

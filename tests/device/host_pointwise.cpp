@@ -9,8 +9,6 @@ namespace {
 using namespace galvatron;
 using namespace galvatron::test;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 double gelu(double u) {
   return 0.5 * u * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (u + 0.044715 * u * u * u)));
 }

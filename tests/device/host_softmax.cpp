@@ -9,8 +9,6 @@ namespace {
 using namespace galvatron;
 using namespace galvatron::test;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 /// Logits (rows, vocabulary) in `shards` shards of padded columns, through statistics, merge and gradient.
 template <class T>
 void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vocabulary, std::int64_t shards,

@@ -20,8 +20,6 @@ using device::WindowShape;
 
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 // Queries, keys and values of one token in a row, and one number more that nobody may touch.
 template <class T>
 struct Problem {

@@ -25,8 +25,6 @@ using device::DocumentRows;
 using device::cuda::DocumentGroup;
 using device::cuda::DocumentGroups;
 
-std::size_t place(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 using Lengths = std::vector<std::int32_t>;
 
 Lengths cumulative(const Lengths& lengths) {
@@ -83,10 +81,10 @@ struct PackedProblem {
   PackedOutputs<T> on(auto& d) {
     constexpr float left = 7;
     PackedOutputs<T> out{.o = std::vector<T>(d_o.size(), T(left)),
-                         .dq = std::vector<T>(place(shape.queries * shape.dq_row()), T(left)),
-                         .dk = std::vector<T>(place(shape.keys * shape.dkv_row()), T(left)),
-                         .dv = std::vector<T>(place(shape.keys * shape.dkv_row()), T(left)),
-                         .lse = std::vector<float>(place(shape.heads * shape.lse_stride), left)};
+                         .dq = std::vector<T>(at(shape.queries * shape.dq_row()), T(left)),
+                         .dk = std::vector<T>(at(shape.keys * shape.dkv_row()), T(left)),
+                         .dv = std::vector<T>(at(shape.keys * shape.dkv_row()), T(left)),
+                         .lse = std::vector<float>(at(shape.heads * shape.lse_stride), left)};
     d.attention_forward(shape, view(q), view(k), view(v), view(out.o), view(out.lse), device::AttentionBias{},
                         documents());
     // Around a ring a query without keys in this part has some in another.
@@ -103,13 +101,13 @@ struct PackedProblem {
   [[nodiscard]] PackedOutputs<double> reference() const {
     constexpr double left = 7;
     PackedOutputs<double> out{.o = std::vector<double>(d_o.size(), left),
-                              .dq = std::vector<double>(place(shape.queries * shape.dq_row()), left),
-                              .dk = std::vector<double>(place(shape.keys * shape.dkv_row()), left),
-                              .dv = std::vector<double>(place(shape.keys * shape.dkv_row()), left),
-                              .lse = std::vector<float>(place(shape.heads * shape.lse_stride), left)};
+                              .dq = std::vector<double>(at(shape.queries * shape.dq_row()), left),
+                              .dk = std::vector<double>(at(shape.keys * shape.dkv_row()), left),
+                              .dv = std::vector<double>(at(shape.keys * shape.dkv_row()), left),
+                              .lse = std::vector<float>(at(shape.heads * shape.lse_stride), left)};
     const auto clear = [&](std::vector<double>& x, std::int64_t rows, std::int64_t stride, std::int64_t heads) {
       for (std::int64_t r = 0; r < rows; ++r)
-        for (std::int64_t i = 0; i < heads * shape.head_dim; ++i) x[place(r * stride + i)] = 0;
+        for (std::int64_t i = 0; i < heads * shape.head_dim; ++i) x[at(r * stride + i)] = 0;
     };
     clear(out.o, shape.queries, shape.out_stride, shape.heads);
     clear(out.dq, shape.queries, shape.dq_row(), shape.heads);
@@ -131,7 +129,7 @@ struct PackedProblem {
     const auto number = [](T x) { return static_cast<double>(static_cast<float>(x)); };
     const auto dot = [&](const std::vector<T>& a, std::int64_t at_a, const std::vector<T>& b, std::int64_t at_b) {
       double sum = 0;
-      for (std::int64_t e = 0; e < shape.head_dim; ++e) sum += number(a[place(at_a + e)]) * number(b[place(at_b + e)]);
+      for (std::int64_t e = 0; e < shape.head_dim; ++e) sum += number(a[at(at_a + e)]) * number(b[at(at_b + e)]);
       return sum;
     };
     const std::int64_t at_q = query * shape.q_stride + head * shape.head_dim;
@@ -144,23 +142,23 @@ struct PackedProblem {
       weights.push_back(std::exp(scale * dot(q, at_q, k, at_k(key))));
       sum += weights.back();
     }
-    out.lse[place(head * shape.lse_stride + query)] =
+    out.lse[at(head * shape.lse_stride + query)] =
         weights.empty() ? -std::numeric_limits<float>::infinity() : static_cast<float>(std::log(sum));
     double delta = 0;
     for (std::int64_t key = first; key < end; ++key) {
-      weights[place(key - first)] /= sum;
-      delta += weights[place(key - first)] * dot(d_o, at_o, v, at_k(key));
+      weights[at(key - first)] /= sum;
+      delta += weights[at(key - first)] * dot(d_o, at_o, v, at_k(key));
       for (std::int64_t e = 0; e < shape.head_dim; ++e)
-        out.o[place(at_o + e)] += weights[place(key - first)] * number(v[place(at_k(key) + e)]);
+        out.o[at(at_o + e)] += weights[at(key - first)] * number(v[at(at_k(key) + e)]);
     }
     for (std::int64_t key = first; key < end; ++key) {
-      const double p = weights[place(key - first)];
+      const double p = weights[at(key - first)];
       const double ds = scale * p * (dot(d_o, at_o, v, at_k(key)) - delta);
       const std::int64_t to = key * shape.dkv_row() + kv_head * shape.head_dim;
       for (std::int64_t e = 0; e < shape.head_dim; ++e) {
-        out.dv[place(to + e)] += p * number(d_o[place(at_o + e)]);
-        out.dk[place(to + e)] += ds * number(q[place(at_q + e)]);
-        out.dq[place(query * shape.dq_row() + head * shape.head_dim + e)] += ds * number(k[place(at_k(key) + e)]);
+        out.dv[at(to + e)] += p * number(d_o[at(at_o + e)]);
+        out.dk[at(to + e)] += ds * number(q[at(at_q + e)]);
+        out.dq[at(query * shape.dq_row() + head * shape.head_dim + e)] += ds * number(k[at(at_k(key) + e)]);
       }
     }
   }
@@ -225,7 +223,7 @@ class TableMachine : public EmulatedMachine {
   bool attention(const AttentionShape& s, const DocumentGroups& documents, const std::byte* tables, const bfloat16* q,
                  const bfloat16* k, const bfloat16* v, const bfloat16* o, const float* lse, const bfloat16* d_o,
                  bfloat16* dq, bfloat16* dk, bfloat16* dv) {
-    std::vector<float> delta(place(s.heads * s.lse_row()));
+    std::vector<float> delta(at(s.heads * s.lse_row()));
     for_each_slot(s, documents, tables, [&](const AttentionShape& one, const auto& at) {
       host_->attention_backward(one, at(q, DocumentGroups::of_q), at(k, DocumentGroups::of_kv),
                                 at(v, DocumentGroups::of_kv), at(o, DocumentGroups::of_out), at(lse),
@@ -294,7 +292,7 @@ TEST_CASE_TEMPLATE("documents of a ring's part have queries without keys, and ke
 TEST_CASE("random packed documents attend to themselves alone") {
   const unsigned seed = std::random_device{}();
   std::mt19937 random(seed);
-  const auto below = [&random](std::int64_t n) { return static_cast<std::int64_t>(random() % place(n)); };
+  const auto below = [&random](std::int64_t n) { return static_cast<std::int64_t>(random() % at(n)); };
   for (int i = 0; i < 12; ++i) {
     CAPTURE(seed);
     CAPTURE(i);
@@ -332,9 +330,9 @@ TEST_CASE("neighbours of like lengths are a group, with slots to a power of four
   const Lengths lengths{512, 300, 0, 129, 256, 1, 5, 128, 7, 0, 9, 400};
   const PackedProblem<bfloat16> problem(random, sizes, lengths, lengths);
   const DocumentGroups groups(problem.shape, problem.documents());
-  std::vector<std::byte> memory(place(groups.bytes()) + 16, std::byte{0x7f});
+  std::vector<std::byte> memory(at(groups.bytes()) + 16, std::byte{0x7f});
   groups.write(memory.data());
-  CHECK(memory[place(groups.bytes())] == std::byte{0x7f});
+  CHECK(memory[at(groups.bytes())] == std::byte{0x7f});
   struct Wanted {
     std::int64_t tokens;
     std::vector<std::int64_t> lengths, rows;
@@ -352,10 +350,9 @@ TEST_CASE("neighbours of like lengths are a group, with slots to a power of four
     CHECK(group.tokens == wanted[i].tokens);
     REQUIRE(group.slots == std::ssize(wanted[i].lengths));
     const DocumentGroups::Table table = groups.table(i, memory.data());
-    for (std::int64_t slot = 0; slot < group.slots; ++slot)
-      CHECK(table.lengths[slot] == wanted[i].lengths[place(slot)]);
+    for (std::int64_t slot = 0; slot < group.slots; ++slot) CHECK(table.lengths[slot] == wanted[i].lengths[at(slot)]);
     for (std::int64_t slot = 0; slot <= group.slots; ++slot) {
-      const std::int64_t row = wanted[i].rows[place(slot)];
+      const std::int64_t row = wanted[i].rows[at(slot)];
       CHECK(table.offsets[DocumentGroups::of_q][slot] == row * problem.shape.q_stride);
       CHECK(table.offsets[DocumentGroups::of_kv][slot] == row * problem.shape.kv_stride);
       CHECK(table.offsets[DocumentGroups::of_out][slot] == row * problem.shape.out_stride);

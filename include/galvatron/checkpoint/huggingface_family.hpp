@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/difference.hpp>
@@ -152,8 +153,8 @@ inline void add_experts(nlohmann::ordered_json& config, const ModelSpec& model, 
 
 /// The config.json of a model, as Hugging Face transformers and load_model() read it. It was trained without dropout,
 /// which transformers adds to a GPT-2 that does not say so.
-inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFamily family,
-                                                 Precision precision) {
+template <class = void>
+nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFamily family, Precision precision) {
   const LayerSpec& block = model.blocks.front();
   const auto [first, last] = detail::text_ends(model.vocabulary(), family);
   const char* type = precision == Precision::fp32 ? "float32" : "bfloat16";
@@ -203,6 +204,7 @@ inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, Hugging
   detail::add_experts(config, model, family);
   return config;
 }
+GALVATRON_IN_TRAINER(nlohmann::ordered_json huggingface_config<>(const ModelSpec&, HuggingFaceFamily, Precision))
 
 namespace detail {
 

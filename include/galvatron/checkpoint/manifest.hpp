@@ -13,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
@@ -105,7 +106,8 @@ struct CheckpointManifest {
 
 /// What must be equal for weights of one model to be those of another. What only some families have is there where a
 /// model has it.
-inline nlohmann::json model_architecture(const ModelSpec& model) {
+template <class = void>
+nlohmann::json model_architecture(const ModelSpec& model) {
   using galvatron::detail::field_text;
   const LayerSpec& block = model.blocks.empty() ? model.embedding : model.blocks.front();
   nlohmann::json out{{"layers", model.blocks.size()},
@@ -161,6 +163,7 @@ inline nlohmann::json model_architecture(const ModelSpec& model) {
   if (experts->router.residual_gain) out["residual_gain"] = true;
   return out;
 }
+GALVATRON_IN_TRAINER(nlohmann::json model_architecture<>(const ModelSpec&))
 
 /// The model with the gains of the experts' residuals (RouterSpec::residual_gain) where a checkpoint has them: they are
 /// of compressed dispatch, and no field of a model's file tells of them.
@@ -195,7 +198,8 @@ inline std::uint32_t manifest_checksum(nlohmann::json manifest) {
 }  // namespace detail
 
 /// The text of the manifest's file. Its own checksum is of the compact text of the other keys in alphabetic order.
-inline std::string manifest_text(const CheckpointManifest& manifest) {
+template <class = void>
+std::string manifest_text(const CheckpointManifest& manifest) {
   const TrainingState& t = manifest.training;
   nlohmann::json out{{"format", "galvatron-checkpoint"},
                      {"version", checkpoint_version},
@@ -238,10 +242,12 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
   out["crc32c"] = detail::manifest_checksum(out);
   return json_text(out);
 }
+GALVATRON_IN_TRAINER(std::string manifest_text<>(const CheckpointManifest&))
 
 /// The manifest in a text; `name` stands for its file in messages. Errors (usage): malformed, of another version,
 /// changed since it was written.
-inline Result<CheckpointManifest> parse_manifest(std::string_view text, const std::string& name) {
+template <class = void>
+Result<CheckpointManifest> parse_manifest(std::string_view text, const std::string& name) {
   const auto value = parse_json(text, name);
   if (!value) return tl::unexpected<Error>(value.error());
   JsonObject fields(*value, name);
@@ -315,5 +321,6 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
                        " steps of " + std::to_string(t.global_batch));
   return out;
 }
+GALVATRON_IN_TRAINER(Result<CheckpointManifest> parse_manifest<>(std::string_view, const std::string&))
 
 }  // namespace galvatron::train

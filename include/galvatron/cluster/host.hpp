@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/quantity.hpp>
@@ -178,7 +179,8 @@ inline void bound_by_process(UsableMemory& least, int threads, const std::filesy
 }  // namespace detail
 
 /// The processors in this process's affinity mask, not more than the quota of its control group (cgroup v2) allows.
-inline int usable_cores() {
+template <class = void>
+int usable_cores() {
   std::int64_t cores = std::max(1U, std::thread::hardware_concurrency());
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -190,12 +192,14 @@ inline int usable_cores() {
   if (words.size() == 2 && quota > 0 && period > 0) cores = std::min(cores, divide_up(quota, period));
   return static_cast<int>(cores);
 }
+GALVATRON_IN_PLANNER(int usable_cores<>())
 
 /// What this process may still take of the machine's memory: what is available there (free, or cache that can be given
 /// back), and no more than is left under the limits of its control group (cgroup v1 and v2) and of all groups above.
 /// @param threads  that will be started; the process's own limits (ulimit -v, -d) count too then; 0: they do not
 /// @param root  where /proc and /sys are
-inline UsableMemory usable_memory(int threads = 0, const std::filesystem::path& root = "/") {
+template <class = void>
+UsableMemory usable_memory(int threads = 0, const std::filesystem::path& root = "/") {
   namespace fs = std::filesystem;
   const auto pages = static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES));
   const auto page = static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE));
@@ -235,6 +239,7 @@ inline UsableMemory usable_memory(int threads = 0, const std::filesystem::path& 
   if (threads > 0) detail::bound_by_process(out, threads, root);
   return out;
 }
+GALVATRON_IN_PLANNER(UsableMemory usable_memory<>(int, const std::filesystem::path&))
 
 /// Others' share of the cores above which a figure that was measured meanwhile is doubtful.
 inline constexpr double disturbing_share = 0.05;

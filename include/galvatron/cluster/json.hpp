@@ -28,6 +28,7 @@
 #include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
@@ -353,7 +354,8 @@ inline std::string why_not_equal_devices(const std::string& cluster) {
 
 /// The cluster that a JSON value describes; `source_name` opens every message. Errors (usage): another format or
 /// version, missing and unknown keys, values out of range, tables whose sizes disagree, a mixed cluster.
-inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
+template <class = void>
+Result<Cluster> cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
   JsonObject fields(value, source_name);
   detail::read_format(fields);
   if (fields.contains("groups")) fields.fail(detail::why_not_equal_devices(source_name));
@@ -361,9 +363,11 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
   detail::read_cluster(fields, cluster, true);
   return fields.finish().map([&] { return std::move(cluster); });
 }
+GALVATRON_IN_PLANNER(Result<Cluster> cluster_from_json<>(const nlohmann::json&, const std::string&))
 
 /// A preset by name, or else the cluster file at that path. Errors (usage): neither exists, or the file is bad.
-inline Result<Cluster> load_cluster(const std::string& name_or_path) {
+template <class = void>
+Result<Cluster> load_cluster(const std::string& name_or_path) {
   if (is_mixed_name(name_or_path)) {
     auto mixed = mixed_preset(name_or_path);
     if (!mixed) return tl::unexpected<Error>(std::move(mixed.error()));
@@ -383,15 +387,18 @@ inline Result<Cluster> load_cluster(const std::string& name_or_path) {
     return cluster_from_json(value, name_or_path);
   });
 }
+GALVATRON_IN_PLANNER(Result<Cluster> load_cluster<>(const std::string&))
 
 /// The JSON form of a cluster; cluster_from_json gives the same value back, bit for bit.
-inline nlohmann::json cluster_to_json(const Cluster& cluster) {
+template <class = void>
+nlohmann::json cluster_to_json(const Cluster& cluster) {
   nlohmann::json out;
   JsonWriter fields(out);
   detail::write_format(fields);
   detail::write_fields(fields, cluster);
   return out;
 }
+GALVATRON_IN_PLANNER(nlohmann::json cluster_to_json<>(const Cluster&))
 
 /// Writes a cluster file, whole or not at all. Errors (usage): the path cannot be written.
 inline Result<void> write_cluster(const std::filesystem::path& path, const Cluster& cluster) {

@@ -22,6 +22,7 @@
 
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/cluster/mixed.hpp>
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
@@ -133,7 +134,8 @@ inline void read_links(JsonObject& fields, MixedCluster& cluster) {
 
 /// The cluster that a JSON value describes, of one group or several. Errors (usage): those of cluster_from_json in any
 /// group, no group, groups of links that do not exist, a pair that has two links or none.
-inline Result<MixedCluster> mixed_cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
+template <class = void>
+Result<MixedCluster> mixed_cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
   JsonObject fields(value, source_name);
   if (!fields.contains("groups")) return cluster_from_json(value, source_name).map(alone);
   detail::read_format(fields);
@@ -154,6 +156,7 @@ inline Result<MixedCluster> mixed_cluster_from_json(const nlohmann::json& value,
   if (!fields.failed()) detail::read_links(fields, cluster);
   return fields.finish().map([&] { return std::move(cluster); });
 }
+GALVATRON_IN_PLANNER(Result<MixedCluster> mixed_cluster_from_json<>(const nlohmann::json&, const std::string&))
 
 /// A preset, several joined by `+`, or else the cluster file at that path. Errors (usage): none of them, or the file is
 /// bad.
@@ -169,7 +172,8 @@ inline Result<MixedCluster> load_mixed_cluster(const std::string& name_or_path) 
 }
 
 /// The JSON form of a mixed cluster, all links given; mixed_cluster_from_json gives the same value back, bit for bit.
-inline nlohmann::json mixed_cluster_to_json(const MixedCluster& cluster) {
+template <class = void>
+nlohmann::json mixed_cluster_to_json(const MixedCluster& cluster) {
   nlohmann::json out;
   JsonWriter fields(out);
   detail::write_format(fields);
@@ -184,6 +188,7 @@ inline nlohmann::json mixed_cluster_to_json(const MixedCluster& cluster) {
     }
   return out;
 }
+GALVATRON_IN_PLANNER(nlohmann::json mixed_cluster_to_json<>(const MixedCluster&))
 
 /// Writes a cluster file, whole or not at all. Errors (usage): the path cannot be written.
 inline Result<void> write_mixed_cluster(const std::filesystem::path& path, const MixedCluster& cluster) {

@@ -16,6 +16,7 @@
 #include <galvatron/cluster/detail/device_presets.hpp>
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
 #include <galvatron/core/quantity.hpp>
@@ -208,7 +209,8 @@ inline std::vector<std::string> cluster_names() {
 
 /// The preset of this name (`64xh100-80g`, `64xa100-40g:4` with nodes of 4 devices, `host`; in any case of letters), if
 /// there is one. Errors (usage): a COUNTxDEVICE name with a bad count or an unknown device.
-inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
+template <class = void>
+Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   const std::string name_text = detail::lower_case(given);
   const std::string_view name = name_text;
   if (name == "host") return std::optional(host_cluster());
@@ -241,6 +243,7 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
                        detail::one_line(name, 60) + "\"" + detail::cluster_advice(name, known()));
   return std::nullopt;
 }
+GALVATRON_IN_PLANNER(Result<std::optional<Cluster>> preset_cluster<>(std::string_view))
 
 /// The preset of this name. Errors (usage): no preset has it. A template so that galvatron::planner can have it
 /// compiled.

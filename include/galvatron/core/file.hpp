@@ -18,6 +18,7 @@
 #include <system_error>
 #include <utility>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron {
@@ -105,8 +106,8 @@ inline std::filesystem::path folder_of(const std::filesystem::path& file) {
 }  // namespace detail
 
 /// The whole text of a file of at most `limit` bytes. Errors (usage): missing, unreadable, a directory, too large.
-inline Result<std::string> read_text_file(const std::filesystem::path& path,
-                                          std::int64_t limit = std::int64_t{64} << 20) {
+template <class = void>
+Result<std::string> read_text_file(const std::filesystem::path& path, std::int64_t limit = std::int64_t{64} << 20) {
   const auto opened = detail::ReadableFile::open(path);
   if (!opened) return tl::unexpected<Error>(opened.error());
   const auto& [file, status] = *opened;
@@ -123,6 +124,7 @@ inline Result<std::string> read_text_file(const std::filesystem::path& path,
   return usage_error("cannot read " + path.string() + ": it is larger than the limit of " + std::to_string(limit) +
                      " bytes");
 }
+GALVATRON_IN_PLANNER(Result<std::string> read_text_file<>(const std::filesystem::path&, std::int64_t))
 
 /// A file under construction: it has a temporary name in the folder of its target until commit(), and is removed when
 /// it goes away without one. A target that is not a regular file (a pipe, /dev/null) is written directly.

@@ -16,6 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/text.hpp>
@@ -74,7 +75,8 @@ struct RepeatedKey {
 /// The JSON value of `text`; `source_name` (a file's path, say) opens every message. Errors (usage): malformed or
 /// truncated text, with line and column; a key that occurs twice in an object; numbers beyond binary64; nesting deeper
 /// than `json_depth_limit`.
-inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view source_name) {
+template <class = void>
+Result<nlohmann::json> parse_json(std::string_view text, std::string_view source_name) {
   const std::string source(source_name);
   if (const auto deep = detail::offset_of_too_deep(text))
     return usage_error(source + ": JSON nested deeper than " + std::to_string(json_depth_limit) + " levels at " +
@@ -102,6 +104,7 @@ inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view
     return usage_error(source + ": not valid JSON: " + detail::reason_of(e));
   }
 }
+GALVATRON_IN_PLANNER(Result<nlohmann::json> parse_json<>(std::string_view, std::string_view))
 
 /// The JSON value of a file of at most 256 MiB. Errors (usage): an unreadable file, and those of parse_json.
 inline Result<nlohmann::json> read_json_file(const std::filesystem::path& path) {
@@ -111,9 +114,11 @@ inline Result<nlohmann::json> read_json_file(const std::filesystem::path& path) 
 }
 
 /// The text of a JSON value, ending in a newline. Never throws: bytes that are not UTF-8 become U+FFFD.
-inline std::string json_text(const nlohmann::json& value, int indent = 2) {
+template <class = void>
+std::string json_text(const nlohmann::json& value, int indent = 2) {
   return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
+GALVATRON_IN_PLANNER(std::string json_text<>(const nlohmann::json&, int))
 
 /// Reads the fields of a JSON object. Errors stick: a bad field yields `T{}`, and `finish()` tells the first thing that
 /// was wrong, so that a reader is a list of fields and one check at the end:

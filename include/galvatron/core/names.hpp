@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
+
 namespace galvatron {
 
 namespace detail {
@@ -95,8 +97,9 @@ inline bool have_word_in_common(const std::vector<std::string>& word, const std:
 /// first kind that there is: the same name but for case and punctuation; names that begin with it, in their order; the
 /// longest name that it begins with; names that begin alike and have most parts in common; names that have a part of
 /// it; names with few other letters.
-inline std::vector<std::string> nearest_names(std::string_view word, const std::vector<std::string>& names,
-                                              std::size_t count = 3) {
+template <class = void>
+std::vector<std::string> nearest_names(std::string_view word, const std::vector<std::string>& names,
+                                       std::size_t count = 3) {
   const std::string lower = detail::lower_case(word.substr(0, 64));
   const std::vector<std::string> parts = detail::parts_of(lower);
   const std::string plain = std::accumulate(parts.begin(), parts.end(), std::string());
@@ -135,5 +138,7 @@ inline std::vector<std::string> nearest_names(std::string_view word, const std::
   }
   return nearest;
 }
+GALVATRON_IN_PLANNER(std::vector<std::string> nearest_names<>(std::string_view, const std::vector<std::string>&,
+                                                              std::size_t))
 
 }  // namespace galvatron

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
 #include <galvatron/core/units.hpp>
@@ -75,7 +76,8 @@ inline std::optional<std::int64_t> leading_number(std::string_view text) {
 /// `16GiB`, `36GB`, `512MiB`, `1.5GiB`, or plain bytes (`1048576`, `10B`). Binary (KiB, MiB, GiB, TiB, PiB) and decimal
 /// (kB, MB, GB, TB, PB) units in any case, an optional space before them; a fraction of a byte is dropped. Errors
 /// (usage): no number, a sign, an unknown unit, more than 2^63 - 1 bytes.
-inline Result<Bytes> parse_bytes(std::string_view text) {
+template <class = void>
+Result<Bytes> parse_bytes(std::string_view text) {
   const auto refuse = [text](const std::string& why) {
     return usage_error("bad size \"" + std::string(text.substr(0, 40)) + "\": " + why +
                        "; write a size as 16GiB, 36GB, 512MiB or a number of bytes");
@@ -124,6 +126,7 @@ inline Result<Bytes> parse_bytes(std::string_view text) {
   if (count > limit) return refuse("it is larger than 2^63 - 1 bytes");
   return Bytes{static_cast<std::int64_t>(count)};
 }
+GALVATRON_IN_PLANNER(Result<Bytes> parse_bytes<>(std::string_view))
 
 /// `512 B`, `1.50 GiB`: binary units, three significant digits.
 inline std::string format_bytes(Bytes bytes) {

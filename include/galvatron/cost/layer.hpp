@@ -12,8 +12,10 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/fold.hpp>
 #include <galvatron/cost/shape.hpp>
@@ -62,13 +64,26 @@ class LayerPrograms {
   std::vector<program::LayerProgram> programs_;
 };
 
+namespace detail {
+
+template <class = void>
+LayerCounts passes_at_run_time(const StrategySpec& spec, const Batch& batch, const program::LayerProgram& program,
+                               Steps counted) {
+  return Fold(program, spec, batch).passes(counted);
+}
+GALVATRON_IN_PLANNER(LayerCounts passes_at_run_time<>(const StrategySpec&, const Batch&, const program::LayerProgram&,
+                                                      Steps))
+
+}  // namespace detail
+
 /// The passes of a layer: arithmetic, messages around it, activations. Of a block they are the same for all stages of
 /// ZeRO; of an embedding and a head they are everything that layer_counts has.
 /// @param program  the layer's under the strategy
 /// @param counted  steps whose work is counted; bytes are those of all
 constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, const program::LayerProgram& program,
                                   detail::Steps counted = detail::Steps::all) {
-  return detail::Fold(program, spec, batch).passes(counted);
+  if (std::is_constant_evaluated()) return detail::Fold(program, spec, batch).passes(counted);
+  return detail::passes_at_run_time(spec, batch, program, counted);
 }
 
 /// The stores of a block, and how many elements of them a rank has under strategies of some degrees.
@@ -122,9 +137,9 @@ constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& ba
   return out;
 }
 
-/// What one rank does and keeps for `layer` under `spec`. The strategy must fit the layer and the batch
-/// (strategy/legality.hpp).
-constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+namespace detail {
+
+constexpr LayerCounts counts_of(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
   LayerPrograms programs(layer);
   programs.add(spec, batch);
   const program::LayerProgram& program = programs.of(spec, batch);
@@ -132,6 +147,21 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
   BlockStores stores;
   if (layer.kind == LayerKind::block) out.add(parameter_counts(spec, batch, program, stores));
   return out;
+}
+
+template <class = void>
+LayerCounts counts_at_run_time(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  return counts_of(layer, spec, batch);
+}
+GALVATRON_IN_PLANNER(LayerCounts counts_at_run_time<>(const LayerSpec&, const StrategySpec&, const Batch&))
+
+}  // namespace detail
+
+/// What one rank does and keeps for `layer` under `spec`. The strategy must fit the layer and the batch
+/// (strategy/legality.hpp).
+constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  if (std::is_constant_evaluated()) return detail::counts_of(layer, spec, batch);
+  return detail::counts_at_run_time(layer, spec, batch);
 }
 
 /// The messages of one micro-batch that take tokens of `layer` to the ranks of their experts and back, in both passes.

@@ -21,6 +21,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/text.hpp>
@@ -162,7 +163,8 @@ inline Result<Trainer> load_trainer(const std::string& name_or_path);
 
 /// The trainer that a JSON value describes; `source_name` opens every message. Errors (usage): another format or
 /// version, unknown keys, values out of range, sections without a source, an unknown trainer that it is like.
-inline Result<Trainer> trainer_from_json(const nlohmann::json& value, const std::string& source_name) {
+template <class = void>
+Result<Trainer> trainer_from_json(const nlohmann::json& value, const std::string& source_name) {
   JsonObject fields(value, source_name);
   const auto format = fields.required<std::string>("format");
   fields.check(
@@ -206,6 +208,7 @@ inline Result<Trainer> trainer_from_json(const nlohmann::json& value, const std:
   detail::read_sources(fields, sections, trainer.sources);
   return fields.finish().map([&] { return std::move(trainer); });
 }
+GALVATRON_IN_PLANNER(Result<Trainer> trainer_from_json<>(const nlohmann::json&, const std::string&))
 
 /// A trainer of the library by name. None: there is no such name.
 inline std::optional<Trainer> find_trainer(std::string_view name) {

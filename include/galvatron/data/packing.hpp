@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/document.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/text.hpp>
@@ -251,7 +252,8 @@ inline double time_of_bins(std::span<const Bin> bins, std::int64_t groups) {
 /// of tokens is WLB-LLM's (OSDI 2025). Deterministic.
 /// @param rows  of each document of the batch, at least 1
 /// Errors (usage): those of check(); a document that is longer than a sequence may be.
-inline Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOptions& options) {
+template <class = void>
+Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOptions& options) {
   if (auto possible = options.check(); !possible) return tl::unexpected<Error>(std::move(possible.error()));
   const std::int64_t capacity = options.capacity();
   std::int64_t all = 0;
@@ -300,6 +302,7 @@ inline Result<Packing> pack(std::span<const std::int64_t> rows, const PackingOpt
   }
   return out;
 }
+GALVATRON_IN_TRAINER(Result<Packing> pack<>(std::span<const std::int64_t>, const PackingOptions&))
 
 /// Whether a packing has every document of a batch whole and once, in rows that follow each other, with padding behind
 /// them. Errors (internal): which it has not.

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
@@ -184,8 +185,9 @@ inline std::vector<int> degrees_up_to(int devices, int node, bool any) {
 /// The groups that a model's documents may have on a cluster. Errors: no group holds a document (infeasible), the model
 /// cannot be cut (usage).
 /// @param memory  of each device  @param longest  tokens of the longest document: positions are at least as many
-inline Result<Problem> problem_of(ModelSpec model, const Cluster& cluster, Precision precision, Bytes memory,
-                                  std::int64_t longest, const GroupSpace& space = {}) {
+template <class = void>
+Result<Problem> problem_of(ModelSpec model, const Cluster& cluster, Precision precision, Bytes memory,
+                           std::int64_t longest, const GroupSpace& space = {}) {
   const int node = std::min(cluster.devices_per_node, cluster.devices);
   Problem out{.devices = cluster.devices, .node_devices = node, .options = {}};
   // Documents are counted in multiples of what their group cuts them into, and a full group may have one alone.
@@ -277,5 +279,7 @@ inline Result<Problem> problem_of(ModelSpec model, const Cluster& cluster, Preci
   }
   return out;
 }
+GALVATRON_IN_PLANNER(Result<Problem> problem_of<>(ModelSpec, const Cluster&, Precision, Bytes, std::int64_t,
+                                                  const GroupSpace&))
 
 }  // namespace galvatron::flexsp

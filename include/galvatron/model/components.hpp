@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/multi_task.hpp>
 
@@ -165,7 +166,8 @@ inline std::vector<LayerSpec> llama_layers(const ComponentShape& s) {
 }  // namespace detail
 
 /// The layers of a component. Not checked: see checked() of a multi-task model.
-inline std::vector<LayerSpec> component_layers(const ComponentShape& shape) {
+template <class = void>
+std::vector<LayerSpec> component_layers(const ComponentShape& shape) {
   LayerSpec one{.hidden = shape.hidden, .vocabulary = shape.vocabulary, .positions = shape.tokens};
   std::vector<LayerSpec> out;
   switch (shape.kind) {
@@ -197,6 +199,7 @@ inline std::vector<LayerSpec> component_layers(const ComponentShape& shape) {
     out.push_back(detail::between_widths(shape, shape.pools ? &projection_forward : &adaptor_forward));
   return out;
 }
+GALVATRON_IN_PLANNER(std::vector<LayerSpec> component_layers<>(const ComponentShape&))
 
 /// The part of a model of one task that becomes a component.
 enum class ModelPart : std::uint8_t {

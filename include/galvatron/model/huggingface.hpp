@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/model/detail/huggingface_readers.hpp>
@@ -23,7 +24,8 @@ inline constexpr std::string_view huggingface_model_types =
 /// The model that a Hugging Face config.json describes, of one of huggingface_model_types. `name` becomes its name and
 /// opens the messages. Dropout rates and generation settings are not read. Errors (usage): malformed JSON, a missing or
 /// impossible value, a model type or a feature that has no implementation here.
-inline Result<ModelSpec> parse_huggingface_config(std::string_view text, const std::string& name) {
+template <class = void>
+Result<ModelSpec> parse_huggingface_config(std::string_view text, const std::string& name) {
   const auto value = parse_json(text, name);
   if (!value) return tl::unexpected<Error>(value.error());
   JsonObject fields(*value, name);
@@ -56,6 +58,7 @@ inline Result<ModelSpec> parse_huggingface_config(std::string_view text, const s
   return usage_error(fields.name("model_type") + ": \"" + detail::one_line(type, 40) +
                      "\" is not supported; supported are " + std::string(huggingface_model_types));
 }
+GALVATRON_IN_PLANNER(Result<ModelSpec> parse_huggingface_config<>(std::string_view, const std::string&))
 
 /// A model by preset name, or by the path of a Hugging Face config.json or of a folder that has one; a model that was
 /// read from a file has the path as its name. Errors (usage): an unknown name, with the nearest ones; an unreadable

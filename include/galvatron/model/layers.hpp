@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/model/forward.hpp>
 #include <galvatron/model/spec.hpp>
 
@@ -245,12 +247,26 @@ constexpr forward::Graph projection_forward(const LayerSpec& l) {
   return b.graph();
 }
 
-/// The forward pass of a layer: its own where it names one.
-constexpr forward::Graph forward_of(const LayerSpec& l) {
-  if (l.forward_pass != nullptr) return l.forward_pass(l);
+namespace detail {
+
+constexpr forward::Graph forward_of_kind(const LayerSpec& l) {
   if (l.kind == LayerKind::embedding) return embedding_forward(l);
   if (l.kind == LayerKind::head) return head_forward(l);
   return block_forward(l);
+}
+
+template <class = void>
+forward::Graph forward_at_run_time(const LayerSpec& l) {
+  return forward_of_kind(l);
+}
+GALVATRON_IN_PLANNER(forward::Graph forward_at_run_time<>(const LayerSpec&))
+
+}  // namespace detail
+
+/// The forward pass of a layer: its own where it names one.
+constexpr forward::Graph forward_of(const LayerSpec& l) {
+  if (l.forward_pass != nullptr) return l.forward_pass(l);
+  return std::is_constant_evaluated() ? detail::forward_of_kind(l) : detail::forward_at_run_time(l);
 }
 
 /// Parameters of a layer; a tied head has no table.

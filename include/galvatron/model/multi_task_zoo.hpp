@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
 #include <galvatron/core/text.hpp>
@@ -290,7 +291,8 @@ inline constexpr std::array<std::string_view, 10> multi_task_model_names = {
     "qwen-val",         "clip-tiny",        "clip-toy",          "ofasys-toy", "qwen-toy"};
 
 /// The model of that name. Errors (usage): an unknown name.
-inline Result<MultiTaskModel> find_multi_task_model(std::string_view name) {
+template <class = void>
+Result<MultiTaskModel> find_multi_task_model(std::string_view name) {
   std::string own(name.substr(0, 64));
   if (name == "multitask-clip-4") return detail::clip(std::move(own), detail::clip_towers, detail::clip_pairs, 4);
   if (name == "multitask-clip-7") return detail::clip(std::move(own), detail::clip_towers, detail::clip_pairs, 7);
@@ -306,5 +308,6 @@ inline Result<MultiTaskModel> find_multi_task_model(std::string_view name) {
   return usage_error("unknown multi-task model \"" + detail::one_line(name, 80) + "\"; known are " +
                      joined(multi_task_model_names));
 }
+GALVATRON_IN_PLANNER(Result<MultiTaskModel> find_multi_task_model<>(std::string_view))
 
 }  // namespace galvatron

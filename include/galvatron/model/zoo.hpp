@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
 #include <galvatron/core/text.hpp>
@@ -322,7 +323,8 @@ inline std::string_view hub_model(std::string_view name) {
 }  // namespace detail
 
 /// The names that find_model knows, family by family and small before large.
-inline std::vector<std::string> model_names() {
+template <class = void>
+std::vector<std::string> model_names() {
   std::vector<std::string> names;
   detail::for_each_preset([&names](const auto& preset, const auto&) {
     names.emplace_back(preset.name);
@@ -330,10 +332,12 @@ inline std::vector<std::string> model_names() {
   });
   return names;
 }
+GALVATRON_IN_PLANNER(std::vector<std::string> model_names<>())
 
 /// Why there is no model of this name, and what was meant perhaps: a preset of a name like it, or a model of the
 /// Hugging Face hub.
-inline std::string why_unknown_model(std::string_view name) {
+template <class = void>
+std::string why_unknown_model(std::string_view name) {
   const std::string_view hub = detail::hub_model(name);
   const std::string word = detail::lower_case(hub.empty() ? name.substr(0, 80) : hub.substr(hub.find('/') + 1));
   std::vector<std::string> near = nearest_names(word, model_names(), 8);
@@ -355,6 +359,7 @@ inline std::string why_unknown_model(std::string_view name) {
                        : "the nearest names are " + listed + "; ") +
          "`galvatron list models` shows all, and the path of a Hugging Face config.json works too";
 }
+GALVATRON_IN_PLANNER(std::string why_unknown_model<>(std::string_view))
 
 /// The model of that name, in any case of letters. Errors (usage): an unknown name, with the nearest ones. A template
 /// so that galvatron::planner can have it compiled.

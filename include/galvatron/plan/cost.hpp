@@ -14,6 +14,7 @@
 
 #include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
@@ -354,7 +355,8 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more
 /// devices or other groups of them. Errors (infeasible): the devices lack the plan's precision.
-inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
+template <class = void>
+Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
   if (const std::string why = why_inconsistent(plan); !why.empty()) return usage_error("not a plan: " + why);
   if (const std::string why = why_unfit(plan, model); !why.empty())
     return usage_error("the plan does not suit the model " + model.name + ": " + why);
@@ -414,6 +416,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   out.idle = max(Seconds{}, out.iteration - out.compute - out.communication - out.update);
   return out;
 }
+GALVATRON_IN_PLANNER(Result<PlanCost> cost_of<>(const Plan&, const ModelSpec&, const ClusterView&))
 
 /// The groups of a stage's devices in words: "group 0 (8xv100-32g) and group 1 (8xp100-16g)".
 inline std::string devices_text(const PlanStage& stage, const ClusterView& cluster) {

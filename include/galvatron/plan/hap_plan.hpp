@@ -77,7 +77,10 @@ inline Result<HapPlan> hap_plan(const hap::Prices& prices, const ModelSpec& mode
   const auto ranks = static_cast<int>(prices.devices().count());
   HapPlan out;
   Plan& plan = out.plan;
-  plan = asked_plan(model, cluster, {.global_batch = global_batch, .sequence = sequence});
+  SearchOptions asked;
+  asked.global_batch = global_batch;
+  asked.sequence = sequence;
+  plan = asked_plan(model, cluster, asked);
   plan.precision = Precision::fp32;
   plan.stages = {{0, static_cast<int>(model.blocks.size()) - 1, 0, ranks}};
   PlanStage& stage = plan.stages.front();

@@ -38,6 +38,7 @@
 
 #include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/presets.hpp>
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
@@ -222,7 +223,8 @@ void plan_fields(Fields& fields, Plan& plan) {
 }  // namespace detail
 
 /// The text of a plan file, keys in the order of the head of this file, a line for each layer.
-inline std::string plan_text(Plan plan) {
+template <class = void>
+std::string plan_text(Plan plan) {
   nlohmann::ordered_json file;
   JsonWriter fields(file);
   fields.field("version", plan.version);
@@ -232,6 +234,7 @@ inline std::string plan_text(Plan plan) {
   detail::append_json(out, file, true);
   return out + "\n";
 }
+GALVATRON_IN_PLANNER(std::string plan_text<>(Plan))
 
 /// The JSON value of a plan, keys in their order.
 inline nlohmann::ordered_json to_json(const Plan& plan) { return nlohmann::ordered_json::parse(plan_text(plan)); }
@@ -239,8 +242,9 @@ inline nlohmann::ordered_json to_json(const Plan& plan) { return nlohmann::order
 /// The plan in a JSON value; `where` opens the messages. Errors (usage): a missing or unknown key, a wrong type, an
 /// unknown version or name, everything of why_inconsistent(const Plan&), and those of load_trainer.
 /// @param plan_file  from whose folder the path of a trainer begins; empty: the current one
-inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& where,
-                                   const std::filesystem::path& plan_file = {}) {
+template <class = void>
+Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& where,
+                            const std::filesystem::path& plan_file = {}) {
   Plan plan;
   JsonObject fields(value, where);
   // A file of another version may look quite different: say so before anything else.
@@ -274,6 +278,8 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   }
   return plan;
 }
+GALVATRON_IN_PLANNER(Result<Plan> plan_from_json<>(const nlohmann::json&, const std::string&,
+                                                   const std::filesystem::path&))
 
 namespace detail {
 

@@ -20,6 +20,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
@@ -89,8 +90,9 @@ inline Result<MultiTaskModel> with_global_batch(MultiTaskModel model, std::int64
 }
 
 /// The JSON value of a plan for its model.
-inline nlohmann::ordered_json to_json(const MultiTaskPlan& plan, const MultiTaskModel& model,
-                                      const std::vector<TaskGraph>& graphs) {
+template <class = void>
+nlohmann::ordered_json to_json(const MultiTaskPlan& plan, const MultiTaskModel& model,
+                               const std::vector<TaskGraph>& graphs) {
   const nlohmann::ordered_json waves = to_json(plan.waves, model, graphs);
   nlohmann::ordered_json out{{"format", waves.at("format")}, {"version", waves.at("version")}};
   out["model"] = plan.model;
@@ -110,6 +112,8 @@ inline nlohmann::ordered_json to_json(const MultiTaskPlan& plan, const MultiTask
                       {"pipelined_seconds", p.pipelined.value}};
   return out;
 }
+GALVATRON_IN_PLANNER(nlohmann::ordered_json to_json<>(const MultiTaskPlan&, const MultiTaskModel&,
+                                                      const std::vector<TaskGraph>&))
 
 /// A plan that was read, with its model.
 struct ReadMultiTaskPlan {
@@ -127,9 +131,9 @@ inline bool is_waves_json(const nlohmann::json& value) {
 /// The plan in a JSON value. Errors (usage): those of the model and of waves_from_json(), and bad keys.
 /// @param path   of its file, from whose folder paths begin; it opens the messages
 /// @param model  instead of the plan's; empty: the plan's
-inline Result<ReadMultiTaskPlan> multi_task_plan_from_json(const nlohmann::json& value,
-                                                           const std::filesystem::path& path,
-                                                           const std::string& model = {}) {
+template <class = void>
+Result<ReadMultiTaskPlan> multi_task_plan_from_json(const nlohmann::json& value, const std::filesystem::path& path,
+                                                    const std::string& model = {}) {
   ReadMultiTaskPlan out;
   nlohmann::json waves = value;
   nlohmann::json own{{"format", waves_format}};
@@ -184,6 +188,9 @@ inline Result<ReadMultiTaskPlan> multi_task_plan_from_json(const nlohmann::json&
   out.plan.waves = std::move(*read);
   return out;
 }
+GALVATRON_IN_PLANNER(Result<ReadMultiTaskPlan> multi_task_plan_from_json<>(const nlohmann::json&,
+                                                                           const std::filesystem::path&,
+                                                                           const std::string&))
 
 /// Writes the file whole or not at all. Errors (usage): an unwritable path, a full disk.
 inline Result<void> save_multi_task_plan(MultiTaskPlan plan, const MultiTaskModel& model,

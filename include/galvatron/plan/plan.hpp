@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -248,7 +249,8 @@ inline std::string why_no_ratios(const PlanStage& stage) {
 
 /// Why a plan is none, whatever the model; an empty message when it is one: stages cover layers and ranks without gap
 /// or overlap, degrees multiply to the ranks of the stage, strategies are legal, and micro-batches divide evenly.
-inline std::string why_inconsistent(const Plan& plan) {
+template <class = void>
+std::string why_inconsistent(const Plan& plan) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
   if (plan.version < 1 || plan.version > newest_plan_version)
     return "version " + text(plan.version) + " is unknown: this program reads versions 1 and " +
@@ -350,6 +352,7 @@ inline std::string why_inconsistent(const Plan& plan) {
         return out;
   return why("head", plan.head, plan.stages.back());
 }
+GALVATRON_IN_PLANNER(std::string why_inconsistent<>(const Plan&))
 
 /// Why documents for this model are not packed; empty when they may be.
 inline std::string_view why_unpacked(const ModelSpec& model) {

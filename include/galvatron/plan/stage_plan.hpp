@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>
@@ -154,7 +155,8 @@ inline cost::Batch batch_of_rank(cost::Batch batch, const RankRatios& ratios, co
 
 /// The memory of the rank that the plan is for, byte for byte.
 /// @param library  the device's library workspace
-inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
+template <class = void>
+cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
   cost::StageMemory out;
   for (const ChunkPlan& chunk : stage.chunks) {
     std::vector<cost::LayerCounts> counts;
@@ -165,5 +167,6 @@ inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
   }
   return out;
 }
+GALVATRON_IN_PLANNER(cost::StageMemory memory_of<>(const StagePlan&, Bytes))
 
 }  // namespace galvatron::train

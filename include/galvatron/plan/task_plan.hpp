@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/model/multi_task.hpp>
@@ -231,7 +232,8 @@ inline PartPlan part_plan(const MultiTaskModel& model, const std::vector<TaskGra
 }  // namespace detail
 
 /// The plan of waves for this model. Errors (usage): those of checked(), check_waves() and layer_ranks().
-inline Result<TaskPlan> task_plan(const MultiTaskModel& model, const WavePlan& waves, TaskOrder order) {
+template <class = void>
+Result<TaskPlan> task_plan(const MultiTaskModel& model, const WavePlan& waves, TaskOrder order) {
   auto graphs = task_graphs(model);
   if (!graphs) return tl::unexpected<Error>(std::move(graphs.error()));
   if (auto right = check_waves(model, *graphs, waves); !right) return tl::unexpected<Error>(std::move(right.error()));
@@ -263,6 +265,7 @@ inline Result<TaskPlan> task_plan(const MultiTaskModel& model, const WavePlan& w
   out.reductions = detail::reduction_order(out);
   return out;
 }
+GALVATRON_IN_PLANNER(Result<TaskPlan> task_plan<>(const MultiTaskModel&, const WavePlan&, TaskOrder))
 
 /// Bytes of the elements, as a region of the arena takes them.
 inline Bytes region_bytes(std::int64_t elements, std::int64_t element) { return {aligned_bytes(elements * element)}; }

@@ -17,6 +17,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/model/multi_task.hpp>
@@ -67,8 +68,9 @@ inline void find_part(JsonObject& fields, const MultiTaskModel& model, const std
 }  // namespace detail
 
 /// The JSON value of a plan of waves for a model.
-inline nlohmann::ordered_json to_json(const WavePlan& plan, const MultiTaskModel& model,
-                                      const std::vector<TaskGraph>& graphs) {
+template <class = void>
+nlohmann::ordered_json to_json(const WavePlan& plan, const MultiTaskModel& model,
+                               const std::vector<TaskGraph>& graphs) {
   nlohmann::ordered_json out{{"format", waves_format}, {"version", waves_format_version}};
   out["ranks"] = plan.ranks;
   out["zero"] = plan.zero;
@@ -89,6 +91,8 @@ inline nlohmann::ordered_json to_json(const WavePlan& plan, const MultiTaskModel
   }
   return out;
 }
+GALVATRON_IN_PLANNER(nlohmann::ordered_json to_json<>(const WavePlan&, const MultiTaskModel&,
+                                                      const std::vector<TaskGraph>&))
 
 /// The plan of waves in a JSON value; `where` opens the messages. Errors (usage): another format or version, missing
 /// and unknown keys, names that the model does not have, values out of range, and those of check_waves() and

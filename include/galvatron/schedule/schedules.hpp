@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/schedule/program.hpp>
@@ -164,8 +165,8 @@ inline StageProgram interleaved(int stage, int stages, std::int64_t microbatches
 /// The program of stage `stage` of a schedule: memory that does not grow with the micro-batches. Errors (usage): a
 /// count below 1, virtual stages with another schedule than the interleaved one, and there fewer than 2 stages or
 /// micro-batches that the stages do not divide.
-inline Result<StageProgram> stage_program(ScheduleKind kind, int stages, int stage, int microbatches,
-                                          int virtual_stages = 1) {
+template <class = void>
+Result<StageProgram> stage_program(ScheduleKind kind, int stages, int stage, int microbatches, int virtual_stages = 1) {
   if (stages < 1 || microbatches < 1 || virtual_stages < 1)
     return usage_error("a pipeline needs at least 1 stage, 1 micro-batch and 1 virtual stage, not " +
                        std::to_string(stages) + ", " + std::to_string(microbatches) + " and " +
@@ -189,6 +190,7 @@ inline Result<StageProgram> stage_program(ScheduleKind kind, int stages, int sta
         std::to_string(stages) + " and " + std::to_string(microbatches));
   return detail::interleaved(stage, stages, microbatches, virtual_stages);
 }
+GALVATRON_IN_PLANNER(Result<StageProgram> stage_program<>(ScheduleKind, int, int, int, int))
 
 /// The programs of all stages. Errors (usage): those of stage_program.
 inline Result<Program> make_program(ScheduleKind kind, int stages, int microbatches, int virtual_stages = 1) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
@@ -234,7 +235,8 @@ struct PlacedPlan {
 /// The fastest of several plans with their devices: those that the search with terms and the search without went
 /// through, down to Spindle's greedy waves. Never proven.
 /// Errors (infeasible): no plan fits into the memory of a device.
-inline Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, const Limits& limits = {}) {
+template <class = void>
+Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, const Limits& limits = {}) {
   const Problem priced = with_terms(problem, terms);
   std::vector<std::vector<Wave>> plans;
   Plan plan = best_plan(priced, limits, &plans);
@@ -260,5 +262,6 @@ inline Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& 
                     format_bytes(Bytes{static_cast<std::int64_t>(out.price.peak_bytes)}),
                     ", take more devices, smaller batches or more memory")});
 }
+GALVATRON_IN_PLANNER(Result<PlacedPlan> best_placed_plan<>(const Problem&, const Terms&, const Limits&))
 
 }  // namespace galvatron::spindle

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/strategy/legality.hpp>
@@ -226,7 +227,8 @@ inline constexpr std::string_view space_names =
 /// What is not in the list is not used, but uniform and the names after it leave all open where only degrees and rules
 /// are beside them. Errors (usage): an unknown or empty name, a degree that is no positive number, degrees that
 /// contradict each other, sp or strided without tp, strided or another trainer beside uniform.
-inline Result<Space> parse_space(std::string_view text) {
+template <class = void>
+Result<Space> parse_space(std::string_view text) {
   const auto refuse = [text](const std::string& why) {
     return usage_error("bad --space \"" + std::string(text.substr(0, 80)) + "\": " + why);
   };
@@ -346,6 +348,7 @@ inline Result<Space> parse_space(std::string_view text) {
   }
   return space;
 }
+GALVATRON_IN_PLANNER(Result<Space> parse_space<>(std::string_view))
 
 /// What to tell those who wrote `--space pp=8`, which allows nothing but pipelines, and may have meant all plans with 8
 /// stages. Empty for a space that allows more than some degrees.

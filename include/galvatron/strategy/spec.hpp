@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/strategy/rank_layout.hpp>
 
 namespace galvatron {
@@ -161,8 +162,9 @@ struct StrategySpec {
 
 /// `tp2 megatron cp2 ring dp4 zero3 recompute-full` without the parts that are 1 or the default (whole sequences,
 /// ZeRO-0, cheap recomputation); a star for degrees that are open.
-inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = false, bool open_context = false,
-                                 bool open_data = false) {
+template <class = void>
+std::string strategy_text(const StrategySpec& spec, bool open_tensor = false, bool open_context = false,
+                          bool open_data = false) {
   std::string out;
   const auto add = [&out](const std::string& part) { out += (out.empty() ? "" : " ") + part; };
   const auto degree = [&add](const char* axis, int n, bool open) {
@@ -184,5 +186,6 @@ inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = fa
   if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "single" : out;
 }
+GALVATRON_IN_PLANNER(std::string strategy_text<>(const StrategySpec&, bool, bool, bool))
 
 }  // namespace galvatron

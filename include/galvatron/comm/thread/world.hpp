@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/words.hpp>
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::thread {
@@ -138,6 +140,16 @@ class World : public comm::World {
   Groups<Group> groups_;
 };
 
+namespace detail {
+
+template <class = void>
+std::unique_ptr<World> world_of(Job& job, int rank) {
+  return std::make_unique<World>(job, rank);
+}
+GALVATRON_IN_TRAINER(std::unique_ptr<World> world_of<>(Job&, int))
+
+}  // namespace detail
+
 /// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call.
 /// If a rank throws, the others' pending and later calls throw PeerFailure naming that rank and its message, and when
 /// all have ended run() throws the first failure, the same object; a DeviceFailure if the system refuses a thread.
@@ -147,10 +159,7 @@ void run(int ranks, F&& body, const Options& options = {}) {
   Job job(ranks, options);
   const auto rank_main = [&](int rank) {
     try {
-      {
-        World world(job, rank);
-        body(world);
-      }
+      body(*detail::world_of(job, rank));
       job.end(rank);
     } catch (...) {
       job.fail(rank, std::current_exception());
