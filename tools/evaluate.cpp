@@ -41,7 +41,7 @@ bool read(const Arguments& arguments, EvaluateArguments& a, Common& common) {
   options.section("Model");
   add_text_model_options(options, a.text);
   options.section("Data");
-  options.require(options.texts("--data", a.data, "FILE...", "texts, JSON lines, or .bin token files"));
+  options.require(options.texts("--data", a.data, "FILE...", "texts, JSON lines, or files of tokens, .bin or .npy"));
   options.choice_of(
       "--score", a.kind,
       {{"perplexity", ScoreKind::perplexity}, {"choices", ScoreKind::choices}, {"last-word", ScoreKind::last_word}},
@@ -94,8 +94,9 @@ class Evaluation {
     const std::int64_t most = choices ? 2048 : 1024;  // of tokens that are predicted together
     const std::int64_t window = a_.sequence > 0 ? a_.sequence : std::min(positions, most);
     const std::int64_t capacity = std::max(a_.rows > 0 ? a_.rows : 2048, window);
-    model_ = text_.made({.samples = 1, .tokens = capacity});
-    choices ? score_choices(capacity, window) : score_perplexity(capacity, window);
+    text_.made({.samples = 1, .tokens = capacity}, common_, [&](generate::LanguageModel& model) {
+      choices ? score_choices(model, capacity, window) : score_perplexity(model, capacity, window);
+    });
   }
 
  private:
@@ -118,12 +119,12 @@ class Evaluation {
     }
   }
 
-  void score_perplexity(std::int64_t rows, std::int64_t window) {
-    generate::PerplexityScorer scorer(*model_, rows, window, text_.tokenizer.get());
+  void score_perplexity(generate::LanguageModel& model, std::int64_t rows, std::int64_t window) {
+    generate::PerplexityScorer scorer(model, rows, window, text_.tokenizer.get());
     const std::int64_t vocabulary = text_.model.vocabulary();
     for_each_file([&](const std::filesystem::path& path, std::string_view text, std::span<const std::byte> bytes) {
       if (!train::is_text_name(path)) {
-        const train::TokenView tokens = value_or_throw(train::parse_token_file(bytes, path.string()));
+        const train::TokenView tokens = value_or_throw(train::parse_tokens(bytes, path));
         if (const std::int64_t at = tokens.first_outside(vocabulary); at < tokens.count)
           value_or_throw(Result<void>(train::outside_vocabulary(path.string(), tokens[at], at, vocabulary)));
         scorer.add(tokens.count, [&](std::int64_t i) {
@@ -162,9 +163,9 @@ class Evaluation {
           row("accuracy", percent(result.accuracy()), " of the tokens were the likeliest"));
   }
 
-  void score_choices(std::int64_t rows, std::int64_t positions) {
+  void score_choices(generate::LanguageModel& model, std::int64_t rows, std::int64_t positions) {
     const bool last_words = a_.kind == ScoreKind::last_word;
-    generate::ChoiceScorer scorer(*model_, rows, positions, tokenizer(a_.data.front()));
+    generate::ChoiceScorer scorer(model, rows, positions, tokenizer(a_.data.front()));
     for_each_file([&](const std::filesystem::path& path, std::string_view text, std::span<const std::byte>) {
       train::JsonLineReader reader;
       value_or_throw(train::for_each_line(text, [&](std::string_view line, std::int64_t begin, std::int64_t number) {
@@ -212,7 +213,6 @@ class Evaluation {
   Common& common_;
   Progress progress_;
   std::vector<MappedFile> files_;
-  std::unique_ptr<generate::LanguageModel> model_;
   std::size_t file_ = 0;
   double all_bytes_ = 0, done_bytes_ = 0;
 };

@@ -81,16 +81,19 @@ void run_generate(const Arguments& arguments, Common& common) {
       .end_token = static_cast<std::int32_t>(a.end_token == -2 ? tokenizer.end_token() : a.end_token),
       .sampling = a.sampling};
   const generate::Capacity capacity = value_or_throw(generate::capacity_for(text.model, request));
-  const auto model = text.made(capacity);
   Progress progress = error_progress("generate", common);
   std::int64_t done = 0;
   request.on_token = [&](std::int32_t) {
     ++done;
     progress.update(static_cast<double>(done) / static_cast<double>(a.tokens), text_of(done, "/", a.tokens));
   };
-  const double began = steady_seconds();
-  const auto texts = generate::generate(*model, request);
-  const double seconds = steady_seconds() - began;
+  std::vector<std::vector<std::int32_t>> texts;
+  double seconds = 0;
+  text.made(capacity, common, [&](generate::LanguageModel& model) {
+    const double began = steady_seconds();
+    texts = generate::generate(model, request);
+    seconds = steady_seconds() - began;
+  });
   progress.finish();
   const auto text_from = [&](const std::vector<std::int32_t>& tokens) {
     return train::valid_utf8(tokenizer.decode(tokens, false));

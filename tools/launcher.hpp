@@ -25,6 +25,11 @@
 
 #include "options.hpp"
 
+namespace galvatron::generate {
+struct Capacity;
+class LanguageModel;
+}  // namespace galvatron::generate
+
 namespace galvatron::tools {
 
 class Launcher {
@@ -76,6 +81,11 @@ class Launcher {
   virtual galvatron::train::TaskTrainReport train_tasks(const MultiTaskModel& model, const MultiTaskPlan& plan,
                                                         const std::vector<galvatron::train::TaskSources>& sources,
                                                         const galvatron::train::TaskTrainOptions& options) = 0;
+  /// Calls use(language model) with a model on one GPU.
+  virtual void write_texts(const ModelSpec&, const generate::Capacity&, const runtime::ParameterSource&, Precision,
+                           const std::function<void(generate::LanguageModel&)>& /*use*/) {
+    throw Failure(ErrorKind::usage, "texts are written and scored by one process; start it without " + starter());
+  }
 
  private:
   comm::World* processes_;

@@ -47,9 +47,10 @@ bool read_train_arguments(const Arguments& arguments, TrainArguments& a, Common&
   options.text("--save-cluster", a.save_cluster, "FILE", "with --auto: write the profile here, as a cluster file");
   options.section("Training");
   options.require_one(
-      {options.texts("--data", a.data, "FILE...",
-                     "texts and JSON lines, .bin token files, or .images files for models of images; for models of "
-                     "several tasks a folder with one for each task, or synthetic (docs/data.md)")},
+      {options.texts(
+          "--data", a.data, "FILE...",
+          "texts and JSON lines, files of tokens, .bin or .npy, or .images files for models of images; for models of "
+          "several tasks a folder with one for each task, or synthetic (docs/data.md)")},
       [&a] { return !a.has_tasks(); });
   options.require(options.integer("--steps", a.options.steps, 1, 10'000'000, "steps to train"));
   add_constants_options(options, a.constants);

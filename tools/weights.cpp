@@ -9,6 +9,7 @@
 #include <galvatron/files.hpp>
 #include <galvatron/train/compiled.hpp>
 
+#include "launcher.hpp"
 #include "texts.hpp"
 
 namespace galvatron::tools {
@@ -23,8 +24,10 @@ runtime::ParameterSource Weights::source() const {
   return checkpoint_ ? checkpoint_->weights() : huggingface_->weights();
 }
 
-std::unique_ptr<generate::LanguageModel> TextModel::made(const generate::Capacity& capacity) const {
-  return generate::make_language_model(model, capacity, weights->source(), precision, threads);
+void TextModel::made(const generate::Capacity& capacity, Common& common,
+                     const std::function<void(generate::LanguageModel&)>& use) const {
+  if (!on_gpu) return use(*generate::make_language_model(model, capacity, weights->source(), precision, threads));
+  run_on_gpus(common, [&](Launcher& gpus) { gpus.write_texts(model, capacity, weights->source(), precision, use); });
 }
 
 void add_text_model_options(Options& options, TextModelArguments& a) {
@@ -36,6 +39,8 @@ void add_text_model_options(Options& options, TextModelArguments& a) {
                "a preset's name, or the path of a Hugging Face config.json (default: that of the checkpoint)");
   tokenizer_option(options, a.tokenizer);
   options.choice("--precision", a.precision, {Precision::fp32, Precision::bf16}, "to compute in (default: fp32)");
+  options.choice("--device", a.device, {"host", "cuda"},
+                 "what to compute on (default: host); cuda: the first GPU that the process may use");
   options.integer("--threads", a.threads, 1, 1024, "cores to compute with (default: all)");
 }
 
@@ -56,6 +61,7 @@ TextModel text_model(const TextModelArguments& a) {
   TextModel out;
   out.model = value_or_throw(load_model(name));
   out.precision = a.precision;
+  out.on_gpu = a.device == "cuda";
   out.threads = a.threads > 0 ? a.threads : usable_cores();
   if (const std::string why = generate::why_not_generative(out.model); !why.empty()) refuse(why);
   out.tokenizer = tokenizer_for(a.tokenizer, name, out.model, a.checkpoint);

@@ -1,6 +1,7 @@
 // Weights of a model, and what reads and writes texts with them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,9 +39,11 @@ struct TextModel {
   std::shared_ptr<const train::Tokenizer> tokenizer;  ///< null: only files of tokens can be read
   Precision precision = Precision::fp32;
   int threads = 1;
+  bool on_gpu = false;
 
-  /// Throws as generate::make_language_model() does, and Infeasible when this machine has not the memory.
-  [[nodiscard]] std::unique_ptr<generate::LanguageModel> made(const generate::Capacity& capacity) const;
+  /// Calls use(language model). Throws as generate::RankLanguageModel does.
+  void made(const generate::Capacity& capacity, Common& common,
+            const std::function<void(generate::LanguageModel&)>& use) const;
 };
 
 struct TextModelArguments {
@@ -49,6 +52,7 @@ struct TextModelArguments {
   std::string tokenizer;
   Precision precision = Precision::fp32;
   int threads = 0;  ///< 0: all cores
+  std::string device = "host";
 };
 void add_text_model_options(Options& options, TextModelArguments& a);
 /// Throws Failure (usage).

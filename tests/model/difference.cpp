@@ -72,7 +72,8 @@ TEST_CASE("every field of a layer that changes is found, by a name of its own an
   const auto all_within = [&](auto whole, auto... fields) { (check_within(whole, fields), ...); };
   all_within(&L::latent, &A::rank, &A::query_rank, &A::rotary_dim, &A::value_dim, &A::norm_epsilon);
   using S = RotaryScaling;
-  all_within(&L::rotary_scaling, &S::factor, &S::positions, &S::fast, &S::slow, &S::amplitude, &S::score_rate);
+  all_within(&L::rotary_scaling, &S::ramp, &S::factor, &S::positions, &S::fast, &S::slow, &S::amplitude,
+             &S::score_rate);
   using R = RouterSpec;
   all_within(&L::router, &R::kind, &R::renormalise, &R::scale, &R::groups, &R::top_groups, &R::balance_loss,
              &R::balance_scope, &R::z_loss, &R::bias_rate, &R::capacity, &R::drops, &R::jitter);

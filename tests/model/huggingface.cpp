@@ -269,8 +269,8 @@ TEST_CASE("what mixtures of experts have and galvatron not is refused by name") 
   refused(deepseek_v3_config, "num_key_value_heads", 64, "as many heads of keys");
   refused(deepseek_v3_config, "rope_interleave", false, "only true");
   refused(deepseek_v3_config, "attention_bias", true, "only false");
-  refused(deepseek_v3_config, "rope_scaling", {{"type", "dynamic"}, {"factor", 40}},
-          "scaled rotary positions (\"dynamic\")");
+  refused(deepseek_v3_config, "rope_scaling", {{"type", "longrope"}, {"factor", 40}},
+          "scaled rotary positions (\"longrope\")");
   CHECK(contains(error_of(with(deepseek_v3_config, "n_group", 7)), "groups of experts"));
   CHECK(contains(error_of(with(deepseek_v3_config, "qk_rope_head_dim", 63)), "an even part"));
   CHECK(contains(error_of(with(with(qwen3_moe_config, "num_experts", 4096), "moe_intermediate_size", 8192)),
@@ -477,6 +477,60 @@ TEST_CASE("positions that YaRN scales are read as transformers reads them") {
   CHECK(contains(error_of(with(llama_config, "rope_scaling", with(yarn, "beta_fast", 0.5))), "more turns for fast"));
 }
 
+TEST_CASE("positions that Llama 3.1, linear and dynamic scaling turn are read as transformers reads them") {
+  const auto scaling = [](const nlohmann::json& value) {
+    return read(with(llama_config, "rope_scaling", value)).value().blocks[0].rotary_scaling;
+  };
+  // Llama 3.1's released weights.
+  const nlohmann::json llama3{{"rope_type", "llama3"},
+                              {"factor", 8.0},
+                              {"low_freq_factor", 1.0},
+                              {"high_freq_factor", 4.0},
+                              {"original_max_position_embeddings", 8192}};
+  CHECK(scaling(llama3) ==
+        RotaryScaling{.ramp = RotaryRamp::turns, .factor = 8, .positions = 8192, .fast = 4, .slow = 1});
+  CHECK(scaling({{"type", "linear"}, {"factor", 2.0}}) == RotaryScaling{.ramp = RotaryRamp::none, .factor = 2});
+  CHECK(scaling({{"type", "dynamic"}, {"factor", 2.0}}) == RotaryScaling{});
+  const auto refused = [&](nlohmann::json value, const std::string& key) {
+    const std::string message = error_of(with(llama_config, "rope_scaling", value));
+    INFO(message);
+    CHECK(contains(message, key));
+  };
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
+    refused(without(llama3, key), key);
+  refused(with(llama3, "low_freq_factor", 5.0), "more turns for fast");
+  refused({{"type", "linear"}}, "factor");
+}
+
+TEST_CASE("Mistral's, Qwen2's and Qwen3's decoders are Llamas with their attention") {
+  nlohmann::json mistral = with(with(llama_config, "model_type", "mistral"), "sliding_window", nullptr);
+  CHECK(read(mistral)->blocks[0] == read(llama_config)->blocks[0]);
+  const std::int64_t positions = read(mistral)->positions();
+  CHECK(read(with(mistral, "sliding_window", positions / 2))->positions() == positions / 2);
+  CHECK(read(with(mistral, "sliding_window", 2 * positions))->positions() == positions);
+  CHECK(read(without(mistral, "sliding_window"))->positions() == std::min<std::int64_t>(positions, 4096));
+  const nlohmann::json qwen2 = with(llama_config, "model_type", "qwen2");
+  CHECK(read(qwen2)->blocks[0].qkv_bias);
+  CHECK_FALSE(read(qwen2)->blocks[0].bias);
+  const nlohmann::json qwen3 = with(llama_config, "model_type", "qwen3");
+  CHECK(read(qwen3)->blocks[0].query_key_norm == QueryKeyNorm::heads);
+  CHECK(read(without(qwen3, "head_dim"))->blocks[0].head_dim == 128);
+  for (const auto& config : {qwen2, qwen3}) {
+    CHECK(contains(error_of(with(config, "use_sliding_window", true)), "use_sliding_window"));
+    CHECK(contains(error_of(with(config, "layer_types", {"sliding_attention"})), "layer_types"));
+  }
+}
+
+TEST_CASE("a GPT-2 has the activation of its file") {
+  const auto activation = [](const char* name) {
+    return read(with(gpt2_config, "activation_function", name)).value().blocks[0].activation;
+  };
+  CHECK(activation("gelu_new") == ActivationKind::gelu);
+  CHECK(activation("gelu") == ActivationKind::exact_gelu);
+  CHECK(activation("quick_gelu") == ActivationKind::quick_gelu);
+  CHECK(activation("relu") == ActivationKind::relu);
+}
+
 TEST_CASE("absent keys take the family's usual value") {
   nlohmann::json config = llama_config;
   for (const char* key : {"num_key_value_heads", "rope_theta", "tie_word_embeddings", "attention_bias", "hidden_act"})
@@ -502,9 +556,8 @@ TEST_CASE("present keys count") {
 }
 
 TEST_CASE("features without an implementation are refused by name") {
-  CHECK(contains(error_of(with(llama_config, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})),
-                 "\"rope_scaling\": scaled rotary positions (\"llama3\") are not supported"));
-  CHECK(contains(error_of(with(llama_config, "rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), "linear"));
+  CHECK(contains(error_of(with(llama_config, "rope_scaling", {{"rope_type", "su"}, {"factor", 8.0}})),
+                 "\"rope_scaling\": scaled rotary positions (\"su\") are not supported"));
   const nlohmann::json newer = with(without(llama_config, "rope_theta"), "rope_parameters",
                                     {{"rope_type", "longrope"}, {"rope_theta", 1e4}, {"factor", 4.0}});
   CHECK(contains(error_of(newer), "\"rope_parameters\": scaled rotary positions (\"longrope\") are not supported"));
@@ -521,10 +574,10 @@ TEST_CASE("features without an implementation are refused by name") {
   CHECK(contains(error_of(with(llama_config, "attention_bias", true)), "mlp_bias"));
   CHECK(contains(error_of(with(llama_config, "partial_rotary_factor", 0.5)), "a part of a head"));
   CHECK(contains(error_of(with(llama_config, "quantization_config", {{"bits", 4}})), "quantized"));
-  CHECK(contains(error_of(with(gpt2_config, "activation_function", "relu")), "tanh approximation"));
+  CHECK(contains(error_of(with(gpt2_config, "activation_function", "silu")), "supported: gelu_new"));
   CHECK(contains(error_of(with(gpt2_config, "scale_attn_weights", false)), "only true"));
   CHECK(contains(error_of(with(gpt2_config, "add_cross_attention", true)), "only false"));
-  CHECK(contains(error_of(with(llama_config, "model_type", "mamba")), "supported are gpt2, llama, bert"));
+  CHECK(contains(error_of(with(llama_config, "model_type", "mamba")), "supported are gpt2, llama, mistral"));
 }
 
 TEST_CASE("missing and impossible values are refused with the key") {

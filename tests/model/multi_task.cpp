@@ -43,6 +43,20 @@ TEST_CASE("the published multi-task models have their published sizes") {
   CHECK(multi_task_preset("ofasys-7").tasks.size() == 7);
 }
 
+TEST_CASE("a copy of a forward pass, as another module has it, is the same layer") {
+  MultiTaskModel model = multi_task_preset("clip-toy");
+  int projections = 0;
+  for (Component& component : model.components)
+    for (LayerSpec& layer : component.layers)
+      if (layer.forward_pass == &projection_forward) {
+        layer.forward_pass = [](const LayerSpec& l) { return projection_forward(l); };
+        ++projections;
+      }
+  CHECK(projections == 4);
+  const auto right = checked(model);
+  CHECK_MESSAGE(right.has_value(), (right ? std::string() : right.error().message));
+}
+
 TEST_CASE("a task's passes are the components between its data and its loss") {
   const MultiTaskModel clip = multi_task_preset("clip-toy");
   CHECK(components_of(clip, 0) == std::vector<std::string>{"text", "vision", "contrast"});

@@ -665,6 +665,10 @@ TEST_CASE("Blocks with scaled rotary positions agree with finite differences in 
   llama.rope_theta = 100;
   llama.rotary_scaling = {.factor = 4, .positions = 64, .fast = 4, .slow = 0.5, .amplitude = 1.2};
   compare<float>(llama, {.sequence = 24, .samples = 4}, fp32);
+  llama.rotary_scaling = {.ramp = RotaryRamp::turns, .factor = 4, .positions = 64, .fast = 4, .slow = 0.5};
+  compare<float>(llama, {.sequence = 24, .samples = 4}, fp32);
+  llama.rotary_scaling = {.ramp = RotaryRamp::none, .factor = 4};
+  compare<float>(llama, {.sequence = 24, .samples = 4}, fp32);
   LayerSpec latent = latent_block({.rank = 20, .query_rank = 28, .rotary_dim = 8, .value_dim = 8});
   latent.rope_theta = 100;
   latent.rotary_scaling = {.factor = 8, .positions = 40, .fast = 4, .slow = 0.2, .amplitude = 0.9, .score_rate = 0.8};

@@ -79,6 +79,12 @@ inline double frequency(const LayerSpec& layer, std::int64_t j, std::int64_t dim
   const double n = static_cast<double>(dim);
   const double plain = std::pow(layer.rope_theta, -2.0 * static_cast<double>(j) / n);
   if (scaling.factor == 1) return plain;
+  if (scaling.ramp == RotaryRamp::none) return plain / scaling.factor;
+  if (scaling.ramp == RotaryRamp::turns) {
+    const double turns = static_cast<double>(scaling.positions) * plain / (2 * std::numbers::pi);
+    const double fast = std::clamp((turns - scaling.slow) / (scaling.fast - scaling.slow), 0.0, 1.0);
+    return plain / scaling.factor * (1 - fast) + plain * fast;
+  }
   // The pair, as a real number, that turns so often within the first positions.
   const auto pair = [&](double turns) {
     return n / 2 * std::log(static_cast<double>(scaling.positions) / (2 * std::numbers::pi * turns)) /

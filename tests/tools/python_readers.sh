@@ -36,3 +36,8 @@ done
 "$galvatron" export whole.json --to torchtitan --strict --out whole_torchtitan.py --quiet
 "$galvatron" export whole.json --to accelerate --strict --out whole.yaml --quiet
 "$python" "$tests/tools/python_readers.py" exports whole
+if "$python" -c 'import torch, transformers' 2>/dev/null; then
+  "$python" "$tests/tools/python_families.py" "$galvatron" "${GALVATRON_FAMILY_CASES:-1}"
+else
+  echo "no torch and transformers here: models of all families were not compared"
+fi

@@ -38,7 +38,7 @@ std::string bin32(const std::vector<std::uint32_t>& tokens) {
 }
 
 Result<TokenView> parse(const std::string& bytes) {
-  return parse_token_file(std::as_bytes(std::span(bytes.data(), bytes.size())), "x.bin");
+  return parse_tokens(std::as_bytes(std::span(bytes.data(), bytes.size())), "x.bin");
 }
 
 std::string message_of(const auto& result) {
@@ -71,6 +71,29 @@ TEST_CASE("16-bit and 32-bit token files are read") {
   CHECK((*b)[1] == 4000000000U);
   CHECK(b->first_outside(128001) == 1);
   CHECK(parse(bin16({}))->count == 0);
+}
+
+TEST_CASE("an array of numpy is the same data as a token file") {
+  const Folder folder;
+  const std::vector<std::uint16_t> tokens{5, 6, 7, 8, 9, 300, 11};
+  folder.write("a.bin", bin16(tokens));
+  std::string array("\x93NUMPY\x01\x00", 8);
+  const std::string header = "{'descr': '<u2', 'fortran_order': False, 'shape': (7,), }\n";
+  array += {static_cast<char>(header.size()), 0};
+  array += header;
+  array.append(reinterpret_cast<const char*>(tokens.data()), tokens.size() * 2);
+  folder.write("a.npy", array);
+  CHECK_FALSE(is_text_name("a.npy"));
+  const auto numbers = [&](const char* name) {
+    const auto source = open_data({folder.path / name}, 3);
+    REQUIRE(source.has_value());
+    std::vector<std::int32_t> out(6);
+    source->inputs(0, 2, {0, 3}, {out.data(), 6});
+    return out;
+  };
+  CHECK(numbers("a.npy") == numbers("a.bin"));
+  folder.write("a.npy", "a text");
+  CHECK(message_of(open_data({folder.path / "a.npy"}, 3)).find("no array of tokens of numpy") != std::string::npos);
 }
 
 TEST_CASE("a damaged token file is refused with what is wrong with it") {

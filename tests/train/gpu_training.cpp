@@ -10,6 +10,8 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/cluster/json.hpp>
+#include <galvatron/profile/gpu.hpp>
 #include <galvatron/train/gpu_compiled.hpp>
 #include <galvatron/train/gpus.hpp>
 
@@ -193,4 +195,13 @@ TEST_CASE("training that is not deterministic has the losses of the one that is,
   const std::vector<double> rounded = losses_of(spec, options);
   REQUIRE(rounded.size() == exact.size());
   for (std::size_t i = 0; i < exact.size(); ++i) CHECK(std::abs(exact[i] - rounded[i]) < 1e-2 * exact[i]);
+}
+
+TEST_CASE("a profile of the GPU has the rates of each precision once, and can be read again") {
+  test::first_gpu();
+  const Cluster cluster =
+      value_or_throw(train::profile_gpus({.ranks = 1, .precisions = {Precision::bf16}, .time_budget{2}}));
+  REQUIRE(cluster.device.rates.size() == 1);
+  CHECK(cluster.device.rates[0].precision == Precision::bf16);
+  CHECK(*cluster_from_json(cluster_to_json(cluster), "profile") == cluster);
 }

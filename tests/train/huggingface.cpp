@@ -104,8 +104,26 @@ void check_refused(const Result<HuggingFaceWeights>& result, const std::string& 
 
 TEST_CASE("published weights give the loss of PyTorch, and come out as they came in") {
   const auto losses = nlohmann::json::parse(file_content(golden / "losses.json"));
-  for (const std::string name : {"gpt2", "llama", "llama-f16", "mixtral", "mixtral-together", "qwen2_moe", "qwen3_moe",
-                                 "qwen3_moe-together", "olmoe", "deepseek_v2", "deepseek_v3"}) {
+  for (const std::string name : {"gpt2",
+                                 "gpt2-gelu",
+                                 "gpt2-quick_gelu",
+                                 "gpt2-relu",
+                                 "llama",
+                                 "llama-f16",
+                                 "llama3",
+                                 "llama-linear",
+                                 "llama-dynamic",
+                                 "mistral",
+                                 "qwen2",
+                                 "qwen3",
+                                 "mixtral",
+                                 "mixtral-together",
+                                 "qwen2_moe",
+                                 "qwen3_moe",
+                                 "qwen3_moe-together",
+                                 "olmoe",
+                                 "deepseek_v2",
+                                 "deepseek_v3"}) {
     CAPTURE(name);
     const Folder folder;
     const bool together = name.ends_with("-together");
@@ -116,7 +134,7 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
     CAPTURE((weights ? "" : weights.error().message));
     REQUIRE(weights.has_value());
     Plan one = toy::single_rank(*model);
-    const bool llama = name != "gpt2";
+    const bool llama = !name.starts_with("gpt2");
     const bool tensor = llama && name != "olmoe";
     Plan four = toy::uniform(*model, llama ? 1 : 2,
                              {.tensor = tensor ? 2 : 1,
@@ -159,7 +177,8 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
 
 TEST_CASE("gradients are those of PyTorch") {
   for (const std::string name :
-       {"gpt2", "llama", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3"}) {
+       {"gpt2", "gpt2-gelu", "gpt2-quick_gelu", "gpt2-relu", "llama", "llama3", "llama-linear", "llama-dynamic",
+        "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3"}) {
     CAPTURE(name);
     const Folder folder;
     ModelSpec model = value_or_throw(load_model((golden / name).string()));
@@ -262,11 +281,11 @@ TEST_CASE("weights whose config.json has what no layer computes are refused with
     check_refused(opened, cause);
     CHECK(opened.error().message.find("remove") == std::string::npos);
   };
-  refused("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "scaled rotary positions (\"llama3\")");
-  refused("rope_parameters", {{"rope_type", "dynamic"}, {"rope_theta", 500.0}},
-          "scaled rotary positions (\"dynamic\")");
+  refused("rope_scaling", {{"rope_type", "su"}, {"factor", 8.0}}, "scaled rotary positions (\"su\")");
+  refused("rope_parameters", {{"rope_type", "longrope"}, {"rope_theta", 500.0}},
+          "scaled rotary positions (\"longrope\")");
   refused("hidden_act", "gelu", "supported: silu");
-  refused("model_type", "mistral", "\"mistral\" is not supported");
+  refused("model_type", "phi", "\"phi\" is not supported");
   fs::remove(folder.path / "weights/config.json");  // nothing to compare with
   CHECK(HuggingFaceWeights::open(folder.path / "weights", *model).has_value());
 }

@@ -164,6 +164,28 @@ TEST_CASE("tokens of a tokenizer are lines of numbers, and classes of a classifi
   CHECK(says(refused_pairs(folder, classes), "4 classes"));
 }
 
+TEST_CASE("samples made of numbers have the same images in both precisions") {
+  const MultiTaskModel model = value_or_throw(find_multi_task_model("clip-toy"));
+  TaskData data = TaskData::synthetic(model, 3);
+  const auto sources = data.sources();
+  constexpr std::int64_t samples = 3, patches = 4;
+  int images = 0;
+  for (std::size_t task = 0; task < model.tasks.size(); ++task)
+    for (std::size_t input = 0; input < sources[task].size(); ++input) {
+      const LayerSpec& first = model.component(model.find(model.tasks[task].inputs[input].component)).layers.front();
+      if (first.patch_width == 0) continue;
+      ++images;
+      std::vector<float> exact(static_cast<std::size_t>(samples * patches * first.patch_width));
+      std::vector<bfloat16> rounded(exact.size());
+      sources[task][input]->patches(2, 1, samples, {1, patches}, {exact.data(), std::ssize(exact)});
+      sources[task][input]->patches(2, 1, samples, {1, patches}, {rounded.data(), std::ssize(rounded)});
+      bool same = true;
+      for (std::size_t i = 0; i < exact.size(); ++i) same &= rounded[i] == bfloat16(exact[i]);
+      CHECK(same);
+    }
+  CHECK(images >= 4);
+}
+
 TEST_CASE("bad folders are refused in one line that names the file") {
   const MultiTaskModel model = pair_toy();
   const test::Folder folder;

@@ -116,6 +116,23 @@ TEST_CASE("ranks that share nothing, on two machines, give the tables of one mac
   CHECK(clusters[3].messages.empty());
 }
 
+TEST_CASE("a device that computes products of experts at once has one rate a precision, and its profile can be read") {
+  Cluster cluster = host_cluster(1, 1);
+  cluster.gemm.clear();
+  for (const bool grouped : {false, true})
+    cluster.gemm.push_back(
+        {op::Kind::gemm_nt,
+         false,
+         Precision::fp32,
+         1,
+         {{std::vector<std::int64_t>{64, 128}, {64, 128}, {64, 128}}, std::vector<double>(8, grouped ? 2e-6 : 1e-6)},
+         grouped});
+  train::detail::Profile(train::detail::profile_plan(0.05), {Precision::fp32}, {}, cluster).finish();
+  REQUIRE(cluster.device.rates.size() == 1);
+  CHECK(cluster.device.rates[0].peak_flops == doctest::Approx(2.0 * 128 * 128 * 128 / 1e-6));
+  CHECK(*cluster_from_json(cluster_to_json(cluster), "profile") == cluster);
+}
+
 TEST_CASE("products of a model's weights are measured as they are, and priced by that") {
   ModelSpec model = value_or_throw(find_model("gpt2-tiny"));
   ProfileOptions options = quick(2);

@@ -47,9 +47,15 @@ TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, co
     if (step != first && step != options.steps) return;
     const std::lock_guard lock(mutex);
     WholeTensors& to = step == first ? out.gradients : out.parameters;
+    View<const float> values = step == first ? store.gradients : store.master;
+    std::vector<float> fetched;
+    if (options.fetch) {
+      fetched.resize(static_cast<std::size_t>(values.count));
+      options.fetch(values, fetched.data());
+      values.data = fetched.data();
+    }
     give_store(
-        store, step == first ? store.gradients : store.master,
-        [&](ParameterName name) -> std::vector<double>& { return to[{store.layer, name}]; },
+        store, values, [&](ParameterName name) -> std::vector<double>& { return to[{store.layer, name}]; },
         std::numeric_limits<double>::quiet_NaN());
     for (const ParameterTensor& tensor : *store.layout) {  // without the padding of vocabularies
       auto& whole = to[{store.layer, tensor.name}];

@@ -125,6 +125,8 @@ struct TaskRunOptions {
   std::function<Result<train::PlannedMix>(const MultiTaskModel& mixed, int ranks)> plan_for{};
   std::int64_t gradients_of = -1;  ///< a step; negative: the first
   float epsilon = 1e-8F;           ///< of AdamW
+  /// From the memory of the ranks' device, where that is not the program's.
+  std::function<void(View<const float> from, float* to)> fetch{};
 };
 
 /// On rank threads.

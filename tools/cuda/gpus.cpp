@@ -11,6 +11,7 @@
 #include <galvatron/comm/tcp/world.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/devices.hpp>
+#include <galvatron/generate/gpu.hpp>
 #include <galvatron/profile/gpu.hpp>
 #include <galvatron/rank/placement.hpp>
 #include <galvatron/train/gpu_compiled.hpp>
@@ -75,6 +76,10 @@ class GpuThreads final : public GpuLauncher {
       require_ranks_of_one_gpu(plan.waves.ranks);
       return train::train_tasks_on_gpu<Policy>(model, plan.waves, sources, options);
     });
+  }
+  void write_texts(const ModelSpec& model, const generate::Capacity& capacity, const runtime::ParameterSource& weights,
+                   Precision precision, const std::function<void(generate::LanguageModel&)>& use) override {
+    generate::with_gpu_language_model(model, capacity, weights, precision, 0, use);
   }
 
  private:

@@ -23,6 +23,8 @@ namespace galvatron::train {
 enum class HuggingFaceFamily : std::uint8_t {
   gpt2,
   llama,
+  qwen2,
+  qwen3,
   mixtral,
   qwen2_moe,
   qwen3_moe,
@@ -38,6 +40,8 @@ struct HuggingFaceNames {
 constexpr HuggingFaceNames names_of(HuggingFaceFamily family) {
   constexpr HuggingFaceNames names[] = {{"gpt2", "GPT2LMHeadModel"},
                                         {"llama", "LlamaForCausalLM"},
+                                        {"qwen2", "Qwen2ForCausalLM"},
+                                        {"qwen3", "Qwen3ForCausalLM"},
                                         {"mixtral", "MixtralForCausalLM"},
                                         {"qwen2_moe", "Qwen2MoeForCausalLM"},
                                         {"qwen3_moe", "Qwen3MoeForCausalLM"},
@@ -61,11 +65,27 @@ inline std::pair<nlohmann::ordered_json, nlohmann::ordered_json> text_ends(std::
   if (family == gpt2 && vocabulary >= 50257 && vocabulary <= 51200) return {50256, 50256};
   if ((family == llama || family == mixtral) && vocabulary == 32000) return {1, 2};
   if (family == llama && vocabulary == 128256) return {128000, 128001};
-  if ((family == qwen2_moe || family == qwen3_moe) && vocabulary == 151936) return {151643, 151643};
+  if ((family == qwen2 || family == qwen3 || family == qwen2_moe || family == qwen3_moe) && vocabulary == 151936)
+    return {151643, 151643};
   if (family == olmoe && vocabulary == 50304) return {nullptr, 50279};
   if (family == deepseek_v2 && vocabulary == 102400) return {100000, 100001};
   if (family == deepseek_v3 && vocabulary == 129280) return {0, 1};
   return {nullptr, nullptr};
+}
+
+inline nlohmann::ordered_json rope_scaling_of(const RotaryScaling& scaling) {
+  const char* type = scaling.ramp == RotaryRamp::pairs   ? "yarn"
+                     : scaling.ramp == RotaryRamp::turns ? "llama3"
+                                                         : "linear";
+  nlohmann::ordered_json out{{"type", type}, {"rope_type", type}, {"factor", scaling.factor}};
+  if (scaling.ramp == RotaryRamp::none) return out;
+  out["original_max_position_embeddings"] = scaling.positions;
+  const bool yarn = scaling.ramp == RotaryRamp::pairs;
+  out[yarn ? "beta_fast" : "high_freq_factor"] = scaling.fast;
+  out[yarn ? "beta_slow" : "low_freq_factor"] = scaling.slow;
+  if (yarn) out["attention_factor"] = scaling.amplitude;
+  if (scaling.score_rate != 0) out["mscale_all_dim"] = scaling.score_rate;
+  return out;
 }
 
 /// What the config.json of a mixture of experts has beside a Llama's.
@@ -147,7 +167,10 @@ inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, Hugging
             {"n_positions", model.positions()},
             {"vocab_size", model.vocabulary()},
             {"layer_norm_epsilon", block.norm_epsilon},
-            {"activation_function", "gelu_new"},
+            {"activation_function", block.activation == ActivationKind::exact_gelu   ? "gelu"
+                                    : block.activation == ActivationKind::quick_gelu ? "quick_gelu"
+                                    : block.activation == ActivationKind::relu       ? "relu"
+                                                                                     : "gelu_new"},
             {"embd_pdrop", 0.0},
             {"attn_pdrop", 0.0},
             {"resid_pdrop", 0.0},
@@ -176,35 +199,27 @@ inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, Hugging
                                 {"mlp_bias", block.bias},
                                 {"tie_word_embeddings", model.head.tied},
                                 {"torch_dtype", type}};
-  if (const RotaryScaling& scaling = block.rotary_scaling; scaling != RotaryScaling{}) {
-    config["rope_scaling"] = {{"type", "yarn"},
-                              {"rope_type", "yarn"},
-                              {"factor", scaling.factor},
-                              {"original_max_position_embeddings", scaling.positions},
-                              {"beta_fast", scaling.fast},
-                              {"beta_slow", scaling.slow},
-                              {"attention_factor", scaling.amplitude}};
-    if (scaling.score_rate != 0) config["rope_scaling"]["mscale_all_dim"] = scaling.score_rate;
-  }
+  if (block.rotary_scaling != RotaryScaling{}) config["rope_scaling"] = detail::rope_scaling_of(block.rotary_scaling);
   detail::add_experts(config, model, family);
   return config;
 }
 
 namespace detail {
 
-/// The family whose config.json may describe a mixture of experts, by what tells them apart.
+/// The family whose config.json may describe a mixture of experts, or a decoder that differs from Llama's in its
+/// attention, by what tells them apart.
 inline HuggingFaceFamily likely_family(const LayerSpec& block) {
   using enum HuggingFaceFamily;
+  if (block.experts == 0) return block.qkv_bias ? qwen2 : qwen3;
   if (block.latent.rank > 0) return block.router.kind == RouterKind::sigmoid ? deepseek_v3 : deepseek_v2;
   if (block.query_key_norm != QueryKeyNorm::none) return block.query_key_norm == QueryKeyNorm::all ? olmoe : qwen3_moe;
   return block.shared_ffn > 0 ? qwen2_moe : mixtral;
 }
 
-/// The family of a mixture of experts: that whose config.json gives the model again. Errors (usage): the first field
-/// that none has.
-inline Result<HuggingFaceFamily> moe_family(const ModelSpec& model) {
+/// The family of such a model: that whose config.json gives it again. Errors (usage): the first field that none has.
+inline Result<HuggingFaceFamily> family_by_config(const ModelSpec& model) {
   const auto experts = std::ranges::find_if(model.blocks, [](const LayerSpec& block) { return block.experts > 0; });
-  const HuggingFaceFamily family = likely_family(*experts);
+  const HuggingFaceFamily family = likely_family(experts == model.blocks.end() ? model.blocks.front() : *experts);
   const std::string name = std::string("the config.json of a ") + names_of(family).type;
   const std::string text = huggingface_config(model, family, Precision::fp32).dump();
   auto theirs = parse_huggingface_config(text, name);
@@ -225,22 +240,23 @@ inline Result<HuggingFaceFamily> moe_family(const ModelSpec& model) {
 inline Result<HuggingFaceFamily> huggingface_family(const ModelSpec& model) {
   bool gpt2 = !model.blocks.empty();
   bool llama = gpt2;
-  bool experts = false;
+  bool decoder = gpt2;  // of Llama's kind, with its own attention or with experts
   for (const LayerSpec& block : model.blocks) {
     const bool plain = block.is_plain_block() && block.causal;
-    experts = experts || block.experts > 0;
     gpt2 = gpt2 && plain && block.bias && block.norm == NormKind::layer_norm &&
-           block.activation == ActivationKind::gelu && block.position == PositionKind::learned &&
+           block.activation != ActivationKind::swiglu && block.position == PositionKind::learned &&
            block.kv_heads == block.heads;
-    llama = llama && plain && block.norm == NormKind::rms_norm && block.activation == ActivationKind::swiglu &&
-            block.position == PositionKind::rotary;
+    decoder = decoder && block.causal && block.norm == NormKind::rms_norm &&
+              block.activation == ActivationKind::swiglu && block.position == PositionKind::rotary;
+    llama = llama && plain && decoder;
   }
   if (gpt2) return HuggingFaceFamily::gpt2;
   if (llama) return HuggingFaceFamily::llama;
-  if (experts) return detail::moe_family(model);
-  return usage_error("the model " + model.name +
-                     " is neither a GPT-2 nor a Llama nor a mixture of experts, whose Hugging Face checkpoints are "
-                     "known; choose one of them");
+  if (decoder) return detail::family_by_config(model);
+  return usage_error(
+      "the model " + model.name +
+      " is neither a GPT-2 nor a Llama, a Qwen or a mixture of experts, whose Hugging Face checkpoints are "
+      "known; choose one of them");
 }
 
 }  // namespace galvatron::train

@@ -125,9 +125,13 @@ inline nlohmann::json model_architecture(const ModelSpec& model) {
                      {"tied", model.head.tied}};
   if (block.qkv_bias) out["qkv_bias"] = true;
   if (const RotaryScaling& scaling = block.rotary_scaling; scaling != RotaryScaling{})
-    out["rotary_scaling"] = {{"factor", scaling.factor},       {"positions", scaling.positions},
-                             {"fast", scaling.fast},           {"slow", scaling.slow},
-                             {"amplitude", scaling.amplitude}, {"score_rate", scaling.score_rate}};
+    out["rotary_scaling"] = {{"factor", scaling.factor},
+                             {"positions", scaling.positions},
+                             {"fast", scaling.fast},
+                             {"slow", scaling.slow},
+                             {"amplitude", scaling.amplitude},
+                             {"score_rate", scaling.score_rate},
+                             {"ramp", field_text(scaling.ramp)}};
   if (block.query_key_norm != QueryKeyNorm::none) out["query_key_norm"] = field_text(block.query_key_norm);
   if (const LatentAttention& latent = block.latent; latent.rank > 0)
     out["latent"] = {{"rank", latent.rank},

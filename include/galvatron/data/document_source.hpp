@@ -349,7 +349,7 @@ class DocumentSource {
       file.tokens = {bytes.data(), std::ssize(bytes) / index->width(), index->width()};
       return find_documents_by_index(file, *index, beside.string(), options);
     }
-    const auto tokens = parse_token_file(bytes, path.string());
+    const auto tokens = parse_tokens(bytes, path);
     if (!tokens) {
       Error refused = tokens.error();
       refused.message += "; those of Megatron-LM need their index, " + beside.string();

@@ -47,16 +47,24 @@ class SyntheticSamples final : public BatchSource {
   }
   void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
                View<float> out) override {
+    draw(step, first, samples, range, out);
+  }
+  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+               View<bfloat16> out) override {
+    draw(step, first, samples, range, out);
+  }
+
+ private:
+  template <class T>
+  void draw(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range, View<T> out) const {
     each(range, samples, [&](std::int64_t row, std::int64_t token, std::int64_t i) {
       const std::int64_t own = thing(step, first + i);
       for (std::int64_t c = 0; c < patch_; ++c) {
         const float noise = uniform(task_seed_ + 1, stream_.samples_at(step) + first + i, token * patch_ + c);
-        out[row * patch_ + c] = uniform(seed_, own, token * patch_ + c) + 0.2F * noise;
+        out[row * patch_ + c] = T(uniform(seed_, own, token * patch_ + c) + 0.2F * noise);
       }
     });
   }
-
- private:
   template <class F>
   static void each(SequenceRange range, std::int64_t samples, const F& f) {
     for (std::int64_t s = 0; s < range.count; ++s)

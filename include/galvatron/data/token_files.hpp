@@ -7,8 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -67,43 +65,6 @@ inline std::string npy_header(std::int64_t count, int width) {
 }
 
 }  // namespace detail
-
-/// The tokens of an array of numpy in memory, which `name` stands for in messages. Errors (usage): not such a file, of
-/// more than one dimension, of other numbers than uint8, uint16, uint32 and int32, or of another size than it says.
-inline Result<TokenView> parse_npy(std::span<const std::byte> bytes, std::string_view name) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto wrong = [&](const std::string& why) {
-    return usage_error(text_of(name, " is no array of tokens of numpy: ", why));
-  };
-  if (!text.starts_with(std::string_view("\x93NUMPY", 6)) || text.size() < 12) return wrong("it does not begin as one");
-  const bool longer = text[6] >= 2;
-  const std::size_t begin = longer ? 12 : 10;
-  const std::size_t length = longer ? load_unaligned<std::uint32_t>(bytes.data() + 8)
-                                    : std::size_t{load_unaligned<std::uint16_t>(bytes.data() + 8)};
-  if (length > text.size() - begin) return wrong("it is cut short");
-  const std::string_view header = text.substr(begin, length);
-  const auto value = [&](std::string_view key) {
-    std::size_t at = header.find(key);
-    if (at == std::string_view::npos) return std::string_view{};
-    at = header.find_first_not_of(" :", at + key.size());
-    return at == std::string_view::npos ? std::string_view{} : header.substr(at);
-  };
-  int width = 0;
-  for (const auto& [type, bytes_of_type] :
-       std::array<std::pair<std::string_view, int>, 4>{{{"'|u1'", 1}, {"'<u2'", 2}, {"'<u4'", 4}, {"'<i4'", 4}}})
-    if (value("'descr'").starts_with(type)) width = bytes_of_type;
-  if (width == 0) return wrong("it has no uint8, uint16, uint32 or int32; write it with tokens.astype(\"uint32\")");
-  const std::string_view shape = value("'shape'");
-  std::int64_t count = -1;
-  if (!shape.starts_with('(')) return wrong("it has no shape");
-  const auto [end, error] = std::from_chars(shape.data() + 1, shape.data() + shape.size(), count);
-  if (error != std::errc{} || count < 0 || std::string_view(end, shape.data() + shape.size()).substr(0, 2) != ",)")
-    return wrong("it has not one dimension; write it with tokens.reshape(-1)");
-  const auto size = static_cast<std::int64_t>(text.size() - begin - length);
-  if (count > size || count * width != size)
-    return wrong(text_of(count, " tokens of ", width, " bytes do not make the ", size, " bytes that it has"));
-  return TokenView{bytes.data() + begin + length, count, width};
-}
 
 /// The tokens of a file of nanoGPT. Errors (usage): an odd number of bytes.
 inline Result<TokenView> parse_nanogpt(std::span<const std::byte> bytes, std::string_view name) {

@@ -8,7 +8,7 @@
 // Sample i of a run is window shuffled(i) of its epoch. Nobody keeps a state: a sample's tokens are a function of
 // (files, S, seed, i), so that any rank reads its part of any batch, before or after a restart, without asking.
 //
-// A file is a .bin token file (data/token_view.hpp), or a text: its bytes are the tokens, or a tokenizer makes them
+// A file is one of tokens (data/token_view.hpp), or a text: its bytes are the tokens, or a tokenizer makes them
 // when the file is opened.
 #pragma once
 
@@ -63,8 +63,10 @@ inline tl::unexpected<Error> outside_vocabulary(const std::string& file, std::in
                      "; give data made with the model's tokenizer, or a model with a larger vocabulary");
 }
 
-/// A name that ends in .bin is that of a token file, any other that of a text.
-inline bool is_text_name(const std::filesystem::path& path) { return path.extension() != ".bin"; }
+/// A name that ends in .bin or .npy is that of a file of tokens, any other that of a text.
+inline bool is_text_name(const std::filesystem::path& path) {
+  return path.extension() != ".bin" && path.extension() != ".npy";
+}
 
 struct TokenSourceOptions {
   std::int64_t sequence = 0;             ///< S: tokens of a sample
@@ -160,7 +162,7 @@ class TokenSource {
   static Result<FileTokens> tokens_of(std::span<const std::byte> bytes, const std::filesystem::path& path,
                                       const Tokenizer* tokenizer) {
     if (!is_text_name(path))
-      return parse_token_file(bytes, path.string()).map([](const TokenView& view) { return FileTokens{view}; });
+      return parse_tokens(bytes, path).map([](const TokenView& view) { return FileTokens{view}; });
     if (tokenizer == nullptr) return FileTokens{TokenView{bytes.data(), std::ssize(bytes), 1}};
     return TokenizedFile::make(bytes, path, {}, *tokenizer, tokenizer->end_token()).map([](TokenizedFile&& file) {
       const TokenView tokens = file.tokens();

@@ -1,7 +1,7 @@
 // LanguageModel: a model that predicts the next token, on one rank, forward alone: its layers are those that train,
 // made without gradients and moments.
 //
-//   states    | parameters of all layers | keys and values of all blocks |
+//   states    | parameters of all layers | keys and values of all blocks | logits | statistics of scores |
 //   stash     | even layers | odd layers |     what a layer keeps in a pass: nobody reads it behind the next layer
 //   workspace | frame of a forward pass |
 #pragma once
@@ -12,12 +12,12 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/document.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -25,9 +25,12 @@
 #include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/cost/memory.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/rank/host_rank.hpp>
+#include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/strategy/parameters.hpp>
@@ -82,39 +85,43 @@ class LanguageModel {
   [[nodiscard]] virtual std::int64_t vocabulary() const = 0;
 };
 
-/// @tparam T  element type of activations and parameters
-template <class T>
-class HostLanguageModel final : public LanguageModel {
-  using Device = device::Host;
+/// A model on one rank of a world.
+/// @tparam Platform  how the rank is made: train::HostPlatform, or that of a GPU
+/// @tparam T         element type of activations and parameters
+template <class Platform, class T>
+class RankLanguageModel : public LanguageModel {
+  using Rank = typename Platform::Rank;
+  using Device = typename Rank::Device;
 
  public:
+  /// @param world  of this rank alone; outlives this
   /// Throws Failure (usage) for a model that does not predict the next token, DeviceFailure when memory is refused, and
   /// what `source` throws.
-  HostLanguageModel(const ModelSpec& model, const Capacity& capacity, const runtime::ParameterSource& source,
-                    int threads)
-      : model_(model),
-        capacity_(capacity),
-        job_(1, {}),
-        world_(job_, 0),
-        library_({Device::library_workspace_bytes(threads)}, false),
-        device_(threads,
-                library_.region("library", 0, library_.size()).template take<std::byte>(library_.size().count)) {
+  RankLanguageModel(comm::World& world, const Platform& platform, const ModelSpec& model, const Capacity& capacity,
+                    const runtime::ParameterSource& source)
+      : model_(model), capacity_(capacity), world_(world) {
     if (const std::string why = why_not_generative(model_); !why.empty()) refuse(why);
     value_or_throw(runtime::check_implemented(model_));
-    if (Device::supports(precision) == false)
-      throw DeviceFailure(std::string("this CPU has no ") + name_of(precision) + " arithmetic: use --precision fp32");
+    // Layers of a rank without memory tell how much they take.
+    cost::StageMemory planned;
+    planned.library = platform.library_workspace();
+    rank_.reset(new Rank(platform.make(planned)));
     constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max() / 4;
     for (device::Region* region : regions()) *region = device::Region("measured", nullptr, any);
     make_layers();
-    std::int64_t bytes = 0;
-    for (const device::Region* region : regions()) bytes += aligned_bytes(region->peak().count);
-    arena_.emplace(Bytes{bytes}, false);
-    std::int64_t first = 0;
-    for (device::Region* region : regions()) {
-      const Bytes size{aligned_bytes(region->peak().count)};
-      *region = arena_->region("language model", first, size);
-      first += size.count;
-    }
+    const auto taken = [](const device::Region& region) { return Bytes{aligned_bytes(region.peak().count)}; };
+    planned.states = taken(states_);
+    planned.stash = taken(even_);
+    planned.boundary = taken(odd_);
+    planned.workspace = taken(workspace_);
+    layers_.clear();
+    rank_.reset();
+    rank_.reset(new Rank(platform.make(planned)));
+    train::RankMemory& memory = rank_->memory();
+    states_ = memory.states;
+    even_ = memory.stash;
+    odd_ = memory.boundary;
+    workspace_ = memory.workspace;
     make_layers();
     for (auto& layer : layers_) layer->for_each_store([&](runtime::Store& store) { store.initialise(source); });
   }
@@ -126,18 +133,17 @@ class HostLanguageModel final : public LanguageModel {
       throw Failure(ErrorKind::internal, text_of("generate: ", tokens.size(), " tokens behind ", seen_, " of ",
                                                  capacity_.samples, " samples"));
     for (std::size_t i = 0; i < layers_.size(); ++i)
-      layers_[i]->infer(runtime::Inference<T>{.tokens = count,
-                                              .first = seen_,
-                                              .cache = caches_[i],
-                                              .logits = {logits_.data(), std::ssize(logits_)},
-                                              .statistics = {}});
+      layers_[i]->infer(runtime::Inference<T>{
+          .tokens = count, .first = seen_, .cache = caches_[i], .logits = logits_, .statistics = {}});
     pass(tokens, {});
     seen_ += count;
+    fetched_.resize(static_cast<std::size_t>(logits_.count));
+    rank_->device().fetch(View<const float>(logits_), fetched_.data());
     // Rows of the table's padding are no tokens.
     const std::int64_t shard = TensorShares::even(1).vocabulary_rows(model_.head.vocabulary);
     for (std::int64_t i = 1; i < capacity_.samples && shard != vocabulary(); ++i)
-      std::copy_n(logits_.data() + i * shard, vocabulary(), logits_.data() + i * vocabulary());
-    return {logits_.data(), static_cast<std::size_t>(capacity_.samples * vocabulary())};
+      std::copy_n(fetched_.data() + i * shard, vocabulary(), fetched_.data() + i * vocabulary());
+    return {fetched_.data(), static_cast<std::size_t>(capacity_.samples * vocabulary())};
   }
   void restart() override { seen_ = 0; }
 
@@ -157,12 +163,13 @@ class HostLanguageModel final : public LanguageModel {
     const std::int64_t rows = std::ssize(inputs);
     if (rows > capacity_.tokens || capacity_.samples != 1)
       throw Failure(ErrorKind::internal, text_of("generate: ", rows, " rows of ", capacity_.tokens));
-    std::vector<float> statistics(static_cast<std::size_t>(rows * 3));
     for (auto& layer : layers_) {
       layer->pack(0, 0, 1, rows, documents);
-      layer->infer(runtime::Inference<T>{.statistics = {statistics.data(), rows * 3}});
+      layer->infer(runtime::Inference<T>{.statistics = statistics_.slice(0, rows * 3)});
     }
     pass(inputs, targets);
+    std::vector<float> statistics(static_cast<std::size_t>(rows * 3));
+    rank_->device().fetch(View<const float>(statistics_.slice(0, rows * 3)), statistics.data());
     std::size_t row = 0;
     for (std::size_t i = 0; i < texts.size(); ++i)
       for (std::size_t t = 1; t < texts[i].size(); ++t, ++row) {
@@ -174,8 +181,6 @@ class HostLanguageModel final : public LanguageModel {
   [[nodiscard]] std::int64_t vocabulary() const override { return model_.head.vocabulary; }
 
  private:
-  static constexpr Precision precision = precision_of<T>;
-
   std::vector<device::Region*> regions() { return {&states_, &even_, &odd_, &workspace_}; }
 
   void make_layers() {
@@ -183,8 +188,8 @@ class HostLanguageModel final : public LanguageModel {
     caches_.clear();
     StrategySpec spec;
     spec.recompute = RecomputeKind::full;  // nothing is kept but a layer's input
-    auto context = runtime::make_context(device_, workspace_, static_cast<comm::World&>(world_), 0, spec,
-                                         capacity_.samples, capacity_.tokens);
+    auto context =
+        runtime::make_context(rank_->device(), workspace_, world_, 0, spec, capacity_.samples, capacity_.tokens);
     context.trains = false;
     std::int64_t frame = 0;
     for (int number = 0; number < model_.layers(); ++number) {
@@ -204,14 +209,16 @@ class HostLanguageModel final : public LanguageModel {
     }
     const device::Scope scope(workspace_);
     workspace_.template take<std::byte>(frame);
-    logits_.resize(static_cast<std::size_t>(
-        capacity_.cached > 0 ? capacity_.samples * TensorShares::even(1).vocabulary_rows(model_.head.vocabulary) : 0));
+    logits_ = states_.template take<float>(
+        capacity_.cached > 0 ? capacity_.samples * TensorShares::even(1).vocabulary_rows(model_.head.vocabulary) : 0);
+    statistics_ = states_.template take<float>(capacity_.samples == 1 ? capacity_.tokens * 3 : 0);
   }
 
   // All layers forward: one reads what the one before has written to its place.
   void pass(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets) {
-    const auto write = [](View<std::int32_t> to, std::span<const std::int32_t> from) {
-      std::ranges::copy(from, to.begin());
+    const auto write = [this](View<std::int32_t> to, std::span<const std::int32_t> from) {
+      rank_->device().write(to.slice(0, std::ssize(from)),
+                            [from](View<std::int32_t> out) { std::ranges::copy(from, out.begin()); });
     };
     write(layers_.front()->tokens(0), inputs);
     for (std::size_t i = 0; i + 1 < layers_.size(); ++i) layers_[i]->forward(0, layers_[i + 1]->input(0));
@@ -221,24 +228,55 @@ class HostLanguageModel final : public LanguageModel {
 
   ModelSpec model_;
   Capacity capacity_;
-  comm::thread::Job job_;
-  comm::thread::World world_;
-  device::Mapping library_;
-  Device device_;
-  std::optional<device::Mapping> arena_;
+  comm::World& world_;
+  std::unique_ptr<Rank> rank_;
   device::Region states_, even_, odd_, workspace_;
   std::vector<std::unique_ptr<runtime::Layer<T>>> layers_;
   std::vector<View<T>> caches_;  ///< of each layer
-  std::vector<float> logits_;
+  View<float> logits_;           ///< of the last rows, with the table's padding
+  View<float> statistics_;       ///< of all rows
+  std::vector<float> fetched_;
   std::int64_t seen_ = 0;  ///< tokens of each sample
 };
 
-/// A model in fp32 or bf16. Throws as HostLanguageModel does.
+/// Calls use(LanguageModel&) with a model in fp32 or bf16 on one rank. Throws as RankLanguageModel does.
+template <class Platform>
+void with_language_model(comm::World& world, const Platform& platform, const ModelSpec& model, const Capacity& capacity,
+                         const runtime::ParameterSource& source, Precision precision, const auto& use) {
+  const auto in = [&]<class T>(T) {
+    RankLanguageModel<Platform, T> made(world, platform, model, capacity, source);
+    use(made);
+  };
+  precision == Precision::fp32 ? in(float{}) : in(bfloat16{});
+}
+
+namespace detail {
+
+/// The world of one rank of its own.
+struct OwnWorld {
+  comm::thread::Job job{1, {}};
+  comm::thread::World world{job, 0};
+};
+
+template <class T>
+class HostLanguageModel final : OwnWorld, public RankLanguageModel<train::HostPlatform, T> {
+ public:
+  HostLanguageModel(const ModelSpec& model, const Capacity& capacity, const runtime::ParameterSource& source,
+                    int threads)
+      : RankLanguageModel<train::HostPlatform, T>(world, {threads, nullptr}, model, capacity, source) {}
+};
+
+}  // namespace detail
+
+/// A model on this machine's cores, in fp32 or bf16. Throws as RankLanguageModel does.
 inline std::unique_ptr<LanguageModel> make_language_model(const ModelSpec& model, const Capacity& capacity,
                                                           const runtime::ParameterSource& source, Precision precision,
                                                           int threads) {
-  if (precision == Precision::fp32) return std::make_unique<HostLanguageModel<float>>(model, capacity, source, threads);
-  return std::make_unique<HostLanguageModel<bfloat16>>(model, capacity, source, threads);
+  if (!device::Host::supports(precision))
+    throw DeviceFailure(std::string("this CPU has no ") + name_of(precision) + " arithmetic: use --precision fp32");
+  if (precision == Precision::fp32)
+    return std::make_unique<detail::HostLanguageModel<float>>(model, capacity, source, threads);
+  return std::make_unique<detail::HostLanguageModel<bfloat16>>(model, capacity, source, threads);
 }
 
 }  // namespace galvatron::generate

@@ -25,6 +25,7 @@ struct GptShape {
   std::int64_t ffn = 0;         ///< width of the MLP, 4 H by default
   bool tied = true;
   double norm_epsilon = 1e-5;
+  ActivationKind activation = ActivationKind::gelu;
 };
 
 /// The numbers of a model of the Llama family; 0 stands for the usual value.
@@ -165,6 +166,7 @@ LayerSpec block_of(const Shape& shape) {
   if constexpr (requires { shape.vocabulary; }) block.vocabulary = shape.vocabulary;
   if constexpr (requires { shape.positions; }) block.positions = shape.positions;
   if constexpr (requires { shape.tied; }) block.tied = shape.tied;
+  if constexpr (requires { shape.activation; }) block.activation = shape.activation;
   return block;
 }
 /// The same with an MLP of 4 H by default.

@@ -74,10 +74,11 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
     return "the base of rotary positions is positive and at most 1e15.";
   if (const RotaryScaling& scaling = layer.rotary_scaling; scaling != RotaryScaling{}) {
     const auto between = [](double x, double least, double most) { return x >= least && x <= most; };
-    if (layer.position != PositionKind::rotary || !between(scaling.factor, 1, 1e6) ||
-        !within(scaling.positions, model_limits::positions) || !between(scaling.slow, 1e-6, 1e6) ||
-        !between(scaling.fast, scaling.slow, 1e6) || !between(scaling.amplitude, 1e-3, 1e3) ||
-        !between(scaling.score_rate, 0, 1e3))
+    const bool has_positions =
+        scaling.ramp == RotaryRamp::none ? scaling.positions == 0 : within(scaling.positions, model_limits::positions);
+    if (layer.position != PositionKind::rotary || !between(scaling.factor, 1, 1e6) || !has_positions ||
+        !between(scaling.slow, 1e-6, 1e6) || !between(scaling.fast, scaling.slow, 1e6) ||
+        !between(scaling.amplitude, 1e-3, 1e3) || !between(scaling.score_rate, 0, 1e3))
       return "rotary positions are scaled by 1 or more, from a number of positions on, with more turns for fast pairs "
              "than for slow ones.";
   }

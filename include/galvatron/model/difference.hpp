@@ -56,6 +56,7 @@ std::string field_text(E value) {
   if constexpr (std::same_as<E, ActivationKind>)
     return name("gelu", "swiglu", "relu", "quick_gelu", "exact_gelu").at(at);
   if constexpr (std::same_as<E, PositionKind>) return name("learned", "rotary", "relative").at(at);
+  if constexpr (std::same_as<E, RotaryRamp>) return name("pairs", "turns", "none").at(at);
   if constexpr (std::same_as<E, NormOrder>) return name("before", "after").at(at);
   if constexpr (std::same_as<E, QueryKeyNorm>) return name("none", "heads", "all").at(at);
   if constexpr (std::same_as<E, RouterKind>) return name("softmax", "sigmoid").at(at);
@@ -87,6 +88,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("activation", a.activation, activation);
   f("kind of positions", a.position, position);
   f("base of the rotary positions", a.rope_theta, rope_theta);
+  f("ramp of the rotary positions", a.rotary_scaling.ramp, rotary_scaling.ramp);
   f("scaling of the rotary positions", a.rotary_scaling.factor, rotary_scaling.factor);
   f("positions that are scaled", a.rotary_scaling.positions, rotary_scaling.positions);
   f("turns of pairs that are not scaled", a.rotary_scaling.fast, rotary_scaling.fast);

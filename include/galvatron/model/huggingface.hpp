@@ -17,7 +17,8 @@ namespace galvatron {
 
 /// The model types that parse_huggingface_config knows.
 inline constexpr std::string_view huggingface_model_types =
-    "gpt2, llama, bert, vit, t5, swin, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek_v2, deepseek_v3";
+    "gpt2, llama, mistral, qwen2, qwen3, bert, vit, t5, swin, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek_v2, "
+    "deepseek_v3";
 
 /// The model that a Hugging Face config.json describes, of one of huggingface_model_types. `name` becomes its name and
 /// opens the messages. Dropout rates and generation settings are not read. Errors (usage): malformed JSON, a missing or
@@ -34,6 +35,9 @@ inline Result<ModelSpec> parse_huggingface_config(std::string_view text, const s
   };
   constexpr Reader readers[] = {{"gpt2", detail::gpt2_from},
                                 {"llama", detail::llama_from},
+                                {"mistral", detail::mistral_from},
+                                {"qwen2", detail::qwen2_from},
+                                {"qwen3", detail::qwen3_from},
                                 {"bert", detail::bert_from},
                                 {"vit", detail::vit_from},
                                 {"t5", detail::t5_from},

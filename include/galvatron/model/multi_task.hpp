@@ -82,8 +82,15 @@ struct MultiTaskModel {
   }
 };
 
-/// True for a layer that makes one vector of a sample.
-inline bool pools(const LayerSpec& layer) { return layer.forward_pass == &projection_forward; }
+/// True for a layer with a forward pass of its own that makes one vector of a sample. Its graph says so: the address of
+/// the function would be another one in a module that has a copy.
+inline bool pools(const LayerSpec& layer) {
+  if (layer.forward_pass == nullptr) return false;
+  const forward::Graph graph = layer.forward_pass(layer);
+  if (graph.has_loss()) return false;
+  const forward::Rows rows = graph.rows(graph.outputs[0]);
+  return rows == forward::Rows::samples || rows == forward::Rows::first_tokens;
+}
 
 inline std::int64_t Component::tokens_behind(std::int64_t tokens) const {
   return std::ranges::any_of(layers, pools) ? 1 : tokens;

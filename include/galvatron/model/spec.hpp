@@ -62,11 +62,17 @@ struct LatentAttention {
   friend constexpr bool operator==(const LatentAttention&, const LatentAttention&) = default;
 };
 
-/// Rotary positions that are scaled for sequences longer than those of the first training: YaRN (Peng et al., arXiv
-/// 2309.00071).
+/// Between which pairs scaled rotary positions go from as they were to slower ones.
+enum class RotaryRamp : std::uint8_t {
+  pairs,  ///< in proportion to a pair's number: YaRN (Peng et al., arXiv 2309.00071)
+  turns,  ///< in proportion to how often it turns: Llama 3.1 (Grattafiori et al., arXiv 2407.21783)
+  none,   ///< all pairs are slower (Chen et al., arXiv 2306.15595)
+};
+/// Rotary positions that are scaled for sequences longer than those of the first training.
 struct RotaryScaling {
+  RotaryRamp ramp = RotaryRamp::pairs;
   double factor = 1;           ///< of the sequences' length; 1: positions are not scaled
-  std::int64_t positions = 0;  ///< of the first training
+  std::int64_t positions = 0;  ///< of the first training; of no ramp 0
   double fast = 32;            ///< pairs that turn so often within those positions are as they were
   double slow = 1;             ///< pairs that turn so often or less are `factor` times slower
   double amplitude = 1;        ///< of queries and keys where positions turn them

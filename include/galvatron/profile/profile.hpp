@@ -85,7 +85,8 @@ class Profile {
   void finish() {
     if (!cluster_.gemm.empty()) cluster_.device.rates.clear();
     for (const GemmTable& table : cluster_.gemm) {
-      if (table.kind != op::Kind::gemm_nt || table.concurrency != 1 || table.is_of_one_weight()) continue;
+      if (table.kind != op::Kind::gemm_nt || table.concurrency != 1 || table.is_of_one_weight() || table.grouped)
+        continue;
       double best = 0;
       const auto& axes = table.seconds.axes();
       std::size_t point = 0;

@@ -30,6 +30,17 @@ inline device::kernels::RotaryFrequencies rotary_frequencies(const LayerSpec& la
   out.amplitude = static_cast<float>(scaling.amplitude);
   out.factor = scaling.factor;
   if (scaling.factor == 1) return out;
+  if (scaling.ramp == RotaryRamp::none) {
+    out.low = -1;
+    out.high = 0;
+    return out;
+  }
+  if (scaling.ramp == RotaryRamp::turns) {
+    out.turns = static_cast<double>(scaling.positions) / (2 * std::numbers::pi);
+    out.low = scaling.fast;
+    out.high = scaling.slow == scaling.fast ? scaling.slow * (1 - 1e-9) : scaling.slow;  // a step
+    return out;
+  }
   // The pair that turns so often within the positions of the first training.
   const auto pair = [&](double turns) {
     return static_cast<double>(width) *

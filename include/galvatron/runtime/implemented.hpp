@@ -57,7 +57,7 @@ constexpr bool is_implemented(const LayerSpec& layer) {
   if (layer.kind == LayerKind::embedding && layer.patch_width > 0)
     return layer.position != PositionKind::rotary && layer.token_types == 0 && !layer.target.any();
   if (relative) return layer.head == HeadKind::language && !layer.closing_norm && layer.token_types == 0;
-  if (layer.tokens != all_tokens || layer.target.any() || layer.activation == ActivationKind::relu) return false;
+  if (layer.tokens != all_tokens || layer.target.any()) return false;
   if (layer.kind == LayerKind::block) return is_decoder_block(layer) || is_post_norm_block(layer);
   return layer.kind == LayerKind::embedding || layer.head == HeadKind::language ||
          layer.activation == ActivationKind::gelu;

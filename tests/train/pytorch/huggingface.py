@@ -1,4 +1,4 @@
-"""Makes tiny random checkpoints of GPT-2, Llama and mixtures of experts with Hugging Face transformers and writes, beside
+"""Makes tiny random checkpoints of GPT-2, Llama, Mistral, Qwen and mixtures of experts with Hugging Face transformers and writes, beside
 this file, what tests/train/huggingface.cpp compares galvatron with: the checkpoints as save_pretrained() leaves them, the
 mean cross-entropy of tokens that the models give, in float64, and its gradients as checkpoints of the same names.
 
@@ -39,6 +39,16 @@ def loss_of(model, vocabulary):
     batch = tokens(vocabulary)
     logits = model.double()(input_ids=batch[:, :-1]).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def greedy_of(model, vocabulary):
+    """The ten tokens that transformers lets follow the first five of sample 0."""
+    prompt = tokens(vocabulary)[:1, :5]
+    with torch.no_grad():
+        all_tokens = model.double().generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=10, do_sample=False, eos_token_id=None,
+            pad_token_id=0)
+    return all_tokens[0, 5:].tolist()
 
 
 def save_gradients(model, vocabulary, name):
@@ -92,6 +102,33 @@ def mixtures():
         topk_group=1), transformers.DeepseekV3ForCausalLM
 
 
+def decoders():
+    """Names, configurations and classes of Llama's kind, and GPT-2s of other activations."""
+    base = dict(
+        hidden_size=24, num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=40,
+        max_position_embeddings=20, vocab_size=61, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
+        pad_token_id=None)
+    plain = {"rope_type": "default", "rope_theta": 500.0}
+    llama3 = {
+        "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 0.2, "high_freq_factor": 1.5,
+        "original_max_position_embeddings": 12}
+    linear = {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0}
+    dynamic = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0}
+    yield "llama3", transformers.LlamaConfig(
+        **dict(base, hidden_size=48), rope_parameters=llama3), transformers.LlamaForCausalLM
+    yield "llama-linear", transformers.LlamaConfig(**base, rope_parameters=linear), transformers.LlamaForCausalLM
+    yield "llama-dynamic", transformers.LlamaConfig(**base, rope_parameters=dynamic), transformers.LlamaForCausalLM
+    yield "mistral", transformers.MistralConfig(
+        **base, head_dim=6, rope_parameters=plain, sliding_window=16), transformers.MistralForCausalLM
+    yield "qwen2", transformers.Qwen2Config(**dict(base, tie_word_embeddings=True), rope_parameters=plain,
+                                            use_sliding_window=False), transformers.Qwen2ForCausalLM
+    yield "qwen3", transformers.Qwen3Config(**base, head_dim=6, rope_parameters=plain), transformers.Qwen3ForCausalLM
+    for activation in ("gelu", "quick_gelu", "relu"):
+        yield "gpt2-" + activation, transformers.GPT2Config(
+            n_embd=24, n_layer=2, n_head=3, n_positions=20, vocab_size=61, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+            activation_function=activation), transformers.GPT2LMHeadModel
+
+
 def save(model, name, **how):
     model.save_pretrained(HERE / name, **how)
     (HERE / name / "generation_config.json").unlink(missing_ok=True)
@@ -105,7 +142,7 @@ def main():
         hidden_size=24, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=4,
         intermediate_size=40, max_position_embeddings=20, vocab_size=61, rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 500.0}, tie_word_embeddings=False)
-    losses = {}
+    losses, greedy = {}, {}
     for name, config, kind, shard in (("gpt2", gpt2, transformers.GPT2LMHeadModel, "5GB"),
                                       ("llama", llama, transformers.LlamaForCausalLM, "20KB")):
         model = kind(config)
@@ -113,6 +150,7 @@ def main():
         model.eval()
         save(model, name, max_shard_size=shard)
         losses[name] = loss_of(model, config.vocab_size).item()
+        greedy[name] = greedy_of(model, config.vocab_size)
         save_gradients(model, config.vocab_size, name)
         if name == "llama":  # the same in 16 bits
             half = kind(config)
@@ -122,6 +160,14 @@ def main():
                     parameter.copy_(parameter.half().float())
             losses["llama-f16"] = loss_of(half.eval(), config.vocab_size).item()
             save(half.half(), "llama-f16")
+    for name, config, kind in decoders():
+        model = kind(config)
+        randomise(model)
+        model.eval()
+        save(model, name)
+        losses[name] = loss_of(model, config.vocab_size).item()
+        greedy[name] = greedy_of(model, config.vocab_size)
+        save_gradients(model, config.vocab_size, name)
     for name, config, kind in mixtures():
         model = kind(config)
         model.set_experts_implementation("eager")  # the others have no float64
@@ -131,12 +177,13 @@ def main():
         if name in ("mixtral", "qwen3_moe"):  # all experts in one tensor
             save(model, name + "-together", save_original_format=False)
         losses[name] = loss_of(model, config.vocab_size).item()
+        greedy[name] = greedy_of(model, config.vocab_size)
         if name == "qwen2_moe":
             balance = balance_loss_of(model, config.vocab_size)
         save_gradients(model, config.vocab_size, name)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     (HERE / "losses.json").write_text(
-        json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "balance_loss_of_qwen2_moe": balance,
+        json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "greedy": greedy, "balance_loss_of_qwen2_moe": balance,
                     "made_with": versions}, indent=2) + "\n")
 
 

@@ -32,13 +32,15 @@ GALVATRON_HD inline std::int64_t relative_bucket(std::int64_t distance, std::int
   return first + (behind < n ? behind : n - 1);
 }
 
-/// How fast rotary positions turn pairs: theta^(-2j / head_dim) radians from one position to the next; with YaRN (Peng
-/// et al., arXiv 2309.00071) pairs from `high` on turn `factor` times slower, those up to `low` do not, and those
-/// between in proportion. What is turned is multiplied by `amplitude`.
+/// How fast rotary positions turn pairs: theta^(-2j / head_dim) radians from one position to the next. Where they are
+/// scaled (RotaryScaling), pairs whose place is `high` or beyond turn `factor` times slower, those up to `low`, or
+/// before it, do not, and those between in proportion. A pair's place is j, or with `turns` how often it turns; `high`
+/// is the lower one then. What is turned is multiplied by `amplitude`.
 struct RotaryFrequencies {
   double theta;
   double factor = 1;
   double low = 0, high = 1;
+  double turns = 0;  ///< of a pair of one radian a position within those of the first training; 0: places are j
   float amplitude = 1;
 
   GALVATRON_HD constexpr RotaryFrequencies(double base) : theta(base) {}
@@ -48,7 +50,8 @@ struct RotaryFrequencies {
 GALVATRON_HD inline double rotary_frequency(const RotaryFrequencies& f, long long j, long long head_dim) {
   const double plain = std::exp(-2.0 * static_cast<double>(j) / static_cast<double>(head_dim) * std::log(f.theta));
   if (f.factor == 1) return plain;
-  const double share = (static_cast<double>(j) - f.low) / (f.high - f.low);
+  const double place = f.turns > 0 ? f.turns * plain : static_cast<double>(j);
+  const double share = (place - f.low) / (f.high - f.low);
   const double slow = share < 0 ? 0.0 : share > 1 ? 1.0 : share;
   return plain * (1 - slow + slow / f.factor);
 }

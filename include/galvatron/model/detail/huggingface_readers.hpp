@@ -78,8 +78,13 @@ inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
   shape.ffn = fields.optional<std::int64_t>("n_inner", 0, 1, model_limits::ffn);
   shape.norm_epsilon = fields.optional<double>("layer_norm_epsilon", 1e-5, 0.0, 1.0);
   shape.tied = fields.optional<bool>("tie_word_embeddings", true);
-  refuse_unless(fields, "activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"},
-                " (the tanh approximation of GELU)");
+  refuse_unless(fields, "activation_function",
+                {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "quick_gelu", "relu"});
+  const auto activation = fields.optional<std::string>("activation_function", "gelu_new");
+  shape.activation = activation == "gelu"         ? ActivationKind::exact_gelu
+                     : activation == "quick_gelu" ? ActivationKind::quick_gelu
+                     : activation == "relu"       ? ActivationKind::relu
+                                                  : ActivationKind::gelu;
   refuse_if(fields, "scale_attn_weights", false);
   refuse_if(fields, "scale_attn_by_inverse_layer_idx", true);
   refuse_if(fields, "add_cross_attention", true);
@@ -104,15 +109,26 @@ inline RotaryScaling yarn_from(JsonObject& rope) {
   return out;
 }
 
+/// The scaling of Llama 3.1 and its successors.
+inline RotaryScaling llama3_from(JsonObject& rope) {
+  RotaryScaling out{.ramp = RotaryRamp::turns};
+  out.factor = rope.required<double>("factor", 1.0, 1e6);
+  out.positions = rope.required<std::int64_t>("original_max_position_embeddings", 1, model_limits::positions);
+  out.fast = rope.required<double>("high_freq_factor", 1e-6, 1e6);
+  out.slow = rope.required<double>("low_freq_factor", 1e-6, 1e6);
+  return out;
+}
+
 /// The base of the rotary positions. Older files have `rope_theta`, and `rope_scaling` beside it; files of transformers
-/// 5 have both in `rope_parameters`, which counts where `rope_scaling` is empty. Positions that are scaled otherwise
-/// than by YaRN are refused: weights that were trained with them give other results without.
-/// @param scaling  of YaRN, if the file has it
+/// 5 have both in `rope_parameters`, which counts where `rope_scaling` is empty. Dynamic scaling begins behind the
+/// model's positions. Other positions are refused: weights that were trained with them give other results without.
+/// @param scaling  if the file has one
 inline double rope_theta_from(JsonObject& fields, double otherwise, RotaryScaling& scaling) {
   const double theta = fields.optional<double>("rope_theta", otherwise);
   const auto refuse = [&fields](const std::string& key, const std::string& what) {
     fields.fail(key + ": " + what +
-                " are not supported; choose a model with plain ones (rope_type \"default\") or yarn");
+                " are not supported; choose a model with plain ones (rope_type \"default\"), linear, dynamic, yarn or "
+                "llama3");
   };
   if (fields.optional<double>("partial_rotary_factor", 1.0) != 1.0)
     refuse(fields.name("partial_rotary_factor"), "rotary positions of a part of a head");
@@ -125,11 +141,13 @@ inline double rope_theta_from(JsonObject& fields, double otherwise, RotaryScalin
     const double own_theta = rope.optional<double>("rope_theta", theta);
     const double part = rope.optional<double>("partial_rotary_factor", 1.0);
     if (type == "yarn") scaling = yarn_from(rope);
+    if (type == "llama3") scaling = llama3_from(rope);
+    if (type == "linear") scaling = {.ramp = RotaryRamp::none, .factor = rope.required<double>("factor", 1.0, 1e6)};
     if (const auto done = rope.finish_allowing_unknown_keys(); !done)
       fields.fail(done.error().message);
     else if (std::any_of(value->begin(), value->end(), [](const nlohmann::json& item) { return item.is_object(); }))
       refuse(fields.name(key), "rotary positions that differ from layer to layer");
-    else if (type != "default" && type != "yarn")
+    else if (type != "default" && type != "yarn" && type != "llama3" && type != "linear" && type != "dynamic")
       refuse(fields.name(key), "scaled rotary positions (\"" + one_line(type, 40) + "\")");
     else if (part != 1.0)
       refuse(fields.name(key), "rotary positions of a part of a head");
@@ -143,6 +161,7 @@ struct LlamaDefaults {
   double norm_epsilon = 1e-6;
   double rope_theta = 10000.0;
   std::int64_t kv_heads = 0;  ///< 0: all heads
+  std::int64_t head_dim = 0;  ///< 0: the width of a layer over its heads
   bool biases = true;         ///< keys say whether there are any; false: there are none
 };
 
@@ -153,7 +172,8 @@ inline LlamaShape llama_shape_from(JsonObject& fields, const LlamaDefaults& defa
   shape.heads = fields.required<std::int64_t>("num_attention_heads", 1, model_limits::heads);
   const std::int64_t kv_heads = fields.contains("num_key_value_heads") ? 0 : defaults.kv_heads;  // null: all heads
   shape.kv_heads = fields.optional<std::int64_t>("num_key_value_heads", kv_heads, 1, model_limits::heads);
-  shape.head_dim = fields.optional<std::int64_t>("head_dim", 0, 1, model_limits::head_dim);
+  const std::int64_t head_dim = fields.contains("head_dim") ? 0 : defaults.head_dim;  // null: the usual one
+  shape.head_dim = fields.optional<std::int64_t>("head_dim", head_dim, 1, model_limits::head_dim);
   shape.ffn = fields.required<std::int64_t>("intermediate_size", 1, model_limits::ffn);
   shape.positions = fields.required<std::int64_t>("max_position_embeddings", 1, model_limits::positions);
   shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
@@ -175,6 +195,41 @@ inline LlamaShape llama_shape_from(JsonObject& fields, const LlamaDefaults& defa
 
 inline Result<ModelSpec> llama_from(JsonObject& fields, std::string name) {
   return built(fields, llama, std::move(name), llama_shape_from(fields, {}));
+}
+
+/// Mistral: a Llama whose tokens attend to those within a window. Sequences no longer than it attend to all, so that
+/// the model's positions are those of the window.
+inline Result<ModelSpec> mistral_from(JsonObject& fields, std::string name) {
+  LlamaShape shape = llama_shape_from(fields, {.kv_heads = 8, .biases = false});
+  const auto window = fields.optional<std::int64_t>("sliding_window", fields.contains("sliding_window") ? 0 : 4096, 1,
+                                                    model_limits::positions);
+  if (window > 0) shape.positions = std::min(shape.positions, window);
+  return built(fields, llama, std::move(name), shape);
+}
+
+/// Qwen's decoders have no windows here.
+inline void refuse_windows(JsonObject& fields) {
+  refuse_if(fields, "use_sliding_window", true);
+  const nlohmann::json* types = fields.any("layer_types");
+  const bool full =
+      types == nullptr || types->is_null() ||
+      std::all_of(types->begin(), types->end(), [](const auto& type) { return type == "full_attention"; });
+  fields.check("layer_types", full, "only \"full_attention\" is supported");
+}
+
+inline Result<ModelSpec> qwen2_from(JsonObject& fields, std::string name) {
+  LlamaShape shape = llama_shape_from(fields, {.kv_heads = 32, .biases = false});
+  shape.qkv_bias = true;
+  refuse_windows(fields);
+  return built(fields, llama, std::move(name), shape);
+}
+
+inline Result<ModelSpec> qwen3_from(JsonObject& fields, std::string name) {
+  LlamaShape shape = llama_shape_from(fields, {.kv_heads = 32, .head_dim = 128, .biases = false});
+  shape.query_key_norm = QueryKeyNorm::heads;
+  refuse_if(fields, "attention_bias", true);
+  refuse_windows(fields);
+  return built(fields, llama, std::move(name), shape);
 }
 
 /// The widths of an encoder in BERT's spelling, and its activation.
@@ -315,12 +370,7 @@ inline void read_qwen_experts(JsonObject& fields, MoeShape& shape, std::int64_t 
     fields.fail(fields.where() + ": \"decoder_sparse_step\" and \"mlp_only_layers\" leave no layer with experts; " +
                 "choose a model that has some");
   read_balance_loss(fields, shape, 0.001);
-  refuse_if(fields, "use_sliding_window", true);
-  const nlohmann::json* types = fields.any("layer_types");
-  const bool full =
-      types == nullptr || types->is_null() ||
-      std::all_of(types->begin(), types->end(), [](const auto& type) { return type == "full_attention"; });
-  fields.check("layer_types", full, "only \"full_attention\" is supported");
+  refuse_windows(fields);
 }
 
 inline Result<ModelSpec> qwen2_moe_from(JsonObject& fields, std::string name) {
