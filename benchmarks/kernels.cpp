@@ -239,7 +239,7 @@ void softmax(benchmark::State& state, bool backward) {
   const View<const std::int32_t> ids(targets.data(), tokens);
   for (auto _ : state) {
     if (backward)
-      host().softmax_backward(tokens, vocabulary, 50257, 0, lse.view(), ids, 0.1F, logits.view());
+      host().softmax_backward(tokens, vocabulary, 50257, 0, lse.view(), ids, 0.1F, false, logits.view());
     else
       host().softmax_statistics(tokens, vocabulary, 50257, 0, logits.view(), ids, stats);
   }

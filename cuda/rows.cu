@@ -16,6 +16,7 @@ namespace galvatron::device::cuda {
   template void Stream::launch(const Geometry&, const ColumnSums<T, PutSums<T>>&);  \
   template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&);       \
   template void Stream::launch(const Geometry&, const SoftmaxBackward<T>&);         \
+  template void Stream::launch(const Geometry&, const SoftmaxBalance<T>&);          \
   template void Stream::launch(const Geometry&, const ForEach<ExponentialRow<T>>&); \
   template void Stream::launch(const Geometry&, const ExponentialRowBackward<T>&);  \
   template void Stream::launch(const Geometry&, const ForRows<GatherTokens<T>>&);   \

@@ -165,7 +165,7 @@ class Counting {
   void softmax_merge(std::int64_t, std::int64_t, View<const float>, View<float>, View<double>) {}
   template <class T>
   void softmax_backward(std::int64_t rows, std::int64_t columns, std::int64_t, std::int64_t, View<const float>,
-                        View<const std::int32_t>, float, View<T>) {
+                        View<const std::int32_t>, float, bool, View<T>) {
     note({.kind = Kind::softmax_backward, .m = rows, .n = columns});
   }
   template <class B>

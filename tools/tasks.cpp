@@ -57,14 +57,14 @@ struct TasksOnCluster {
   // Model FLOPs, recomputation left out, over what the devices could do.
   [[nodiscard]] double mfu() const {
     double flops = 0;
-    for (train::PartPlan part : plan.parts) {
-      part.where.strategy.recompute = RecomputeKind::none;
-      for (std::size_t i = 0; i < part.layers.size(); ++i) {
-        const cost::LayerCounts counts = train::pass_counts(plan, part, i, of.plan.precision);
-        flops += (counts.forward.flops().count + counts.backward.flops().count) *
-                 static_cast<double>(part.where.ranks.size());
-      }
-    }
+    train::TaskPlan without = plan;
+    for (train::PartPlan& part : without.parts) part.where.strategy.recompute = RecomputeKind::none;
+    train::LayerCosts layers(of.plan.precision);
+    const train::TaskCosts costs(without, layers);
+    for (std::size_t p = 0; p < plan.parts.size(); ++p)
+      for (const cost::LayerCounts* counts : costs.passes[p])
+        flops += (counts->forward.flops().count + counts->backward.flops().count) *
+                 static_cast<double>(plan.parts[p].where.ranks.size());
     const double peak = cluster.peak_flops(of.plan.precision) * plan.ranks;
     return peak > 0 ? flops / (peak * simulation.step.value) : 0;
   }

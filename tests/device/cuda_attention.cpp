@@ -216,6 +216,7 @@ TEST_CASE("attention to parts of the keys on a GPU, with strides of their own, i
     AttentionShape own = p.shape;
     own.queries = own.keys = half;
     own.lse_stride = 2 * half;
+    own.all_keys = false;
     own.dq_stride = width + 4;
     own.dkv_stride = 2 * kv_width;
     AttentionShape cross = own;

@@ -69,10 +69,10 @@ void check(std::mt19937& random, std::int64_t rows, std::int64_t vocabulary, std
 
   for (std::int64_t s = 0; s < shards; ++s) {
     auto expected = logits[at(s)];
-    host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale,
+    host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale, shards == 1,
                            view(expected).slice(offset, rows * columns));
     cuda::softmax_backward(emulator, rows, columns, valid_of(s), s * columns, lse.data(), targets.data(), scale,
-                           logits[at(s)].data() + offset);
+                           shards == 1, logits[at(s)].data() + offset);
     // The same arithmetic, element by element; vector instructions of the host may contract it.
     bool zeros = true;
     float difference = 0;
@@ -170,7 +170,7 @@ TEST_CASE("no rows: nothing is launched") {
   float* none = nullptr;
   cuda::softmax_statistics<float>(emulator, 0, 8, 8, 0, none, nullptr, none);
   cuda::softmax_merge(emulator, {}, nullptr, 0, 1, none, none, &loss);
-  cuda::softmax_backward<float>(emulator, 0, 8, 8, 0, none, nullptr, 1.0F, none);
+  cuda::softmax_backward<float>(emulator, 0, 8, 8, 0, none, nullptr, 1.0F, true, none);
   CHECK(emulator.launches() == 0);
   CHECK(loss == 2);
 }

@@ -188,6 +188,45 @@ TEST_CASE("attention of bfloat16 differs from its definition by rounding only") 
   }
 }
 
+TEST_CASE("gradients of queries over keys and values that are near each other are as exact as others") {
+  constexpr unsigned seed = 25;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const std::int64_t tokens : {7, 40, 96}) {
+    CAPTURE(tokens);
+    Problem<float> p(random, 2, tokens, tokens, 2, 2, 16, false);
+    const AttentionShape& s = p.shape;
+    const std::int64_t width = s.heads * s.head_dim;
+    for (std::int64_t row = 0; row < tokens * s.batch; ++row)
+      for (const std::int64_t part : {p.k_at, p.v_at})
+        for (std::int64_t i = 0; i < width; ++i) {
+          float& x = p.qkv[at(row * s.q_stride + part + i)];
+          x = (i % 2 == 0 ? 2.0F : -2.0F) + 0.02F * x;
+        }
+    TestHost host(1);
+    const auto expected = reference(p);
+    const auto error = [&] {  // of the queries' gradients
+      const auto got = compute(*host, p);
+      double away = 0;
+      double greatest = 0;
+      for (std::int64_t row = 0; row < tokens * s.batch; ++row)
+        for (std::int64_t i = 0; i < width; ++i) {
+          const std::size_t place = at(row * s.q_stride + i);
+          away = std::max(away, std::abs(static_cast<double>(got.dqkv[place]) - expected.dqkv[place]));
+          greatest = std::max(greatest, std::abs(expected.dqkv[place]));
+        }
+      return away / greatest;
+    };
+    const double whole = error();
+    p.shape.all_keys = false;  // the parts of a ring, whose sums nobody has
+    const double part = error();
+    CAPTURE(whole);
+    CAPTURE(part);
+    CHECK(whole < 1e-4);
+    CHECK(part > 5 * whole);
+  }
+}
+
 TEST_CASE("every instruction set computes attention") {
   std::mt19937 random(29);
   for (const Isa isa : testable_isas()) {
@@ -319,6 +358,7 @@ TEST_CASE("attention to parts of the queries and keys, merged, is attention to a
       AttentionShape part = s;
       part.queries = part.keys = half;
       part.lse_stride = 2 * half;
+      part.all_keys = false;
       part.dq_stride = width;
       part.dkv_stride = 2 * kv_width;
       AttentionShape cross = part;

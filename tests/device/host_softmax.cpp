@@ -55,7 +55,7 @@ void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vo
             static_cast<double>(scale) *
             (std::exp(logit(row, token) - expected_lse[at(row)]) - (token == targets[at(row)] ? 1.0 : 0.0));
       }
-    host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale,
+    host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale, shards == 1,
                            view(logits[at(s)]));
     double magnitude = 0;
     double difference = 0;
@@ -93,10 +93,38 @@ TEST_CASE("logits far apart neither overflow nor vanish") {
   host->softmax_merge(1, 1, view(stats), view(lse), View<double>{&loss, 1});
   CHECK(lse[0] == doctest::Approx(1e4 + std::log(1.0 + std::exp(-1.0))));
   CHECK(loss == doctest::Approx(std::log(1.0 + std::exp(-1.0))).epsilon(1e-2));
-  host->softmax_backward(1, 4, 4, 0, view(lse), view(targets), 1.0F, view(logits));
+  host->softmax_backward(1, 4, 4, 0, view(lse), view(targets), 1.0F, false, view(logits));
   CHECK(logits[0] == 0.0F);
   CHECK(logits[3] == 0.0F);
   CHECK(std::isfinite(logits[1]));
+}
+
+TEST_CASE("balanced gradients of large logits that are near each other sum to zero") {
+  constexpr unsigned seed = 402;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const std::int64_t n : {2, 6, 33, 96, 1000}) {
+    CAPTURE(n);
+    TestHost host(1);
+    double worst[2] = {};
+    for (const bool balanced : {false, true}) {
+      std::vector<float> logits = random_tensor<float>(random, n * n, 0.05F);
+      for (float& logit : logits) logit += 13.7F;
+      std::vector<std::int32_t> targets(at(n));
+      for (std::int64_t row = 0; row < n; ++row) targets[at(row)] = static_cast<std::int32_t>(row);
+      std::vector<float> stats(at(3 * n)), lse(at(n));
+      host->softmax_statistics(n, n, n, 0, view(logits), view(targets), view(stats));
+      host->softmax_merge(n, 1, view(stats), view(lse), View<double>{});
+      host->softmax_backward(n, n, n, 0, view(lse), view(targets), 1.0F, balanced, view(logits));
+      for (std::int64_t row = 0; row < n; ++row) {
+        double sum = 0;
+        for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(logits[at(row * n + i)]);
+        worst[balanced ? 1 : 0] = std::max(worst[balanced ? 1 : 0], std::abs(sum));
+      }
+    }
+    CHECK(worst[1] < 2.4e-7);  // four roundings of a sum of about 1
+    CHECK(worst[0] > 2 * worst[1]);
+  }
 }
 
 TEST_CASE("a piece of a row that has nothing but -inf counts for nothing") {

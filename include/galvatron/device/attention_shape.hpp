@@ -31,6 +31,7 @@ struct AttentionShape {
   std::int64_t dq_stride = 0;   ///< elements between rows of the gradient of q; usually q_stride
   std::int64_t dkv_stride = 0;  ///< the same of k and of v; usually kv_stride
   std::int64_t lse_stride = 0;  ///< elements between the statistics of two heads; usually `queries`
+  bool all_keys = true;         ///< false: queries attend to other keys too
   float score_factor = 1;       ///< of scores, beside head_dim^-1/2
   friend constexpr auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 

@@ -249,8 +249,10 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.softmax_statistics(/*rows=*/n, /*columns=*/n, /*valid=*/n, /*first=*/n, /*logits=*/cf, /*targets=*/tokens, f);
   // From the statistics (shards, rows, 3): lse (rows), and loss (1, or empty) += sum of (lse - target logit).
   d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/sum);
-  // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`.
-  d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*logits=*/f);
+  // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`. Balanced:
+  // the shard is all of the vocabulary and has all targets, whose gradients are minus the sums of their rows' others. A
+  // row sums to 0 then, where the rounding of lse would leave scale * 2^-24 |lse|.
+  d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*balanced=*/false, /*logits=*/f);
   // row (n) = factor * exp(log), log (1) or empty for 0; and d_log (1) += the sum of row * d_row, in a fixed order.
   d.exponential_row(n, /*factor=*/1.0F, /*log=*/cf, /*row=*/f);
   d.exponential_row_backward(n, /*row=*/cf, /*d_row=*/cf, /*d_log=*/f);

@@ -1,17 +1,16 @@
-// What a plan of waves says about the parts of a multi-task model: their layers, what they read of each other, and the
-// memory of a rank.
+// What a plan of waves says about the parts of a multi-task model: their layers, and what they read of each other.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <galvatron/core/compiled.hpp>
-#include <galvatron/cost/layer.hpp>
-#include <galvatron/cost/memory.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/plan/placed_value.hpp>
 #include <galvatron/plan/task_program.hpp>
@@ -162,29 +161,46 @@ inline void add_edges(const MultiTaskModel& model, const std::vector<TaskGraph>&
 /// Layers on sets of ranks that differ are reduced side by side as far as they can: next comes the layer whose ranks
 /// are free first, of several the one with most parameters.
 inline std::vector<int> reduction_order(const TaskPlan& plan) {
-  std::vector<double> clocks(static_cast<std::size_t>(plan.ranks));
-  std::vector<int> left;
-  for (int i = static_cast<int>(plan.layers.size()); i-- > 0;)
-    if (!plan.places[static_cast<std::size_t>(i)].idle) left.push_back(i);
-  const auto free_at = [&](int layer) {
-    double out = 0;
-    for (const auto& ranks : plan.places[static_cast<std::size_t>(layer)].by_tensor)
-      for (const int rank : ranks) out = std::max(out, clocks[static_cast<std::size_t>(rank)]);
-    return out;
+  // Layers on the same ranks, those with most parameters first.
+  struct Group {
+    const LayerRanks* place;
+    std::vector<std::pair<double, int>> layers;  // parameters, number
+    std::size_t next = 0;
   };
+  std::vector<Group> groups;
+  std::size_t left = 0;
+  for (int i = static_cast<int>(plan.layers.size()); i-- > 0;) {
+    const LayerRanks& place = plan.places[static_cast<std::size_t>(i)];
+    if (place.idle) continue;
+    auto group = std::ranges::find_if(groups, [&](const Group& g) { return g.place->by_tensor == place.by_tensor; });
+    if (group == groups.end()) group = groups.insert(group, Group{&place, {}});
+    group->layers.emplace_back(static_cast<double>(parameters(plan.layers[static_cast<std::size_t>(i)])), i);
+    ++left;
+  }
+  for (Group& group : groups)
+    std::ranges::stable_sort(group.layers, std::greater(), [](const auto& layer) { return layer.first; });
+  std::vector<double> clocks(static_cast<std::size_t>(plan.ranks));
   std::vector<int> out;
-  while (!left.empty()) {
-    const auto next = std::ranges::min_element(left, {}, [&](int layer) {
-      return std::pair(free_at(layer), -parameters(plan.layers[static_cast<std::size_t>(layer)]));
-    });
-    const LayerRanks& place = plan.places[static_cast<std::size_t>(*next)];
+  while (out.size() < left) {
+    Group* first = nullptr;
+    std::tuple<double, double, int> least;
+    for (Group& group : groups) {
+      if (group.next == group.layers.size()) continue;
+      double free_at = 0;
+      for (const auto& ranks : group.place->by_tensor)
+        for (const int rank : ranks) free_at = std::max(free_at, clocks[static_cast<std::size_t>(rank)]);
+      const auto& [size, number] = group.layers[group.next];
+      const std::tuple key(free_at, -size, -number);
+      if (first != nullptr && !(key < least)) continue;
+      first = &group;
+      least = key;
+    }
+    const auto& [size, number] = first->layers[first->next++];
     const double end =
-        free_at(*next) +
-        (place.strategy.data > 1 ? static_cast<double>(parameters(plan.layers[static_cast<std::size_t>(*next)])) : 0.0);
-    for (const auto& ranks : place.by_tensor)
+        std::get<0>(least) + (plan.places[static_cast<std::size_t>(number)].strategy.data > 1 ? size : 0.0);
+    for (const auto& ranks : first->place->by_tensor)
       for (const int rank : ranks) clocks[static_cast<std::size_t>(rank)] = end;
-    out.push_back(*next);
-    left.erase(next);
+    out.push_back(number);
   }
   return out;
 }
@@ -269,82 +285,5 @@ GALVATRON_IN_PLANNER(Result<TaskPlan> task_plan<>(const MultiTaskModel&, const W
 
 /// Bytes of the elements, as a region of the arena takes them.
 inline Bytes region_bytes(std::int64_t elements, std::int64_t element) { return {aligned_bytes(elements * element)}; }
-
-/// What a rank does and keeps for layer `i` of a part; its parameters are parameter_counts'.
-inline cost::LayerCounts pass_counts(const TaskPlan& plan, const PartPlan& part, std::size_t i, Precision precision) {
-  StrategySpec spec = part.where.strategy;
-  spec.zero = plan.places[static_cast<std::size_t>(part.number) + i].strategy.zero;
-  return cost::layer_counts(
-      part.layers[i], spec,
-      {.microbatch = part.batch, .sequence = part.tokens, .precision = precision, .stages = 2, .overlap = false});
-}
-/// The states of a layer of the model on each rank that keeps it, and what is done to them once a step.
-inline cost::LayerCounts parameter_counts(const TaskPlan& plan, std::size_t layer, Precision precision) {
-  const StrategySpec& spec = plan.places[layer].strategy;
-  return cost::layer_counts(plan.layers[layer], spec,
-                            {.microbatch = spec.data,
-                             .sequence = plan.layers[layer].positions,
-                             .precision = precision,
-                             .stages = 2,
-                             .overlap = false});
-}
-
-/// What whole parameters and gradients of a part's layer `i` take more in the workspace (ZeRO-2/3) where the ranks of
-/// all its parts pad them further than the part's own.
-inline Bytes padding_of(const TaskPlan& plan, const PartPlan& part, std::size_t i, Precision precision) {
-  const StrategySpec& all = plan.places[static_cast<std::size_t>(part.number) + i].strategy;
-  Bytes out;
-  if (all.zero < 2) return out;
-  for (const ParameterPart parameters : parameter_parts) {
-    const auto elements = [&](int data) {
-      return parameter_layout(part.layers[i], parameters, all.tensor, data).elements;
-    };
-    const std::int64_t more = std::max<std::int64_t>(elements(all.data) - elements(part.where.strategy.data), 0);
-    out += region_bytes(more, element_bytes(precision)) + region_bytes(more, sizeof(float));
-  }
-  return out;
-}
-
-/// The memory of a rank. The workspace is for the largest part, its gradients at the borders included.
-/// @param library  the device's library workspace
-inline cost::StageMemory memory_of(const TaskPlan& plan, Precision precision, int rank, Bytes library) {
-  const std::int64_t e = element_bytes(precision);
-  cost::StageMemory out;
-  out.library = library;
-  out.states = region_bytes(static_cast<std::int64_t>(plan.model.tasks.size()), sizeof(double));
-  for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (plan.places[i].holds(rank)) out.states += parameter_counts(plan, i, precision).states;
-  std::vector<Bytes> stash(plan.model.tasks.size());
-  for (const PartPlan& part : plan.parts) {
-    const auto found = std::ranges::find(part.where.ranks, rank);
-    if (found == part.where.ranks.end()) {
-      for (std::size_t i = 0; i < part.layers.size(); ++i) {
-        if (!plan.assists(part, i, rank)) continue;
-        const cost::LayerCounts counts = pass_counts(plan, part, i, precision);
-        out.workspace = max(out.workspace, max(counts.forward_workspace, counts.backward_workspace) +
-                                               padding_of(plan, part, i, precision));
-      }
-      continue;
-    }
-    const auto local = static_cast<int>(found - part.where.ranks.begin());
-    Bytes kept;  // of a slot
-    kept += region_bytes(part.elements(local, part.output()), e);
-    Bytes transient;
-    for (std::size_t i = 0; i < part.layers.size(); ++i) {
-      const cost::LayerCounts counts = pass_counts(plan, part, i, precision);
-      kept += counts.stash;
-      transient = max(transient,
-                      max(counts.forward_workspace, counts.backward_workspace) + padding_of(plan, part, i, precision));
-    }
-    for (const int edge : part.reads)
-      if (plan.edge(edge).memory) kept += region_bytes(plan.edge(edge).elements(part, local), e);
-    stash[static_cast<std::size_t>(part.where.task)] += kept * part.slots;
-    if (part.feeds.size() > 1) transient = max(transient, region_bytes(part.elements(local, part.output()), e));
-    out.workspace = max(out.workspace, transient + region_bytes(part.border(local), e));
-  }
-  for (const Bytes& of_task : stash)
-    out.stash = plan.order == TaskOrder::in_sequence ? max(out.stash, of_task) : out.stash + of_task;
-  return out;
-}
 
 }  // namespace galvatron::train

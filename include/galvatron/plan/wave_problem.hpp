@@ -25,10 +25,10 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/time.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/op/work.hpp>
+#include <galvatron/plan/task_costs.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/spindle/contract.hpp>
 #include <galvatron/spindle/curve.hpp>
@@ -71,16 +71,17 @@ class WavePrices {
     Bytes states;     ///< of a rank with this strategy's ZeRO stage
   };
 
+  /// All outlive this.
   WavePrices(const MultiTaskModel& model, const std::vector<TaskGraph>& graphs, const Cluster& cluster,
-             Precision precision)
-      : model_(model), graphs_(graphs), cluster_(cluster), precision_(precision) {
+             train::LayerCosts& layers)
+      : model_(model), graphs_(graphs), cluster_(cluster), layers_(layers) {
     for (int c = 0; c < static_cast<int>(model.components.size()); ++c) add_kinds_of(c);
   }
 
   [[nodiscard]] const MultiTaskModel& model() const { return model_; }
   [[nodiscard]] const std::vector<TaskGraph>& graphs() const { return graphs_; }
   [[nodiscard]] const Cluster& cluster() const { return cluster_; }
-  [[nodiscard]] Precision precision() const { return precision_; }
+  [[nodiscard]] Precision precision() const { return layers_.precision(); }
 
   /// The wanted kind of a layer, or what of it fits the layer in all passes.
   [[nodiscard]] StrategySpec kind_of(int component, int layer, StrategySpec wanted) const {
@@ -130,10 +131,8 @@ class WavePrices {
                   cluster_.cores > 0 ? busy : 0};
     const auto known = known_.find(key);
     if (known != known_.end()) return known->second;
-    const cost::LayerCounts counts = cost::layer_counts(
-        own, spec,
-        {.microbatch = batch, .sequence = pass.tokens, .precision = precision_, .stages = 2, .overlap = false});
-    const auto seconds = [&](const op::WorkList& work) { return cost::time_of(work, precision_, cluster_, busy); };
+    const cost::LayerCounts& counts = layers_(own, spec, batch, pass.tokens);
+    const auto seconds = [&](const op::WorkList& work) { return cost::time_of(work, precision(), cluster_, busy); };
     return known_.emplace(key, Price{seconds(counts.forward) + seconds(counts.backward), counts.stash, counts.states})
         .first->second;
   }
@@ -164,7 +163,7 @@ class WavePrices {
   const MultiTaskModel& model_;
   const std::vector<TaskGraph>& graphs_;
   const Cluster& cluster_;
-  Precision precision_;
+  train::LayerCosts& layers_;
   std::map<int, std::vector<std::pair<const TaskGraph*, const TaskPass*>>> passes_;  // of each component
   mutable std::map<KindKey, bool> fits_;
   std::map<Key, Price> known_;

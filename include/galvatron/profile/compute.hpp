@@ -260,7 +260,7 @@ class Bench {
           return device_.softmax_statistics(rows, columns, columns, 0, near.next<T>(n), tokens,
                                             kept.next<float>(3 * rows));
         case K::softmax_backward:
-          return device_.softmax_backward(rows, columns, columns, 0, far.next<float>(rows), tokens, 1.0F,
+          return device_.softmax_backward(rows, columns, columns, 0, far.next<float>(rows), tokens, 1.0F, false,
                                           near_result.next<T>(n));
         case K::norm_squared:
           return device_.norm_squared(n, far.next<float>(n), device_.sums().slice(device::gradient_squares, 1));

@@ -90,7 +90,9 @@ class Contrast {
     c_.device.gemm(op::Kind::gemm_nt, m, all_, e_, own, others, logits, false, {});
     c_.device.softmax_statistics(m, all_, all_, 0, logits, wanted, of_rows);
     c_.device.softmax_merge(m, 1, of_rows, lse, loss);
-    c_.device.softmax_backward(m, all_, all_, 0, lse, wanted, term_.weight, logits);
+    // Rows of the other tower may be near each other: their weights must sum to 0 for the gradient to be what they
+    // differ.
+    c_.device.softmax_backward(m, all_, all_, 0, lse, wanted, term_.weight, true, logits);
     c_.device.gemm(op::Kind::gemm_tn, all_, e_, m, logits, own, whole(s_.d_all, 1 - tower), true, {});
     c_.device.gemm(op::Kind::gemm_nn, m, e_, all_, logits, others, rows(s_.d_rows, tower).slice(first * e_, m * e_),
                    false, {});

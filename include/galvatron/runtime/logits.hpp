@@ -111,7 +111,7 @@ void cross_entropy(Context<D>& c, const LayerSpec& layer, std::int64_t rows, Vie
       continue;
     }
     c.device.softmax_backward(m, shard, head.own_tokens.count(), head.own_tokens.begin, scratch.lse, wanted,
-                              term.weight, part);
+                              term.weight, false, part);
     c.device.gemm(op::Kind::gemm_tn, shard, h, m, part, tokens, d_table, true, {});
     c.device.gemm(op::Kind::gemm_nn, m, h, shard, part, table, tokens, false, {});
     if (d_bias.count > 0) c.device.bias_gradient(m, shard, part, d_bias);

@@ -159,6 +159,7 @@ class RingAttention {
                .kv_stride = 2 * heads_.kv(),
                .out_stride = heads_.q(),
                .lse_stride = tokens,
+               .all_keys = false,
                .score_factor = score_factor_}};
     if (!heads_.causal || step == 0) return part;
     if (step <= c_.context->rank()) {

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/plan/pipeline_plan.hpp>
+#include <galvatron/plan/task_costs.hpp>
 #include <galvatron/plan/task_plan.hpp>
 #include <galvatron/plan/wave_placements.hpp>
 #include <galvatron/plan/wave_problem.hpp>
@@ -86,7 +88,9 @@ struct FoundWaves {
 };
 
 /// Peak memory of every rank. Ranks that have the same parts in the same places share their answer.
-inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, Precision precision, Bytes library) {
+/// @param costs  of the plan
+inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, const train::TaskCosts& costs, Precision precision,
+                                   Bytes library) {
   std::vector<Bytes> out;
   std::map<std::vector<std::pair<std::size_t, int>>, Bytes> known;
   for (int rank = 0; rank < plan.ranks; ++rank) {
@@ -99,10 +103,14 @@ inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, Precision precis
     }
     auto at = known.find(key);
     if (at == known.end())
-      at = known.emplace(std::move(key), train::memory_of(plan, precision, rank, library).total()).first;
+      at = known.emplace(std::move(key), train::memory_of(plan, costs, precision, rank, library).total()).first;
     out.push_back(at->second);
   }
   return out;
+}
+inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, Precision precision, Bytes library) {
+  train::LayerCosts layers(precision);
+  return peaks_of(plan, train::TaskCosts(plan, layers), precision, library);
 }
 
 namespace detail {
@@ -124,13 +132,14 @@ class WaveSearch {
 
   /// @param micro  of the model, which outlives this as all arguments do
   WaveSearch(const MultiTaskModel& model, const MicroBatched& micro, const std::vector<TaskGraph>& graphs,
-             const Cluster& cluster, const WaveSearchOptions& options, TriedWaves& tried)
+             const Cluster& cluster, const WaveSearchOptions& options, train::LayerCosts& layers, TriedWaves& tried)
       : model_(model),
         micro_(micro),
         cluster_(cluster),
         options_(options),
         budget_(options.memory.count > 0 ? options.memory : cluster.device.memory),
-        prices_(micro.model, graphs, cluster, options.precision),
+        layers_(layers),
+        prices_(micro.model, graphs, cluster, layers),
         tried_(tried) {}
 
   /// Tries waves, tasks in sequence and in groups. True: plans of all sorts fit without recomputation.
@@ -299,20 +308,34 @@ class WaveSearch {
   /// their bytes.
   bool try_waves(const WaveProblem& any, const WaveKinds& kinds, Seconds& fastest) {
     const WaveProblem powers = on_powers_of_two(any);
-    bool fits = try_spindle(any, kinds, false, 1, fastest);
-    for (const double weight : {1.0, 8.0}) fits = try_spindle(powers, kinds, true, weight, fastest) || fits;
-    return try_spindle(with_whole_passes(powers), kinds, true, 1, fastest) || fits;
+    const bool same = std::ranges::equal(
+        any.problem.metaops, powers.problem.metaops, {}, [](const spindle::MetaOp& m) { return m.curve.size(); },
+        [](const spindle::MetaOp& m) { return m.curve.size(); });
+    const Variant of_powers = same ? Variant::any : Variant::powers;
+    bool fits = try_spindle(any, kinds, Variant::any, false, 1, fastest);
+    for (const double weight : {1.0, 8.0}) fits = try_spindle(powers, kinds, of_powers, true, weight, fastest) || fits;
+    return try_spindle(with_whole_passes(powers), kinds, Variant::whole, true, 1, fastest) || fits;
+  }
+  enum class Variant : std::uint8_t { any, powers, whole };
+  /// Spindle's plans of a variant under some kinds, whatever the stage of ZeRO.
+  const spindle::PlansToPlace& plans_of(const WaveProblem& of, const WaveKinds& kinds, Variant variant) {
+    for (const FoundPlans& found : found_plans_)
+      if (found.variant == variant && found.components == kinds.components) return found.plans;
+    found_plans_.push_back({kinds.components, variant, spindle::plans_to_place(of.problem, of.terms, options_.limits)});
+    return found_plans_.back().plans;
   }
   /// @param in_blocks  parts are on blocks of devices  @param weight  of gradients
-  bool try_spindle(const WaveProblem& of, const WaveKinds& kinds, bool in_blocks, double weight, Seconds& fastest) {
+  bool try_spindle(const WaveProblem& of, const WaveKinds& kinds, Variant variant, bool in_blocks, double weight,
+                   Seconds& fastest) {
     if (std::ranges::any_of(of.problem.metaops, [](const spindle::MetaOp& m) { return m.curve.size() == 0; }))
       return false;
+    const spindle::PlansToPlace& plans = plans_of(of, kinds, variant);
     spindle::Terms terms = of.terms;
     for (spindle::Sizes& sizes : terms.sizes) sizes.gradient_bytes *= weight;
     terms.memory = static_cast<double>((budget_ - cluster_.device.library_workspace).count);
-    auto placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
+    auto placed = spindle::best_placed_plan(of.problem, terms, plans);
     terms.memory = 0;  // its price of memory is rough; that of try_plan is exact
-    if (!placed) placed = spindle::best_placed_plan(of.problem, terms, options_.limits);
+    if (!placed) placed = spindle::best_placed_plan(of.problem, terms, plans);
     if (in_blocks) place_in_blocks(of.problem.devices, placed->placement);
     return try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskSchedule::waves, fastest);
   }
@@ -327,11 +350,12 @@ class WaveSearch {
     auto made = train::task_plan(model_, waves, order);
     if (!made && kinds.zero >= 2) return false;  // some layers have not the devices of the others
     const train::TaskPlan plan = value_or_throw(std::move(made));
-    const Bytes peak = std::ranges::max(peaks_of(plan, options_.precision, cluster_.device.library_workspace));
+    const train::TaskCosts costs(plan, layers_);
+    const Bytes peak = std::ranges::max(peaks_of(plan, costs, options_.precision, cluster_.device.library_workspace));
     if (tried_.smallest.count == 0 || peak < tried_.smallest) tried_.smallest = peak;
     if (peak > budget_) return false;
     ++tried_.fitting;
-    WaveSimulation simulation = simulate_waves(plan, cluster_, options_.precision);
+    WaveSimulation simulation = simulate_waves(plan, costs, cluster_, options_.precision);
     if (fastest.value == 0 || simulation.step < fastest) fastest = simulation.step;
     const bool asked = options_.schedule == TaskSchedule::fastest || options_.schedule == schedule;
     if (asked && (!tried_.best || simulation.step < tried_.best->simulation.step))
@@ -352,6 +376,13 @@ class WaveSearch {
   const Cluster& cluster_;
   WaveSearchOptions options_;
   Bytes budget_;
+  struct FoundPlans {
+    std::vector<StrategySpec> components;
+    Variant variant;
+    spindle::PlansToPlace plans;
+  };
+  std::deque<FoundPlans> found_plans_;
+  train::LayerCosts& layers_;
   WavePrices prices_;
   TriedWaves& tried_;
   spindle::Problem least_;                      // with the best of all curves
@@ -368,6 +399,7 @@ inline Result<FoundWaves> find_waves(const MultiTaskModel& model, const Cluster&
   const auto begin = std::chrono::steady_clock::now();
   const auto graphs = task_graphs(model);
   if (!graphs) return tl::unexpected<Error>(graphs.error());
+  train::LayerCosts layers(options.precision);
   detail::TriedWaves tried;
   std::optional<Seconds> bound;
   std::vector<int> counts;
@@ -376,7 +408,7 @@ inline Result<FoundWaves> find_waves(const MultiTaskModel& model, const Cluster&
     const auto micro = MicroBatched::of(model, *graphs, most);
     if (micro.counts == counts) continue;
     counts = micro.counts;
-    detail::WaveSearch search(model, micro, *graphs, cluster, options, tried);
+    detail::WaveSearch search(model, micro, *graphs, cluster, options, layers, tried);
     // Smaller micro-batches instead of much recomputation, where something fits at all.
     if (!enough) enough = most > 1 && tried.best ? search.run(2) : search.run();
     if (!bound) bound = search.bound();

@@ -12,6 +12,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/time.hpp>
 #include <galvatron/op/work.hpp>
+#include <galvatron/plan/task_costs.hpp>
 #include <galvatron/plan/task_plan.hpp>
 #include <galvatron/plan/task_program.hpp>
 
@@ -37,17 +38,28 @@ namespace detail {
 
 class WaveClock {
  public:
-  WaveClock(const train::TaskPlan& plan, const Cluster& cluster, Precision precision)
-      : plan_(plan), cluster_(cluster), precision_(precision), clocks_(static_cast<std::size_t>(plan.ranks)) {
+  WaveClock(const train::TaskPlan& plan, const train::TaskCosts& costs, const Cluster& cluster, Precision precision)
+      : plan_(plan),
+        costs_(costs),
+        cluster_(cluster),
+        precision_(precision),
+        clocks_(static_cast<std::size_t>(plan.ranks)) {
     out_.busy.resize(clocks_.size());
-    for (const train::PartPlan& part : plan.parts) {
+    for (std::size_t p = 0; p < plan.parts.size(); ++p) {
+      const train::PartPlan& part = plan.parts[p];
       Part& own = parts_.emplace_back();
       own.forward_end.resize(at(part.microbatches));
       own.backward_end.resize(at(part.microbatches));
+      const int busy = busy_in(part);
+      Seconds forward, backward;
       for (std::size_t i = 0; i < part.layers.size(); ++i) {
-        const cost::LayerCounts counts = train::pass_counts(plan, part, i, precision);
-        own.forward += seconds(counts.forward, busy_in(part));
-        own.backward += seconds(counts.backward, busy_in(part));
+        const cost::LayerCounts* counts = costs.passes[p][i];
+        if (i == 0 || counts != costs.passes[p][i - 1]) {
+          forward = seconds(counts->forward, busy);
+          backward = seconds(counts->backward, busy);
+        }
+        own.forward += forward;
+        own.backward += backward;
       }
     }
   }
@@ -147,7 +159,7 @@ class WaveClock {
       const auto layer = static_cast<std::size_t>(number);
       const LayerRanks& place = plan_.places[layer];
       op::WorkList work;
-      for (op::Work each : train::parameter_counts(plan_, layer, precision_).synchronise) {
+      for (op::Work each : costs_.parameters[layer]->synchronise) {
         if (each.parameters) each.stride = stride_of(place.by_tensor.front());
         work.push(each);
       }
@@ -169,10 +181,11 @@ class WaveClock {
   }
   void update() {
     std::vector<Seconds> lengths(clocks_.size());
+    Seconds length;
     for (std::size_t layer = 0; layer < plan_.layers.size(); ++layer) {
+      if (layer == 0 || costs_.parameters[layer] != costs_.parameters[layer - 1])
+        length = seconds(costs_.parameters[layer]->update, cluster_.devices_per_node);
       if (plan_.places[layer].idle) continue;
-      const Seconds length =
-          seconds(train::parameter_counts(plan_, layer, precision_).update, cluster_.devices_per_node);
       for (const auto& ranks : plan_.places[layer].by_tensor)
         for (const int rank : ranks) lengths[at(rank)] += length;
     }
@@ -184,6 +197,7 @@ class WaveClock {
   }
 
   const train::TaskPlan& plan_;
+  const train::TaskCosts& costs_;
   const Cluster& cluster_;
   Precision precision_;
   std::vector<Part> parts_;
@@ -194,9 +208,15 @@ class WaveClock {
 }  // namespace detail
 
 /// A step of a plan of waves on a cluster of at least as many devices: ranks are its devices in their order.
+/// @param costs  of the plan
+inline WaveSimulation simulate_waves(const train::TaskPlan& plan, const train::TaskCosts& costs, const Cluster& cluster,
+                                     Precision precision) {
+  return detail::WaveClock(plan, costs, cluster, precision).run();
+}
 inline WaveSimulation simulate_waves(const train::TaskPlan& plan, const Cluster& cluster,
                                      Precision precision = Precision::bf16) {
-  return detail::WaveClock(plan, cluster, precision).run();
+  train::LayerCosts layers(precision);
+  return simulate_waves(plan, train::TaskCosts(plan, layers), cluster, precision);
 }
 
 }  // namespace galvatron::simulate

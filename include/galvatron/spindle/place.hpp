@@ -177,29 +177,40 @@ inline void improve_placement(const Problem& problem, const Terms& terms, Pricin
   std::mt19937_64 random(1);
   const auto draw = [&](std::size_t count) { return static_cast<std::size_t>(random() % count); };
   auto best = rank_of(pricing(placement), terms);
+  // An exchange that is made twice is undone.
+  const auto keep_or_undo = [&](const auto& exchange) {
+    exchange();
+    const auto rank = rank_of(pricing(placement), terms);
+    if (rank < best)
+      best = rank;
+    else
+      exchange();
+  };
   for (int trial = 0; trial < trials; ++trial) {
-    Placement next = placement;
-    const std::size_t wave = draw(next.size());
+    const std::size_t wave = draw(placement.size());
     if (trial % 3 == 0) {
-      std::vector<std::vector<int>>& parts = next[wave];
+      std::vector<std::vector<int>>& parts = placement[wave];
       const std::size_t a = draw(parts.size());
       const std::size_t b = draw(parts.size());
       if (a == b || parts[a].size() != parts[b].size()) continue;
-      std::swap(parts[a], parts[b]);
+      keep_or_undo([&] { std::swap(parts[a], parts[b]); });
     } else {
       const auto a = static_cast<int>(draw(static_cast<std::size_t>(problem.devices)));
       const auto b = static_cast<int>(draw(static_cast<std::size_t>(problem.devices)));
       if (a == b) continue;
-      for (std::size_t w = wave; w < (trial % 3 == 1 ? wave + 1 : next.size()); ++w)
-        for (std::vector<int>& part : next[w]) {
-          for (int& device : part) device = device == a ? b : device == b ? a : device;
-          std::ranges::sort(part);
-        }
+      keep_or_undo([&] {
+        for (std::size_t w = wave; w < (trial % 3 == 1 ? wave + 1 : placement.size()); ++w)
+          for (std::vector<int>& part : placement[w]) {
+            bool changes = false;
+            for (int& device : part) {
+              const int to = device == a ? b : device == b ? a : device;
+              changes = changes || to != device;
+              device = to;
+            }
+            if (changes) std::ranges::sort(part);
+          }
+      });
     }
-    const auto rank = rank_of(pricing(next), terms);
-    if (!(rank < best)) continue;
-    best = rank;
-    placement = std::move(next);
   }
 }
 
@@ -232,19 +243,39 @@ struct PlacedPlan {
   Price price;
 };
 
-/// The fastest of several plans with their devices: those that the search with terms and the search without went
-/// through, down to Spindle's greedy waves. Never proven.
+/// Plans to place: those that the search with terms and the search without went through, down to Spindle's greedy
+/// waves. Of the terms they depend on transfers and the overhead of waves alone.
+struct PlansToPlace {
+  Problem priced;  ///< with terms
+  Plan plan;       ///< the best before devices are known
+  std::vector<std::vector<Wave>> waves;
+};
+inline PlansToPlace plans_to_place(const Problem& problem, const Terms& terms, const Limits& limits = {}) {
+  PlansToPlace out{.priced = with_terms(problem, terms), .plan = {}, .waves = {}};
+  out.plan = best_plan(out.priced, limits, &out.waves);
+  if (has_transfers(out.priced) || terms.wave_overhead > 0) best_plan(problem, limits, &out.waves);
+  out.plan.proven = false;
+  // Both searches begin with the same waves.
+  const auto same = [](const std::vector<Wave>& a, const std::vector<Wave>& b) {
+    return std::ranges::equal(a, b, {}, &Wave::parts, &Wave::parts);
+  };
+  std::vector<std::vector<Wave>> different;
+  for (std::vector<Wave>& waves : out.waves)
+    if (std::ranges::none_of(different, [&](const auto& other) { return same(waves, other); }))
+      different.push_back(std::move(waves));
+  out.waves = std::move(different);
+  return out;
+}
+
+/// The fastest of these plans with their devices. Never proven.
 /// Errors (infeasible): no plan fits into the memory of a device.
 template <class = void>
-Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, const Limits& limits = {}) {
-  const Problem priced = with_terms(problem, terms);
-  std::vector<std::vector<Wave>> plans;
-  Plan plan = best_plan(priced, limits, &plans);
-  if (has_transfers(priced) || terms.wave_overhead > 0) best_plan(problem, limits, &plans);
-  plan.proven = false;
+Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, const PlansToPlace& plans) {
+  const Problem& priced = plans.priced;
+  Plan plan = plans.plan;
   PlacedPlan out;
   std::tuple<double, double, double> best;
-  for (const std::vector<Wave>& waves : plans) {
+  for (const std::vector<Wave>& waves : plans.waves) {
     Placement placement = place(problem, terms, waves);
     const Price price = Pricing(problem, terms, waves)(placement);
     const auto rank = detail::rank_of(price, terms);
@@ -262,6 +293,10 @@ Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, 
                     format_bytes(Bytes{static_cast<std::int64_t>(out.price.peak_bytes)}),
                     ", take more devices, smaller batches or more memory")});
 }
-GALVATRON_IN_PLANNER(Result<PlacedPlan> best_placed_plan<>(const Problem&, const Terms&, const Limits&))
+GALVATRON_IN_PLANNER(Result<PlacedPlan> best_placed_plan<>(const Problem&, const Terms&, const PlansToPlace&))
+
+inline Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, const Limits& limits = {}) {
+  return best_placed_plan(problem, terms, plans_to_place(problem, terms, limits));
+}
 
 }  // namespace galvatron::spindle

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -213,11 +214,7 @@ class Pricing {
     bytes_.assign(devices_, 0);
     reduce_.assign(devices_, 0);
     for (const Flows::Store& store : flows_.stores()) {
-      users_.clear();
-      for (const PartId id : store.parts)
-        users_.insert(users_.end(), devices_of(placement, id).begin(), devices_of(placement, id).end());
-      std::ranges::sort(users_);
-      users_.erase(std::unique(users_.begin(), users_.end()), users_.end());
+      find_users(store, placement);
       const double seconds = reduce_seconds(store.gradient_bytes);
       for (const int device : users_) {
         bytes_[static_cast<std::size_t>(device)] += store.state_bytes;
@@ -234,6 +231,18 @@ class Pricing {
     price.reduce_seconds = *std::ranges::max_element(reduce_);
   }
 
+  // The devices of a store's parts, ascending.
+  void find_users(const Flows::Store& store, const Placement& placement) {
+    constexpr std::size_t bits = 64;
+    used_.assign((devices_ + bits - 1) / bits, 0);
+    for (const PartId id : store.parts)
+      for (const int device : devices_of(placement, id))
+        used_[static_cast<std::size_t>(device) / bits] |= std::uint64_t{1} << (static_cast<std::size_t>(device) % bits);
+    users_.clear();
+    for (std::size_t word = 0; word < used_.size(); ++word)
+      for (std::uint64_t left = used_[word]; left != 0; left &= left - 1)
+        users_.push_back(static_cast<int>(word * bits) + std::countr_zero(left));
+  }
   // Of gradients over users_.
   [[nodiscard]] double reduce_seconds(double bytes) const {
     std::size_t islands = 0;
@@ -258,6 +267,7 @@ class Pricing {
   std::vector<double> bytes_;
   std::vector<double> reduce_;
   std::vector<int> users_;
+  std::vector<std::uint64_t> used_;
 };
 
 }  // namespace galvatron::spindle

@@ -11,7 +11,7 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/plan/task_plan.hpp>
+#include <galvatron/plan/task_costs.hpp>
 #include <galvatron/plan/task_program.hpp>
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/train/recorder.hpp>

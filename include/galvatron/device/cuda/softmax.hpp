@@ -165,6 +165,28 @@ struct SoftmaxBackward {
   }
 };
 
+/// Gradients of targets become minus the sums of their rows' others, a block a row.
+template <class T>
+struct SoftmaxBalance {
+  static constexpr int most_threads = softmax_threads;
+  std::int64_t rows;
+  int columns;
+  const std::int32_t* targets;
+  T* gradients;
+
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    for (std::int64_t row = block.index(); row < rows; row += block.blocks()) {
+      T* x = gradients + row * columns;
+      const std::int32_t target = targets[row];
+      float sum = 0;
+      for (int i = block.thread(); i < columns; i += block.threads())
+        if (i != target) sum += kernels::get(x[i]);
+      sum = block_sum(block, sum);
+      if (block.thread() == 0 && target >= 0) kernels::put(x[target], -sum);
+    }
+  }
+};
+
 /// Blocks for rows that their threads read `softmax_packs` packs at a time.
 template <class T>
 constexpr Geometry softmax_geometry(std::int64_t rows, std::int64_t columns) {
@@ -195,11 +217,14 @@ void softmax_merge(auto& launcher, View<std::byte> scratch, std::uint32_t* ticke
 
 template <class T>
 void softmax_backward(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
-                      const float* lse, const std::int32_t* targets, float scale, T* logits) {
-  if (rows > 0 && columns > 0)
+                      const float* lse, const std::int32_t* targets, float scale, bool balanced, T* logits) {
+  if (rows == 0 || columns == 0) return;
+  launcher.launch(softmax_geometry<T>(rows, columns),
+                  SoftmaxBackward<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
+                                     is_packed<T>(columns, logits), lse, targets, scale, logits});
+  if (balanced)
     launcher.launch(softmax_geometry<T>(rows, columns),
-                    SoftmaxBackward<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
-                                       is_packed<T>(columns, logits), lse, targets, scale, logits});
+                    SoftmaxBalance<T>{rows, static_cast<int>(columns), targets, logits});
 }
 
 /// row = factor * e^log.

@@ -4,6 +4,7 @@
 // that head of all samples. For each block of queries of each head of the group, and each block of keys that it sees
 // (algorithm 4 of the paper, with queries outside),
 //   P = exp(Q K^T - lse)   dP = dO V^T   dS = P (dP - delta)   dV += P^T dO   dK += dS^T Q   dQ += dS K
+// (where one block has all keys of a query, delta is what makes its dS sum to 0),
 // with dK, dV and the packed K^T, V^T and K of a span of keys in scratch memory. A sequence that is longer than such
 // a span is done span by span, and dQ adds up in its own format.
 #pragma once
@@ -47,6 +48,21 @@ struct QueryTiles {
   float* delta;  ///< (96)
 };
 
+/// dS of a row over all its keys sums to 0, as the gradient of a softmax does: what is left of the rounding of delta
+/// and lse would be multiplied with what the keys have in common.
+GALVATRON_INLINE void balance(std::int64_t keys, const float* p, float* ds) {
+  float all = 0;
+  float left = 0;
+#pragma omp simd reduction(+ : all, left)
+  for (std::int64_t i = 0; i < keys; ++i) {
+    all += p[i];
+    left += ds[i];
+  }
+  const float more = all > 0 ? left / all : 0.0F;
+#pragma omp simd
+  for (std::int64_t i = 0; i < keys; ++i) ds[i] -= p[i] * more;
+}
+
 /// The five products of a block of queries and a block of keys.
 template <Isa isa>
 GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
@@ -87,6 +103,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
         gradient = probability * (gradient - delta);
       }
       for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
+      if (layout.shape.all_keys && layout.key_blocks == 1) balance(seen, p_line, ds_line);
       bias.give(group + r, seen, ds_line);
     }
     multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,

@@ -67,7 +67,7 @@ inline void softmax_merge(const Team&, std::int64_t rows, std::int64_t shards, c
 
 template <class T>
 void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
-                      const float* lse, const std::int32_t* targets, float scale, T* logits) {
+                      const float* lse, const std::int32_t* targets, float scale, bool balanced, T* logits) {
   for_rows(team, rows, columns, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     T* x = logits + row * columns;
     if (targets[row] < 0) {
@@ -84,7 +84,16 @@ void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns,
       kernels::softmax_gradient(v, log_sum, scale, v);
       put_lanes<L>(x + i, v);
     });
-    if (target >= 0) kernels::put(x[target], at_target - scale);
+    at_target -= scale;
+    if (balanced) {
+      x[target] = T{};
+      at_target = -sum_over<S>(valid, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+        typename L::Float v;
+        get_lanes<L>(x + i, v);
+        sum += v;
+      });
+    }
+    if (target >= 0) kernels::put(x[target], at_target);
     std::fill(x + valid, x + columns, T{});
   });
 }
