@@ -77,7 +77,7 @@ inline Result<HapPlan> hap_plan(const hap::Prices& prices, const ModelSpec& mode
   const auto ranks = static_cast<int>(prices.devices().count());
   HapPlan out;
   Plan& plan = out.plan;
-  SearchOptions asked;
+  search::SearchOptions asked;
   asked.global_batch = global_batch;
   asked.sequence = sequence;
   plan = asked_plan(model, cluster, asked);
