@@ -3,10 +3,5 @@
 #include <galvatron/train/gpu_compiled.hpp>
 
 namespace galvatron {
-template GALVATRON_LAYERS(device::Cuda, float);
-template GALVATRON_LAYERS(device::Cuda, bfloat16);
-template GALVATRON_TRAIN_RANK(train::CudaPlatform, float);
-template GALVATRON_TRAIN_RANK(train::CudaPlatform, bfloat16);
-template GALVATRON_TRAIN_TASK_RANK(train::CudaPlatform, float);
-template GALVATRON_TRAIN_TASK_RANK(train::CudaPlatform, bfloat16);
+GALVATRON_TRAINER(template, device::Cuda, train::CudaPlatform);
 }  // namespace galvatron

@@ -9,11 +9,6 @@
 #include <galvatron/train/compiled.hpp>
 
 namespace galvatron {
-template GALVATRON_LAYERS(device::Host, float);
-template GALVATRON_LAYERS(device::Host, bfloat16);
-template GALVATRON_TRAIN_RANK(train::HostPlatform, float);
-template GALVATRON_TRAIN_RANK(train::HostPlatform, bfloat16);
-template GALVATRON_TRAIN_TASK_RANK(train::HostPlatform, float);
-template GALVATRON_TRAIN_TASK_RANK(train::HostPlatform, bfloat16);
+GALVATRON_TRAINER(template, device::Host, train::HostPlatform);
 template GALVATRON_MEASURE(train::HostPlatform);
 }  // namespace galvatron

@@ -59,6 +59,20 @@ class BatchSource {
                        View<std::int32_t> out) = 0;
 };
 
+/// A source of images. Derived::cut(step, first_sample, samples, range, out) fills patches in either type.
+template <class Derived>
+class PatchSource : public BatchSource {
+ public:
+  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+               View<float> out) final {
+    static_cast<Derived&>(*this).cut(step, first, samples, range, out);
+  }
+  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+               View<bfloat16> out) final {
+    static_cast<Derived&>(*this).cut(step, first, samples, range, out);
+  }
+};
+
 /// The data of a task of a model of several: a source for each of its inputs, which outlive the training.
 using TaskSources = std::vector<BatchSource*>;
 

@@ -216,16 +216,12 @@ class ImageSource {
   DataFiles<ImageView> files_;
 };
 
-class ImageBatches final : public BatchSource {
+class ImageBatches final : public PatchSource<ImageBatches> {
  public:
   ImageBatches(const ImageSource& source, std::int64_t global_batch) : source_(source), global_batch_(global_batch) {}
 
-  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
-               View<float> out) override {
-    source_.patches(step * global_batch_ + first, samples, range, out);
-  }
-  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
-               View<bfloat16> out) override {
+  template <class T>
+  void cut(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range, View<T> out) const {
     source_.patches(step * global_batch_ + first, samples, range, out);
   }
   /// The classes.

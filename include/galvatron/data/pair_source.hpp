@@ -252,7 +252,7 @@ class PairSource {
 };
 
 /// One input of a task, in batches.
-class PairBatches final : public BatchSource {
+class PairBatches final : public PatchSource<PairBatches> {
  public:
   /// @param stream    where the run is in the task's samples; null: those that are held out, whatever the step is
   PairBatches(const PairSource& source, int input, const TaskStream* stream) : source_(source), input_(input) {
@@ -272,22 +272,14 @@ class PairBatches final : public BatchSource {
       out[row] = source_.has_images(input_) ? source_.label(input_, sample) : source_.next_token(input_, sample, token);
     });
   }
-  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
-               View<float> out) override {
-    cut(step, first, samples, range, out);
-  }
-  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
-               View<bfloat16> out) override {
-    cut(step, first, samples, range, out);
-  }
-
- private:
   template <class T>
   void cut(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range, View<T> out) const {
     each(step, first, samples, range, [&](std::int64_t row, std::int64_t patch, std::int64_t sample) {
       source_.cut_patch(input_, sample, patch, out.data + row * source_.patch_width(input_));
     });
   }
+
+ private:
   template <class F>
   void each(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range, const F& f) const {
     for (std::int64_t i = 0; i < samples; ++i) {

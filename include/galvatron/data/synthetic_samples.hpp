@@ -15,7 +15,7 @@
 
 namespace galvatron::train {
 
-class SyntheticSamples final : public BatchSource {
+class SyntheticSamples final : public PatchSource<SyntheticSamples> {
  public:
   static constexpr std::int64_t things = 64;
 
@@ -45,18 +45,8 @@ class SyntheticSamples final : public BatchSource {
       out[row] = classes_ > 0 ? static_cast<std::int32_t>(own % classes_) : token_of(own, token + 1);
     });
   }
-  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
-               View<float> out) override {
-    draw(step, first, samples, range, out);
-  }
-  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
-               View<bfloat16> out) override {
-    draw(step, first, samples, range, out);
-  }
-
- private:
   template <class T>
-  void draw(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range, View<T> out) const {
+  void cut(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range, View<T> out) const {
     each(range, samples, [&](std::int64_t row, std::int64_t token, std::int64_t i) {
       const std::int64_t own = thing(step, first + i);
       for (std::int64_t c = 0; c < patch_; ++c) {
@@ -65,6 +55,8 @@ class SyntheticSamples final : public BatchSource {
       }
     });
   }
+
+ private:
   template <class F>
   static void each(SequenceRange range, std::int64_t samples, const F& f) {
     for (std::int64_t s = 0; s < range.count; ++s)

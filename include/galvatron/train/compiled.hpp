@@ -35,15 +35,19 @@
       comm::World&, const Platform&, const MultiTaskModel&, const train::TaskPlan&, \
       const std::vector<train::TaskSources>&, const train::TaskTrainOptions&, train::TaskTrainReport&, std::mutex&)
 
+/// All of these in fp32 and bf16. @param declare  `extern template`, or `template` in the unit that has them
+#define GALVATRON_TRAINER(declare, Device, Platform)  \
+  declare GALVATRON_LAYERS(Device, float);            \
+  declare GALVATRON_LAYERS(Device, bfloat16);         \
+  declare GALVATRON_TRAIN_RANK(Platform, float);      \
+  declare GALVATRON_TRAIN_RANK(Platform, bfloat16);   \
+  declare GALVATRON_TRAIN_TASK_RANK(Platform, float); \
+  declare GALVATRON_TRAIN_TASK_RANK(Platform, bfloat16)
+
 /// Measuring on a device of `Platform`, to be instantiated in namespace galvatron.
 #define GALVATRON_MEASURE(Platform) void train::detail::Profile::measure<Platform>(comm::World&, const Platform&)
 
 namespace galvatron {
-extern template GALVATRON_LAYERS(device::Host, float);
-extern template GALVATRON_LAYERS(device::Host, bfloat16);
-extern template GALVATRON_TRAIN_RANK(train::HostPlatform, float);
-extern template GALVATRON_TRAIN_RANK(train::HostPlatform, bfloat16);
-extern template GALVATRON_TRAIN_TASK_RANK(train::HostPlatform, float);
-extern template GALVATRON_TRAIN_TASK_RANK(train::HostPlatform, bfloat16);
+GALVATRON_TRAINER(extern template, device::Host, train::HostPlatform);
 extern template GALVATRON_MEASURE(train::HostPlatform);
 }  // namespace galvatron

@@ -7,10 +7,5 @@
 #include <galvatron/train/compiled.hpp>
 
 namespace galvatron {
-extern template GALVATRON_LAYERS(device::Cuda, float);
-extern template GALVATRON_LAYERS(device::Cuda, bfloat16);
-extern template GALVATRON_TRAIN_RANK(train::CudaPlatform, float);
-extern template GALVATRON_TRAIN_RANK(train::CudaPlatform, bfloat16);
-extern template GALVATRON_TRAIN_TASK_RANK(train::CudaPlatform, float);
-extern template GALVATRON_TRAIN_TASK_RANK(train::CudaPlatform, bfloat16);
+GALVATRON_TRAINER(extern template, device::Cuda, train::CudaPlatform);
 }  // namespace galvatron
