@@ -347,9 +347,11 @@ std::string why_inconsistent(const Plan& plan) {
   };
   if (auto out = why("embedding", plan.embedding, plan.stages.front()); !out.empty()) return out;
   for (const PlanStage& stage : plan.stages)
-    for (int i = stage.first_layer; i <= stage.last_layer; ++i)
-      if (auto out = why("layer " + std::to_string(i), plan.layers[static_cast<std::size_t>(i)], stage); !out.empty())
-        return out;
+    for (int i = stage.first_layer; i <= stage.last_layer; ++i) {
+      const StrategySpec& spec = plan.layers[static_cast<std::size_t>(i)];
+      if (i > stage.first_layer && spec == plan.layers[static_cast<std::size_t>(i) - 1]) continue;
+      if (auto out = why("layer " + std::to_string(i), spec, stage); !out.empty()) return out;
+    }
   return why("head", plan.head, plan.stages.back());
 }
 GALVATRON_IN_PLANNER(std::string why_inconsistent<>(const Plan&))
