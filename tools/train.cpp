@@ -30,6 +30,7 @@
 
 #include "adaptation.hpp"
 #include "launcher.hpp"
+#include "live_view.hpp"
 #include "options.hpp"
 #include "plans.hpp"
 #include "run_files.hpp"
@@ -81,7 +82,8 @@ int train_with_tasks(const TrainArguments& a, const RunStart& start, bool starts
                                   .rank_timeout = a.rank_timeout,
                                   .files = a.files,
                                   .trace = a.trace,
-                                  .report = a.report};
+                                  .report = a.report,
+                                  .live = a.live};
   if (!starts_ranks) return train_tasks(tasks, a.options, start, launcher, common);
   start_ranks(a.mpirun, task_ranks(tasks, launcher), arguments);
   return 0;
@@ -614,6 +616,8 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   }
   {
     Progress progress = error_progress("train", common);
+    LiveView view;
+    if (a.live) progress.lines_above([&view](int width, bool color) { return view.lines(width, color); });
     std::string validated;
     if (a.adapt.on) adapt(options, a, prepared, launcher, restart, job);
     if (job && shows) {
@@ -631,6 +635,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
       if (job) job->add(step);
       if (step.validation_loss) validated = galvatron::detail::formatted("validation %.3f", *step.validation_loss);
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
+      if (a.live) view.add(step);
       progress.update(static_cast<double>(step.step + 1) / static_cast<double>(a.options.steps),
                       text_of(step.step + 1, "/", a.options.steps), progress_facts(step, validated));
     };

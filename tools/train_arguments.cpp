@@ -113,6 +113,9 @@ bool read_train_arguments(const Arguments& arguments, TrainArguments& a, Common&
   options.text("--trace", a.trace, "FILE",
                "write a trace of the last step and its prediction, for ui.perfetto.dev or chrome://tracing");
   options.text("--report", a.report, "FILE", "write an HTML report of the last step beside its prediction");
+  options.flag(
+      "--live", a.live,
+      "show curves of loss, speed and gradient norm and the ranks' work above the progress line of a terminal");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   const std::string optimizer =

@@ -54,6 +54,7 @@ struct TrainArguments {
   RunFileArguments files;
   std::string trace;
   std::string report;
+  bool live = false;
   std::int64_t mask_token = -1;  // negative: the last of the vocabulary
   std::string tokenizer;
   std::vector<std::string> validation;

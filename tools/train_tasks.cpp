@@ -373,6 +373,8 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
   train::TaskTrainReport report;
   {
     Progress progress = error_progress("train", common);
+    LiveView view;
+    if (a.live) progress.lines_above([&view](int width, bool color) { return view.lines(width, color); });
     run.on_mix = [&](const train::MixChange& mix) {
       progress.say(text_of("Step ", mix.step + 1, " goes on with ", mix_text(mix.model.tasks), "; ",
                            mix_costs_text(mix.costs), ", expected to take ",
@@ -380,6 +382,7 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
     };
     run.on_step = [&](const train::TaskStepReport& step) {
       files.add(step, of.whole.tasks);
+      if (a.live) view.add({.step = step.step, .loss = step.loss, .gradient_norm = step.gradient_norm});
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
       progress.update(static_cast<double>(step.step + 1) / static_cast<double>(options.steps),
                       text_of(step.step + 1, "/", options.steps),

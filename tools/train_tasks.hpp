@@ -32,6 +32,7 @@ struct TrainTasksArguments {
   RunFileArguments files;
   std::string trace;
   std::string report;
+  bool live = false;
 };
 
 /// Trains as a plan of waves says; the number of the signal that ended it early, or 0. Throws Failure.

@@ -157,3 +157,43 @@ TEST_CASE("a descriptor that is no terminal gets lines without color") {
   ::close(ends[0]);
   ::close(ends[1]);
 }
+
+TEST_CASE("lines above the bar are redrawn with it, as many as the terminal has place for") {
+  auto style = style_of(ProgressStyle::Kind::redrawn, 60);
+  Shown shown(style);
+  std::vector<std::string> lines{"first", "second"};
+  shown.progress.lines_above([&](int width, bool color) {
+    CHECK(width == 59);
+    CHECK_FALSE(color);
+    return lines;
+  });
+  shown.now += 10;
+  shown.progress.update(0.5, "5/10");
+  CHECK(shown.writes.back().starts_with("\rfirst\x1b[K\nsecond\x1b[K\ntrain 5/10"));
+  CHECK(shown.writes.back().ends_with("\x1b[K"));
+  lines = {"one"};
+  shown.now += 10;
+  shown.progress.update(0.6, "6/10");
+  CHECK(shown.writes.back().starts_with("\r\x1b[2Aone\x1b[K\ntrain 6/10"));
+  CHECK(shown.writes.back().ends_with("\x1b[J"));  // the second line of before is gone
+  shown.progress.say("a remark");
+  CHECK(shown.writes[shown.writes.size() - 2] == "\r\x1b[1A\x1b[J");
+  CHECK(shown.writes.back() == "a remark\n");
+  shown.now += 10;
+  shown.progress.update(0.7, "7/10");
+  CHECK(shown.writes.back().starts_with("\rone"));
+  shown.progress.finish();
+  CHECK(shown.writes.back() == "\r\x1b[1A\x1b[J");
+
+  style.height = 3;
+  Shown low(style);
+  low.progress.lines_above([](int, bool) { return std::vector<std::string>(5, "line"); });
+  low.now += 10;
+  low.progress.update(0.5, "5/10");
+  CHECK(std::ranges::count(low.writes.back(), '\n') == 2);
+  Shown plain(style_of(ProgressStyle::Kind::lines));
+  plain.progress.lines_above([](int, bool) { return std::vector<std::string>(5, "line"); });
+  plain.now += 10;
+  plain.progress.update(0.5, "5/10");
+  CHECK(plain.writes.back().starts_with("train 5/10"));
+}

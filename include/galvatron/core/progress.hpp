@@ -27,9 +27,19 @@ struct ProgressStyle {
   Kind kind = Kind::lines;
   bool color = false;
   int width = 80;      ///< columns of the terminal
+  int height = 24;     ///< and its lines
+  int terminal = -1;   ///< the descriptor of one that is asked for its size before every drawing; -1: none
   double delay = 0.5;  ///< seconds without any output: short work shows nothing
   double pause = 5;    ///< of `lines`: seconds between two of them at least, unless a tenth of the work was done
 };
+
+/// Takes over the size of the style's terminal, where it tells one.
+inline void take_size(ProgressStyle& style) {
+  winsize size{};
+  if (style.terminal < 0 || ::ioctl(style.terminal, TIOCGWINSZ, &size) != 0) return;
+  if (size.ws_col > 0) style.width = size.ws_col;
+  if (size.ws_row > 0) style.height = size.ws_row;
+}
 
 /// The style for a file descriptor: redrawn on a terminal that can (TERM is not `dumb`), plain lines elsewhere, nothing
 /// when quiet. No color where NO_COLOR is set and not empty (no-color.org).
@@ -42,18 +52,22 @@ inline ProgressStyle progress_style(int descriptor, bool quiet = false) {
   style.kind = ProgressStyle::Kind::redrawn;
   const char* no_color = std::getenv("NO_COLOR");
   style.color = no_color == nullptr || *no_color == '\0';
-  winsize size{};
-  if (::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+  style.terminal = descriptor;
+  take_size(style);
   return style;
 }
 
 /// Shows how far a piece of work is. Any thread may call it.
 ///
 ///     train 120/400 [=======>               ] 30%  loss 2.91  14.2 k tokens/s  1 min 20 s left
+///
+/// A terminal may have lines above that one, which are redrawn with it: see lines_above().
 class Progress {
  public:
   using Write = std::function<void(std::string_view)>;
   using Clock = std::function<double()>;
+  /// Lines of at most `width` columns and no escape sequences but colors, where these are asked for.
+  using Lines = std::function<std::vector<std::string>(int width, bool color)>;
 
   /// @param work   opens every line: `train`
   /// @param write  gets the text
@@ -67,6 +81,13 @@ class Progress {
       finish();
     } catch (const std::bad_alloc&) {  // the bar stays
     }
+  }
+
+  /// What a terminal shows above the bar from here on, as many of the lines as it has place for. Called when it is
+  /// drawn.
+  void lines_above(Lines lines) {
+    const std::scoped_lock lock(mutex_);
+    above_ = std::move(lines);
   }
 
   /// Tells the state. Draws at most ten times a second; the last call before finish() may not be seen.
@@ -86,7 +107,22 @@ class Progress {
     std::vector<std::string> all = facts;
     if (share > 0) all.push_back(format_seconds({elapsed * (1 - share) / share}) + " left");
     if (share < 0) all.push_back(format_seconds({elapsed}));
-    write_(redrawn ? "\r" + redrawn_line(share, place, all) + "\x1b[K" : plain_line(share, place, all) + "\n");
+    if (redrawn) {
+      take_size(style_);
+      std::string picture = begin_of_picture();
+      std::size_t lines = 0;
+      if (above_)
+        for (const std::string& line : above_(std::max(style_.width - 1, 1), style_.color)) {
+          if (static_cast<int>(lines) + 2 > style_.height) break;
+          picture += line + "\x1b[K\n";
+          ++lines;
+        }
+      // Fewer lines than before leave some below.
+      write_(picture + redrawn_line(share, place, all) + (drawn_ > lines ? "\x1b[J" : "\x1b[K"));
+      drawn_ = lines;
+    } else {
+      write_(plain_line(share, place, all) + "\n");
+    }
     shown_ = true;
     last_ = now;
     last_tenth_ = tenth(share);
@@ -111,8 +147,14 @@ class Progress {
   static int tenth(double share) { return static_cast<int>(std::floor(share * 10 + 1e-9)); }
 
   void erase() {
-    if (shown_ && style_.kind == ProgressStyle::Kind::redrawn) write_("\r\x1b[K");
+    if (shown_ && style_.kind == ProgressStyle::Kind::redrawn)
+      write_(begin_of_picture() + (drawn_ > 0 ? "\x1b[J" : "\x1b[K"));
     shown_ = false;
+    drawn_ = 0;
+  }
+  // To the first column of the first line that was drawn.
+  [[nodiscard]] std::string begin_of_picture() const {
+    return drawn_ > 0 ? "\r\x1b[" + std::to_string(drawn_) + "A" : "\r";
   }
 
   [[nodiscard]] static std::string percent(double share) {
@@ -156,10 +198,12 @@ class Progress {
   ProgressStyle style_;
   Write write_;
   Clock clock_;
+  Lines above_;
   std::mutex mutex_;
   double start_;
   double last_ = 0;
   int last_tenth_ = 0;
+  std::size_t drawn_ = 0;  // lines above the bar
   bool shown_ = false;
   bool finished_ = false;
 };
