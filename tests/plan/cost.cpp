@@ -199,6 +199,27 @@ TEST_CASE("virtual stages hold every other chunk, send more, keep more and idle 
     CHECK(zero.stages[s].seconds.backward.value < 1.1 * whole.stages[s].seconds.backward.value);
   }
   CHECK(zero.stages[0].seconds.weights.value > 0.2 * zero.stages[0].seconds.backward.value);
+
+  plan.schedule = ScheduleKind::zb_2p;
+  const PlanCost twice = value_or_throw(cost_of(plan, model(), cluster()));
+  CHECK(twice.idle.value <= zero.idle.value * (1 + 1e-9));
+  plan.schedule = ScheduleKind::zb_v;
+  plan.virtual_stages = 2;
+  CHECK(virtual_stage_layers(plan, 0).first == 0);
+  CHECK(virtual_stage_layers(plan, 3).last == 31);
+  CHECK(head_stage(plan) == plan.stages.front());
+  CHECK(stages_of_layers(plan)[31] == &plan.stages.front());
+  CHECK(stages_of_layers(plan)[16] == &plan.stages.back());
+  const PlanCost vee = value_or_throw(cost_of(plan, model(), cluster()));
+  CHECK(vee.idle < zero.idle);
+  CHECK(vee.stages[1].chunks[1].receive_activation.value == 0);  // the turn
+  CHECK(vee.stages[0].chunks[1].receive_activation.value > 0);
+  for (const std::size_t s : {std::size_t{0}, std::size_t{1}}) {
+    const std::int64_t boundary = whole.stages[s].memory.boundary.count;
+    CHECK(zero.stages[s].memory.stash < twice.stages[s].memory.stash);
+    CHECK(twice.stages[s].memory.boundary.count == 2 * boundary);  // two buffers
+    CHECK(vee.stages[s].memory.boundary.count == (s == 0 ? 4 : 8) * boundary);
+  }
 }
 
 TEST_CASE("a plan of context parallel layers is priced, and layers that lay out tokens alike need no move") {

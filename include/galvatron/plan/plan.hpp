@@ -181,13 +181,15 @@ inline std::string batch_text(const Plan& plan) {
          std::to_string(plan.sequence_length) + " tokens";
 }
 
-/// First and last layer of virtual stage `index`, 0 to P v - 1. With v virtual stages (the interleaved schedule) the
-/// layers are cut into P v chunks in their order (see first_layer_of_virtual_stage), and chunk c of stage s is virtual
-/// stage c P + s: the stage's entry in `stages` tells its ranks and how many layers it has, not which. Two stages,
-/// v = 2, eight layers:
+/// First and last layer of virtual stage `index`, 0 to P v - 1. With v virtual stages (interleaved and zb-v) the layers
+/// are cut into P v chunks in their order (see first_layer_of_virtual_stage), and chunk c of stage s is one of them
+/// (see virtual_stage_of): the stage's entry in `stages` tells its ranks and how many layers it has, not which. Two
+/// stages, v = 2, eight layers:
 ///
-///     stage 0   layers 0-1 and 4-5      its entry says 0-3
-///     stage 1   layers 2-3 and 6-7      its entry says 4-7
+///     interleaved   stage 0   layers 0-1 and 4-5      its entry says 0-3
+///                   stage 1   layers 2-3 and 6-7      its entry says 4-7
+///     zb-v          stage 0   layers 0-1 and 6-7      its entry says 0-3
+///                   stage 1   layers 2-3 and 4-5      its entry says 4-7
 struct LayerRange {
   int first = 0;
   int last = 0;
@@ -206,16 +208,38 @@ inline LayerRange virtual_stage_layers(const Plan& plan, int index) {
 
 /// `stages` stages of `ranks` ranks each, which share `layers` layers as evenly as possible: the last ones have the
 /// rest or, with virtual stages, those with one of the larger chunks in the middle.
-inline std::vector<PlanStage> even_stages(int layers, int stages, int virtual_stages, int ranks) {
+/// @param kind  of the virtual stages
+inline std::vector<PlanStage> even_stages(int layers, int stages, int virtual_stages, int ranks,
+                                          ScheduleKind kind = ScheduleKind::interleaved) {
   std::vector<PlanStage> out;
   int first = 0;
   for (int i = 0; i < stages; ++i) {
     int size = virtual_stages > 1 ? 0 : (i + 1) * layers / stages - i * layers / stages;
-    for (int index = i; virtual_stages > 1 && index < stages * virtual_stages; index += stages)
+    for (int chunk = 0; virtual_stages > 1 && chunk < virtual_stages; ++chunk) {
+      const int index = virtual_stage_of(kind, stages, i, chunk);
       size += first_layer_of_virtual_stage(layers, stages * virtual_stages, index + 1) -
               first_layer_of_virtual_stage(layers, stages * virtual_stages, index);
+    }
     out.push_back({first, first + size - 1, i * ranks, ranks});
     first += size;
+  }
+  return out;
+}
+
+/// The stage that has the head; the first one has the embedding.
+inline const PlanStage& head_stage(const Plan& plan) {
+  return ends_share_stage(plan.schedule, static_cast<int>(plan.stages.size())) ? plan.stages.front()
+                                                                               : plan.stages.back();
+}
+
+/// The stage of each layer of a plan whose stages have all of them.
+inline std::vector<const PlanStage*> stages_of_layers(const Plan& plan) {
+  std::vector<const PlanStage*> out(plan.layers.size());
+  const int stages = static_cast<int>(plan.stages.size());
+  for (int i = 0; i < stages * plan.virtual_stages; ++i) {
+    const LayerRange range = virtual_stage_layers(plan, i);
+    const PlanStage& stage = plan.stages[static_cast<std::size_t>(stage_of_virtual_stage(plan.schedule, stages, i))];
+    std::fill(out.begin() + range.first, out.begin() + range.last + 1, &stage);
   }
   return out;
 }
@@ -259,8 +283,8 @@ std::string why_inconsistent(const Plan& plan) {
     return "global_batch, sequence_length, microbatches and virtual_stages are at least 1";
   if (!plan.packed && plan.global_batch % plan.microbatches != 0)
     return text(plan.microbatches) + " micro-batches do not divide the global batch of " + text(plan.global_batch);
-  if (plan.virtual_stages > 1 && plan.schedule != ScheduleKind::interleaved)
-    return "only the interleaved schedule has virtual stages; write \"virtual_stages\": 1 for " +
+  if (plan.virtual_stages > 1 && usual_virtual_stages(plan.schedule) == 1)
+    return "only the schedules interleaved and zb-v have virtual stages; write \"virtual_stages\": 1 for " +
            std::string(name_of(plan.schedule));
   if (plan.stages.empty()) return "it has no stages";
   int layer = 0;
@@ -292,15 +316,19 @@ std::string why_inconsistent(const Plan& plan) {
     return "the stages end with layer " + text(layer - 1) + ", but the plan has layers 0 to " +
            text(static_cast<std::int64_t>(plan.layers.size()) - 1);
 
-  if (plan.schedule == ScheduleKind::interleaved) {
+  if (usual_virtual_stages(plan.schedule) > 1) {
     const auto stages = static_cast<int>(plan.stages.size());
-    if (stages < 2 || plan.microbatches % stages != 0)
+    if (plan.schedule == ScheduleKind::zb_v && (stages < 2 || plan.virtual_stages != 2))
+      return "the schedule zb-v needs at least 2 stages and \"virtual_stages\": 2, not " + text(stages) + " and " +
+             text(plan.virtual_stages);
+    if (plan.schedule == ScheduleKind::interleaved && (stages < 2 || plan.microbatches % stages != 0))
       return "the interleaved schedule needs at least 2 stages and a multiple of them as micro-batches, not " +
              text(stages) + " and " + text(plan.microbatches);
     const std::string cut = text(stages) + " stages x " + text(plan.virtual_stages) + " virtual stages";
     if (static_cast<std::int64_t>(stages) * plan.virtual_stages > layer)
       return "a virtual stage has at least one layer: " + cut + " are more than the plan's " + text(layer) + " layers";
-    const std::vector<PlanStage> even = even_stages(layer, stages, plan.virtual_stages, plan.stages.front().rank_count);
+    const std::vector<PlanStage> even =
+        even_stages(layer, stages, plan.virtual_stages, plan.stages.front().rank_count, plan.schedule);
     for (std::size_t i = 0; i < even.size() && plan.virtual_stages > 1; ++i)
       if (plan.stages[i].last_layer != even[i].last_layer)
         return cut + " share " + text(layer) + " layers as evenly as possible: stage " + std::to_string(i) +
@@ -346,11 +374,10 @@ std::string why_inconsistent(const Plan& plan) {
     return {};
   };
   if (auto out = why("embedding", plan.embedding, plan.stages.front()); !out.empty()) return out;
-  for (const PlanStage& stage : plan.stages)
-    for (int i = stage.first_layer; i <= stage.last_layer; ++i)
-      if (auto out = why("layer " + std::to_string(i), plan.layers[static_cast<std::size_t>(i)], stage); !out.empty())
-        return out;
-  return why("head", plan.head, plan.stages.back());
+  const std::vector<const PlanStage*> on = stages_of_layers(plan);
+  for (std::size_t i = 0; i < on.size(); ++i)
+    if (auto out = why("layer " + std::to_string(i), plan.layers[i], *on[i]); !out.empty()) return out;
+  return why("head", plan.head, head_stage(plan));
 }
 GALVATRON_IN_PLANNER(std::string why_inconsistent<>(const Plan&))
 
@@ -402,18 +429,14 @@ inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
     return unfit.empty() ? std::string{} : name + " (" + strategy_text(spec) + "): " + std::string(unfit);
   };
   if (auto out = why("embedding", model.embedding, plan.embedding, plan.stages.front()); !out.empty()) return out;
-  // The stages of the layers.
-  std::vector<const PlanStage*> on(plan.layers.size(), &plan.stages.front());
-  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i)
-    for (int layer = virtual_stage_layers(plan, i).first; layer <= virtual_stage_layers(plan, i).last; ++layer)
-      on[static_cast<std::size_t>(layer)] = &plan.stages[static_cast<std::size_t>(i) % plan.stages.size()];
+  const std::vector<const PlanStage*> on = stages_of_layers(plan);
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (auto out = why("layer " + std::to_string(i), model.blocks[i], plan.layers[i], *on[i]); !out.empty()) return out;
-  if (auto out = why("head", model.head, plan.head, plan.stages.back()); !out.empty()) return out;
+  if (auto out = why("head", model.head, plan.head, head_stage(plan)); !out.empty()) return out;
   if (model.head.tied && plan.head.shard_kind == ShardKind::by_ratio)
     for (const auto& [key, of, list] : ratio_lists)
       if ((list == &PlanStage::vocabulary_ratios || (list == &PlanStage::state_ratios && plan.head.zero > 0)) &&
-          plan.stages.front().*list != plan.stages.back().*list)
+          plan.stages.front().*list != head_stage(plan).*list)
         return "the head of " + model.name + " uses the embedding's table, so the first and the last stage have the " +
                "same ratios of " + of;
   if (model.head.tied && plan.head != plan.embedding)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <galvatron/compat/export/megatron_stages.hpp>
+#include <galvatron/compat/export/torchtitan.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/text.hpp>
@@ -72,9 +73,9 @@ namespace detail {
 inline Result<std::vector<PlanStage>> stages_of_job(const TrainerJob& job, int layers, int ranks) {
   const auto stages = static_cast<int>(job.pipeline);
   const int virtual_stages =
-      job.pipeline > 1 && job.schedule == ScheduleKind::interleaved ? static_cast<int>(job.virtual_stages) : 1;
+      job.pipeline > 1 && usual_virtual_stages(job.schedule) > 1 ? static_cast<int>(job.virtual_stages) : 1;
   if ((job.first_layers == 0 && job.last_layers == 0) || stages == 1)
-    return even_stages(layers, stages, virtual_stages, ranks);
+    return even_stages(layers, stages, virtual_stages, ranks, job.schedule);
   const std::int64_t others = stages - (job.first_layers > 0 ? 1 : 0) - (job.last_layers > 0 ? 1 : 0);
   const std::int64_t left = layers - job.first_layers - job.last_layers;
   if (left < others || left % std::max<std::int64_t>(others, 1) != 0 || (others == 0 && left != 0))
@@ -123,7 +124,7 @@ inline Result<Plan> plan_of_job(const TrainerJob& job, const ModelSpec& model, s
   plan.sequence_length = job.sequence > 0 ? job.sequence : model.positions();
   plan.precision = job.precision;
   plan.schedule = job.pipeline > 1 ? job.schedule : ScheduleKind::one_f_one_b;
-  plan.virtual_stages = plan.schedule == ScheduleKind::interleaved ? static_cast<int>(job.virtual_stages) : 1;
+  plan.virtual_stages = usual_virtual_stages(plan.schedule) > 1 ? static_cast<int>(job.virtual_stages) : 1;
   const auto layers = static_cast<int>(model.blocks.size());
   if (job.pipeline * plan.virtual_stages > layers)
     return refused(job.pipeline, " stages x ", plan.virtual_stages, " virtual stages are more than the ", layers,
@@ -202,10 +203,8 @@ inline std::vector<Setting> settings_of(const Plan& plan, ConfigKind kind) {
           {"parallelism.tensor_parallel_degree", text(spec.tensor)},
           {"parallelism.pipeline_parallel_degree", text(stages)},
           {"parallelism.context_parallel_degree", text(spec.context)},
-          {"parallelism.pipeline_parallel_schedule", stages == 1                                  ? "none"
-                                                     : plan.schedule == ScheduleKind::interleaved ? "Interleaved1F1B"
-                                                     : plan.schedule == ScheduleKind::gpipe       ? "GPipe"
-                                                                                                  : "1F1B"},
+          {"parallelism.pipeline_parallel_schedule",
+           stages == 1 ? "none" : galvatron::detail::torchtitan_schedule(plan.schedule)},
           {stages == 1 ? "training.local_batch_size" : "parallelism.pipeline_parallel_microbatch_size", text(samples)},
           {"activation_checkpoint.mode", full > 0 && full < layers ? "selective" : recompute}};
       break;

@@ -66,7 +66,7 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
 }
 
 constexpr const char* cpp_name(ScheduleKind kind) {
-  constexpr std::array names{"gpipe", "one_f_one_b", "interleaved", "zb_h1"};
+  constexpr std::array names{"gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_2p", "zb_v"};
   return names[static_cast<std::size_t>(kind)];
 }
 
