@@ -123,6 +123,16 @@ TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps")
   const Plan plan = value_or_throw(plan_of_job(block, *block.model, 1));
   CHECK(plan.layers[0].recompute == RecomputeKind::full);
   CHECK(plan.layers[1].recompute == RecomputeKind::none);
+  // An MLP of two matrices, as Nemotron-4's.
+  const TrainerJob squared =
+      job("--squared-relu --position-embedding-type rope --num-query-groups 2 "
+          "--group-query-attention --ffn-hidden-size 256 --untie-embeddings-and-output-weights");
+  REQUIRE(squared.model);
+  CHECK(squared.model->blocks[0].activation == ActivationKind::squared_relu);
+  CHECK(squared.model->blocks[0].ffn == 256);
+  CHECK(squared.model->blocks[0].ffn_inputs() == 256);
+  CHECK(squared.assumed == job("--swiglu").assumed);
+  CHECK(job("").model->blocks[0].activation == ActivationKind::gelu);
   CHECK(job("--what-is-this 3").unknown == std::vector<std::string>{"--what-is-this"});
   CHECK_FALSE(megatron_job("ls -l"));
   CHECK_FALSE(megatron_job(base + "--micro-batch-size $SIZE"));

@@ -246,21 +246,22 @@ inline void megatron_model(MegatronOptions& options, TrainerJob& job, std::int64
   if (options.has("--use-rotary-position-embeddings")) position = "rope";
   const bool without_bias = options.has("--disable-bias-linear");
   if (layers < 1 || layers > 4096 || hidden < 1 || heads < 1 || hidden % heads != 0 || hidden > (1 << 20)) return;
-  if (options.has("--squared-relu")) job.assume("squared ReLU is priced as GELU, which takes as many bytes");
+  const bool squared = options.has("--squared-relu");
+  const ActivationKind activation = gated     ? ActivationKind::swiglu
+                                    : squared ? ActivationKind::squared_relu
+                                              : ActivationKind::gelu;
   if (gated || rms || position == "rope" || kv_heads != heads) {
     if (kv_heads < 1 || heads % kv_heads != 0) return;
     job.model = llama("megatron", {.layers = static_cast<int>(layers),
                                    .hidden = hidden,
                                    .heads = heads,
                                    .kv_heads = kv_heads,
-                                   .ffn = gated ? ffn : ffn * 2 / 3,
+                                   .ffn = ffn,
                                    .vocabulary = vocabulary,
                                    .positions = positions,
                                    .head_dim = kv_channels,
-                                   .tied = !untied});
-    if (!gated)
-      job.assume("the MLP of two matrices of width ", ffn, " is priced as a gated one of width ", ffn * 2 / 3,
-                 ", which has as many parameters");
+                                   .tied = !untied,
+                                   .activation = activation});
   } else {
     job.model = gpt("megatron", {.layers = static_cast<int>(layers),
                                  .hidden = hidden,
@@ -268,7 +269,8 @@ inline void megatron_model(MegatronOptions& options, TrainerJob& job, std::int64
                                  .vocabulary = vocabulary,
                                  .positions = positions,
                                  .ffn = ffn,
-                                 .tied = !untied});
+                                 .tied = !untied,
+                                 .activation = activation});
     if (position != "learned_absolute") job.assume("positions by ", position, " are priced as a table of them");
     if (kv_channels > 0 && kv_channels != hidden / heads)
       job.assume("heads of ", kv_channels, " are priced as of ", hidden / heads);
