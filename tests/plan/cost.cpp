@@ -6,12 +6,14 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/json.hpp>
 
 using namespace galvatron;
 
@@ -220,6 +222,41 @@ TEST_CASE("virtual stages hold every other chunk, send more, keep more and idle 
     CHECK(twice.stages[s].memory.boundary.count == 2 * boundary);  // two buffers
     CHECK(vee.stages[s].memory.boundary.count == (s == 0 ? 4 : 8) * boundary);
   }
+}
+
+TEST_CASE("virtual stages may have lengths of their own") {
+  Plan plan = two_stages({.tensor = 4});
+  plan.schedule = ScheduleKind::interleaved;
+  plan.virtual_stages = 17;
+  const std::vector<int> chunks = chunks_with_ends(32, 34, true, true);
+  CHECK(chunks.front() == 0);
+  CHECK(chunks.back() == 0);
+  CHECK(std::count(chunks.begin(), chunks.end(), 1) == 32);
+  plan.stages = stages_of_chunks(chunks, 2, 17, 4);
+  REQUIRE(why_inconsistent(plan).empty());
+  CHECK(virtual_stage_layers(plan, 1).first == 0);
+  CHECK(virtual_stage_layers(plan, 32).last == 31);
+  const PlanCost cost = value_or_throw(cost_of(plan, model(), cluster()));
+  CHECK(cost.layers.size() == 34);
+  CHECK(cost.stages[0].chunks[0].size() == 1);   // the embedding
+  CHECK(cost.stages[1].chunks[16].size() == 1);  // the head
+  CHECK(value_or_throw(plan_from_json(to_json(plan), "p")) == plan);
+
+  const auto wrong = [&](auto change, const char* part) {
+    Plan other = plan;
+    change(other);
+    CHECK(why_inconsistent(other).find(part) != std::string::npos);
+  };
+  wrong([](Plan& p) { p.stages[1].chunk_layers.clear(); }, "of all stages or of none");
+  wrong([](Plan& p) { p.stages[1].chunk_layers.pop_back(); }, "of 16 virtual stages, not of 17");
+  wrong([](Plan& p) { std::swap(p.stages[0].chunk_layers[0], p.stages[0].chunk_layers[1]); }, "without layers");
+  wrong([](Plan& p) { p.stages[0].chunk_layers[0] = 1; }, "17 layers together, and layers 0 to 15");
+  wrong(
+      [](Plan& p) {
+        p.virtual_stages = 1;
+        p.schedule = ScheduleKind::one_f_one_b;
+      },
+      "chunk_layers are those of virtual stages");
 }
 
 TEST_CASE("a plan of context parallel layers is priced, and layers that lay out tokens alike need no move") {

@@ -1,8 +1,11 @@
 // Interleaved 1F1B and the zero-bubble schedules train as one rank does, under every kind of strategy, in the memory
 // that was predicted.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -88,6 +91,34 @@ TEST_CASE("ZB-H1 on 4 ranks trains as one rank does") {
 
 TEST_CASE("ZB-H1 on 8 ranks trains as one rank does") {
   check_pipelines(8, {{ScheduleKind::zb_h1, 2, 1, 4}, {ScheduleKind::zb_h1, 4, 1, 4}});
+}
+
+TEST_CASE("virtual stages with the embedding or the head alone, and of any lengths, train as one rank does") {
+  const std::vector<ModelSpec> families = models();
+  for (std::size_t family = 0; family < families.size(); ++family) {
+    const ModelSpec& model = families[family];
+    INFO(model.name);
+    const Outcome reference = run(single_rank(model), model, steps);
+    std::size_t next = family;
+    for (const StrategySpec& spec : strategies_of(2))
+      for (const auto& [schedule, chunks] :
+           {std::pair{ScheduleKind::interleaved, chunks_with_ends(layers, 4, true, true)},
+            {ScheduleKind::interleaved, {0, 3, 2, 3, 0, 0}},
+            {ScheduleKind::interleaved, {0, 5, 3, 0}},
+            {ScheduleKind::zb_v, {0, 4, 4, 0}}}) {
+        if (!is_fit(model.blocks[0], spec, global_batch / 4, single_rank(model).sequence_length)) continue;
+        if (next++ % families.size() != 0) continue;
+        const int each = static_cast<int>(chunks.size()) / 2;
+        Plan plan = uniform(model, 2, spec, 4, schedule, 2);
+        plan.virtual_stages = each;
+        plan.stages = stages_of_chunks(chunks, 2, each, spec.ranks(), schedule);
+        if (std::ranges::count(chunks, 0) > 2) {
+          CHECK(why_inconsistent(plan).find("without layers, embedding and head") != std::string::npos);
+          continue;
+        }
+        check_plan(plan, model, reference);
+      }
+  }
 }
 
 TEST_CASE("ZB-2p and ZB-V on 4 ranks train as one rank does") {

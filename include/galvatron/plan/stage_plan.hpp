@@ -110,8 +110,12 @@ inline ChunkPlan chunk_plan(const Plan& plan, const ModelSpec& model, int index)
   }
   if (!out.has_next) out.layers.push_back({model.head, plan.head, static_cast<int>(model.blocks.size()) + 1});
   for (const ChunkPlan::Entry& entry : out.layers) out.layouts.push_back(layout(entry.spec, index));
-  if (out.has_previous) out.previous = layout(spec_of(range.first - 1), index - 1);
-  if (out.has_next) out.next = layout(spec_of(range.last + 1), index + 1);
+  // Beside a chunk without blocks is an end.
+  const auto at = [&](int block) {
+    return block < 0 ? plan.embedding : block < std::ssize(plan.layers) ? spec_of(block) : plan.head;
+  };
+  if (out.has_previous) out.previous = layout(at(range.first - 1), index - 1);
+  if (out.has_next) out.next = layout(at(range.last + 1), index + 1);
   return out;
 }
 

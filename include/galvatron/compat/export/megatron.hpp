@@ -21,7 +21,8 @@ namespace galvatron {
 namespace detail {
 
 inline void megatron_stages(const Plan& plan, MegatronArguments& arguments) {
-  for (const auto& [name, value] : megatron_stage_settings(plan)) arguments.add(name, " ", value);
+  for (const auto& [name, value] : megatron_stage_settings(plan))
+    value.empty() ? arguments.add(name) : arguments.add(name, " ", value);
 }
 
 /// Recomputation: of all layers, of modules of all layers, or of the first layers of every stage. Of norms and
