@@ -104,9 +104,62 @@ train::Adaptation adaptation_of(const nlohmann::json& from, const std::string& n
   return out;
 }
 
-}  // namespace
-
-namespace {
+// What a job tells the next one of a step. Numbers that are not finite are null, and 0 when they are read.
+nlohmann::ordered_json step_json(const train::StepReport& step) {
+  nlohmann::ordered_json out{{"step", step.step},
+                             {"loss", step.loss},
+                             {"norm", step.gradient_norm},
+                             {"balance_loss", step.balance_loss},
+                             {"z_loss", step.z_loss},
+                             {"rate", step.learning_rate},
+                             {"seconds", step.seconds},
+                             {"tokens", step.tokens},
+                             {"mfu", step.mfu},
+                             {"peak_bytes", step.peak_memory.count},
+                             {"skipped", step.skipped},
+                             {"bits_per_byte", step.bits_per_byte}};
+  if (step.packed)
+    out["packed"] = {{"microbatches", step.packed->microbatches},
+                     {"padding", step.packed->padding},
+                     {"groups", step.packed->groups},
+                     {"waited", step.packed->waited}};
+  for (const train::LayerDispatch& layer : step.layer_dispatch)
+    out["dispatch"].push_back({layer.layer, layer.sums.squared_distances, layer.sums.squared_tokens, layer.sums.rows,
+                               layer.sums.buckets, layer.sums.hashing_seconds, layer.sums.bytes});
+  for (const train::ExpertLoads& layer : step.loads) out["loads"].push_back({layer.layer, layer.choices});
+  return out;
+}
+train::StepReport step_of_json(const nlohmann::json& from) {
+  const auto number = [&](const char* key) { return from.at(key).is_number() ? from.at(key).get<double>() : 0; };
+  train::StepReport out{.step = from.at("step").get<std::int64_t>(),
+                        .loss = number("loss"),
+                        .gradient_norm = number("norm"),
+                        .balance_loss = number("balance_loss"),
+                        .z_loss = number("z_loss"),
+                        .learning_rate = number("rate"),
+                        .seconds = number("seconds"),
+                        .tokens = from.at("tokens").get<std::int64_t>(),
+                        .mfu = number("mfu"),
+                        .peak_memory = {from.at("peak_bytes").get<std::int64_t>()},
+                        .skipped = from.at("skipped").get<std::string>(),
+                        .bits_per_byte = number("bits_per_byte")};
+  out.tokens_per_second = static_cast<double>(out.tokens) / out.seconds;
+  if (from.contains("packed")) {
+    const auto& packed = from.at("packed");
+    out.packed = {packed.at("microbatches").get<std::int64_t>(), packed.at("padding").get<std::int64_t>(),
+                  packed.at("groups").get<std::string>(), packed.at("waited").get<double>()};
+  }
+  if (from.contains("dispatch"))
+    for (const auto& layer : from.at("dispatch")) {
+      const auto sum = [&](int i) { return layer.at(i).get<double>(); };
+      out.layer_dispatch.push_back({layer.at(0).get<int>(), {sum(1), sum(2), sum(3), sum(4), sum(5), sum(6)}});
+    }
+  out.dispatch = total(out.layer_dispatch);
+  if (from.contains("loads"))
+    for (const auto& layer : from.at("loads"))
+      out.loads.push_back({layer.at(0).get<int>(), layer.at(1).get<std::vector<std::int64_t>>()});
+  return out;
+}
 
 // state-RANK-STEP
 struct StateFile {
@@ -157,13 +210,16 @@ void JobFolder::write_plan(const Plan& plan) const { write_whole(path_ / "plan.j
 
 void JobFolder::add(const train::StepReport& step) {
   std::error_code ignored;
-  if (!std::exchange(has_steps_, true))
-    for (const StateFile& state : state_files(path_)) fs::remove(state.path, ignored);
+  if (!is_clean_) {
+    is_clean_ = true;
+    for (const StateFile& state : state_files(path_)) {
+      const bool is_read = state.step > step.step;  // by ranks that begin after this step
+      is_clean_ = is_clean_ && !is_read;
+      if (!is_read) fs::remove(state.path, ignored);
+    }
+  }
   value_or_throw(AppendedFile::open(path_ / "steps.jsonl").and_then([&](AppendedFile&& file) {
-    const nlohmann::ordered_json line{
-        {"step", step.step},       {"loss", step.loss},     {"norm", step.gradient_norm}, {"rate", step.learning_rate},
-        {"seconds", step.seconds}, {"tokens", step.tokens}, {"skipped", step.skipped}};
-    return file.append(line.dump() + "\n");
+    return file.append(step_json(step).dump() + "\n");
   }));
 }
 
@@ -172,6 +228,7 @@ void JobFolder::write(const std::vector<train::Adaptation>& adaptations) const {
 }
 
 void JobFolder::leave(const train::Survivor& survivor) const {
+  if (survivor.report) write_whole(path_ / text_of("report-", survivor.rank), step_json(*survivor.report).dump());
   const std::string name = text_of("state-", survivor.rank, "-", survivor.state == nullptr ? -1 : survivor.step);
   const auto file = survivor.state == nullptr ? std::span<const std::byte>{} : survivor.state->file();
   write_whole(path_ / name, {reinterpret_cast<const char*>(file.data()), file.size()});
@@ -209,8 +266,15 @@ std::string JobFolder::restart_text(bool states_count, const std::function<Model
   const Plan plan = value_or_throw(plan_from_json(next.at("adaptation").at("plan"), "the plan of the job"));
   if (const auto newest = value_or_throw(train::newest_state(model_of(plan), copies))) {
     next["step"] = newest->second;
-    for (const StateFile& state : state_files(path_))
-      if (state.step == newest->second) next["states"].push_back(state.path.string());
+    std::vector<train::Survivor> survivors;
+    for (const StateFile& state : state_files(path_)) {
+      if (state.step != newest->second) continue;
+      next["states"].push_back(state.path.string());
+      const nlohmann::json report = read_json(path_ / text_of("report-", state.rank));
+      if (report.is_object()) survivors.push_back({state.rank, state.step, nullptr, step_of_json(report)});
+    }
+    if (const auto unreported = train::unreported_step(survivors, steps(), newest->second))
+      next["unreported"] = step_json(*unreported);
   }
   return next.dump();
 }
@@ -221,15 +285,7 @@ std::vector<train::StepReport> JobFolder::steps() const {
   for (std::string line; std::getline(lines, line);) {
     const auto found = nlohmann::json::parse(line, nullptr, false);
     if (!found.is_object()) continue;  // cut short
-    const auto number = [&](const char* key) { return found.at(key).is_number() ? found.at(key).get<double>() : 0; };
-    train::StepReport step{.step = found.at("step").get<std::int64_t>(),
-                           .loss = number("loss"),
-                           .gradient_norm = number("norm"),
-                           .learning_rate = number("rate"),
-                           .seconds = number("seconds"),
-                           .tokens = found.at("tokens").get<std::int64_t>(),
-                           .skipped = found.at("skipped").get<std::string>()};
-    step.tokens_per_second = static_cast<double>(step.tokens) / step.seconds;
+    train::StepReport step = step_of_json(found);
     out.insert_or_assign(step.step, std::move(step));
   }
   std::vector<train::StepReport> all;
@@ -249,6 +305,7 @@ Restart::Restart(const std::string& text) {
   const auto found = nlohmann::json::parse(text);
   loss.adaptation = adaptation_of(found.at("adaptation"), "the plan of the job");
   loss.since = found.at("since").get<double>();
+  if (found.contains("unreported")) loss.unreported = step_of_json(found.at("unreported"));
   plan = loss.adaptation.plan;
   states = found.at("states").get<std::vector<std::string>>();
   step = found.at("step").get<std::int64_t>();

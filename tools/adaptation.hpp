@@ -45,6 +45,7 @@ std::string adaptation_text(const train::Adaptation& adaptation);
 ///   plan.json           the plan that the job runs, from its rank 0
 ///   steps.jsonl         its steps, adaptations.json its adaptations: of the jobs before too
 ///   state-1-40          all that rank 1 has kept of the state after 40 steps, from rank 1 when it had lost another one
+///   report-1            the report of the last of these steps, as rank 1 knows it
 ///   next.json           the plan of the next job, and because of whom, from the command that starts both
 class JobFolder {
  public:
@@ -61,7 +62,7 @@ class JobFolder {
 
   // By rank 0.
   void write_plan(const Plan& plan) const;
-  /// After a step nobody needs any more what the ranks of a job before have left.
+  /// After a step of its own a job does not need any more what the ranks of a job before have left.
   void add(const train::StepReport& step);
   void write(const std::vector<train::Adaptation>& adaptations) const;
   /// By any rank that has lost another one: waits here for the end of the job, but not for ever.
@@ -85,7 +86,7 @@ class JobFolder {
  private:
   explicit JobFolder(std::filesystem::path path) : path_(std::move(path)) {}
   std::filesystem::path path_;
-  bool has_steps_ = false;
+  bool is_clean_ = false;  // nothing is there of a job before
 };
 
 /// How a job goes on that takes the place of one which has lost ranks; the same in all processes.

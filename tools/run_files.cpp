@@ -228,6 +228,7 @@ void RunFiles::go_back_to(std::int64_t step) {
 }
 
 void RunFiles::add(std::int64_t step, const std::string& line, const std::vector<train::Scalar>& scalars) {
+  go_back_to(step);  // a step that was written by a process which then was lost is written again
   written_ = step + 1;
   if (metrics_) value_or_throw(metrics_->append_line(line));
   if (tensorboard_) value_or_throw(tensorboard_->append(step + 1, scalars));

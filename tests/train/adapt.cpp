@@ -254,3 +254,27 @@ TEST_CASE("without a plan for the others, or without others, a lost rank ends th
                          DeviceFailure);
   }
 }
+
+TEST_CASE("a step that a lost rank 0 has not reported any more is reported by the others") {
+  const ModelSpec model = toy::model(false, 2);
+  const Plan plan = any_ranks(model, 2);
+  const auto source = toy::source_of(model, plan.sequence_length);
+  TrainOptions options = disturbed_options();
+  const TrainReport expected = train::train(plan, model, *source, options);
+  std::atomic<bool> alive = true;
+  std::vector<std::int64_t> told;
+  options.on_step = [&](const StepReport& step) { told.push_back(step.step); };
+  options.adapt.plan_for = [&](const Plan&, int left) -> Result<Plan> { return any_ranks(model, left); };
+  options.adapt.measured = [&](int rank, std::int64_t step, StepSeconds&) {  // behind the update, before the report
+    if (rank == 0 && step == 7 && alive.exchange(false)) throw DeviceFailure("its core is broken");
+  };
+  const TrainReport report = train::train(plan, model, *source, options);
+  CHECK(worst_difference(losses_by_step(expected), losses_by_step(report)) < 1e-5);
+  REQUIRE(report.adaptations.size() == 1);
+  CHECK(report.adaptations.front().step == 8);
+  for (std::size_t i = 0; i < told.size(); ++i) CHECK(told[i] == static_cast<std::int64_t>(i));
+  CHECK(std::ssize(told) == disturbed_steps);
+  CHECK(report.steps[7].learning_rate == doctest::Approx(expected.steps[7].learning_rate));
+  CHECK(report.steps[7].gradient_norm == doctest::Approx(expected.steps[7].gradient_norm).epsilon(1e-4));
+  CHECK(report.steps[7].tokens == expected.steps[7].tokens);
+}

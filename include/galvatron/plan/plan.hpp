@@ -283,8 +283,10 @@ std::string why_inconsistent(const Plan& plan) {
   };
   if (auto out = why("embedding", plan.embedding, plan.stages.front()); !out.empty()) return out;
   const std::vector<const PlanStage*> on = stages_of_layers(plan);
-  for (std::size_t i = 0; i < on.size(); ++i)
+  for (std::size_t i = 0; i < on.size(); ++i) {
+    if (i > 0 && on[i] == on[i - 1] && plan.layers[i] == plan.layers[i - 1]) continue;
     if (auto out = why("layer " + std::to_string(i), plan.layers[i], *on[i]); !out.empty()) return out;
+  }
   return why("head", plan.head, head_stage(plan));
 }
 GALVATRON_IN_PLANNER(std::string why_inconsistent<>(const Plan&))

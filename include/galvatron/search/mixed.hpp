@@ -190,7 +190,9 @@ Result<SearchResult> search_mixed(const ModelSpec& model, const ClusterView& clu
   const std::vector<Case> cases = mixed ? mixed->cases() : std::vector<Case>{};
   if (!cases.empty()) {
     SearchStatistics sum = out.statistics;
-    out = detail::Search(cluster.group(0), *options, cases, executor, known).run();
+    SearchOptions part = *options;
+    part.shares *= 4;  // of the work of a search: more of it found no faster plan of many thousands of cases
+    out = detail::Search(cluster.group(0), part, cases, executor, known).run();
     std::erase_if(out.alternatives, [](const Alternative& one) { return !one.exists; });
     out.statistics.cases += sum.cases;
     out.statistics.solved += sum.solved;

@@ -42,6 +42,7 @@ struct RunFigures {
   Problem problem;                 // its types, moves, layouts and fixed bytes; no types: nothing fits
   std::vector<StrategySpec> like;  // of every layout
   std::vector<Terms> least;        // of every type: of a micro-batch and of an iteration
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<double>> blocks;  // RunTerms::blocks, of Slots
 };
 
 /// What a group's devices have less than the budget, which counts as taken there, so that all stages have one budget.
@@ -64,13 +65,16 @@ class MixedCases : public CaseSource {
       equal_link_.push_back(
           static_cast<int>(std::ranges::find(cluster.links(), cluster.links()[pair]) - cluster.links().begin()));
     price(executor);
+    bounds_.resize(pipelines_.all.size());
+    for (std::size_t i = 0; i < bounds_.size(); ++i)
+      if (is_possible(pipelines_.all[i])) bounds_[i] = find_bound(pipelines_.all[i]);
   }
 
   /// All of them, without their problems.
   [[nodiscard]] std::vector<Case> cases() const {
     std::vector<Case> out;
     for (std::size_t i = 0; i < pipelines_.all.size(); ++i) {
-      if (bound(i) == infinite) continue;
+      if (!is_possible(pipelines_.all[i])) continue;
       Case one;
       one.problem.objective = objective_of(pipelines_.all[i]);
       one.schedule = pipelines_.all[i].schedule;
@@ -115,16 +119,8 @@ class MixedCases : public CaseSource {
     return out;
   }
 
-  /// Memory and changes of layout do not count.
-  [[nodiscard]] double bound(std::size_t number) const override {
-    const GroupPipeline& one = pipelines_.all[number];
-    std::vector<RunTerms> runs;
-    for (std::size_t i = 0; i < one.runs.size(); ++i) {
-      runs.push_back({one.runs[i].stages, figures_of(one, i).least});
-      if (runs.back().least.empty()) return infinite;
-    }
-    return run_bound(objective_of(one), runs, kinds_.of);
-  }
+  /// Of memory, what blocks keep counts; changes of layout do not.
+  [[nodiscard]] double bound(std::size_t number) const override { return bounds_[number]; }
 
  private:
   // Group, stages on it, micro-batches, split backward, and the link to the group at the other end
@@ -158,10 +154,35 @@ class MixedCases : public CaseSource {
     p.leading = p.trailing = 1;
     p.tied = ties();
     p.budget = options_.memory.count;
-    for (int stage = 0; stage < p.stages(); ++stage)
-      p.slots.push_back({microbatches_in_flight(one.schedule, p.stages(), stage, p.objective.microbatches),
-                         microbatches_deferred(one.schedule, stage, p.objective.microbatches)});
+    for (int stage = 0; stage < p.stages(); ++stage) p.slots.push_back(slots_of(one, p.stages(), stage));
     return p;
+  }
+
+  // Whether every run has a strategy for its layers, whatever the memory.
+  [[nodiscard]] bool is_possible(const GroupPipeline& one) const {
+    for (std::size_t i = 0; i < one.runs.size(); ++i)
+      if (figures_of(one, i).least.empty()) return false;
+    return true;
+  }
+  // Of one that is.
+  [[nodiscard]] double find_bound(const GroupPipeline& one) {
+    std::vector<RunTerms> runs;
+    const int stages = one.stages();
+    int end = 0;
+    for (std::size_t i = 0; i < one.runs.size(); ++i) {
+      detail::RunFigures& figures = figures_.at(key_of(one, i));
+      Slots slots{unlimited, unlimited};  // the least of a stage
+      for (const int begin = end; end < begin + one.runs[i].stages; ++end)
+        slots = min(slots, slots_of(one, stages, end));
+      const auto [found, is_new] = figures.blocks.try_emplace({slots.flight, slots.deferred});
+      if (is_new) found->second = block_seconds(figures.problem, kinds_.of, slots);
+      runs.push_back({one.runs[i].stages, figures.least, found->second});
+    }
+    return run_bound(objective_of(one), runs, kinds_.of);
+  }
+  [[nodiscard]] static Slots slots_of(const GroupPipeline& one, int stages, int stage) {
+    return {microbatches_in_flight(one.schedule, stages, stage, one.microbatches),
+            microbatches_deferred(one.schedule, stage, one.microbatches)};
   }
 
   // What stages of run `i` receive from a stage of run `other`.
@@ -248,6 +269,7 @@ class MixedCases : public CaseSource {
     std::vector<std::span<const int>> same;
     for (const int layout : detail::price_layers(p, same, kinds_, cluster, options_, setting, batch, prices))
       out.like.push_back(nth(setting.like, layout));
+    p.budget = options_.memory.count;
     p.fixed = (cluster.device.library_workspace + detail::lacks(cluster, options_.memory)).count;
     for (LayerType& type : p.types) {
       for (Choice& choice : type) choice.tag = nth(tags_[setting_number], choice.tag);
@@ -269,6 +291,7 @@ class MixedCases : public CaseSource {
   std::vector<std::vector<int>> tags_;  // (settings, specs) in specs_
   std::vector<StrategySpec> specs_;
   std::map<Key, detail::RunFigures> figures_;
+  std::vector<double> bounds_;  // of every pipeline
 };
 
 }  // namespace galvatron::search

@@ -1,5 +1,5 @@
 // What a pipeline over groups of devices takes at least, when all that is known of each run of its stages is the least
-// that a layer of every type takes there. Two bounds, of which the larger one counts.
+// that a layer of every type and that so many blocks take there. Two bounds, of which the larger one counts.
 //
 // By speed: with multipliers l_i >= 0, sum over runs of stages_i l_i = 1, the slowest stage takes at least
 //
@@ -7,19 +7,22 @@
 //
 // because that is at most the sum of l_i over all stages' seconds. l_i is in proportion to the speed of a run.
 //
-// By blocks: a stage has whole blocks, one at least. If the slowest stage takes t, a stage of run i has at most
-// floor(t / t_i) (the first one and the last one fewer, for the embedding and the head). Of all ways to give the stages
-// so many, that one fills the pipeline least which gives most to the runs whose blocks fill least. The bound is the
-// least of all t, which are multiples of some t_i.
+// By blocks: a stage has whole blocks, one at least, and n of them take at least T_i(n) in the memory of run i: n times
+// the lower hull of its choices, (bytes that are kept, seconds), at an n-th of that memory. If the slowest stage takes
+// t, a stage of run i has at most the n with T_i(n) <= t (the first one and the last one fewer, for the embedding and
+// the head). Of all ways to give the stages so many, that one fills the pipeline least which gives most to the runs
+// whose blocks fill least. The bound is the least of all t, which are some T_i(n).
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/problem.hpp>
 
 namespace galvatron::search {
@@ -28,7 +31,38 @@ namespace galvatron::search {
 struct RunTerms {
   int stages = 1;
   std::span<const Terms> least;  ///< of every type of layer, each number by itself
+  /// Seconds of a micro-batch that 0, 1, 2, ... blocks take at least on a stage, with what they keep in its memory:
+  /// block_seconds().
+  std::span<const double> blocks;
 };
+
+/// RunTerms::blocks of stages with the types of `own`, its budget and what is taken of it: until no more blocks fit, of
+/// at most all that `layers` has between the embedding and the head.
+/// @param slots  the least of any of the stages
+inline std::vector<double> block_seconds(const Problem& own, std::span<const int> layers, const Slots& slots) {
+  std::vector<HullPoint> points;
+  std::int64_t workspace = unlimited;
+  std::vector<int> types(layers.begin() + 1, layers.end() - 1);
+  sort_unique(types);
+  for (const int type : types)
+    for (const Choice& c : nth(own.types, type)) {
+      points.push_back({static_cast<double>(slots.kept(c)), c.seconds()});
+      workspace = std::min(workspace, workspace_of(c));
+    }
+  points = lower_hull(std::move(points));
+  std::vector<double> out{0};
+  const double memory = static_cast<double>(own.budget - own.fixed - workspace) * (1 + 1e-12);
+  std::size_t at = points.size();  // the points before it need less than a block has
+  for (std::size_t n = 1; n + 2 <= layers.size(); ++n) {
+    const double each = memory / static_cast<double>(n);
+    while (at > 0 && points[at - 1].bytes > each) --at;
+    if (at == 0) break;
+    double seconds = points[at - 1].seconds;
+    if (at < points.size()) seconds -= slope(points[at - 1], points[at]) * (each - points[at - 1].bytes);
+    out.push_back(static_cast<double>(n) * seconds);
+  }
+  return out;
+}
 
 namespace detail {
 
@@ -84,8 +118,8 @@ class BlockBound {
     double least = infinite;
     for (std::size_t i = 0; i < runs_.size(); ++i)
       for (const double besides : {0.0, i == 0 ? embedding_.time : 0.0, i + 1 == runs_.size() ? head_.time : 0.0})
-        for (int count = 1; count <= count_; ++count) {
-          const double slowest = besides + count * blocks_[i].time;
+        for (std::size_t count = 1; count < runs_[i].blocks.size(); ++count) {
+          const double slowest = besides + runs_[i].blocks[count];
           if (objective_({slowest, 0, per_iteration_}) >= least) break;  // with more it takes longer
           least = std::min(least, with(slowest));
         }
@@ -93,11 +127,13 @@ class BlockBound {
   }
 
  private:
-  static constexpr double rounding = 1 + 1e-9;  // so that k blocks of t_i fit in k t_i
+  static constexpr double rounding = 1 + 1e-9;  // so that blocks fit in the seconds that they take
 
-  // Blocks of run i in so many seconds.
+  // Blocks of run i in so many seconds: the last number that takes no more.
   [[nodiscard]] double fit(double seconds, std::size_t i) const {
-    return seconds <= 0 ? 0 : std::floor(std::min(seconds * rounding / std::max(blocks_[i].time, 1e-300), 1e9));
+    const auto& blocks = runs_[i].blocks;
+    return static_cast<double>(std::ranges::upper_bound(blocks, std::max(seconds, 0.0) * rounding) - blocks.begin() -
+                               1);
   }
   // Of pipelines whose slowest stage takes that.
   [[nodiscard]] double with(double slowest) const {

@@ -30,6 +30,7 @@
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/plan/replan.hpp>
 #include <galvatron/train/move_states.hpp>
+#include <galvatron/train/step_report.hpp>
 
 namespace galvatron::train {
 
@@ -48,12 +49,16 @@ struct Survivor {
   int rank = 0;
   std::int64_t step = 0;             ///< steps that its state has behind it; -1: an update was cut short, it has none
   std::shared_ptr<KeptState> state;  ///< null: none
+  /// Of the last of these steps, which a lost rank 0 may not have reported; nothing where there is none.
+  std::optional<StepReport> report{};
 };
 
 /// Ranks were lost, and this run goes on in place of one with them.
 struct Loss {
   Adaptation adaptation;  ///< without its seconds
   double since = 0;       ///< when that was, on the steady clock
+  /// Of the step before the adaptation's, where rank 0 was lost before it reported it.
+  std::optional<StepReport> unreported{};
 };
 
 /// What a step took a rank, and the job.
@@ -80,7 +85,7 @@ struct AdaptOptions {
   std::function<void(Survivor&&)> survivor{};
   std::optional<Loss> loss{};
   /// Called on rank 0's thread before training goes on with `adaptation.step`, which may have been done and reported
-  /// before.
+  /// before. A step before it that was never reported is reported after this call.
   std::function<void(const Adaptation&)> on_adaptation{};
   /// For tests: called by each rank before each step; what it throws fails the rank.
   std::function<void(int rank, std::int64_t step)> before_step{};
@@ -131,6 +136,16 @@ inline Result<std::optional<std::pair<StateImages, std::int64_t>>> newest_state(
           return tl::unexpected<Error>(std::move(added.error()));
     if (images.complete()) return std::optional(std::pair(std::move(images), step));
   }
+  return std::nullopt;
+}
+
+/// What survivors know of the last of the first `steps` steps, if it is not among the reported ones.
+inline std::optional<StepReport> unreported_step(const std::vector<Survivor>& survivors,
+                                                 const std::vector<StepReport>& reported, std::int64_t steps) {
+  const auto is_last = [=](const StepReport& report) { return report.step == steps - 1; };
+  if (std::ranges::any_of(reported, is_last)) return std::nullopt;
+  for (const Survivor& survivor : survivors)
+    if (survivor.report && is_last(*survivor.report)) return survivor.report;
   return std::nullopt;
 }
 

@@ -124,6 +124,19 @@ class Stage {
     return updating_ ? std::nullopt : std::optional(updates_);
   }
 
+  /// Of the step that was updated last, as step() returned it.
+  StepResult result() {
+    const auto values = sums();
+    return {
+        .loss = loss_sum() * (packing_ == nullptr ? plan_.token_weight : 1.0 / static_cast<double>(packing_->tokens())),
+        .gradient_norm = std::sqrt(values[device::gradient_squares]),
+        .balance_loss = values[device::balance_loss],
+        .z_loss = values[device::z_loss],
+        .tokens = packing_ == nullptr ? 0 : packing_->tokens(),
+        .dispatch = dispatch(),
+        .loads = loads()};
+  }
+
   /// The passes of a step alone: parameters and moments stay, gradients are gone. For devices that learn from a step
   /// how they should do the others.
   void autotune(std::int64_t step, BatchSource* source) {
@@ -293,18 +306,6 @@ class Stage {
     for (std::size_t i = 0; i < plan_.loss_weights.size(); ++i)
       loss += values[static_cast<std::size_t>(device::sum_of_loss(static_cast<int>(i)))] * plan_.loss_weights[i];
     return loss;
-  }
-
-  StepResult result() {
-    const auto values = sums();
-    return {
-        .loss = loss_sum() * (packing_ == nullptr ? plan_.token_weight : 1.0 / static_cast<double>(packing_->tokens())),
-        .gradient_norm = std::sqrt(values[device::gradient_squares]),
-        .balance_loss = values[device::balance_loss],
-        .z_loss = values[device::z_loss],
-        .tokens = packing_ == nullptr ? 0 : packing_->tokens(),
-        .dispatch = dispatch(),
-        .loads = loads()};
   }
 
   void add_dispatch() {

@@ -103,7 +103,8 @@ class RankRun {
     try {
       begin(rank, stage);
     } catch (const PeerFailure&) {
-      if (kept_ != nullptr && options_.adapt.survivor) options_.adapt.survivor({world_.rank(), step_, kept_});
+      if (kept_ != nullptr && options_.adapt.survivor)
+        options_.adapt.survivor({world_.rank(), step_, kept_, last_report_});
       throw;
     }
     std::optional<Checkpointer<Device, RankStage>> checkpointer;
@@ -123,7 +124,7 @@ class RankRun {
     try {
       next = steps(plan, rank, stage, checkpointer);
     } catch (const PeerFailure&) {
-      if (options_.adapt.survivor) survive(rank.device(), stage, first);
+      if (options_.adapt.survivor) survive(plan, rank, stage, first);
       throw;
     }
     if (next && checkpointer) checkpointer->finish();
@@ -159,7 +160,12 @@ class RankRun {
         rank.end_search();
       }
     }
-    if (options_.adapt.loss && world_.rank() == 0) report(options_.adapt.loss->adaptation, options_.adapt.loss->since);
+    if (const auto& loss = options_.adapt.loss) {
+      last_report_ = loss->unreported;
+      if (world_.rank() != 0) return;
+      report(loss->adaptation, loss->since);
+      if (loss->unreported) report(*loss->unreported);
+    }
   }
 
   [[nodiscard]] TrainingState training_state() const {
@@ -199,7 +205,15 @@ class RankRun {
       if (options_.validation.source != nullptr &&
           ((step_ + 1) % options_.validation.every == 0 || step_ + 1 == options_.steps))
         validation = validation_loss(stage, options_.validation);
-      if (world_.rank() == 0) report_step(plan, result, wrong, seconds, known, validation, rank.memory());
+      if (world_.rank() == 0 || options_.adapt.survivor) {
+        last_report_ = report_of(plan, result, wrong, seconds, rank.memory());
+        if (known) last_report_->ranks = adapter_.ranks();
+        if (validation) {
+          last_report_->validation_loss = validation;
+          last_report_->validation_bits_per_byte = bits_per_byte(*validation, options_.validation.tokens_per_byte);
+        }
+        if (world_.rank() == 0) report(*last_report_);
+      }
       if (known && options_.adapt.on && step_ + 1 < options_.steps) next = adapter_.decide(plan);
       vote_.after_step(failed_report_ != nullptr);
       if (checkpointer) checkpointer->after_step(step_ + 1, step_ + 1 == options_.steps || vote_.ends());
@@ -209,12 +223,15 @@ class RankRun {
     return next;
   }
 
-  // What is wrong with a step; throws where that ends the run.
-  std::string not_finite(const StepResult& result, RankStage& stage) const {
+  // What is wrong with a step that is not finite, without the place.
+  [[nodiscard]] std::string not_finite(const StepResult& result) const {
     const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
-    std::string wrong = "step " + std::to_string(step_ + 1) + " gave a loss of " + text(result.loss) +
-                        " and a gradient norm of " + text(result.gradient_norm) + ", first seen in " +
-                        place_text(stage.find_non_finite());
+    return "step " + std::to_string(step_ + 1) + " gave a loss of " + text(result.loss) + " and a gradient norm of " +
+           text(result.gradient_norm);
+  }
+  // The same with it; throws where that ends the run. Collective.
+  std::string not_finite(const StepResult& result, RankStage& stage) const {
+    std::string wrong = not_finite(result) + ", first seen in " + place_text(stage.find_non_finite());
     if (options_.on_nan == OnNan::stop)
       throw Failure(
           ErrorKind::machine,
@@ -226,37 +243,36 @@ class RankRun {
     return wrong;
   }
 
-  // @param known  the adapter has measured all ranks after this step
-  void report_step(const Plan& plan, const StepResult& result, const std::string& wrong, double seconds, bool known,
-                   std::optional<double> validation, const RankMemory& memory) {
+  // Of the step at hand, as this rank knows it.
+  StepReport report_of(const Plan& plan, const StepResult& result, const std::string& wrong, double seconds,
+                       const RankMemory& memory) {
     const std::int64_t tokens = plan.packed ? result.tokens : plan.global_batch * plan.sequence_length;
-    const StepReport out{
-        .step = step_,
-        .loss = result.loss,
-        .gradient_norm = result.gradient_norm,
-        .balance_loss = result.balance_loss,
-        .z_loss = result.z_loss,
-        .dispatch = total(result.dispatch),
-        .learning_rate = options_.learning_rate.at(step_),
-        .seconds = seconds,
-        .tokens = tokens,
-        .tokens_per_second = static_cast<double>(tokens) / seconds,
-        .mfu = plan_.predicted.mfu * plan_.predicted.iteration.value / seconds,
-        .peak_memory = memory.measured().total(),
-        .skipped = wrong,
-        .loads = result.loads,
-        .layer_dispatch = result.dispatch,
-        .ranks = known ? adapter_.ranks() : std::vector<RankSeconds>{},
-        .packed = plan.packed ? std::optional(packed_report(source_, plan, step_)) : std::nullopt,
-        .validation_loss = validation,
-        .bits_per_byte = bits_per_byte(result.loss, options_.tokens_per_byte),
-        .validation_bits_per_byte = bits_per_byte(validation.value_or(0), options_.validation.tokens_per_byte)};
+    return {.step = step_,
+            .loss = result.loss,
+            .gradient_norm = result.gradient_norm,
+            .balance_loss = result.balance_loss,
+            .z_loss = result.z_loss,
+            .dispatch = total(result.dispatch),
+            .learning_rate = options_.learning_rate.at(step_),
+            .seconds = seconds,
+            .tokens = tokens,
+            .tokens_per_second = static_cast<double>(tokens) / seconds,
+            .mfu = plan_.predicted.mfu * plan_.predicted.iteration.value / seconds,
+            .peak_memory = memory.measured().total(),
+            .skipped = wrong,
+            .loads = result.loads,
+            .layer_dispatch = result.dispatch,
+            .packed = plan.packed ? std::optional(packed_report(source_, plan, step_)) : std::nullopt,
+            .bits_per_byte = bits_per_byte(result.loss, options_.tokens_per_byte)};
+  }
+
+  void report(const StepReport& step) {
     if (!report_.steps.empty()) report_.steps.back().loads.clear();
     if (!report_.steps.empty()) report_.steps.back().layer_dispatch.clear();
-    report_.steps.push_back(out);
+    report_.steps.push_back(step);
     if (!options_.on_step || failed_report_ != nullptr) return;
     try {
-      options_.on_step(out);
+      options_.on_step(step);
     } catch (...) {
       failed_report_ = std::current_exception();
     }
@@ -269,10 +285,18 @@ class RankRun {
   }
 
   // Another rank is lost. @param first  the step that the plan at hand began with
-  void survive(Device& device, RankStage& stage, std::int64_t first) {
+  void survive(const Plan& plan, Rank& rank, RankStage& stage, std::int64_t first) {
     const auto updates = stage.updates();
     Survivor out{world_.rank(), updates ? first + *updates : -1, nullptr};
-    if (updates) out.state = std::make_shared<KeptState>(device, stage, world_.rank());
+    if (updates) {
+      out.state = std::make_shared<KeptState>(rank.device(), stage, world_.rank());
+      if (out.step > step_ && !(last_report_ && last_report_->step == step_)) {  // updated, but not ended
+        const StepResult result = stage.result();
+        last_report_ = report_of(plan, result, result.is_finite() ? "" : not_finite(result), steady_seconds() - last_,
+                                 rank.memory());
+      }
+      out.report = last_report_;
+    }
     options_.adapt.survivor(std::move(out));
   }
 
@@ -300,10 +324,11 @@ class RankRun {
   StopVote vote_;
   Adapter adapter_;
   std::int64_t step_;
-  double last_ = 0;                   // when the last step ended
-  std::exception_ptr failed_report_;  // what on_step threw
-  Adaptation adaptation_;             // the last one
-  std::shared_ptr<KeptState> kept_;   // between two plans
+  double last_ = 0;                        // when the last step ended
+  std::exception_ptr failed_report_;       // what on_step threw
+  std::optional<StepReport> last_report_;  // of the last step that ended: on rank 0, and where others may be lost
+  Adaptation adaptation_;                  // the last one
+  std::shared_ptr<KeptState> kept_;        // between two plans
 };
 
 template <class T, class Platform>
@@ -388,10 +413,12 @@ TrainReport with_recovery(const Plan& plan, const ModelSpec& model, const TrainO
     }
     Adaptation next = after_loss(now, left, with.adapt, why);
     states.reset();
+    std::optional<StepReport> unreported;
     if (auto newest = value_or_throw(newest_state(model, copies))) {
       states = std::move(newest->first);
       goes_on = {&*states, newest->second};
       with.goes_on = &goes_on;
+      unreported = unreported_step(kept, report.steps, newest->second);
     } else {
       kept.clear();
       with.goes_on = nullptr;
@@ -403,7 +430,7 @@ TrainReport with_recovery(const Plan& plan, const ModelSpec& model, const TrainO
     next.step = first_step(with);
     std::erase_if(report.steps, [&](const StepReport& step) { return step.step >= next.step; });
     now = next.plan;
-    with.adapt.loss = Loss{std::move(next), since};
+    with.adapt.loss = Loss{std::move(next), since, std::move(unreported)};
   }
 }
 
