@@ -34,12 +34,15 @@ GALVATRON_INSTANTIATE_RUNS(bfloat16, bfloat16)
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::QuickGelu, T, T, T>>&);               \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::ExactGelu, T, T, T>>&);               \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Relu, T, T, T>>&);                    \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::SquaredRelu, T, T, T>>&);             \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Gelu>, T, T, T>>&); \
   template void Stream::launch(const Geometry&,                                                                      \
                                const ForElements<Map<kernels::Backward<kernels::QuickGelu>, T, T, T>>&);             \
   template void Stream::launch(const Geometry&,                                                                      \
                                const ForElements<Map<kernels::Backward<kernels::ExactGelu>, T, T, T>>&);             \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Relu>, T, T, T>>&); \
+  template void Stream::launch(const Geometry&,                                                                      \
+                               const ForElements<Map<kernels::Backward<kernels::SquaredRelu>, T, T, T>>&);           \
   template void Stream::launch(const Geometry&, const ForElements<Gate<T, false>>&);                                 \
   template void Stream::launch(const Geometry&, const ForElements<Gate<T, true>>&);                                  \
   template void Stream::launch(const Geometry&, const Rotary<T>&);

@@ -158,7 +158,9 @@ Listing schedules(const std::vector<std::string>&) {
        {std::pair(ScheduleKind::gpipe, "all forward passes of a step, then all backward passes"),
         {ScheduleKind::one_f_one_b, "one forward, one backward: fewer micro-batches in memory"},
         {ScheduleKind::interleaved, "1f1b over several chunks of layers a stage: less idle, more messages"},
-        {ScheduleKind::zb_h1, "1f1b with weight gradients deferred: less idle, more memory"}}) {
+        {ScheduleKind::zb_h1, "1f1b with weight gradients deferred: less idle, more memory"},
+        {ScheduleKind::zb_2p, "zb-h1 with twice the micro-batches in memory: less idle where backward is long"},
+        {ScheduleKind::zb_v, "weight gradients deferred, two chunks of layers a stage in a V: least idle"}}) {
     rows.push_back({name_of(kind), description});
     out.json.push_back({{"name", name_of(kind)}, {"description", description}});
   }

@@ -216,6 +216,10 @@ std::string plan_summary(const Plan& plan, const std::string& cluster_name, cons
   return out;
 }
 
+std::string schedule_names() {
+  return joined(schedule_kinds, ", ", [](ScheduleKind kind) { return name_of(kind); });
+}
+
 // `1f1b`, `gpipe,1f1b`, `all`.
 std::vector<ScheduleKind> schedules_named(const std::string& text) {
   if (text == "all") return {schedule_kinds.begin(), schedule_kinds.end()};
@@ -224,8 +228,8 @@ std::vector<ScheduleKind> schedules_named(const std::string& text) {
     const std::string name(part.begin(), part.end());
     const auto kind = schedule_named(name);
     if (!kind)
-      refuse("--schedule: \"", detail::one_line(name, 40),
-             "\" is not a schedule; choose from gpipe, 1f1b, interleaved, zb-h1, with commas between several, or all");
+      refuse("--schedule: \"", detail::one_line(name, 40), "\" is not a schedule; choose from ", schedule_names(),
+             ", with commas between several, or all");
     out.push_back(*kind);
   }
   return out;
@@ -405,7 +409,7 @@ void run_plan(const Arguments& arguments, Common& common) {
           "; runnable is what `galvatron train` carries out (default: all; on a host, runnable; with --trainer, what "
           "that can be told)");
   options.text("--schedule", schedule, "a,b,...",
-               "gpipe, 1f1b, interleaved, zb-h1 or all: the fastest of them (default: gpipe,1f1b)");
+               schedule_names() + " or all: the fastest of them (default: gpipe,1f1b)");
   options.integer("--microbatches", search.microbatches, 1, 1 << 30,
                   "micro-batches of an iteration (default: the fastest number)");
   options.choice_of(

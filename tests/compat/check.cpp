@@ -97,10 +97,46 @@ TEST_CASE("first and last stages of Megatron-LM may have lengths of their own") 
       plan_of_job(value_or_throw(megatron_job(base + "--decoder-first-pipeline-num-layers 7 ")), *job.model, 4);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().message.find("leave 23 of 30 layers") != std::string::npos);
+  // Virtual stages share what their stage has.
   const TrainerJob interleaved =
       value_or_throw(megatron_job(base + lengths + "--num-virtual-stages-per-pipeline-rank 2 "));
-  CHECK(interleaved.first_layers == 0);
-  CHECK_FALSE(interleaved.assumed.empty());
+  CHECK(interleaved.assumed == job.assumed);
+  const Plan chunks = value_or_throw(plan_of_job(interleaved, *interleaved.model, 4));
+  std::vector<int> in_order;
+  for (int i = 0; i < 8; ++i)
+    in_order.push_back(virtual_stage_layers(chunks, i).last - virtual_stage_layers(chunks, i).first + 1);
+  CHECK(in_order == std::vector{3, 4, 4, 4, 3, 4, 4, 4});
+  CHECK(std::ranges::count(settings_of(chunks, ConfigKind::megatron),
+                           Setting{"--pipeline-model-parallel-layout", "'Et*3|t*4|t*4|t*4|t*3|t*4|t*4|t*4L'"}) == 1);
+}
+
+TEST_CASE("the embedding and the head of Megatron-LM may count as layers") {
+  // As Llama 3 405B is cut (arXiv 2407.21783, section 3.3.2), with fewer layers.
+  const std::string base =
+      "run --num-layers 14 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --bf16 "
+      "--pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 16 ";
+  const std::string ends = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split ";
+  for (const char* virtual_stages :
+       {"--num-virtual-stages-per-pipeline-rank 4 ", "--num-layers-per-virtual-pipeline-stage 1 "}) {
+    const TrainerJob job = value_or_throw(megatron_job(base + ends + virtual_stages));
+    CHECK(job.unknown.empty());
+    const Plan plan = value_or_throw(plan_of_job(job, *job.model, 4));
+    CHECK(plan.virtual_stages == 4);
+    CHECK(plan.stages[0].chunk_layers == std::vector{0, 1, 1, 1});
+    CHECK(plan.stages[1].chunk_layers == std::vector{1, 1, 1, 1});
+    CHECK(plan.stages[3].chunk_layers == std::vector{1, 1, 1, 0});
+    const auto settings = settings_of(plan, ConfigKind::megatron);
+    for (const char* name : {"--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"})
+      CHECK(std::ranges::count(settings, Setting{name, ""}) == 1);
+    CHECK(std::ranges::count(settings, Setting{"--num-virtual-stages-per-pipeline-rank", "4"}) == 1);
+    CHECK(cost_of(plan, *job.model, value_or_throw(find_cluster("4xa100-80g"))));
+  }
+  const TrainerJob plain = value_or_throw(megatron_job(base + ends));
+  CHECK(value_or_throw(plan_of_job(plain, *plain.model, 4)).stages[0].last_layer == 2);
+  const TrainerJob one = value_or_throw(
+      megatron_job(base + "--account-for-loss-in-pipeline-split --num-virtual-stages-per-pipeline-rank 4 "));
+  CHECK(plan_of_job(one, *one.model, 4).error().message.find("there are 15") != std::string::npos);
+  CHECK_FALSE(megatron_job(base + ends + "--decoder-first-pipeline-num-layers 2 "));
 }
 
 TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps") {
@@ -123,6 +159,16 @@ TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps")
   const Plan plan = value_or_throw(plan_of_job(block, *block.model, 1));
   CHECK(plan.layers[0].recompute == RecomputeKind::full);
   CHECK(plan.layers[1].recompute == RecomputeKind::none);
+  // An MLP of two matrices, as Nemotron-4's.
+  const TrainerJob squared =
+      job("--squared-relu --position-embedding-type rope --num-query-groups 2 "
+          "--group-query-attention --ffn-hidden-size 256 --untie-embeddings-and-output-weights");
+  REQUIRE(squared.model);
+  CHECK(squared.model->blocks[0].activation == ActivationKind::squared_relu);
+  CHECK(squared.model->blocks[0].ffn == 256);
+  CHECK(squared.model->blocks[0].ffn_inputs() == 256);
+  CHECK(squared.assumed == job("--swiglu").assumed);
+  CHECK(job("").model->blocks[0].activation == ActivationKind::gelu);
   CHECK(job("--what-is-this 3").unknown == std::vector<std::string>{"--what-is-this"});
   CHECK_FALSE(megatron_job("ls -l"));
   CHECK_FALSE(megatron_job(base + "--micro-batch-size $SIZE"));

@@ -31,6 +31,10 @@ using Strategies = galvatron::TypeList<Strategy0, Strategy1, Strategy2, Strategy
 inline constexpr std::array sample_ratios1{1, 1, 0, 2};
 /// Of the ranks of stage 1.
 inline constexpr std::array state_ratios1{1, 2, 3, 4};
+/// Of the virtual stages of stage 0.
+inline constexpr std::array chunk_layers0{2, 2};
+/// Of the virtual stages of stage 1.
+inline constexpr std::array chunk_layers1{4, 0};
 
 inline constexpr galvatron::FrozenPlan<2, 7, 1> plan{
     .model = "a \"model\" \\ \303\251\012of two lines",
@@ -48,6 +52,7 @@ inline constexpr galvatron::FrozenPlan<2, 7, 1> plan{
     }},
     .sample_ratios = {{{}, sample_ratios1}},
     .state_ratios = {{{}, state_ratios1}},
+    .chunk_layers = {{chunk_layers0, chunk_layers1}},
     .runs = {{
         {.layers = 2, .strategy = Strategy0::spec},
         {.layers = 1, .strategy = Strategy1::spec},

@@ -187,7 +187,7 @@ TEST_CASE("a stage keeps what its layers share once a layout") {
       counts.push_back(cost::layer_counts(model.blocks[20 + i], specs[i], batch));
       layouts.push_back(activation_layout(specs[i], 4, 8, 512));
     }
-    return cost::stage_memory(counts, layouts, 3, 0, true, true, {});
+    return cost::stage_memory(counts, layouts, 3, 0, 1, 1, {});
   };
   const cost::LayerCounts layer = cost::layer_counts(model.blocks[20], wide, batch);
   const cost::LayerCounts other = cost::layer_counts(model.blocks[20], narrow, batch);

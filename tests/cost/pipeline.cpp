@@ -78,12 +78,12 @@ TEST_CASE("the formulas are the replay of the schedules on equal stages") {
   for (int round = 0; round < 1000; ++round) {
     const ScheduleKind kind = schedule_kinds[random() % schedule_kinds.size()];
     const bool interleaved = kind == ScheduleKind::interleaved;
-    const int count = static_cast<int>(1 + interleaved + random() % 8);
-    const int chunks = interleaved ? 1 + static_cast<int>(random() % 4) : 1;
+    const int count = (usual_virtual_stages(kind) > 1 ? 2 : 1) + static_cast<int>(random() % 8);
+    const int chunks = interleaved ? 1 + static_cast<int>(random() % 4) : usual_virtual_stages(kind);
     const int microbatches = (interleaved ? count : 1) * (1 + static_cast<int>(random() % 40));
     StageSeconds stage = random_stages(random, 1).front();
-    // The gradients of weights that are deferred are at most the forward and at most the rest of the backward.
-    if (splits_backward(kind)) stage.weights = min(stage.forward, stage.backward * 0.5) * (0.25 * (random() % 5));
+    if (splits_backward(kind))
+      stage.weights = cost::deferrable(kind, stage.forward, stage.backward, {1e9}) * (0.25 * (random() % 5));
     CAPTURE(round);
     CAPTURE(name_of(kind));
     CAPTURE(count);
@@ -92,6 +92,45 @@ TEST_CASE("the formulas are the replay of the schedules on equal stages") {
     const std::vector<StageSeconds> stages(static_cast<std::size_t>(count), stage);
     REQUIRE(cost::pipeline_seconds(kind, stages, microbatches, chunks).value ==
             doctest::Approx(replayed(kind, stages, microbatches, {}, chunks)).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("the idle time of zero-bubble schedules is the paper's up to the common end of a step") {
+  constexpr int p = 8;
+  const auto idle = [](ScheduleKind kind, double f, double b, double w, int m) {
+    const StageSeconds stage{{f}, {b + w}, {}, {}, cost::deferrable(kind, {f}, {b + w}, {w})};
+    const std::vector<StageSeconds> stages(p, stage);
+    return cost::pipeline_seconds(kind, stages, m, usual_virtual_stages(kind)).value - m * (f + b + w);
+  };
+  // Qi et al. 2024 (arXiv 2401.10241), sections 3 and 6. The last stage's first forward waits for those before it.
+  for (const int m : {2 * p, 3 * p, 100 * p}) {
+    CHECK(idle(ScheduleKind::zb_h1, 1, 1, 1, m) == doctest::Approx((p - 1) * 1.0));
+    CHECK(idle(ScheduleKind::zb_2p, 1, 1, 1, m) == doctest::Approx((p - 1) * 1.0));
+    CHECK(idle(ScheduleKind::zb_v, 1, 1, 1, m) == doctest::Approx((p - 1) * 0.5));
+    // Long sequences: the gradient of the input has more work.
+    CHECK(idle(ScheduleKind::zb_h1, 1, 2, 1, m) == doctest::Approx((p - 1) * 2.0));
+    CHECK(idle(ScheduleKind::zb_2p, 1, 2, 1, m) == doctest::Approx((p - 1) * 1.0));
+    CHECK(idle(ScheduleKind::zb_v, 1, 2, 1, m) == doctest::Approx((p - 1) * 1.0));
+  }
+  // Without weight gradients to defer all wait as 1F1B does, zb-v for half a stage.
+  CHECK(idle(ScheduleKind::zb_2p, 1, 2, 0, 2 * p) == doctest::Approx((p - 1) * 3.0));
+  CHECK(idle(ScheduleKind::zb_v, 1, 2, 0, 2 * p) == doctest::Approx((p - 1) * 2.0));
+}
+
+TEST_CASE("a V of very many micro-batches takes what it takes followed") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 40; ++round) {
+    const int count = 2 + static_cast<int>(random() % 6);
+    auto stages = random_stages(random, count);
+    for (StageSeconds& stage : stages) {
+      stage.synchronise = stage.update = {};
+      stage.weights = cost::deferrable(ScheduleKind::zb_v, stage.forward, stage.backward, {1e9}) * 0.5;
+    }
+    const int m = 8 * count + 1 + static_cast<int>(random() % 200);
+    REQUIRE(cost::pipeline_seconds(ScheduleKind::zb_v, stages, m, 2).value ==
+            doctest::Approx(replayed(ScheduleKind::zb_v, stages, m, {}, 2)).epsilon(5e-3));
   }
 }
 

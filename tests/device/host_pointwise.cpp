@@ -14,6 +14,7 @@ double gelu(double u) {
 }
 double quick_gelu(double u) { return u / (1.0 + std::exp(-1.702 * u)); }
 double exact_gelu(double u) { return 0.5 * u * std::erfc(-u / std::sqrt(2.0)); }
+double squared_relu(double u) { return std::max(u, 0.0) * std::max(u, 0.0); }
 double silu(double x) { return x / (1.0 + std::exp(-x)); }
 double slope(double (*f)(double), double x) { return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5; }
 
@@ -30,7 +31,8 @@ void check_activations(std::mt19937& random, int threads, device::Isa isa, std::
   };
   for (const auto& [kind, f] : {Smooth{ActivationKind::gelu, gelu},
                                 {ActivationKind::quick_gelu, quick_gelu},
-                                {ActivationKind::exact_gelu, exact_gelu}}) {
+                                {ActivationKind::exact_gelu, exact_gelu},
+                                {ActivationKind::squared_relu, squared_relu}}) {
     auto u = random_tensor<T>(random, rows * n, 6.0F);
     std::vector<T> g(u.size());
     std::vector<double> forward(u.size());

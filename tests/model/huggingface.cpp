@@ -13,6 +13,7 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/model/activation_names.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/layers.hpp>
 
@@ -536,6 +537,9 @@ TEST_CASE("a GPT-2 has the activation of its file") {
   CHECK(activation("gelu") == ActivationKind::exact_gelu);
   CHECK(activation("quick_gelu") == ActivationKind::quick_gelu);
   CHECK(activation("relu") == ActivationKind::relu);
+  CHECK(activation("relu2") == ActivationKind::squared_relu);
+  for (const ActivationKind kind : activation_kinds)
+    if (kind != ActivationKind::swiglu) CHECK(huggingface_activation(huggingface_name(kind)) == kind);
 }
 
 TEST_CASE("absent keys take the family's usual value") {

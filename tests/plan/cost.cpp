@@ -6,12 +6,14 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/json.hpp>
 
 using namespace galvatron;
 
@@ -199,6 +201,62 @@ TEST_CASE("virtual stages hold every other chunk, send more, keep more and idle 
     CHECK(zero.stages[s].seconds.backward.value < 1.1 * whole.stages[s].seconds.backward.value);
   }
   CHECK(zero.stages[0].seconds.weights.value > 0.2 * zero.stages[0].seconds.backward.value);
+
+  plan.schedule = ScheduleKind::zb_2p;
+  const PlanCost twice = value_or_throw(cost_of(plan, model(), cluster()));
+  CHECK(twice.idle.value <= zero.idle.value * (1 + 1e-9));
+  plan.schedule = ScheduleKind::zb_v;
+  plan.virtual_stages = 2;
+  CHECK(virtual_stage_layers(plan, 0).first == 0);
+  CHECK(virtual_stage_layers(plan, 3).last == 31);
+  CHECK(head_stage(plan) == plan.stages.front());
+  CHECK(stages_of_layers(plan)[31] == &plan.stages.front());
+  CHECK(stages_of_layers(plan)[16] == &plan.stages.back());
+  const PlanCost vee = value_or_throw(cost_of(plan, model(), cluster()));
+  CHECK(vee.idle < zero.idle);
+  CHECK(vee.stages[1].chunks[1].receive_activation.value == 0);  // the turn
+  CHECK(vee.stages[0].chunks[1].receive_activation.value > 0);
+  for (const std::size_t s : {std::size_t{0}, std::size_t{1}}) {
+    const std::int64_t boundary = whole.stages[s].memory.boundary.count;
+    CHECK(zero.stages[s].memory.stash < twice.stages[s].memory.stash);
+    CHECK(twice.stages[s].memory.boundary.count == 2 * boundary);  // two buffers
+    CHECK(vee.stages[s].memory.boundary.count == (s == 0 ? 4 : 8) * boundary);
+  }
+}
+
+TEST_CASE("virtual stages may have lengths of their own") {
+  Plan plan = two_stages({.tensor = 4});
+  plan.schedule = ScheduleKind::interleaved;
+  plan.virtual_stages = 17;
+  const std::vector<int> chunks = chunks_with_ends(32, 34, true, true);
+  CHECK(chunks.front() == 0);
+  CHECK(chunks.back() == 0);
+  CHECK(std::count(chunks.begin(), chunks.end(), 1) == 32);
+  plan.stages = stages_of_chunks(chunks, 2, 17, 4);
+  REQUIRE(why_inconsistent(plan).empty());
+  CHECK(virtual_stage_layers(plan, 1).first == 0);
+  CHECK(virtual_stage_layers(plan, 32).last == 31);
+  const PlanCost cost = value_or_throw(cost_of(plan, model(), cluster()));
+  CHECK(cost.layers.size() == 34);
+  CHECK(cost.stages[0].chunks[0].size() == 1);   // the embedding
+  CHECK(cost.stages[1].chunks[16].size() == 1);  // the head
+  CHECK(value_or_throw(plan_from_json(to_json(plan), "p")) == plan);
+
+  const auto wrong = [&](auto change, const char* part) {
+    Plan other = plan;
+    change(other);
+    CHECK(why_inconsistent(other).find(part) != std::string::npos);
+  };
+  wrong([](Plan& p) { p.stages[1].chunk_layers.clear(); }, "of all stages or of none");
+  wrong([](Plan& p) { p.stages[1].chunk_layers.pop_back(); }, "of 16 virtual stages, not of 17");
+  wrong([](Plan& p) { std::swap(p.stages[0].chunk_layers[0], p.stages[0].chunk_layers[1]); }, "without layers");
+  wrong([](Plan& p) { p.stages[0].chunk_layers[0] = 1; }, "17 layers together, and layers 0 to 15");
+  wrong(
+      [](Plan& p) {
+        p.virtual_stages = 1;
+        p.schedule = ScheduleKind::one_f_one_b;
+      },
+      "chunk_layers are those of virtual stages");
 }
 
 TEST_CASE("a plan of context parallel layers is priced, and layers that lay out tokens alike need no move") {

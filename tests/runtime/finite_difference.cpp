@@ -452,13 +452,21 @@ TEST_CASE("A GPT-2 block agrees with finite differences in double precision") {
   compare<bfloat16>(gpt_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
 }
 
-TEST_CASE("Blocks with CLIP's activations agree with finite differences in double precision") {
-  for (const ActivationKind kind : {ActivationKind::quick_gelu, ActivationKind::exact_gelu}) {
+TEST_CASE("Blocks with CLIP's activations and with squared ReLU agree with finite differences in double precision") {
+  for (const ActivationKind kind :
+       {ActivationKind::quick_gelu, ActivationKind::exact_gelu, ActivationKind::squared_relu}) {
     LayerSpec layer = gpt_layer(LayerKind::block);
     layer.activation = kind;
     compare<float>(layer, {.sequence = 24, .samples = 2}, fp32);
     compare<bfloat16>(layer, {.sequence = 12, .samples = 2}, bf16);
   }
+}
+
+TEST_CASE("A Llama block with an MLP of squared ReLU, as Nemotron's, agrees with finite differences") {
+  LayerSpec layer = llama_layer(LayerKind::block);
+  layer.activation = ActivationKind::squared_relu;
+  compare<float>(layer, {.sequence = 72, .samples = 2}, fp32);
+  compare<bfloat16>(layer, {.sequence = 12, .samples = 2}, bf16);
 }
 
 TEST_CASE("A Llama block with grouped queries agrees with finite differences in double precision") {

@@ -218,6 +218,8 @@ inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
         g[at(r * f + i)] = a / (1.0 + std::exp(-a)) * u[at(r * layer.ffn_inputs() + f + i)];
       else if (layer.activation == ActivationKind::relu)
         g[at(r * f + i)] = std::max(a, 0.0);
+      else if (layer.activation == ActivationKind::squared_relu)
+        g[at(r * f + i)] = std::max(a, 0.0) * std::max(a, 0.0);
       else if (layer.activation == ActivationKind::quick_gelu)
         g[at(r * f + i)] = a / (1.0 + std::exp(-1.702 * a));
       else if (layer.activation == ActivationKind::exact_gelu)

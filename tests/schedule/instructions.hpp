@@ -18,14 +18,14 @@ inline List of(const galvatron::schedule::StageProgram& program) {
 /// Of every stage.
 inline std::vector<List> of(const galvatron::schedule::Program& program) {
   std::vector<List> out;
-  for (const galvatron::schedule::StageProgram& stage : program) out.push_back(of(stage));
+  for (const galvatron::schedule::StageProgram& stage : program.stages) out.push_back(of(stage));
   return out;
 }
 
 /// The program of stages that do these.
 inline galvatron::schedule::Program program(const std::vector<List>& stages) {
   galvatron::schedule::Program out;
-  for (const List& stage : stages) out.push_back({{stage}});
+  for (const List& stage : stages) out.stages.push_back({{stage}});
   return out;
 }
 

@@ -236,7 +236,7 @@ TEST_CASE("one clock for all and a clock for each give the same times") {
       const auto each = replay(program, times);
       // A stage that never works shares the core of the first: one clock, and yet nobody waits for a core.
       schedule::Program with_idle = program;
-      with_idle.emplace_back();
+      with_idle.stages.emplace_back();
       std::vector<StageTimes> their_times = times;
       their_times.emplace_back();
       const auto together = replay(with_idle, their_times, {{.cores = stages}});
@@ -280,7 +280,8 @@ TEST_CASE("a span begins when its cause ends") {
   for (int round = 0; round < 100; ++round) {
     const ScheduleKind kind = schedule_kinds[random() % schedule_kinds.size()];
     const int stages = 2 + static_cast<int>(random() % 5);
-    const int chunks = kind == ScheduleKind::interleaved ? 1 + static_cast<int>(random() % 3) : 1;
+    const int chunks =
+        kind == ScheduleKind::interleaved ? 1 + static_cast<int>(random() % 3) : usual_virtual_stages(kind);
     const int m = stages * (1 + static_cast<int>(random() % 4));
     std::vector<StageTimes> times(static_cast<std::size_t>(stages * chunks));
     for (StageTimes& t : times)

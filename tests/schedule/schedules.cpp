@@ -33,8 +33,8 @@ void for_all_programs(Check&& check) {
   for (const ScheduleKind kind : schedule_kinds)
     for (int stages = 1; stages <= 8; ++stages)
       for (int m = 1; m <= 16; ++m)
-        for (int chunks = 1; chunks <= (kind == ScheduleKind::interleaved ? 3 : 1); ++chunks)
-          if (kind != ScheduleKind::interleaved || (stages > 1 && m % stages == 0))
+        for (int chunks = 1; chunks <= (kind == ScheduleKind::interleaved ? 3 : usual_virtual_stages(kind)); ++chunks)
+          if (stage_program(kind, stages, 0, m, chunks))
             check(lists_of(kind, stages, m, chunks), Shape{kind, stages, m, chunks});
 }
 
@@ -44,13 +44,15 @@ struct Tokens {
     bool full = false;
     int microbatch = -1;
   };
-  explicit Tokens(const Lists& p, int chunks = 1)
+  explicit Tokens(const Lists& p, int chunks = 1, ScheduleKind own = ScheduleKind::one_f_one_b)
       : program(p),
+        kind(own),
         next(p.size(), 0),
-        activation(p.size() * static_cast<std::size_t>(chunks)),
-        gradient(p.size() * static_cast<std::size_t>(chunks)) {}
+        activation(p.size() * static_cast<std::size_t>(chunks * message_buffers(own))),
+        gradient(activation.size()) {}
 
   const Lists& program;
+  ScheduleKind kind;
   std::vector<std::size_t> next;
   std::vector<Buffer> activation;  // sent by virtual stage k to k + 1
   std::vector<Buffer> gradient;    // sent by virtual stage k to k - 1
@@ -60,7 +62,11 @@ struct Tokens {
   bool step(std::size_t s) {
     if (next[s] == program[s].size()) return false;
     const Instruction& instruction = program[s][next[s]];
-    const std::size_t k = static_cast<std::size_t>(instruction.chunk) * program.size() + s;
+    const int v = virtual_stage_of(kind, static_cast<int>(program.size()), static_cast<int>(s), instruction.chunk);
+    const auto of = [&](std::vector<Buffer>& buffers, int sender) -> Buffer& {
+      const int each = message_buffers(kind);
+      return buffers.at(static_cast<std::size_t>(sender * each + instruction.microbatch % each));
+    };
     const auto take = [&](Buffer& buffer) {
       if (!buffer.full) return false;
       if (buffer.microbatch != instruction.microbatch) trouble = "a receive meets another micro-batch";
@@ -69,23 +75,23 @@ struct Tokens {
     };
     switch (instruction.op) {
       case Op::receive_activation:
-        if (!take(activation[k - 1])) return false;
+        if (!take(of(activation, v - 1))) return false;
         break;
       case Op::receive_gradient:
-        if (!take(gradient[k + 1])) return false;
+        if (!take(of(gradient, v + 1))) return false;
         break;
       case Op::forward:
-        if (activation[k].full) return false;
+        if (of(activation, v).full) return false;
         break;
       case Op::backward:
       case Op::backward_input:
-        if (gradient[k].full) return false;
+        if (of(gradient, v).full) return false;
         break;
       case Op::send_activation:
-        activation[k] = {true, instruction.microbatch};
+        of(activation, v) = {true, instruction.microbatch};
         break;
       case Op::send_gradient:
-        gradient[k] = {true, instruction.microbatch};
+        of(gradient, v) = {true, instruction.microbatch};
         break;
       default:
         break;
@@ -110,8 +116,8 @@ TEST_CASE("every micro-batch goes forward and backward once on every chunk, in o
     for (int s = 0; s < stages; ++s) {
       const auto& own = program[static_cast<std::size_t>(s)];
       for (int chunk = 0; chunk < chunks; ++chunk) {
-        const bool first = s == 0 && chunk == 0;
-        const bool last = s + 1 == stages && chunk + 1 == chunks;
+        const bool first = virtual_stage_of(kind, stages, s, chunk) == 0;
+        const bool last = virtual_stage_of(kind, stages, s, chunk) + 1 == stages * chunks;
         std::vector<int> count(10, 0);
         for (const Instruction& instruction : own) {
           if (instruction.op == Op::reduce_gradients || instruction.op == Op::step) continue;
@@ -133,7 +139,7 @@ TEST_CASE("every micro-batch goes forward and backward once on every chunk, in o
           }
         }
         const int in = first ? 0 : m, out = last ? 0 : m;
-        const int split = kind == ScheduleKind::zb_h1 ? m : 0;
+        const int split = splits_backward(kind) ? m : 0;
         REQUIRE(count == std::vector<int>{in, m, out, out, m - split, split, split, in, 0, 0});
       }
       REQUIRE(own[own.size() - 2].op == Op::reduce_gradients);
@@ -146,7 +152,7 @@ TEST_CASE("stages never wait for each other in a circle, whichever runs first") 
   for_all_programs([](const Lists& program, const Shape& shape) {
     const int stages = shape.stages;
     for (const int order : {1, -1}) {
-      Tokens tokens(program, shape.chunks);
+      Tokens tokens(program, shape.chunks, shape.kind);
       for (bool progress = true; progress;) {
         progress = false;
         for (int i = 0; i < stages; ++i) {
@@ -186,15 +192,30 @@ TEST_CASE("as many stashes as in_flight says are held at once, and no more") {
     const auto [kind, stages, m, chunks] = shape;
     for (int s = 0; s < stages; ++s)
       for (int chunk = 0; chunk < chunks; ++chunk) {
-        int held = 0, peak = 0;
+        int held = 0, peak = 0, late = 0, most_late = 0;
         for (const Instruction& instruction : program[static_cast<std::size_t>(s)]) {
           if (instruction.chunk != chunk) continue;
           const bool frees = instruction.op == Op::backward || instruction.op == Op::backward_weight;
           held += instruction.op == Op::forward ? 1 : frees ? -1 : 0;
           peak = std::max(peak, held);
+          late += instruction.op == Op::backward_input ? 1 : instruction.op == Op::backward_weight ? -1 : 0;
+          most_late = std::max(most_late, late);
         }
+        CAPTURE(name_of(kind));
+        CAPTURE(stages);
+        CAPTURE(m);
+        CAPTURE(s);
+        CAPTURE(chunk);
         REQUIRE(held == 0);
-        REQUIRE(peak == microbatches_in_flight(kind, stages, s, m, chunks, chunk));
+        const int in_flight = microbatches_in_flight(kind, stages, s, m, chunks, chunk);
+        const int deferred = microbatches_deferred(kind, s, m, chunk);
+        if (kind != ScheduleKind::zb_v || m >= 2 * stages - 1) {
+          REQUIRE(peak == in_flight);
+          REQUIRE(most_late == deferred);
+        } else {  // there are gaps
+          REQUIRE(peak <= in_flight);
+          REQUIRE(most_late <= deferred);
+        }
       }
   });
   static_assert(microbatches_in_flight(ScheduleKind::gpipe, 4, 0, 16) == 16);
@@ -213,16 +234,33 @@ TEST_CASE("1F1B on the middle of three stages is what the drawing shows") {
   CHECK(drawn == "01a2b3cd");
 }
 
-TEST_CASE("ZB-H1 on three stages is what the drawing shows") {
-  const Lists program = lists_of(ScheduleKind::zb_h1, 3, 4);
-  std::vector<std::string> drawn(3);
-  for (std::size_t s = 0; s < 3; ++s)
-    for (const Instruction& instruction : program[s]) {
-      if (instruction.op == Op::forward) drawn[s] += static_cast<char>('0' + instruction.microbatch);
-      if (instruction.op == Op::backward_input) drawn[s] += static_cast<char>('a' + instruction.microbatch);
-      if (instruction.op == Op::backward_weight) drawn[s] += static_cast<char>('A' + instruction.microbatch);
+// Of each stage: digits are forwards, small letters backwards, capital ones weight gradients; second chunks are marked.
+std::vector<std::string> drawn(const Lists& program) {
+  std::vector<std::string> out;
+  for (const instructions::List& stage : program) {
+    std::string& own = out.emplace_back();
+    for (const Instruction& instruction : stage) {
+      const char first = instruction.op == Op::forward           ? '0'
+                         : instruction.op == Op::backward_input  ? 'a'
+                         : instruction.op == Op::backward_weight ? 'A'
+                                                                 : '\0';
+      if (first == '\0') continue;
+      own += static_cast<char>(first + instruction.microbatch);
+      if (instruction.chunk == 1) own += '\'';
     }
-  CHECK(drawn == std::vector<std::string>{"012aA3bBcCdD", "01a2bA3cBdCD", "0a1b2cA3dBCD"});
+  }
+  return out;
+}
+
+TEST_CASE("zero-bubble schedules on three stages are what the drawings show") {
+  CHECK(drawn(lists_of(ScheduleKind::zb_h1, 3, 4)) ==
+        std::vector<std::string>{"012aA3bBcCdD", "01a2bA3cBdCD", "0a1b2cA3dBCD"});
+  CHECK(drawn(lists_of(ScheduleKind::zb_2p, 3, 6)) ==
+        std::vector<std::string>{"01234aA5bBcCdDeEfF", "012a3b4cA5dBeCfDEF", "0a1b2c3d4eA5fBCDEF"});
+  CHECK(drawn(lists_of(ScheduleKind::zb_v, 3, 6, 2)) ==
+        std::vector<std::string>{"012340'a'A'1'b'B'2'c'C'5aA3'd'D'bB4'e'E'cC5'f'F'dDeEfF",
+                                 "0120'31'a'A'2'b'B'4aA3'c'C'5bB4'd'D'cC5'e'E'df'eDfEF'F",
+                                 "00'11'22'a'A'3aA3'b'B'4bB4'c'C'5cC5'd'D'de'ef'fDE'F'EF"});
 }
 
 TEST_CASE("interleaved 1F1B runs groups of P micro-batches through the chunks in turn") {
@@ -244,6 +282,9 @@ TEST_CASE("schedules have names, and what has no program is refused") {
   CHECK_FALSE(make_program(ScheduleKind::one_f_one_b, 2, 0).has_value());
   CHECK(make_program(ScheduleKind::one_f_one_b, 2, 4, 2).error().message ==
         "schedule 1f1b has 1 virtual stage, not 2: choose interleaved");
+  CHECK(make_program(ScheduleKind::zb_v, 1, 4, 2).error().message ==
+        "schedule zb-v has at least 2 stages of 2 virtual ones, not 1 of 2");
+  CHECK_FALSE(make_program(ScheduleKind::zb_v, 4, 4, 1).has_value());
   CHECK(make_program(ScheduleKind::interleaved, 4, 6, 2).error().message ==
         "the interleaved schedule needs at least 2 stages and a multiple of them as micro-batches, not 4 and 6");
   CHECK_FALSE(make_program(ScheduleKind::interleaved, 1, 6, 2).has_value());
@@ -252,12 +293,12 @@ TEST_CASE("schedules have names, and what has no program is refused") {
 TEST_CASE("a stage's program does not grow with the micro-batches") {
   for (const ScheduleKind kind : schedule_kinds)
     for (int s = 0; s < 4; ++s) {
-      const StageProgram stage = *stage_program(kind, 4, s, 8);
+      const StageProgram stage = *stage_program(kind, 4, s, 8, usual_virtual_stages(kind));
       REQUIRE(size_of(stage) == static_cast<std::int64_t>(instructions::of(stage).size()));
     }
   for (const ScheduleKind kind : schedule_kinds)
     for (int s = 0; s < 8; ++s) {
-      const int chunks = kind == ScheduleKind::interleaved ? 3 : 1;
+      const int chunks = kind == ScheduleKind::interleaved ? 3 : usual_virtual_stages(kind);
       const StageProgram few = *stage_program(kind, 8, s, 800, chunks);
       const StageProgram many = *stage_program(kind, 8, s, 1'000'000'000, chunks);
       REQUIRE(few.size() == many.size());

@@ -79,8 +79,8 @@ int check_cases(const ModelSpec& model, const cost::Trainer& trainer, bool split
                             .stages = setting.stages,
                             .splits_backward = splits_backward,
                             .trainer = &trainer.traits};
-    const Case made =
-        search::detail::make_case(model, kinds, cluster, options, setting, microbatches, splits_backward, prices);
+    const Case made = search::detail::make_case(model, kinds, cluster, options, setting, microbatches, splits_backward,
+                                                false, prices);
     for (std::size_t type = 0; type < made.problem.types.size(); ++type)
       for (const Choice& choice : made.problem.types[type]) {
         const StrategySpec& spec = made.specs[static_cast<std::size_t>(choice.tag)];

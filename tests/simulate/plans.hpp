@@ -34,7 +34,7 @@ inline Plan even_plan(const ModelSpec& model, const std::string& cluster, int st
   plan.schedule = schedule;
   plan.virtual_stages = virtual_stages;
   const int blocks = static_cast<int>(model.blocks.size());
-  plan.stages = even_stages(blocks, stages, virtual_stages, spec.ranks());
+  plan.stages = even_stages(blocks, stages, virtual_stages, spec.ranks(), schedule);
   plan.layers.assign(model.blocks.size(), spec);
   plan.embedding = plan.head = spec;
   return plan;
@@ -47,7 +47,8 @@ inline Case random_case(std::mt19937& random) {
   while (true) {
     const int stages = 1 << below(4);
     const int ranks = 1 << below(4);
-    const ScheduleKind schedule = schedule_kinds[static_cast<std::size_t>(below(4))];
+    const ScheduleKind schedule =
+        schedule_kinds[static_cast<std::size_t>(below(static_cast<int>(schedule_kinds.size())))];
     const auto strategy = [&] {
       StrategySpec spec;
       spec.tensor = 1 << below(4);
@@ -58,7 +59,8 @@ inline Case random_case(std::mt19937& random) {
       spec.recompute = recompute_kinds[static_cast<std::size_t>(below(4))];
       return spec;
     };
-    const int chunks = schedule == ScheduleKind::interleaved && stages > 1 ? 1 + below(4) : 1;
+    const int chunks =
+        schedule == ScheduleKind::interleaved && stages > 1 ? 1 + below(4) : usual_virtual_stages(schedule);
     const int microbatches = stages * (1 + below(4));
     Plan plan = even_plan(model, "64xa100-80g", stages, strategy(), microbatches, std::int64_t{16} * microbatches,
                           schedule, chunks);

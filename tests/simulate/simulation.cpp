@@ -84,8 +84,8 @@ TEST_CASE("a stage does its program in order, once, and its seconds add up to th
     const auto program = value_or_throw(schedule::make_program(c.plan.schedule, static_cast<int>(s.spans.size()),
                                                                c.plan.microbatches, c.plan.virtual_stages));
     for (std::size_t i = 0; i < s.spans.size(); ++i) {
-      REQUIRE(static_cast<std::int64_t>(s.spans[i].size()) == schedule::size_of(program[i]));
-      schedule::Cursor next(program[i]);
+      REQUIRE(static_cast<std::int64_t>(s.spans[i].size()) == schedule::size_of(program.stages[i]));
+      schedule::Cursor next(program.stages[i]);
       double now = 0;
       for (std::size_t k = 0; k < s.spans[i].size(); ++k) {
         const Span& span = s.spans[i][k];

@@ -55,7 +55,8 @@ TEST_CASE("schedules of trainers, of which all have 1F1B") {
   for (const OneForAll trainer : one_for_all_names) {
     CAPTURE(name_of(trainer));
     CHECK(has_schedule(trainer, ScheduleKind::one_f_one_b));
-    CHECK(!has_schedule(trainer, ScheduleKind::zb_h1));
+    for (const ScheduleKind kind : {ScheduleKind::zb_h1, ScheduleKind::zb_2p}) CHECK(!has_schedule(trainer, kind));
+    CHECK(has_schedule(trainer, ScheduleKind::zb_v) == (trainer == OneForAll::torchtitan));
   }
   CHECK(has_schedule(OneForAll::torchtitan, ScheduleKind::gpipe));
   CHECK(!has_schedule(OneForAll::megatron, ScheduleKind::gpipe));

@@ -4,6 +4,8 @@
 #include <string>
 #include <tuple>
 
+#include <galvatron/strategy/schedule_kind.hpp>
+
 #include "../sanitized.hpp"
 #include "run.hpp"
 
@@ -19,7 +21,7 @@ void check_report(const json& report) {
   CHECK(report.at("iteration_seconds").get<double>() > 0);
   CHECK(report.at("microbatches").is_number_integer());
   const auto schedule = report.at("schedule").get<std::string>();
-  CHECK((schedule == "1f1b" || schedule == "gpipe" || schedule == "interleaved" || schedule == "zb-h1"));
+  CHECK(schedule_named(schedule));
   REQUIRE(report.at("stages").size() >= 1);
   for (const auto& stage : report.at("stages")) {
     for (const char* key : {"first_layer", "last_layer", "devices", "peak_bytes"})
@@ -159,7 +161,7 @@ TEST_CASE("the options narrow the search") {
   CHECK(folder.run(base + "--threads 2").json().at("plan") == folder.run(base + "--threads 1").json().at("plan"));
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --space dp,qp"), 2, "qp");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule pipedream"), 2,
-                "gpipe, 1f1b, interleaved, zb-h1");
+                "gpipe, 1f1b, interleaved, zb-h1, zb-2p, zb-v");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule 1f1b,"), 2,
                 "--schedule");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --microbatches 7"), 2,
@@ -277,7 +279,7 @@ TEST_CASE("degrees that contradict each other or the devices are refused") {
 
 TEST_CASE("interleaved and zero-bubble plans are made and priced") {
   const Folder folder;
-  for (const std::string schedule : {"interleaved", "zb-h1"}) {
+  for (const std::string schedule : {"interleaved", "zb-h1", "zb-2p", "zb-v"}) {
     CAPTURE(schedule);
     const json report = folder
                             .run(
@@ -287,7 +289,7 @@ TEST_CASE("interleaved and zero-bubble plans are made and priced") {
                             .json();
     CHECK(report.at("schedule") == schedule);
     CHECK(report.at("plan").at("schedule") == schedule);
-    CHECK((report.at("plan").at("virtual_stages").get<int>() > 1) == (schedule == "interleaved"));
+    CHECK((report.at("plan").at("virtual_stages").get<int>() > 1) == (schedule == "interleaved" || schedule == "zb-v"));
     const json priced = folder.run("cost --plan p.json --json").json();
     CHECK(priced.at("iteration_seconds") == report.at("iteration_seconds"));
   }

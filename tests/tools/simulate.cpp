@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <string>
 
+#include <galvatron/strategy/schedule_kind.hpp>
+
 #include "../sanitized.hpp"
 #include "../simulate/trace_check.hpp"
 #include "run.hpp"
@@ -116,7 +118,7 @@ TEST_CASE("a plan beyond its budget is simulated and called infeasible") {
 TEST_CASE("millions of micro-batches are simulated, traced and priced within 4 GB of address space" *
           doctest::skip(galvatron::test::sanitized)) {
   const Folder folder;
-  for (const char* schedule : {"1f1b", "gpipe", "zb-h1"})
+  for (const char* schedule : {"1f1b", "gpipe", "zb-h1", "zb-2p", "zb-v"})
     for (const std::int64_t m : {1'000'000, 10'000'019, 1'000'000'007}) {
       CAPTURE(schedule);
       CAPTURE(m);
@@ -126,6 +128,7 @@ TEST_CASE("millions of micro-batches are simulated, traced and priced within 4 G
                         {{"first_layer", 2}, {"last_layer", 3}, {"ranks", {1, 1}}}};
       plan["microbatches"] = plan["global_batch"] = m;
       plan["schedule"] = schedule;
+      plan["virtual_stages"] = usual_virtual_stages(*schedule_named(schedule));
       folder.write("p.json", plan.dump());
       const Ran ran = folder.shell(
           "ulimit -v 4000000 && ulimit -t 60 && $G simulate --plan p.json --trace t.json --report r.html --json");

@@ -98,7 +98,7 @@ Idle idle_of(ScheduleKind kind, int virtual_stages, const std::vector<BlockTimes
 
 }  // namespace
 
-TEST_CASE("the bubbles of four equal stages are those of the simulator, and ZB-H1's is the smallest") {
+TEST_CASE("the bubbles of four equal stages are those of the simulator, and those of zero-bubble ones the smallest") {
   const std::vector<BlockTimes> times(
       stages, {.forward = Milliseconds(10), .backward_input = Milliseconds(10), .backward_weight = Milliseconds(10)});
   const Idle gpipe = idle_of(ScheduleKind::gpipe, 1, times);
@@ -108,6 +108,16 @@ TEST_CASE("the bubbles of four equal stages are those of the simulator, and ZB-H
   CHECK(gpipe.simulated == doctest::Approx(plain.simulated));  // 1F1B saves memory, not time, on equal stages
   CHECK(interleaved.measured < 0.6 * plain.measured);          // 1 / v of it
   CHECK(zero_bubble.measured < 0.8 * interleaved.measured);
+  const Idle vee = idle_of(ScheduleKind::zb_v, 2, times);
+  CHECK(vee.measured < 0.7 * zero_bubble.measured);  // half of it
+}
+
+TEST_CASE("where gradients of inputs take longer ZB-2p idles less than ZB-H1, as the simulator says") {
+  const std::vector<BlockTimes> times(
+      stages, {.forward = Milliseconds(10), .backward_input = Milliseconds(20), .backward_weight = Milliseconds(10)});
+  const Idle zero_bubble = idle_of(ScheduleKind::zb_h1, 1, times);
+  const Idle twice = idle_of(ScheduleKind::zb_2p, 1, times);
+  CHECK(twice.measured < 0.7 * zero_bubble.measured);  // half of it
 }
 
 TEST_CASE("on stages whose passes differ 1F1B idles less than GPipe, as the simulator says") {

@@ -45,9 +45,10 @@ inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& mo
   plan.expert_imbalance = one_of(random, std::array{1.0, 1.5, 4.0});
   plan.schedule = one_of(random, schedule_kinds);
   if (plan.schedule == ScheduleKind::interleaved) plan.virtual_stages = one_of(random, std::array{1, 2, 3});
+  if (plan.schedule == ScheduleKind::zb_v) plan.virtual_stages = 2;
   if (stages * plan.virtual_stages > layers) return std::nullopt;
   plan.stages.clear();
-  if (plan.virtual_stages > 1) plan.stages = even_stages(layers, stages, plan.virtual_stages, ranks);
+  if (plan.virtual_stages > 1) plan.stages = even_stages(layers, stages, plan.virtual_stages, ranks, plan.schedule);
   int first = 0;
   int rank = 0;
   for (int i = 0; i < stages && plan.virtual_stages == 1; ++i) {

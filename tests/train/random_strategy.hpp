@@ -47,17 +47,14 @@ inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer
 
 /// Every layer gets a strategy of its own; the ends of a tied model share theirs.
 inline void spread_at_random(std::mt19937& random, Plan& plan, const ModelSpec& model) {
-  // Virtual stages have layers of other numbers, and equally many ranks.
-  for (const PlanStage& stage : plan.stages)
-    for (int i = stage.first_layer; i <= stage.last_layer; ++i) {
-      const auto layer = static_cast<std::size_t>(i);
-      plan.layers[layer] = random_strategy(random, model.blocks[layer], stage.rank_count, plan.microbatch(), stage);
-    }
+  const std::vector<const PlanStage*> stages = stages_of_layers(plan);
+  for (std::size_t i = 0; i < stages.size(); ++i)
+    plan.layers[i] = random_strategy(random, model.blocks[i], stages[i]->rank_count, plan.microbatch(), *stages[i]);
   const auto end = [&](const LayerSpec& layer, const PlanStage& stage) {
     return random_strategy(random, layer, stage.rank_count, plan.microbatch(), stage);
   };
   plan.embedding = end(model.embedding, plan.stages.front());
-  plan.head = model.head.tied ? plan.embedding : end(model.head, plan.stages.back());
+  plan.head = model.head.tied ? plan.embedding : end(model.head, head_stage(plan));
 }
 
 }  // namespace toy

@@ -97,7 +97,7 @@ inline Plan uniform(const ModelSpec& model, int stages, const StrategySpec& spec
   plan.microbatches = microbatches;
   plan.schedule = schedule;
   plan.virtual_stages = virtual_stages;
-  plan.stages = even_stages(layers, stages, virtual_stages, ranks);
+  plan.stages = even_stages(layers, stages, virtual_stages, ranks, schedule);
   plan.layers.assign(model.blocks.size(), spec);
   plan.embedding = plan.head = spec;
   return plan;

@@ -179,14 +179,16 @@ inline std::string layer_section(const Simulated& s, const std::string& predicte
   const auto alike = [&](int a, int b) { return a > 0 && b <= blocks && priced(a).looks_like(priced(b)); };
   const std::size_t stages = cost.stages.size();
   for (std::size_t v = 0; v < stages * static_cast<std::size_t>(s.plan.virtual_stages); ++v) {
-    const PlanChunkCost& chunk = cost.stages[v % stages].chunks[v / stages];
+    const auto stage = static_cast<std::size_t>(
+        stage_of_virtual_stage(s.plan.schedule, static_cast<int>(stages), static_cast<int>(v)));
+    const PlanChunkCost& chunk = cost.stages[stage].chunks[v / stages];
     for (int i = chunk.first; i < chunk.end;) {
       int last = i;
       while (last + 1 < chunk.end && alike(i, last + 1)) ++last;
       const PlanLayerCost& l = priced(i);
       const std::string name =
           last > i ? text_of("layers ", i - 1, "-", last - 1) : simulate::detail::layer_text(i, s.plan.layers.size());
-      table.row({text_of(v % stages, s.plan.virtual_stages > 1 ? text_of(".", v / stages) : ""), name,
+      table.row({text_of(stage, s.plan.virtual_stages > 1 ? text_of(".", v / stages) : ""), name,
                  escaped(galvatron::detail::short_strategy(l.spec)), seconds(l.forward()), seconds(l.backward()),
                  seconds(l.recompute), seconds(l.seconds.forward_communication + l.seconds.backward_communication),
                  seconds(l.relayout()), bytes(l.states), bytes(l.stash)});

@@ -19,6 +19,7 @@
 
 #include <galvatron/checkpoint/huggingface_tensors.hpp>
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/model/activation_names.hpp>
 #include <galvatron/model/clip.hpp>
 #include <galvatron/model/parameter.hpp>
 
@@ -84,17 +85,13 @@ class ClipTensors : public TensorList {
 };
 
 inline nlohmann::ordered_json clip_tower_config(const ComponentShape& s, const char* type) {
-  const char* activation = s.activation == ActivationKind::quick_gelu   ? "quick_gelu"
-                           : s.activation == ActivationKind::exact_gelu ? "gelu"
-                           : s.activation == ActivationKind::relu       ? "relu"
-                                                                        : "gelu_new";
   return {{"model_type", type},
           {"hidden_size", s.hidden},
           {"intermediate_size", s.ffn},
           {"num_hidden_layers", s.layers},
           {"num_attention_heads", s.heads},
           {"layer_norm_eps", s.norm_epsilon},
-          {"hidden_act", activation},
+          {"hidden_act", huggingface_name(s.activation)},
           {"attention_dropout", 0.0},
           {"projection_dim", s.output}};
 }

@@ -15,6 +15,7 @@
 #include <galvatron/core/compiled.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/model/activation_names.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/model/spec.hpp>
@@ -168,10 +169,7 @@ nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFam
             {"n_positions", model.positions()},
             {"vocab_size", model.vocabulary()},
             {"layer_norm_epsilon", block.norm_epsilon},
-            {"activation_function", block.activation == ActivationKind::exact_gelu   ? "gelu"
-                                    : block.activation == ActivationKind::quick_gelu ? "quick_gelu"
-                                    : block.activation == ActivationKind::relu       ? "relu"
-                                                                                     : "gelu_new"},
+            {"activation_function", huggingface_name(block.activation)},
             {"embd_pdrop", 0.0},
             {"attn_pdrop", 0.0},
             {"resid_pdrop", 0.0},

@@ -22,7 +22,8 @@ struct Batch {
   std::int64_t sequence = 1;    ///< S of the model; a layer may work on a share of it
   Precision precision = Precision::fp32;
   int microbatches = 1;
-  int stages = 1;                ///< pipeline degree: a tied head shares the embedding's table only when it is 1
+  int stages = 1;                ///< pipeline degree, 1 where both ends are on one stage: a tied head shares the
+                                 ///< embedding's table only then
   int last_first_rank = 0;       ///< first rank of the last stage; 0: that of stages of equal ranks
   bool splits_backward = false;  ///< the schedule defers weight gradients (galvatron::splits_backward)
   const RuntimeTraits* trainer = &own_runtime;  ///< whose code; it outlives the batch

@@ -114,7 +114,7 @@ class GroupPricer {
       counts.insert(counts.end(), static_cast<std::size_t>(part.times), one);
     }
     const std::vector<ActivationLayout> layouts(counts.size(), activation_layout(spec_, 0, 1, 1));
-    return cost::stage_memory(counts, layouts, 1, 0, false, false, cluster_.device.library_workspace).total();
+    return cost::stage_memory(counts, layouts, 1, 0, 0, 0, cluster_.device.library_workspace).total();
   }
 
   /// Of forward and backward passes of groups with so many documents, without the messages of parameters.

@@ -34,7 +34,7 @@ struct LlamaShape {
   std::int64_t hidden = 0;      ///< H
   std::int64_t heads = 0;       ///< A
   std::int64_t kv_heads = 0;    ///< key/value heads, A by default
-  std::int64_t ffn = 0;         ///< width of gate and of up
+  std::int64_t ffn = 0;         ///< width of the MLP, of SwiGLU's gate and of up
   std::int64_t vocabulary = 0;  ///< V
   std::int64_t positions = 0;   ///< the longest sequence
   std::int64_t head_dim = 0;    ///< H / A by default
@@ -46,6 +46,7 @@ struct LlamaShape {
   bool qkv_bias = false;  ///< of queries, keys and values only
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   LatentAttention latent{};
+  ActivationKind activation = ActivationKind::swiglu;
 };
 
 /// The numbers of a model of the BERT family; 0 stands for the usual value.
@@ -190,7 +191,6 @@ inline ModelSpec llama(std::string name, const LlamaShape& shape) {
   LayerSpec block = detail::block_of(shape);
   if (shape.kv_heads != 0) block.kv_heads = shape.kv_heads;
   block.norm = NormKind::rms_norm;
-  block.activation = ActivationKind::swiglu;
   block.position = PositionKind::rotary;
   block.bias = shape.bias;
   block.rope_theta = shape.rope_theta;

@@ -71,12 +71,7 @@ inline void clip_tower_from(JsonObject& fields, ComponentShape& shape, const std
   shape.layers = fields.optional<int>("num_hidden_layers", 12, 1, static_cast<int>(model_limits::layers));
   shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-5, 0.0, 1.0);
   refuse_indivisible(fields, "num_attention_heads", shape.heads, "hidden_size", shape.hidden);
-  refuse_unless(fields, "hidden_act", {"quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu"});
-  const auto activation = fields.optional<std::string>("hidden_act", "quick_gelu");
-  shape.activation = activation == "quick_gelu" ? ActivationKind::quick_gelu
-                     : activation == "gelu"     ? ActivationKind::exact_gelu
-                     : activation == "relu"     ? ActivationKind::relu
-                                                : ActivationKind::gelu;
+  shape.activation = activation_from(fields, "hidden_act", "quick_gelu");
 }
 
 inline void clip_text_from(JsonObject& fields, ComponentShape& shape) {

@@ -54,7 +54,7 @@ std::string field_text(E value) {
   if constexpr (std::same_as<E, LayerKind>) return name("embedding", "block", "head").at(at);
   if constexpr (std::same_as<E, NormKind>) return name("layer_norm", "rms_norm").at(at);
   if constexpr (std::same_as<E, ActivationKind>)
-    return name("gelu", "swiglu", "relu", "quick_gelu", "exact_gelu").at(at);
+    return name("gelu", "swiglu", "relu", "quick_gelu", "exact_gelu", "squared_relu").at(at);
   if constexpr (std::same_as<E, PositionKind>) return name("learned", "rotary", "relative").at(at);
   if constexpr (std::same_as<E, RotaryRamp>) return name("pairs", "turns", "none").at(at);
   if constexpr (std::same_as<E, NormOrder>) return name("before", "after").at(at);

@@ -57,10 +57,10 @@ inline void component_fields(JsonObject& fields, ComponentShape& shape) {
   fields.field_or("output", shape.output, 0, 0, model_limits::hidden);
   fields.field_or("pools", shape.pools, true);
   if (fields.contains("activation"))
-    fields.word(
-        "activation", shape.activation,
-        std::array{ActivationKind::gelu, ActivationKind::relu, ActivationKind::quick_gelu, ActivationKind::exact_gelu},
-        [](ActivationKind kind) { return field_text(kind); });
+    fields.word("activation", shape.activation,
+                std::array{ActivationKind::gelu, ActivationKind::relu, ActivationKind::quick_gelu,
+                           ActivationKind::exact_gelu, ActivationKind::squared_relu},
+                [](ActivationKind kind) { return field_text(kind); });
   fields.field_or("norm_epsilon", shape.norm_epsilon, 1e-5);
   fields.field_or("embedding_norm", shape.embedding_norm, false);
   fields.field_or("patch_bias", shape.patch_bias, true);

@@ -24,11 +24,13 @@ enum class ActivationKind : std::uint8_t {
   gelu,  ///< in its tanh approximation, as in GPT-2
   swiglu,
   relu,
-  quick_gelu,  ///< x sigmoid(1.702 x), as in CLIP
-  exact_gelu,  ///< x Phi(x)
+  quick_gelu,    ///< x sigmoid(1.702 x), as in CLIP
+  exact_gelu,    ///< x Phi(x)
+  squared_relu,  ///< max(x, 0)^2 (So et al., "Primer", 2021), as in Nemotron
 };
-inline constexpr std::array activation_kinds{ActivationKind::gelu, ActivationKind::swiglu, ActivationKind::relu,
-                                             ActivationKind::quick_gelu, ActivationKind::exact_gelu};
+inline constexpr std::array activation_kinds{ActivationKind::gelu,       ActivationKind::swiglu,
+                                             ActivationKind::relu,       ActivationKind::quick_gelu,
+                                             ActivationKind::exact_gelu, ActivationKind::squared_relu};
 /// Rows of input weights for each of a hidden unit: gate and up for SwiGLU, one for the others.
 constexpr std::int64_t inputs_of(ActivationKind kind) { return kind == ActivationKind::swiglu ? 2 : 1; }
 /// relative: a table (rows, A) of biases of attention scores, by the distance of query and key.

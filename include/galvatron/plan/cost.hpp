@@ -307,6 +307,8 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
     const cost::LayerCounts& c = counts.back();
     cost.seconds =
         again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, on, ranks, devices.ends());
+    cost.seconds.weights =
+        cost::deferrable(plan.schedule, cost.seconds.forward, cost.seconds.backward, cost.seconds.weights);
     cost.recompute = again ? out.layers.back().recompute : recompute_seconds(layer, cost, batch, on, ranks);
     cost.states = c.states;
     cost.stash = c.stash;
@@ -332,19 +334,23 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
     out.communication += layer.communication();
   }
   const int count = static_cast<int>(plan.stages.size());
-  const auto receive = [&](std::size_t k, std::int64_t elements, int peer) {
+  // From the chunk of virtual stage `place`, in its layout; the stage itself where zb-v turns.
+  const auto receive = [&](std::size_t k, std::int64_t elements, int place, const ActivationLayout& from) {
     const cost::Batch batch = train::batch_of_rank(whole, ratios, own.layouts[k], rank);
-    return devices.receive(price(batch, elements), out.layers[k].spec, stage, peer);
+    const int peer = stage_of_virtual_stage(plan.schedule, count, place);
+    const cost::MovePricer border = price(batch, elements);
+    return peer == stage ? border.relayout(cost::relayout_of(from, own.layouts[k]))
+                         : devices.receive(border, out.layers[k].spec, stage, peer);
   };
   if (own.has_previous) {
     out.chunk.receive_activation =
-        receive(0, own.layers.front().layer.input_elements(whole.sequence), (stage + count - 1) % count);
+        receive(0, own.layers.front().layer.input_elements(whole.sequence), own.place - 1, own.previous);
     out.seconds.forward += out.chunk.receive_activation;
     out.communication += out.chunk.receive_activation;
   }
   if (own.has_next) {
-    out.chunk.receive_gradient =
-        receive(out.layers.size() - 1, own.layers.back().layer.output_elements(whole.sequence), (stage + 1) % count);
+    out.chunk.receive_gradient = receive(out.layers.size() - 1, own.layers.back().layer.output_elements(whole.sequence),
+                                         own.place + 1, own.next);
     out.seconds.backward += out.chunk.receive_gradient;
     out.communication += out.chunk.receive_gradient;
   }
@@ -371,7 +377,7 @@ Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster
   out.stages.resize(plan.stages.size());
   for (int i = 0; i < count * chunks; ++i) {
     const train::ChunkPlan own = train::chunk_plan(plan, model, i);
-    const int stage = i % count;
+    const int stage = stage_of_virtual_stage(plan.schedule, count, i);
     PlanStageCost& total = out.stages[static_cast<std::size_t>(stage)];
     total.stage = devices.stage(stage);
     if (i < count) total.slots = own.slots;

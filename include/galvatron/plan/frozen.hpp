@@ -55,6 +55,7 @@ struct FrozenPlan {
   std::array<std::span<const int>, Stages> vocabulary_ratios{};
   std::array<std::span<const int>, Stages> token_ratios{};
   std::array<std::span<const int>, Stages> rank_groups{};
+  std::array<std::span<const int>, Stages> chunk_layers{};
   std::array<FrozenRun, Runs> runs{};
   StrategySpec embedding;
   StrategySpec head;
@@ -109,6 +110,7 @@ struct FrozenPlan {
       copy(&PlanStage::vocabulary_ratios, vocabulary_ratios[i]);
       copy(&PlanStage::token_ratios, token_ratios[i]);
       copy(&PlanStage::rank_groups, rank_groups[i]);
+      copy(&PlanStage::chunk_layers, chunk_layers[i]);
     }
     for (const FrozenRun& run : runs)
       out.layers.insert(out.layers.end(), static_cast<std::size_t>(run.layers), run.strategy);

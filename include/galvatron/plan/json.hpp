@@ -13,7 +13,8 @@
 // "shards": "by_ratio" of a layer cuts samples over ranks as the "sample_ratios" of its stage say, what ZeRO shards as
 // its "state_ratios", attention heads, hidden units, the vocabulary and tokens as its "head_ratios", "width_ratios",
 // "vocabulary_ratios" and "token_ratios", lists with a number for each rank; all are left out where shards are equal.
-// "rank_groups" of a stage, such a list too, has the groups of a mixed cluster that its ranks are on, where these are
+// "chunk_layers" of a stage has the lengths of its virtual stages, where they are not as even as possible, and
+// "rank_groups", such a list too, has the groups of a mixed cluster that its ranks are on, where these are
 // several.
 // "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
 // A stage on another group of devices of a mixed cluster than the first one says "group", its number.
@@ -213,6 +214,7 @@ void plan_fields(Fields& fields, Plan& plan) {
     if (item.has("group", stage.group != 0)) item.field("group", stage.group, 0, most_groups - 1);
     for (const RatioList& each : ratio_lists) ratios_field(item, each.key, stage.*each.list);
     ratios_field(item, "rank_groups", stage.rank_groups);
+    ratios_field(item, "chunk_layers", stage.chunk_layers);
   });
   const auto strategy = [&plan](auto& item, StrategySpec& spec) { strategy_fields(item, spec, plan.version); };
   fields.list("layers", plan.layers, strategy);

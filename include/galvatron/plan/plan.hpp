@@ -17,6 +17,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/plan/plan_stages.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/lsh_options.hpp>
 #include <galvatron/strategy/ratios.hpp>
@@ -28,53 +29,6 @@ namespace galvatron {
 /// The version of plan files that this program writes, and the newest that it reads.
 inline constexpr int plan_version = 1;
 inline constexpr int newest_plan_version = 2;
-
-/// A run of layers on a run of ranks; with virtual stages see virtual_stage_layers.
-struct PlanStage {
-  int first_layer = 0;  ///< blocks count from 0; embedding and head are not counted
-  int last_layer = 0;   ///< inclusive
-  int first_rank = 0;
-  int rank_count = 1;
-  int group = 0;  ///< of devices of a mixed cluster that its ranks are on; stages of one group follow each other there
-  /// Of its ranks: how many samples they have of a micro-batch, in proportion; empty: equally many. For layers whose
-  /// shards are by ratio. A data rank has as many as its ranks together.
-  std::vector<int> sample_ratios{};
-  /// Of its ranks: how much they have, in proportion, of what ZeRO shards over them; empty: equal shards. For the same
-  /// layers, as the others: each list is independent of the others.
-  std::vector<int> state_ratios{};
-  std::vector<int> head_ratios{};        ///< of key/value heads with their query heads, which tensor ranks share
-  std::vector<int> width_ratios{};       ///< of hidden units of MLPs, which tensor ranks share
-  std::vector<int> vocabulary_ratios{};  ///< of the rows of the vocabulary's table, which tensor ranks share
-  std::vector<int> token_ratios{};       ///< of the tokens of a sequence, under Megatron's sequence parallelism
-  /// Of its ranks, the groups of devices that they are on, where these are several; empty: all are on `group`.
-  std::vector<int> rank_groups{};
-  friend bool operator==(const PlanStage&, const PlanStage&) = default;
-  /// Its lists, which it outlives.
-  [[nodiscard]] RankRatios ratios() const {
-    return {sample_ratios, state_ratios, head_ratios, width_ratios, vocabulary_ratios, token_ratios};
-  }
-  [[nodiscard]] bool has_ratios() const;
-  /// The group of its rank `local`.
-  [[nodiscard]] constexpr int group_of(int local) const {
-    return rank_groups.empty() ? group : rank_groups[static_cast<std::size_t>(local)];
-  }
-};
-
-/// A list of ratios of a stage's ranks.
-struct RatioList {
-  const char* key;  ///< in plan files
-  const char* of;   ///< what is cut
-  std::vector<int> PlanStage::* list;
-};
-inline constexpr std::array ratio_lists{RatioList{"sample_ratios", "samples", &PlanStage::sample_ratios},
-                                        RatioList{"state_ratios", "states", &PlanStage::state_ratios},
-                                        RatioList{"head_ratios", "heads", &PlanStage::head_ratios},
-                                        RatioList{"width_ratios", "widths", &PlanStage::width_ratios},
-                                        RatioList{"vocabulary_ratios", "the vocabulary", &PlanStage::vocabulary_ratios},
-                                        RatioList{"token_ratios", "tokens", &PlanStage::token_ratios}};
-inline bool PlanStage::has_ratios() const {
-  return std::ranges::any_of(ratio_lists, [this](const RatioList& each) { return !(this->*each.list).empty(); });
-}
 
 /// Figures of a stage that the planner expects; of each of its ranks.
 struct PredictedStage {
@@ -181,70 +135,43 @@ inline std::string batch_text(const Plan& plan) {
          std::to_string(plan.sequence_length) + " tokens";
 }
 
-/// First and last layer of virtual stage `index`, 0 to P v - 1. With v virtual stages (the interleaved schedule) the
-/// layers are cut into P v chunks in their order (see first_layer_of_virtual_stage), and chunk c of stage s is virtual
-/// stage c P + s: the stage's entry in `stages` tells its ranks and how many layers it has, not which. Two stages,
-/// v = 2, eight layers:
-///
-///     stage 0   layers 0-1 and 4-5      its entry says 0-3
-///     stage 1   layers 2-3 and 6-7      its entry says 4-7
-struct LayerRange {
-  int first = 0;
-  int last = 0;
-};
+/// First and last layer of virtual stage `index`, 0 to P v - 1; of one without layers the last is before the first.
 inline LayerRange virtual_stage_layers(const Plan& plan, int index) {
   if (plan.virtual_stages == 1) {
     const PlanStage& stage = plan.stages[static_cast<std::size_t>(index)];
     return {stage.first_layer, stage.last_layer};
   }
+  const int stages = static_cast<int>(plan.stages.size());
   const auto first = [&](int i) {
-    return first_layer_of_virtual_stage(static_cast<int>(plan.layers.size()),
-                                        static_cast<int>(plan.stages.size()) * plan.virtual_stages, i);
+    if (!plan.stages.front().chunk_layers.empty()) {
+      int sum = 0;
+      for (int before = 0; before < i; ++before) {
+        const int stage = stage_of_virtual_stage(plan.schedule, stages, before);
+        sum += plan.stages[static_cast<std::size_t>(stage)].chunk_layers[static_cast<std::size_t>(before / stages)];
+      }
+      return sum;
+    }
+    return first_layer_of_virtual_stage(static_cast<int>(plan.layers.size()), stages * plan.virtual_stages, i);
   };
   return {first(index), first(index + 1) - 1};
 }
 
-/// `stages` stages of `ranks` ranks each, which share `layers` layers as evenly as possible: the last ones have the
-/// rest or, with virtual stages, those with one of the larger chunks in the middle.
-inline std::vector<PlanStage> even_stages(int layers, int stages, int virtual_stages, int ranks) {
-  std::vector<PlanStage> out;
-  int first = 0;
-  for (int i = 0; i < stages; ++i) {
-    int size = virtual_stages > 1 ? 0 : (i + 1) * layers / stages - i * layers / stages;
-    for (int index = i; virtual_stages > 1 && index < stages * virtual_stages; index += stages)
-      size += first_layer_of_virtual_stage(layers, stages * virtual_stages, index + 1) -
-              first_layer_of_virtual_stage(layers, stages * virtual_stages, index);
-    out.push_back({first, first + size - 1, i * ranks, ranks});
-    first += size;
-  }
-  return out;
+/// The stage that has the head; the first one has the embedding.
+inline const PlanStage& head_stage(const Plan& plan) {
+  return ends_share_stage(plan.schedule, static_cast<int>(plan.stages.size())) ? plan.stages.front()
+                                                                               : plan.stages.back();
 }
 
-/// The most that a rank's ratio may be.
-inline constexpr int most_ratio = 1 << 20;
-
-/// What is wrong with the ratios and groups of a stage's ranks, as the end of a sentence; empty when nothing is.
-inline std::string why_no_ratios(const PlanStage& stage) {
-  for (const auto& [key, of, list] : ratio_lists) {
-    const std::vector<int>& ratios = stage.*list;
-    if (ratios.empty()) continue;
-    if (std::ssize(ratios) != stage.rank_count)
-      return " has " + std::to_string(ratios.size()) + " ratios of " + of + " for " + std::to_string(stage.rank_count) +
-             " ranks";
-    for (const int ratio : ratios)
-      if (ratio < 0 || ratio > most_ratio)
-        return " has the ratio " + std::to_string(ratio) + " of " + of + "; ratios are 0 to " +
-               std::to_string(most_ratio);
-    if (std::ranges::count(ratios, 0) == std::ssize(ratios)) return std::string(" has no ratio of ") + of + " above 0";
+/// The stage of each layer of a plan whose stages have all of them.
+inline std::vector<const PlanStage*> stages_of_layers(const Plan& plan) {
+  std::vector<const PlanStage*> out(plan.layers.size());
+  const int stages = static_cast<int>(plan.stages.size());
+  for (int i = 0; i < stages * plan.virtual_stages; ++i) {
+    const LayerRange range = virtual_stage_layers(plan, i);
+    const PlanStage& stage = plan.stages[static_cast<std::size_t>(stage_of_virtual_stage(plan.schedule, stages, i))];
+    std::fill(out.begin() + range.first, out.begin() + range.last + 1, &stage);
   }
-  const auto wrong = [](int group) { return group < 0; };
-  if (!stage.rank_groups.empty() && std::ssize(stage.rank_groups) != stage.rank_count)
-    return " has " + std::to_string(stage.rank_groups.size()) + " groups of ranks for " +
-           std::to_string(stage.rank_count) + " ranks";
-  if (std::ranges::any_of(stage.rank_groups, wrong) ||
-      (!stage.rank_groups.empty() && stage.rank_groups.front() != stage.group))
-    return " has groups of ranks that do not begin with its group, " + std::to_string(stage.group) + ", or are below 0";
-  return {};
+  return out;
 }
 
 /// Why a plan is none, whatever the model; an empty message when it is one: stages cover layers and ranks without gap
@@ -259,8 +186,8 @@ std::string why_inconsistent(const Plan& plan) {
     return "global_batch, sequence_length, microbatches and virtual_stages are at least 1";
   if (!plan.packed && plan.global_batch % plan.microbatches != 0)
     return text(plan.microbatches) + " micro-batches do not divide the global batch of " + text(plan.global_batch);
-  if (plan.virtual_stages > 1 && plan.schedule != ScheduleKind::interleaved)
-    return "only the interleaved schedule has virtual stages; write \"virtual_stages\": 1 for " +
+  if (plan.virtual_stages > 1 && usual_virtual_stages(plan.schedule) == 1)
+    return "only the schedules interleaved and zb-v have virtual stages; write \"virtual_stages\": 1 for " +
            std::string(name_of(plan.schedule));
   if (plan.stages.empty()) return "it has no stages";
   int layer = 0;
@@ -292,16 +219,25 @@ std::string why_inconsistent(const Plan& plan) {
     return "the stages end with layer " + text(layer - 1) + ", but the plan has layers 0 to " +
            text(static_cast<std::int64_t>(plan.layers.size()) - 1);
 
-  if (plan.schedule == ScheduleKind::interleaved) {
+  const auto has_chunks = [](const PlanStage& stage) { return !stage.chunk_layers.empty(); };
+  if (plan.virtual_stages == 1 && std::ranges::any_of(plan.stages, has_chunks))
+    return "chunk_layers are those of virtual stages, and it has none";
+  if (usual_virtual_stages(plan.schedule) > 1) {
     const auto stages = static_cast<int>(plan.stages.size());
-    if (stages < 2 || plan.microbatches % stages != 0)
+    if (plan.schedule == ScheduleKind::zb_v && (stages < 2 || plan.virtual_stages != 2))
+      return "the schedule zb-v needs at least 2 stages and \"virtual_stages\": 2, not " + text(stages) + " and " +
+             text(plan.virtual_stages);
+    if (plan.schedule == ScheduleKind::interleaved && (stages < 2 || plan.microbatches % stages != 0))
       return "the interleaved schedule needs at least 2 stages and a multiple of them as micro-batches, not " +
              text(stages) + " and " + text(plan.microbatches);
+    if (std::string why = why_no_chunks(plan.stages, plan.virtual_stages, plan.schedule); !why.empty()) return why;
+    const bool told = !plan.stages.front().chunk_layers.empty();
     const std::string cut = text(stages) + " stages x " + text(plan.virtual_stages) + " virtual stages";
-    if (static_cast<std::int64_t>(stages) * plan.virtual_stages > layer)
+    if (!told && static_cast<std::int64_t>(stages) * plan.virtual_stages > layer)
       return "a virtual stage has at least one layer: " + cut + " are more than the plan's " + text(layer) + " layers";
-    const std::vector<PlanStage> even = even_stages(layer, stages, plan.virtual_stages, plan.stages.front().rank_count);
-    for (std::size_t i = 0; i < even.size() && plan.virtual_stages > 1; ++i)
+    const std::vector<PlanStage> even =
+        even_stages(layer, stages, plan.virtual_stages, plan.stages.front().rank_count, plan.schedule);
+    for (std::size_t i = 0; i < even.size() && plan.virtual_stages > 1 && !told; ++i)
       if (plan.stages[i].last_layer != even[i].last_layer)
         return cut + " share " + text(layer) + " layers as evenly as possible: stage " + std::to_string(i) +
                " has its layers " + text(even[i].first_layer) + " to " + text(even[i].last_layer) + ", not to " +
@@ -346,13 +282,12 @@ std::string why_inconsistent(const Plan& plan) {
     return {};
   };
   if (auto out = why("embedding", plan.embedding, plan.stages.front()); !out.empty()) return out;
-  for (const PlanStage& stage : plan.stages)
-    for (int i = stage.first_layer; i <= stage.last_layer; ++i) {
-      const StrategySpec& spec = plan.layers[static_cast<std::size_t>(i)];
-      if (i > stage.first_layer && spec == plan.layers[static_cast<std::size_t>(i) - 1]) continue;
-      if (auto out = why("layer " + std::to_string(i), spec, stage); !out.empty()) return out;
-    }
-  return why("head", plan.head, plan.stages.back());
+  const std::vector<const PlanStage*> on = stages_of_layers(plan);
+  for (std::size_t i = 0; i < on.size(); ++i) {
+    if (i > 0 && on[i] == on[i - 1] && plan.layers[i] == plan.layers[i - 1]) continue;
+    if (auto out = why("layer " + std::to_string(i), plan.layers[i], *on[i]); !out.empty()) return out;
+  }
+  return why("head", plan.head, head_stage(plan));
 }
 GALVATRON_IN_PLANNER(std::string why_inconsistent<>(const Plan&))
 
@@ -404,18 +339,14 @@ inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
     return unfit.empty() ? std::string{} : name + " (" + strategy_text(spec) + "): " + std::string(unfit);
   };
   if (auto out = why("embedding", model.embedding, plan.embedding, plan.stages.front()); !out.empty()) return out;
-  // The stages of the layers.
-  std::vector<const PlanStage*> on(plan.layers.size(), &plan.stages.front());
-  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i)
-    for (int layer = virtual_stage_layers(plan, i).first; layer <= virtual_stage_layers(plan, i).last; ++layer)
-      on[static_cast<std::size_t>(layer)] = &plan.stages[static_cast<std::size_t>(i) % plan.stages.size()];
+  const std::vector<const PlanStage*> on = stages_of_layers(plan);
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (auto out = why("layer " + std::to_string(i), model.blocks[i], plan.layers[i], *on[i]); !out.empty()) return out;
-  if (auto out = why("head", model.head, plan.head, plan.stages.back()); !out.empty()) return out;
+  if (auto out = why("head", model.head, plan.head, head_stage(plan)); !out.empty()) return out;
   if (model.head.tied && plan.head.shard_kind == ShardKind::by_ratio)
     for (const auto& [key, of, list] : ratio_lists)
       if ((list == &PlanStage::vocabulary_ratios || (list == &PlanStage::state_ratios && plan.head.zero > 0)) &&
-          plan.stages.front().*list != plan.stages.back().*list)
+          plan.stages.front().*list != head_stage(plan).*list)
         return "the head of " + model.name + " uses the embedding's table, so the first and the last stage have the " +
                "same ratios of " + of;
   if (model.head.tied && plan.head != plan.embedding)

@@ -124,16 +124,16 @@ class Replanner {
   }
   // Weights are the arithmetic of a sample. The embedding has next to none.
   [[nodiscard]] double weight(std::size_t s, int first, int last) const {
-    double sum = s + 1 == running_.stages.size() ? head_ : 0;
+    double sum = &running_.stages[s] == &head_stage(running_) ? head_ : 0;
     for (int i = first; i <= last; ++i) sum += weights_[static_cast<std::size_t>(i)];
     return sum;
   }
   [[nodiscard]] double weight_of_stage(const Plan& plan, std::size_t s) const {
     if (plan.virtual_stages == 1) return weight(s, plan.stages[s].first_layer, plan.stages[s].last_layer);
-    double sum = s + 1 == plan.stages.size() ? head_ : 0;
+    double sum = &plan.stages[s] == &head_stage(plan) ? head_ : 0;
     for (int c = 0; c < plan.virtual_stages; ++c) {
-      const LayerRange range =
-          virtual_stage_layers(plan, c * static_cast<int>(plan.stages.size()) + static_cast<int>(s));
+      const LayerRange range = virtual_stage_layers(
+          plan, virtual_stage_of(plan.schedule, static_cast<int>(plan.stages.size()), static_cast<int>(s), c));
       for (int i = range.first; i <= range.last; ++i) sum += weights_[static_cast<std::size_t>(i)];
     }
     return sum;

@@ -27,8 +27,10 @@ inline cost::Batch batch_of(const Plan& plan) {
           .sequence = plan.sequence_length,
           .precision = plan.precision,
           .microbatches = plan.microbatches,
-          .stages = static_cast<int>(plan.stages.size()),
-          .last_first_rank = plan.stages.back().first_rank,
+          .stages = ends_share_stage(plan.schedule, static_cast<int>(plan.stages.size()))
+                        ? 1
+                        : static_cast<int>(plan.stages.size()),
+          .last_first_rank = head_stage(plan).first_rank,
           .splits_backward = splits_backward(plan.schedule),
           .trainer = &plan.trainer.traits,
           .overlap = plan.overlap,
@@ -50,6 +52,8 @@ struct ChunkPlan {
     int loss = 0;    ///< of a head: 0 the model's last, then the others in their order
   };
   int index = 0;     ///< of the chunk in its stage
+  int place = 0;     ///< in the order of the layers, see virtual_stage_of
+  int buffers = 1;   ///< for what it sends, each way
   int slots = 1;     ///< micro-batches in flight
   int deferred = 0;  ///< of them between the two parts of a split backward
   bool has_previous = false;
@@ -76,22 +80,25 @@ struct StagePlan {
 /// Virtual stage `index` of a plan, see virtual_stage_layers. The plan, whose ratios the layouts have, outlives it.
 inline ChunkPlan chunk_plan(const Plan& plan, const ModelSpec& model, int index) {
   const int stages = static_cast<int>(plan.stages.size());
-  const int stage = index % stages;
+  const int stage = stage_of_virtual_stage(plan.schedule, stages, index);
   // A layer's layout, on virtual stage `virtual_stage`.
   const auto layout = [&](const StrategySpec& spec, int virtual_stage) {
-    const PlanStage& own = plan.stages[static_cast<std::size_t>(virtual_stage % stages)];
+    const PlanStage& own =
+        plan.stages[static_cast<std::size_t>(stage_of_virtual_stage(plan.schedule, stages, virtual_stage))];
     return activation_layout(spec, own.first_rank, plan.microbatch(), plan.sequence_length, own.ratios());
   };
   const auto spec_of = [&](int block) { return plan.layers[static_cast<std::size_t>(block)]; };
   const LayerRange range = virtual_stage_layers(plan, index);
   ChunkPlan out;
   out.index = index / stages;
+  out.place = index;
+  out.buffers = message_buffers(plan.schedule);
   // Of packed documents a step may have any number.
   const int microbatches = plan.packed ? std::numeric_limits<int>::max() : plan.microbatches;
   out.slots = microbatches_in_flight(plan.schedule, stages, stage, microbatches, plan.virtual_stages, out.index);
   if (plan.schedule == ScheduleKind::interleaved && plan.trainer.traits.shares_slots)
     out.slots = interleaved_in_flight(stages, stage, microbatches, plan.virtual_stages, out.index);
-  out.deferred = microbatches_deferred(plan.schedule, stage, microbatches);
+  out.deferred = microbatches_deferred(plan.schedule, stage, microbatches, out.index);
   out.has_previous = index > 0;
   out.has_next = index + 1 < stages * plan.virtual_stages;
   if (!out.has_previous) out.layers.push_back({model.embedding, plan.embedding, 0});
@@ -103,8 +110,12 @@ inline ChunkPlan chunk_plan(const Plan& plan, const ModelSpec& model, int index)
   }
   if (!out.has_next) out.layers.push_back({model.head, plan.head, static_cast<int>(model.blocks.size()) + 1});
   for (const ChunkPlan::Entry& entry : out.layers) out.layouts.push_back(layout(entry.spec, index));
-  if (out.has_previous) out.previous = layout(spec_of(range.first - 1), index - 1);
-  if (out.has_next) out.next = layout(spec_of(range.last + 1), index + 1);
+  // Beside a chunk without blocks is an end.
+  const auto at = [&](int block) {
+    return block < 0 ? plan.embedding : block < std::ssize(plan.layers) ? spec_of(block) : plan.head;
+  };
+  if (out.has_previous) out.previous = layout(at(range.first - 1), index - 1);
+  if (out.has_next) out.next = layout(at(range.last + 1), index + 1);
   return out;
 }
 
@@ -130,7 +141,7 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
   for (const LayerSpec& block : model.blocks)
     if (block.kind == LayerKind::head) out.loss_weights.push_back(block.loss_weight);
   for (int c = 0; c < plan.virtual_stages; ++c)
-    out.chunks.push_back(chunk_plan(plan, model, c * out.stages + out.index));
+    out.chunks.push_back(chunk_plan(plan, model, virtual_stage_of(plan.schedule, out.stages, out.index, c)));
   return out;
 }
 
@@ -139,8 +150,8 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
 /// @param library  the device's library workspace
 inline cost::StageMemory memory_of(const ChunkPlan& chunk, const std::vector<cost::LayerCounts>& counts,
                                    Bytes library) {
-  return cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.deferred, chunk.has_previous, chunk.has_next,
-                            library);
+  return cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.deferred, chunk.has_previous ? chunk.buffers : 0,
+                            chunk.has_next ? chunk.buffers : 0, library);
 }
 
 /// What one rank counts: a batch of which every data rank has as many samples as it has of this one, and its shares.

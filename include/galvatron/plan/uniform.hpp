@@ -18,7 +18,7 @@ struct UniformOptions {
   std::int64_t global_batch = 8;  ///< samples of an iteration
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
   int microbatches = 0;           ///< of an iteration; 0: as many as there are stages
-  int virtual_stages = 0;         ///< of each stage; 0: 2 of them with the interleaved schedule, else 1
+  int virtual_stages = 0;         ///< of each stage; 0: usual_virtual_stages
   Precision precision = Precision::fp32;
   Precision moments = Precision::fp32;  ///< of the optimizer: fp32 or bf16
   std::vector<int> sample_ratios{};     ///< of the ranks of each stage, for Shards<by_ratio>: see PlanStage
@@ -53,9 +53,8 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
   plan.moments = options.moments;
   plan.microbatches = options.microbatches == 0 ? stages : options.microbatches;
   plan.schedule = S::schedule;
-  const int chunks = S::schedule == ScheduleKind::interleaved ? 2 : 1;
-  plan.virtual_stages = options.virtual_stages == 0 ? chunks : options.virtual_stages;
-  plan.stages = even_stages(blocks, stages, plan.virtual_stages, spec.ranks());
+  plan.virtual_stages = options.virtual_stages == 0 ? usual_virtual_stages(S::schedule) : options.virtual_stages;
+  plan.stages = even_stages(blocks, stages, plan.virtual_stages, spec.ranks(), S::schedule);
   for (PlanStage& stage : plan.stages) {
     stage.sample_ratios = options.sample_ratios;
     stage.state_ratios = options.state_ratios;

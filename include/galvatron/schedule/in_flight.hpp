@@ -8,11 +8,19 @@
 
 namespace galvatron {
 
-/// Micro-batches that stage `stage` keeps at one time between the two parts of their backward, of `microbatches`; 0
-/// where it comes in one. zb-h1 is `stage` micro-batches late with the second part (Qi et al. 2024, section 3.1).
-constexpr int microbatches_deferred(ScheduleKind kind, int stage, int microbatches) {
+/// Micro-batches by which stage `stage` is late with the second part of their backward, in its chunk `chunk`; of zb-v
+/// at the end of a step, before there is none. Source: Qi et al. 2024 (arXiv 2401.10241), sections 3 and 6.
+constexpr int weights_late(ScheduleKind kind, int stage, int chunk) {
+  if (kind == ScheduleKind::zb_2p) return 2 * stage;
+  return kind == ScheduleKind::zb_v && chunk == 1 && stage > 0 ? stage - 1 : stage;
+}
+
+/// Micro-batches that chunk `chunk` of stage `stage` keeps at one time between the two parts of their backward, of
+/// `microbatches`; 0 where it comes in one.
+constexpr int microbatches_deferred(ScheduleKind kind, int stage, int microbatches, int chunk = 0) {
   if (!splits_backward(kind)) return 0;
-  return stage + 1 < microbatches ? stage + 1 : microbatches;
+  const int late = weights_late(kind, stage, chunk);
+  return late + 1 < microbatches ? late + 1 : microbatches;
 }
 
 /// Passes of chunks that stage `stage` of an interleaved pipeline runs ahead before its first backward. Source:
@@ -46,12 +54,16 @@ constexpr int interleaved_in_flight(int stages, int stage, int microbatches, int
 
 /// Micro-batches whose stash stage `stage` of `stages` keeps at one time, of `microbatches`; with virtual stages, of
 /// its chunk `chunk`, for a number of micro-batches that the stages divide. zb-h1 keeps P on every stage, what 1F1B
-/// keeps on the first: later stages defer their weight gradients (Qi et al. 2024, section 3.1).
+/// keeps on the first: later stages defer their weight gradients (Qi et al. 2024, section 3.1). So do those of zb-2p,
+/// which keeps 2 P - 1 (section 3.2). zb-v keeps 2 P + 1 passes of half a stage (section 6).
 constexpr int microbatches_in_flight(ScheduleKind kind, int stages, int stage, int microbatches, int virtual_stages = 1,
                                      int chunk = 0) {
   if (kind == ScheduleKind::gpipe) return microbatches;
-  if (kind == ScheduleKind::zb_h1) return stages < microbatches ? stages : microbatches;
-  if (kind == ScheduleKind::one_f_one_b) return stages - stage < microbatches ? stages - stage : microbatches;
+  const auto at_most = [microbatches](int held) { return held < microbatches ? held : microbatches; };
+  if (kind == ScheduleKind::zb_h1) return at_most(stages);
+  if (kind == ScheduleKind::zb_2p) return at_most(2 * stages - 1);
+  if (kind == ScheduleKind::zb_v) return at_most(chunk == 0 ? 2 * stages - stage : stage + 1);
+  if (kind == ScheduleKind::one_f_one_b) return at_most(stages - stage);
   // After f forwards of the steady phase there were f - ahead - 1 backwards, and these numbers grow in straight lines
   // between multiples of P: the most is at one of them, within a period of P v.
   const std::int64_t passes = std::int64_t{microbatches} * virtual_stages;

@@ -21,14 +21,17 @@
 //   step                   update the weights; micro-batch 0
 //
 // A send only offers: the stage goes on, and has one buffer for activations and one for gradients (of each of its
-// chunks), so it must not begin the forward (backward) that writes the buffer again before the peer has taken what is
-// in it. With v virtual stages the stage has v chunks of layers: chunk c of stage s is virtual stage c P + s of P v, so
-// the last stage sends the activations of chunk c to chunk c + 1 of the first, and gradients go back that way.
+// chunks; zb-2p and zb-v have two: message_buffers), so it must not begin the forward (backward) that writes the buffer
+// again before the peer has taken what is in it. With v virtual stages the stage has v chunks of layers: chunk c of
+// stage s is virtual stage c P + s of P v, so the last stage sends the activations of chunk c to chunk c + 1 of the
+// first, and gradients go back that way. In zb-v it has both chunks of the turn, and sends to itself: virtual_stage_of.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include <galvatron/strategy/schedule_kind.hpp>
 
 namespace galvatron::schedule {
 
@@ -79,8 +82,11 @@ struct Block {
 /// What one stage does in one training step: its blocks, one behind the other. Their number and the memory that they
 /// take do not depend on the number of micro-batches.
 using StageProgram = std::vector<Block>;
-/// One entry per stage.
-using Program = std::vector<StageProgram>;
+/// All stages.
+struct Program {
+  std::vector<StageProgram> stages;
+  ScheduleKind kind = ScheduleKind::one_f_one_b;  ///< says which chunks are neighbours, and how many buffers they have
+};
 
 /// Goes through the instructions of a stage in their order.
 class Cursor {

@@ -46,28 +46,36 @@ inline void add_end(StageProgram& program) { program.push_back({{{Op::reduce_gra
 
 /// Chunk `chunk` of a stage, and its passes.
 struct Place {
-  int stage = 0;
-  int stages = 1;
   int chunk = 0;
-  int chunks = 1;
+  bool has_previous = false;
+  bool has_next = false;
 
+  Place(ScheduleKind kind, int stages, int stage, int own_chunk, int chunks) : chunk(own_chunk) {
+    const int index = virtual_stage_of(kind, stages, stage, chunk);
+    has_previous = index > 0;
+    has_next = index + 1 < stages * chunks;
+  }
   void push_forward(Instructions& out, std::int64_t microbatch) const {
     const int i = static_cast<int>(microbatch);
-    if (stage > 0 || chunk > 0) out.push_back({Op::receive_activation, i, chunk});
+    if (has_previous) out.push_back({Op::receive_activation, i, chunk});
     out.push_back({Op::forward, i, chunk});
-    if (stage + 1 < stages || chunk + 1 < chunks) out.push_back({Op::send_activation, i, chunk});
+    if (has_next) out.push_back({Op::send_activation, i, chunk});
   }
   void push_backward(Instructions& out, std::int64_t microbatch, Op backward = Op::backward) const {
     const int i = static_cast<int>(microbatch);
-    if (stage + 1 < stages || chunk + 1 < chunks) out.push_back({Op::receive_gradient, i, chunk});
+    if (has_next) out.push_back({Op::receive_gradient, i, chunk});
     out.push_back({backward, i, chunk});
-    if (stage > 0 || chunk > 0) out.push_back({Op::send_gradient, i, chunk});
+    if (has_previous) out.push_back({Op::send_gradient, i, chunk});
+  }
+  void push_weights(Instructions& out, std::int64_t microbatch) const {
+    out.push_back({Op::backward_weight, static_cast<int>(microbatch), chunk});
   }
 };
 
 // `ahead` forwards first, then a forward and a backward in turn, then the backwards that are left.
 inline StageProgram forwards_ahead(int stage, int stages, std::int64_t microbatches, std::int64_t ahead) {
-  const auto pass = [=, own = Place{stage, stages}](Instructions& out, std::int64_t i) {
+  const auto pass = [=, own = Place(ScheduleKind::one_f_one_b, stages, stage, 0, 1)](Instructions& out,
+                                                                                     std::int64_t i) {
     if (i < microbatches) own.push_forward(out, i);
     if (i >= ahead) own.push_backward(out, i - ahead);
   };
@@ -108,26 +116,101 @@ inline StageProgram one_forward_one_backward(int stage, int stages, std::int64_t
 ///   stage 0  0 1 2 . . a A 3 b B c C d D      in flight: min(P, m) on every stage, as on 1F1B's first
 ///   stage 1  . 0 1 . a 2 b A 3 c B d C D
 ///   stage 2  . . 0 a 1 b 2 c A 3 d B C D      idle (P - 1) (f + b - w), if w is at most f and b
-inline StageProgram zero_bubble_h1(int stage, int stages, std::int64_t microbatches) {
-  const std::int64_t ahead = std::min<std::int64_t>(stages - 1 - stage, microbatches - 1);
-  const auto weights = [](Instructions& out, std::int64_t i) {
-    out.push_back({Op::backward_weight, static_cast<int>(i)});
-  };
-  const auto pass = [=, own = Place{stage, stages}](Instructions& out, std::int64_t i) {
+///
+/// And its second (section 3.2), which runs twice as many forwards ahead and defers twice as many weight gradients, so
+/// that no stage waits but for the first forwards of those before, while w is at most f and half of b:
+///
+///   stage 0  0 1 2 3 4 a A 5 b B c C d D e E f F .      in flight: min(2 P - 1, m) on every stage
+///   stage 1  . 0 1 2 a 3 b 4 c A 5 d B e C f D E F
+///   stage 2  . . 0 a 1 b 2 c 3 d 4 e A 5 f B C D E F    idle (P - 1) (f + b - 2 w) up to the common end of a step
+inline StageProgram zero_bubble(ScheduleKind kind, int stage, int stages, std::int64_t microbatches) {
+  const int deferred = weights_late(kind, stage, 0);
+  const int most_ahead = weights_late(kind, stages - 1 - stage, 0);
+  const std::int64_t ahead = std::min<std::int64_t>(most_ahead, microbatches - 1);
+  const Place own(kind, stages, stage, 0, 1);
+  const auto weights = [=](Instructions& out, std::int64_t i) { own.push_weights(out, i); };
+  const auto pass = [=](Instructions& out, std::int64_t i) {
     if (i < microbatches) own.push_forward(out, i);
     if (i < ahead) return;
     own.push_backward(out, i - ahead, Op::backward_input);
-    if (i - ahead >= stage) weights(out, i - ahead - stage);
+    if (i - ahead >= deferred) weights(out, i - ahead - deferred);
   };
   StageProgram program;
   std::int64_t first = 0;
-  const std::int64_t late = ahead + std::min<std::int64_t>(stage, microbatches);  // weight gradients begin
+  const std::int64_t late = ahead + std::min<std::int64_t>(deferred, microbatches);  // weight gradients begin
   for (const std::int64_t last :
        {ahead, std::min(late, microbatches), std::max(late, microbatches), microbatches + ahead}) {
     add_passes(program, first, last, 1, 1, pass);
     first = std::max(first, last);
   }
-  add_passes(program, std::max<std::int64_t>(0, microbatches - stage), microbatches, 1, 1, weights);
+  add_passes(program, std::max<std::int64_t>(0, microbatches - deferred), microbatches, 1, 1, weights);
+  add_end(program);
+  return program;
+}
+
+/// Zero bubble in a V (Qi et al. 2024, section 6; the order of PyTorch's ScheduleZBVZeroBubble): a stage has the chunks
+/// s and 2 P - 1 - s, so that the first to begin is the first to go backward, and the memory of 1F1B is enough. Passes
+/// of half a stage, those of second chunks marked:
+///
+///   stage 0  0 1 2 3 4 . 0' a'A' 1' b'B' 2' c'C' 5 a A 3' d'D' ...   in flight: 2 P - s and s + 1 chunks
+///   stage 1  . 0 1 2 0' 3 1' ...
+///   stage 2  . . 0 0' 1 1' 2 2' a'A' ...                             idle (P - 1) f / 2, if f = b = w
+///
+/// Micro-batches that there are not, of fewer than 2 P - 1, leave gaps.
+inline StageProgram zero_bubble_v(int stage, int stages, std::int64_t microbatches) {
+  const std::int64_t all = std::max<std::int64_t>(microbatches, 2 * stages - 1);  // with those that there are not
+  const Place down(ScheduleKind::zb_v, stages, stage, 0, 2);
+  const Place up(ScheduleKind::zb_v, stages, stage, 1, 2);
+  const auto forward = [=](Instructions& out, const Place& own, std::int64_t i) {
+    if (i < microbatches) own.push_forward(out, i);
+  };
+  const auto backward = [=](Instructions& out, const Place& own, std::int64_t i) {
+    if (i < microbatches) own.push_backward(out, i, Op::backward_input);
+  };
+  const auto weights = [=](Instructions& out, const Place& own, std::int64_t i) {
+    if (i < microbatches) own.push_weights(out, i);
+  };
+  const auto steady = [=](Instructions& out, std::int64_t i) {
+    if (2 * stages - 1 - stage + i < all) forward(out, down, 2 * stages - 1 - stage + i);
+    backward(out, down, i);
+    weights(out, down, i);
+    forward(out, up, stages + i);
+    backward(out, up, stages - stage + i);
+    weights(out, up, stages - stage + i);
+  };
+  Instructions fill;
+  for (int i = 0; i < 2 * (stages - stage) - 1; ++i) forward(fill, down, i);
+  for (int i = 0; i < stage; ++i) {
+    forward(fill, up, i);
+    forward(fill, down, 2 * (stages - stage) - 1 + i);
+  }
+  for (int i = 0; i < stages - stage; ++i) {
+    forward(fill, up, stage + i);
+    backward(fill, up, i);
+    weights(fill, up, i);
+  }
+  const std::int64_t forwards = all - (2 * stages - 1 - stage);  // turns with a forward of the first chunk
+  Instructions drain;
+  for (std::int64_t i = forwards; i < all - stages; ++i) steady(drain, i);
+  for (int i = 0; i < stage; ++i) {
+    backward(drain, down, all - stages + i);
+    backward(drain, up, all - stage + i);
+  }
+  for (int i = 0; i < stages - stage; ++i) {
+    backward(drain, down, all - stages + stage + i);
+    weights(drain, down, all - stages + i);
+  }
+  for (int i = 0; i < stage; ++i) weights(drain, up, all - stage + i);
+  for (int i = 0; i < stage; ++i) weights(drain, down, all - stage + i);
+
+  StageProgram program;
+  program.push_back({std::move(fill)});
+  // Turns are alike where there are all micro-batches.
+  Block turns{{}, 1, 1};
+  if (all == microbatches) turns.repeats = forwards;
+  for (std::int64_t i = 0; i < forwards / std::max<std::int64_t>(1, turns.repeats); ++i) steady(turns.once, i);
+  program.push_back(std::move(turns));
+  program.push_back({std::move(drain)});
   add_end(program);
   return program;
 }
@@ -146,11 +229,9 @@ inline StageProgram interleaved(int stage, int stages, std::int64_t microbatches
   const auto chunk_of = [=](std::int64_t pass) { return static_cast<int>(pass % group) / stages; };
   const std::int64_t ahead = interleaved_warm_up(stages, stage, static_cast<int>(microbatches), virtual_stages);
   const auto pass = [=](Instructions& out, std::int64_t i) {
-    Place own{stage, stages, chunk_of(i), virtual_stages};
-    if (i < passes) own.push_forward(out, microbatch_of(i));
-    if (i < ahead) return;
-    own.chunk = virtual_stages - 1 - chunk_of(i - ahead);
-    own.push_backward(out, microbatch_of(i - ahead));
+    const auto own = [=](int chunk) { return Place(ScheduleKind::interleaved, stages, stage, chunk, virtual_stages); };
+    if (i < passes) own(chunk_of(i)).push_forward(out, microbatch_of(i));
+    if (i >= ahead) own(virtual_stages - 1 - chunk_of(i - ahead)).push_backward(out, microbatch_of(i - ahead));
   };
   StageProgram program;
   add_passes(program, 0, ahead, group, stages, pass);
@@ -164,14 +245,17 @@ inline StageProgram interleaved(int stage, int stages, std::int64_t microbatches
 
 /// The program of stage `stage` of a schedule: memory that does not grow with the micro-batches. Errors (usage): a
 /// count below 1, virtual stages with another schedule than the interleaved one, and there fewer than 2 stages or
-/// micro-batches that the stages do not divide.
+/// micro-batches that the stages do not divide; in zb-v fewer than 2 stages or other than 2 virtual ones.
 template <class = void>
 Result<StageProgram> stage_program(ScheduleKind kind, int stages, int stage, int microbatches, int virtual_stages = 1) {
   if (stages < 1 || microbatches < 1 || virtual_stages < 1)
     return usage_error("a pipeline needs at least 1 stage, 1 micro-batch and 1 virtual stage, not " +
                        std::to_string(stages) + ", " + std::to_string(microbatches) + " and " +
                        std::to_string(virtual_stages));
-  if (kind != ScheduleKind::interleaved && virtual_stages != 1)
+  if (kind == ScheduleKind::zb_v && (stages < 2 || virtual_stages != 2))
+    return usage_error("schedule zb-v has at least 2 stages of 2 virtual ones, not " + std::to_string(stages) + " of " +
+                       std::to_string(virtual_stages));
+  if (usual_virtual_stages(kind) == 1 && virtual_stages != 1)
     return usage_error(std::string("schedule ") + name_of(kind) + " has 1 virtual stage, not " +
                        std::to_string(virtual_stages) + ": choose interleaved");
   switch (kind) {
@@ -180,7 +264,10 @@ Result<StageProgram> stage_program(ScheduleKind kind, int stages, int stage, int
     case ScheduleKind::one_f_one_b:
       return detail::one_forward_one_backward(stage, stages, microbatches);
     case ScheduleKind::zb_h1:
-      return detail::zero_bubble_h1(stage, stages, microbatches);
+    case ScheduleKind::zb_2p:
+      return detail::zero_bubble(kind, stage, stages, microbatches);
+    case ScheduleKind::zb_v:
+      return detail::zero_bubble_v(stage, stages, microbatches);
     case ScheduleKind::interleaved:
       break;
   }
@@ -194,11 +281,11 @@ GALVATRON_IN_PLANNER(Result<StageProgram> stage_program<>(ScheduleKind, int, int
 
 /// The programs of all stages. Errors (usage): those of stage_program.
 inline Result<Program> make_program(ScheduleKind kind, int stages, int microbatches, int virtual_stages = 1) {
-  Program program;
+  Program program{{}, kind};
   for (int stage = 0; stage < std::max(1, stages); ++stage) {
     auto own = stage_program(kind, stages, stage, microbatches, virtual_stages);
     if (!own) return tl::unexpected<Error>(std::move(own.error()));
-    program.push_back(std::move(*own));
+    program.stages.push_back(std::move(*own));
   }
   return program;
 }

@@ -182,9 +182,10 @@ constexpr std::vector<int> price_layers(Problem& p, std::vector<std::span<const 
 /// The case of one setting and number of micro-batches, its schedule open but for whether it splits backward; empty
 /// types when nothing fits.
 /// @param kinds  of the model's layers, lowered for the setting
+/// @param one_end  both ends of the model are on one stage (ends_share_stage)
 constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const Cluster& cluster,
                          const SearchOptions& options, const StageSetting& setting, int microbatches,
-                         bool splits_backward, CommonPrices& prices) {
+                         bool splits_backward, bool one_end, CommonPrices& prices) {
   const int ranks = setting.stages * setting.ranks;
   Case out;
   out.specs = setting.specs;
@@ -203,7 +204,7 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
   p.fixed = cost::library_of(options.trainer.traits, cluster.device.library_workspace).count;
   p.layers = kinds.of;
   const cost::Batch batch =
-      batch_for(options, microbatches, setting.stages, splits_backward, cost::can_overlap(cluster));
+      batch_for(options, microbatches, one_end ? 1 : setting.stages, splits_backward, cost::can_overlap(cluster));
   price_layers(p, out.same, kinds, cluster, options, setting, batch, prices);
   return out;
 }
@@ -215,6 +216,10 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
   const int m = p.objective.microbatches;
   made.schedule = kind;
   p.chunks = virtual_stages;
+  p.buffers = message_buffers(kind);
+  p.turns = kind == ScheduleKind::zb_v;
+  for (LayerType& type : p.types)
+    for (Choice& c : type) c.weights = cost::deferrable(kind, {c.forward}, {c.backward}, {c.weights}).value;
   p.objective.weights = cost::pipeline_weights(kind, p.stages(), m, virtual_stages);
   if (!cost::is_followed_on_shared_cores(kind)) {  // see cost::iteration_seconds
     p.objective.alone = 1;
@@ -225,8 +230,8 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
       p.slots.push_back({shares_slots && kind == ScheduleKind::interleaved
                              ? interleaved_in_flight(p.stages(), stage, m, virtual_stages, chunk)
                              : microbatches_in_flight(kind, p.stages(), stage, m, virtual_stages, chunk),
-                         microbatches_deferred(kind, stage, m)});
-  if (kind != ScheduleKind::interleaved) {
+                         microbatches_deferred(kind, stage, m, chunk)});
+  if (virtual_stages == 1 && kind != ScheduleKind::interleaved) {
     if (even_stages) p.cuts = even_cuts(p);
     return made;
   }
@@ -238,15 +243,15 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
   const auto first = [&, all = p.stages() * virtual_stages](int index) {
     return p.leading + first_layer_of_virtual_stage(p.movable(), all, index);
   };
-  add(0, 0);
   for (int stage = 0; stage < p.stages(); ++stage) {
-    p.cuts.push_back(stage == 0 ? 0 : static_cast<int>(made.order.size()));
+    p.cuts.push_back(static_cast<int>(made.order.size()));
     for (int chunk = 0; chunk < virtual_stages; ++chunk) {
-      const int index = chunk * p.stages() + stage;
+      const int index = virtual_stage_of(kind, p.stages(), stage, chunk);
+      if (index == 0) add(0, chunk);
       for (int layer = first(index); layer < first(index + 1); ++layer) add(layer, chunk);
+      if (index + 1 == p.stages() * virtual_stages) add(p.count() - 1, chunk);
     }
   }
-  add(p.count() - 1, virtual_stages - 1);
   p.cuts.push_back(p.count());
   for (std::size_t i = 0; i < layers.size(); ++i) p.layers[i] = nth(layers, made.order[i]);
   return made;
@@ -312,12 +317,17 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
       if (chunks > 1 && stages * chunks <= layers) out.push_back(chunks);
     return out;
   };
+  const auto splits = [&] { return allowed(ScheduleKind::zb_h1) || allowed(ScheduleKind::zb_2p); };
+  const auto can_turn = [&](int stages) {
+    return allowed(ScheduleKind::zb_v) && stages > 1 && 2 * stages <= layers && (layers % (2 * stages) == 0 || !even);
+  };
   // What a case of one strategy has besides, its layers above all, takes as much memory as so many choices.
   const std::size_t besides = options.one_strategy ? 20 + model.blocks.size() / 16 : 0;
   const auto choices = [&] {
     std::size_t sum = 0;
     for (std::size_t i = 0; i < specs.size(); ++i)
-      sum += specs[i].size() * (1 + (allowed(ScheduleKind::zb_h1) ? 1 : 0) + chunk_counts(degrees[i]).size());
+      sum += specs[i].size() * (1 + (allowed(ScheduleKind::zb_h1) ? 1 : 0) + (allowed(ScheduleKind::zb_2p) ? 1 : 0) +
+                                (can_turn(degrees[i]) ? 1 : 0) + chunk_counts(degrees[i]).size());
     return sum * (kinds.programs.size() + besides) * counts.size();
   };
   executor.each(degrees.size(), [&](std::size_t i) {
@@ -362,11 +372,18 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
         alone.emplace_back(setting.stages, setting.ranks, std::vector{spec});
     settings = std::move(alone);
   }
-  // First those that do not split backward, then, if a schedule does, those that do.
+  // First those that do not split backward, then, if a schedule does, those that do, then those of zb-v.
   const std::size_t each = settings.size() * counts.size();
+  struct Pricing {
+    bool splits = false;
+    bool one_end = false;
+  };
+  std::vector<Pricing> pricings{{}};
+  if (splits()) pricings.push_back({.splits = true});
+  if (allowed(ScheduleKind::zb_v)) pricings.push_back({.splits = true, .one_end = true});
   kinds.lower(options, settings, false);
-  if (allowed(ScheduleKind::zb_h1)) kinds.lower(options, settings, true);
-  std::vector<Case> made(allowed(ScheduleKind::zb_h1) ? 2 * each : each);
+  if (pricings.size() > 1) kinds.lower(options, settings, true);
+  std::vector<Case> made(pricings.size() * each);
   // Ranks have equally many samples where the degrees of tensor and context are equal, and so are micro-batches to
   // stages.
   std::map<std::array<int, 3>, std::vector<std::size_t>> alike;
@@ -374,7 +391,7 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
     const int stages = settings[i % each / counts.size()].stages;
     const int m = counts[i % counts.size()];
     const int divisor = std::gcd(stages, m);
-    alike[{i >= each ? 1 : 0, stages / divisor, m / divisor}].push_back(i);
+    alike[{static_cast<int>(i / each), stages / divisor, m / divisor}].push_back(i);
   }
   std::vector<std::vector<std::size_t>> groups;
   for (auto& [key, group] : alike) groups.push_back(std::move(group));
@@ -386,8 +403,9 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
     for (const std::size_t i : groups[g]) {
       // What ends a search early leaves it some cases, so that there is a plan.
       if (options.interrupted() && i % counts.size() % (counts.size() / tuning::few + 1) != 0) continue;
-      made[i] = detail::make_case(model, kinds, cluster, options, settings[i % each / counts.size()],
-                                  counts[i % counts.size()], i >= each, prices);
+      made[i] =
+          detail::make_case(model, kinds, cluster, options, settings[i % each / counts.size()],
+                            counts[i % counts.size()], pricings[i / each].splits, pricings[i / each].one_end, prices);
     }
   });
   // Schedules that differ for a case, with their virtual stages.
@@ -395,11 +413,14 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
     const int stages = one.stages();
     std::vector<std::pair<ScheduleKind, int>> out;
     if (stages == 1) {
-      constexpr std::array preferred{ScheduleKind::one_f_one_b, ScheduleKind::gpipe, ScheduleKind::zb_h1};
+      constexpr std::array preferred{ScheduleKind::one_f_one_b, ScheduleKind::gpipe, ScheduleKind::zb_h1,
+                                     ScheduleKind::zb_2p};
       const auto first = std::find_if(preferred.begin(), preferred.end(), allowed);
       return out = {{first == preferred.end() ? ScheduleKind::one_f_one_b : *first, 1}};
     }
-    if (allowed(ScheduleKind::zb_h1)) out.emplace_back(ScheduleKind::zb_h1, 1);
+    for (const ScheduleKind kind : {ScheduleKind::zb_2p, ScheduleKind::zb_h1})
+      if (allowed(kind)) out.emplace_back(kind, 1);
+    if (can_turn(stages)) out.emplace_back(ScheduleKind::zb_v, 2);
     if (allowed(ScheduleKind::one_f_one_b)) out.emplace_back(ScheduleKind::one_f_one_b, 1);
     const bool gpipe_differs = one.microbatches() > 1 && one.problem.objective.shared;
     if (allowed(ScheduleKind::gpipe) && (gpipe_differs || !allowed(ScheduleKind::one_f_one_b)))
@@ -410,13 +431,18 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
       for (const int chunks : chunk_counts(stages)) out.emplace_back(ScheduleKind::interleaved, chunks);
     return out;
   };
+  const auto pricing_of = [&](ScheduleKind kind) -> std::size_t {
+    return kind == ScheduleKind::zb_v ? pricings.size() - 1 : splits_backward(kind) ? 1 : 0;
+  };
   for (std::size_t i = 0; i < each; ++i) {
     if (made[i].problem.types.empty()) continue;
     const auto schedules = schedules_of(made[i]);
     for (std::size_t k = 0; k < schedules.size(); ++k) {
       const auto [kind, chunks] = schedules[k];
-      Case& one = made[splits_backward(kind) ? each + i : i];
-      const bool again = !splits_backward(kind) && k + 1 < schedules.size();
+      const std::size_t pricing = pricing_of(kind);
+      Case& one = made[pricing * each + i];
+      const bool again = std::any_of(schedules.begin() + static_cast<std::ptrdiff_t>(k) + 1, schedules.end(),
+                                     [&](const auto& later) { return pricing_of(later.first) == pricing; });
       result.cases.push_back(
           detail::with_schedule(again ? one : std::move(one), kind, chunks, even, options.trainer.traits.shares_slots));
     }

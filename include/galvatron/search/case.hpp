@@ -102,8 +102,10 @@ inline Candidate candidate_of(const Case& c, const Solution& solution, const Clu
   out.microbatches = c.microbatches();
   out.schedule = c.schedule;
   out.virtual_stages = c.problem.chunks;
-  for (int i = 0; i < out.stages; ++i)
-    out.first_block.push_back(std::max(0, nth(solution.plan.first, i) - c.problem.leading));
+  for (int i = 0; i < out.stages; ++i) {
+    const int ends = c.problem.leading + (c.problem.turns ? c.problem.trailing : 0);  // on the stages before
+    out.first_block.push_back(std::max(0, nth(solution.plan.first, i) - ends));
+  }
   const std::vector<StrategySpec> strategies = strategies_of(c, solution.plan);
   out.embedding = strategies.front();
   out.head = strategies.back();

@@ -113,7 +113,7 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const C
   detail::LayerKinds kinds(model);
   kinds.lower(limits, {&setting, 1}, false);
   detail::CommonPrices prices(kinds, {options.microbatches}, limits.precision, cluster, cluster.devices);
-  Case one = detail::make_case(model, kinds, cluster, limits, setting, options.microbatches, false, prices);
+  Case one = detail::make_case(model, kinds, cluster, limits, setting, options.microbatches, false, false, prices);
   if (one.problem.types.empty()) return out;
   one.problem.slots = {{microbatches_in_flight(one.schedule, 1, 0, options.microbatches)}};
   drop_dominated(one.problem);

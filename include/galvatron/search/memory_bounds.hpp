@@ -125,8 +125,8 @@ class MemoryBounds {
         }
       for (const LayerType& type : own.types)
         for (const Choice& c : type) {
-          begins = std::min(begins, (i > 0 ? c.input : 0) + p_->slots_of(i, 0).flight * c.pass_through);
-          ends = std::min(ends, c.activation);
+          begins = std::min(begins, (i > 0 ? p_->buffers * c.input : 0) + p_->slots_of(i, 0).flight * c.pass_through);
+          ends = std::min(ends, p_->buffers * c.activation);
         }
       besides_.push_back(
           {own.fixed + begins + (i + 1 < p_->stages() ? ends : 0), nth(nth(workspaces, p_->device_kind(i)), i)});

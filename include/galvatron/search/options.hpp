@@ -123,7 +123,8 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   options.start_clock();
   if (options.effort < 1 || options.effort > 1'000'000)
     return refused("the effort is ", options.effort, ": give 1 to 1000000");
-  if (options.schedules.empty()) return refused("no schedule is allowed: name gpipe, 1f1b, interleaved or zb-h1");
+  if (options.schedules.empty())
+    return refused("no schedule is allowed: name gpipe, 1f1b, interleaved, zb-h1, zb-2p or zb-v");
   const OneForAll trainer = options.space.one_for_all;
   if (trainer != OneForAll::no) options.one_strategy = true;
   const auto has = [trainer](ScheduleKind kind) { return has_schedule(trainer, kind); };

@@ -4,7 +4,9 @@
 // One problem is one pipeline degree P, one number of micro-batches m and one schedule. It has layers in the order of
 // the data; each gets one of the choices of its type, and the layers are cut into P contiguous stages. With virtual
 // stages (the interleaved schedule) the layers stand in the order of the ranks instead: those of all chunks of stage 0,
-// then those of stage 1. The cuts are given then, and those of chunks, and what is searched are the strategies.
+// then those of stage 1. The cuts are given then, and those of chunks, and what is searched are the strategies. So it
+// is with zb-v, whose first stage has the last layer: the solver, to which the last layer is on the last stage, does
+// not open such a problem, and its uniform plans are evaluated.
 //
 // Stages may have devices that differ. Then each kind of device has a problem of its own, whose choices, moves and
 // fixed bytes are those on it, and which agrees with the whole in all else.
@@ -198,6 +200,8 @@ struct Problem {
   bool tied = false;          ///< the first and the last layer must have choices of one tag
   std::vector<Slots> slots;   ///< (stages, chunks)
   int chunks = 1;             ///< virtual stages of a stage
+  int buffers = 1;            ///< for what each of them sends, each way (message_buffers)
+  bool turns = false;         ///< zb-v: the second chunks follow from the last stage to the first
   std::vector<int> in_chunk;  ///< of its stage, that a layer is in; empty: all in the first
   std::vector<int> cuts;      ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
   int layouts = 1;
@@ -248,6 +252,11 @@ struct Problem {
   /// The chunk of a layer within its stage.
   [[nodiscard]] constexpr int chunk_of(int layer) const { return in_chunk.empty() ? 0 : nth(in_chunk, layer); }
   [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const { return nth(slots, stage * chunks + chunk); }
+  /// Whether a chunk receives its input, or sends its output, at a border with another chunk.
+  [[nodiscard]] constexpr bool has_previous(int stage, int chunk) const { return stage > 0 || chunk > 0; }
+  [[nodiscard]] constexpr bool has_next(int stage, int chunk) const {
+    return turns ? stage > 0 || chunk == 0 : stage + 1 < stages() || chunk + 1 < chunks;
+  }
   /// Of a layer on a stage.
   [[nodiscard]] constexpr Slots slots_at(int stage, int layer) const { return slots_of(stage, chunk_of(layer)); }
 };
@@ -291,12 +300,12 @@ constexpr StageCost evaluate_stage(const Problem& whole, const Assignment& plan,
   StageCost cost;
   std::int64_t workspace = 0;
   std::int64_t kept = problem.fixed + problem.slots_of(stage, 0).flight * at(begin).pass_through;
-  if (stage > 0) {
-    kept += at(begin).input;
+  if (problem.has_previous(stage, 0)) {
+    kept += problem.buffers * at(begin).input;
     cost.forward += problem.receive_input(stage, begin, at(begin).layout);
   }
-  if (stage + 1 < problem.stages()) {
-    kept += at(end - 1).activation;
+  if (problem.has_next(stage, problem.chunks - 1)) {
+    kept += problem.buffers * at(end - 1).activation;
     cost.backward += problem.receive_gradient(stage, end - 1, at(end - 1).layout);
   }
   for (int layer = begin; layer < end; ++layer) {
@@ -313,7 +322,14 @@ constexpr StageCost evaluate_stage(const Problem& whole, const Assignment& plan,
     workspace = std::max(workspace, workspace_of(c));
     if (layer + 1 < end && problem.chunk_of(layer + 1) != chunk) {  // other stages are between these two
       const Choice& next = at(layer + 1);
-      kept += c.activation + next.input + problem.slots_of(stage, chunk + 1).flight * next.pass_through;
+      kept +=
+          problem.buffers * (c.activation + next.input) + problem.slots_of(stage, chunk + 1).flight * next.pass_through;
+      if (problem.turns && stage + 1 == problem.stages()) {  // but here they are neighbours
+        if (next.layout == c.layout) continue;
+        cost.forward += problem.one_way(layer + 1, c.layout, next.layout);
+        cost.backward += problem.one_way(layer + 1, next.layout, c.layout);
+        continue;
+      }
       cost.forward += problem.receive_input(stage, layer + 1, next.layout);
       cost.backward += problem.receive_gradient(stage, layer, c.layout);
     } else if (layer + 1 < end && at(layer + 1).layout != c.layout) {

@@ -81,7 +81,8 @@ class Search {
     try_sources();
     executor_.each(cases_.size(), [&](std::size_t i) {
       if (options_.interrupted()) return;  // a bound of 0
-      if (options_.algorithm == Algorithm::exact && cases_[i].source == nullptr) drop_dominated(cases_[i].problem);
+      if (options_.algorithm == Algorithm::exact && cases_[i].source == nullptr && !cases_[i].problem.turns)
+        drop_dominated(cases_[i].problem);
       bounds_[i] = bound_of(cases_[i]);
     });
     std::vector<std::size_t> open(cases_.size());
@@ -127,7 +128,7 @@ class Search {
   // No plan of this case is faster; where that excludes it, the first bound that does.
   [[nodiscard]] double bound_of(const Case& c) const {
     const double first = c.source != nullptr ? c.source->bound(c.number) : LayerSums(c.problem).seconds(c.problem);
-    if (first >= upper_for(c)) return first;
+    if (first >= upper_for(c) || c.problem.turns) return first;
     const OpenCase opened(c);
     return Solver<Executor>((*opened).problem, {}, &executor_).bound(upper_for(c));
   }
@@ -169,6 +170,10 @@ class Search {
     const double upper = upper_for(cases_[index]);
     Attempt out;
     if (bounds_[index] >= upper) return out;
+    if (cases_[index].problem.turns) {  // uniform plans are all that is tried
+      out.proven = false;
+      return out;
+    }
     const OpenCase opened(cases_[index]);
     const Case& c = *opened;
     out.searched = true;
@@ -289,7 +294,8 @@ class Search {
     std::vector<std::pair<std::int64_t, std::size_t>> order(cases_.size());
     executor_.each(cases_.size(), [&](std::size_t i) {
       const OpenCase opened(cases_[i]);
-      order[i] = {MemoryBounds((*opened).problem).least_peak(), i};
+      const bool turns = (*opened).problem.turns;
+      order[i] = {turns ? unlimited : MemoryBounds((*opened).problem).least_peak(), i};
     });
     std::sort(order.begin(), order.end());
     for (const auto& [bound, index] : order) {

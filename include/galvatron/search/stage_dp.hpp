@@ -221,7 +221,7 @@ class StageDp {
       Label label;
       const double seconds =
           is_first() || limits_.memory_only ? 0 : problem_.receive_input(role_.stage, layer, to.layout);
-      label.add({seconds, seconds, 0}, problem_.fixed + pass_through + (is_first() ? 0 : to.input),
+      label.add({seconds, seconds, 0}, problem_.fixed + pass_through + (is_first() ? 0 : problem_.buffers * to.input),
                 role_.least_workspace);
       out.labels.push_back(label);
       out.least = label;
@@ -243,7 +243,9 @@ class StageDp {
         seconds = problem_.receive_gradient(role_.stage, layer - 1, from.layout) +
                   problem_.receive_input(role_.stage, layer, to.layout);
       if (limits_.memory_only) seconds = 0;
-      const std::int64_t kept = new_chunk ? from.activation + to.input + pass_through : same ? 0 : pass_through;
+      const std::int64_t kept = new_chunk ? problem_.buffers * (from.activation + to.input) + pass_through
+                                : same    ? 0
+                                          : pass_through;
       const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.input);
       const bool later = !same || new_chunk || layouts_ != nullptr;  // what was good before may be pruned
       Label least = made.least;
@@ -346,7 +348,7 @@ class StageDp {
       auto parent = static_cast<std::int32_t>(now_.begins[c]);
       for (Label label : now_.made[c].labels) {
         label.parent = parent++;
-        if (!is_last()) label.add({receive, receive, 0}, k.activation, 0);
+        if (!is_last()) label.add({receive, receive, 0}, problem_.buffers * k.activation, 0);
         if (is_pruned(label, now_.ahead, nothing, places)) continue;
         if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
         ends.push_back(label);

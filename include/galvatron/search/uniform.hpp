@@ -89,7 +89,7 @@ class UniformBounds {
           index_[type][tag] = nth(index_[type], c.same[type][tag]);
     }
     // On shared cores and with GPipe a plan may take longer than the objective says, so that order by it is not all.
-    comparable_ = !p_.objective.shared && (c.schedule != ScheduleKind::gpipe || p_.stages() == 1);
+    comparable_ = !p_.turns && !p_.objective.shared && (c.schedule != ScheduleKind::gpipe || p_.stages() == 1);
   }
 
   /// Finds the choice of every type with a tag; false where a layer cannot have the strategy.
@@ -125,6 +125,7 @@ class UniformBounds {
       workspace = std::min(workspace, workspace_of(c));
     }
     // Some stage has at least the mean of all, and some at least so many blocks.
+    if (p_.turns) return out;  // the first and last of its layers are no leading and trailing ones
     const int blocks = (p_.movable() + p_.stages() - 1) / p_.stages();
     out.seconds = p_.objective({std::max(all.time / p_.stages(), blocks * block_time), all.fill,
                                 all.per_iteration / p_.stages()}) *

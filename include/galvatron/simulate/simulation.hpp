@@ -87,9 +87,10 @@ inline StageSeconds stage_seconds(const PlanCost& cost, std::size_t stage, std::
 inline void count_repetitions(Simulation& simulation, const schedule::Program& whole,
                               const schedule::Program& followed) {
   simulation.alone = simulation.spans;
-  simulation.repetitions = repetitions_of(whole, followed, simulation.alone);
-  for (std::size_t s = 0; s < whole.size(); ++s)
-    simulation.spans[s] = shown_spans(whole[s], followed[s], std::move(simulation.spans[s]), simulation.repetitions, s);
+  simulation.repetitions = repetitions_of(whole.stages, followed.stages, simulation.alone);
+  for (std::size_t s = 0; s < whole.stages.size(); ++s)
+    simulation.spans[s] =
+        shown_spans(whole.stages[s], followed.stages[s], std::move(simulation.spans[s]), simulation.repetitions, s);
   for (const Repetition& repetition : simulation.repetitions) simulation.iteration += repetition.lasted();
 }
 
@@ -127,10 +128,10 @@ inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model
   std::vector<schedule::StageTimes> times;  // of virtual stages
   for (int v = 0; v < count * plan.virtual_stages; ++v) {
     times.emplace_back();
+    const auto stage = static_cast<std::size_t>(stage_of_virtual_stage(plan.schedule, count, v));
     for (std::size_t op = 0; op < schedule::ops; ++op)
       times.back().by_op[op] =
-          seconds_of(out.cost, static_cast<std::size_t>(v % count), {static_cast<schedule::Op>(op), 0, v / count}) *
-          (1 / crowding);
+          seconds_of(out.cost, stage, {static_cast<schedule::Op>(op), 0, v / count}) * (1 / crowding);
   }
   schedule::Replay replayed = schedule::replay(*program, times, options);
   out.iteration = replayed.makespan;

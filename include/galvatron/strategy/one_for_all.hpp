@@ -35,6 +35,7 @@ constexpr const char* name_of(OneForAll trainer) {
 /// Whether the trainer's pipelines have this schedule; all have 1F1B.
 constexpr bool has_schedule(OneForAll trainer, ScheduleKind kind) {
   if (trainer == OneForAll::no || kind == ScheduleKind::one_f_one_b) return true;
+  if (kind == ScheduleKind::zb_v) return trainer == OneForAll::torchtitan;
   if (kind == ScheduleKind::gpipe) return trainer == OneForAll::torchtitan || trainer == OneForAll::hetu;
   return kind == ScheduleKind::interleaved && trainer != OneForAll::deepspeed && trainer != OneForAll::accelerate &&
          trainer != OneForAll::hetu;

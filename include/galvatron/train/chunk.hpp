@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
@@ -48,13 +49,16 @@ class Chunk {
  public:
   /// Takes all memory that the chunk will ever use but transient tensors.
   /// @param counts  of a layer, of which 0 is the embedding
+  /// @param embedding  where an earlier chunk of the stage has it, or null
   Chunk(D& device, comm::World& world, const StagePlan& stage, const ChunkPlan& plan, RankMemory& memory,
-        const LayerMaker<D, T>& make, const std::function<LayerCounts(int layer)>& counts)
+        const LayerMaker<D, T>& make, const std::function<LayerCounts(int layer)>& counts,
+        runtime::Layer<T>* embedding = nullptr)
       : device_(device),
         world_(world),
         memory_(memory),
         stage_(stage),
         plan_(plan),
+        embedding_(embedding),
         data_(device, stage_, plan_, world.rank()),
         prefetch_(memory.workspace, plan.deferred > 0) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
@@ -68,31 +72,42 @@ class Chunk {
       down_.push_back(changes ? exchange(i + 1, plan_.layouts[i], plan_.layouts[i + 1], inner_lane) : Exchange{});
       up_.push_back(changes ? exchange(i + 1, plan_.layouts[i + 1], plan_.layouts[i], inner_lane) : Exchange{});
     }
-    if (plan_.has_previous) {
-      const int sender = stage_.index > 0 ? plan_.index : plan_.index - 1;  // the chunk that sends, in its stage
-      receive_activation_ = exchange(0, plan_.previous, plan_.layouts.front(), activation_lane(sender));
-      send_gradient_ = exchange(0, plan_.layouts.front(), plan_.previous, gradient_lane(plan_.index));
-      gradient_out_ = memory.boundary.template take<T>(elements(0, before));
-    }
-    if (plan_.has_next) {
-      const int after = stage_.index + 1 < stage_.stages ? plan_.index : plan_.index + 1;
-      const std::size_t end = layers_.size();
-      send_activation_ = exchange(end, plan_.layouts.back(), plan_.next, activation_lane(plan_.index));
-      receive_gradient_ = exchange(end, plan_.next, plan_.layouts.back(), gradient_lane(after));
-      activation_out_ = memory.boundary.template take<T>(elements(layers_.size() - 1, behind));
+    const std::size_t end = layers_.size();
+    for (int buffer = 0; buffer < plan_.buffers; ++buffer) {
+      Border& border = borders_.emplace_back();
+      if (plan_.has_previous) {
+        border.receive_activation =
+            exchange(0, plan_.previous, plan_.layouts.front(), activation_lane(plan_.place - 1, buffer));
+        border.send_gradient = exchange(0, plan_.layouts.front(), plan_.previous, gradient_lane(plan_.place, buffer));
+        border.gradient_out = memory.boundary.template take<T>(elements(0, before));
+      }
+      if (plan_.has_next) {
+        border.send_activation = exchange(end, plan_.layouts.back(), plan_.next, activation_lane(plan_.place, buffer));
+        border.receive_gradient =
+            exchange(end, plan_.next, plan_.layouts.back(), gradient_lane(plan_.place + 1, buffer));
+        border.activation_out = memory.boundary.template take<T>(elements(end - 1, behind));
+      }
     }
   }
 
   [[nodiscard]] const std::vector<std::unique_ptr<runtime::Layer<T>>>& layers() const { return layers_; }
 
-  void receive_activation(int microbatch) { receive_activation_.receive(world_, inputs(0, slot_of(microbatch))); }
-  void send_activation() { send_activation_.post(world_, parts(layers_.size() - 1, behind, activation_out_)); }
-  /// Into the workspace, where backward finds it.
-  void receive_gradient() {
-    gradient_ = memory_.workspace.template take<T>(elements(layers_.size() - 1, behind));
-    receive_gradient_.receive(world_, parts(layers_.size() - 1, behind, gradient_));
+  void receive_activation(int microbatch) {
+    border(microbatch).receive_activation.receive(world_, inputs(0, slot_of(microbatch)));
   }
-  void send_gradient() { send_gradient_.post(world_, parts(0, before, gradient_out_)); }
+  void send_activation(int microbatch) {
+    Border& own = border(microbatch);
+    own.send_activation.post(world_, parts(layers_.size() - 1, behind, own.activation_out));
+  }
+  /// Into the workspace, where backward finds it.
+  void receive_gradient(int microbatch) {
+    gradient_ = memory_.workspace.template take<T>(elements(layers_.size() - 1, behind));
+    border(microbatch).receive_gradient.receive(world_, parts(layers_.size() - 1, behind, gradient_));
+  }
+  void send_gradient(int microbatch) {
+    Border& own = border(microbatch);
+    own.send_gradient.post(world_, parts(0, before, own.gradient_out));
+  }
 
   /// The step's samples are packed like this, which outlives its passes; null: they have equally many tokens.
   void pack(const Packing* packing) {
@@ -114,8 +129,9 @@ class Chunk {
       prefetch_.before(Phase::forward, i, true);
       const int made = layer(i).place.outputs[0];
       if (i + 1 == layers_.size()) {
-        send_activation_.wait_sent(world_);  // the last micro-batch has left the buffer
-        const ActivationBundle<T> out = parts(i, behind, activation_out_);
+        Border& own = border(microbatch);
+        own.send_activation.wait_sent(world_);  // the last micro-batch has left the buffer
+        const ActivationBundle<T> out = parts(i, behind, own.activation_out);
         layers_[i]->forward(slot, part(out, made));
         for (int p = 0; p < most_parts && plan_.has_next; ++p)
           if (p != made && part(out, p).count > 0)
@@ -138,7 +154,7 @@ class Chunk {
   void backward(int microbatch, bool last) {
     const int slot = slot_of(microbatch);
     const int kept = plan_.deferred > 0 ? microbatch % plan_.deferred : -1;
-    pass_back([&](runtime::Layer<T>& layer) {
+    pass_back(border(microbatch), [&](runtime::Layer<T>& layer) {
       layer.backward(slot, kept, gradient_);
       if (kept < 0 && last) start_synchronise(layer);
     });
@@ -155,13 +171,25 @@ class Chunk {
 
   /// After a step: what is not finite here.
   void look_for_non_finite(NonFiniteSearch& search) {
-    search.look(device_, memory_.workspace, plan_, layers_, View<const T>(activation_out_));
+    std::vector<View<const T>> sent;
+    for (const Border& border : borders_) sent.push_back(border.activation_out);
+    search.look(device_, memory_.workspace, plan_, layers_, std::span<const View<const T>>(sent));
   }
 
  private:
+  // Messages of a chunk and its neighbours, with a buffer for what it sends each way.
+  struct Border {
+    Exchange receive_activation, send_activation, receive_gradient, send_gradient;
+    View<T> activation_out;
+    View<T> gradient_out;
+  };
+  [[nodiscard]] Border& border(int microbatch) {
+    return borders_[static_cast<std::size_t>(microbatch % plan_.buffers)];
+  }
+
   // The gradient of a bundle lies at one end of the workspace; a change of layout moves it to the other.
   template <class F>
-  void pass_back(F&& through) {
+  void pass_back(Border& own, F&& through) {
     device::Region& ws = memory_.workspace;
     bool low = true;
     const std::size_t last = layers_.size() - 1;
@@ -205,8 +233,8 @@ class Chunk {
       low = leave(low);
     }
     if (plan_.has_previous) {
-      send_gradient_.wait_sent(world_);
-      device_.copy(raw_bytes(gradient_), raw_bytes(gradient_out_));
+      own.send_gradient.wait_sent(world_);
+      device_.copy(raw_bytes(gradient_), raw_bytes(own.gradient_out));
     }
     ws.restore_low(0);
     ws.restore_high(0);
@@ -223,11 +251,11 @@ class Chunk {
       if (part(bundle, p).count > 0 && chosen(p)) device_.zero(raw_bytes(bundle[at(p)]));
   }
 
-  // Messages travel in lanes of their own, named by the chunk that sends them: with two stages the activations of one
-  // chunk and the gradients of another go from the same rank to the same rank.
+  // Messages travel in lanes of their own, named by the chunk that sends them, `place`, and its buffer: with two stages
+  // the activations of one chunk and the gradients of another go from the same rank to the same rank.
   static constexpr int inner_lane = 0;
-  static constexpr int activation_lane(int chunk) { return 1 + 2 * chunk; }
-  static constexpr int gradient_lane(int chunk) { return 2 + 2 * chunk; }
+  [[nodiscard]] int activation_lane(int place, int buffer) const { return 1 + 2 * (place * plan_.buffers + buffer); }
+  [[nodiscard]] int gradient_lane(int place, int buffer) const { return 1 + activation_lane(place, buffer); }
 
   void add_layer(std::size_t i, const LayerMaker<D, T>& make, const LayerCounts& counts) {
     const ChunkPlan::Entry& entry = plan_.layers[i];
@@ -245,10 +273,10 @@ class Chunk {
     around.loss = {static_cast<float>(stage_.token_weight * entry.layer.loss_weight), device::sum_of_loss(entry.loss)};
     around.token_weight = 1.0 / (static_cast<double>(stage_.global_batch) *
                                  static_cast<double>(entry.layer.tokens.of(stage_.batch.sequence)));
-    if (entry.layer.kind == LayerKind::head && entry.layer.tied && !plan_.has_previous)
-      around.embedding = layers_.front().get();
     const bool end = entry.layer.kind != LayerKind::block;
-    if (end && entry.layer.tied && (plan_.has_previous || plan_.has_next)) {  // both ends have one strategy
+    if (entry.layer.kind == LayerKind::head && entry.layer.tied && stage_.batch.stages == 1)
+      around.embedding = plan_.has_previous ? embedding_ : layers_.front().get();
+    if (end && entry.layer.tied && stage_.batch.stages > 1) {  // both ends have one strategy
       const int local = world_.rank() - stage_.first_rank;
       around.replicas = &world_.group(std::vector{local, stage_.batch.last_first_rank + local});
     }
@@ -342,17 +370,16 @@ class Chunk {
   RankMemory& memory_;
   const StagePlan& stage_;
   const ChunkPlan& plan_;
+  runtime::Layer<T>* embedding_;
   ChunkData<D, T> data_;
   std::vector<std::unique_ptr<runtime::Layer<T>>> layers_;
   ZeroPrefetch prefetch_;
   /// Of each layer, slot by slot: what is not kept by the layer itself.
   std::vector<ActivationBundle<T>> pass_through_;
-  std::vector<Exchange> down_;  ///< activations from layer i to i + 1
-  std::vector<Exchange> up_;    ///< gradients from layer i + 1 to i
-  Exchange receive_activation_, send_activation_, receive_gradient_, send_gradient_;
-  View<T> activation_out_;
-  View<T> gradient_out_;
-  View<T> gradient_;  ///< of the bundle behind the layer that is next in backward
+  std::vector<Exchange> down_;   ///< activations from layer i to i + 1
+  std::vector<Exchange> up_;     ///< gradients from layer i + 1 to i
+  std::vector<Border> borders_;  ///< (buffers)
+  View<T> gradient_;             ///< of the bundle behind the layer that is next in backward
 };
 
 }  // namespace galvatron::train

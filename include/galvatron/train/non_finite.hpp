@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,12 +79,13 @@ bool all_finite(D& device, device::Region& workspace, View<const T> values) {
 class NonFiniteSearch {
  public:
   /// Looks at a chunk of layers.
-  /// @param sent  what the chunk sent to the next one last, or empty
+  /// @param sent  what the chunk has in its buffers for the next one
   template <class D, class T>
   void look(D& device, device::Region& workspace, const ChunkPlan& plan,
-            const std::vector<std::unique_ptr<runtime::Layer<T>>>& layers, View<const T> sent) {
-    if (!detail::all_finite(device, workspace, sent))
-      seen_.input = std::min(seen_.input, plan.layers.back().number + 1);
+            const std::vector<std::unique_ptr<runtime::Layer<T>>>& layers, std::span<const View<const T>> sent) {
+    for (const View<const T>& output : sent)
+      if (!detail::all_finite(device, workspace, output))
+        seen_.input = std::min(seen_.input, plan.layers.back().number + 1);
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const ChunkPlan::Entry& entry = plan.layers[i];
       if (entry.layer.kind == LayerKind::head) seen_.layers = entry.number + 1;

@@ -71,8 +71,10 @@ class Stage {
     const auto counts = [this](int layer) {
       return LayerCounts{load_places_.of(loads_, layer), dispatch_places_.of(dispatch_, sent_bytes_, layer)};
     };
-    for (const ChunkPlan& chunk : plan_.chunks)
-      chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, memory, make, counts));
+    for (const ChunkPlan& chunk : plan_.chunks) {
+      runtime::Layer<T>* first = chunks_.empty() ? nullptr : chunks_.front()->layers().front().get();
+      chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, memory, make, counts, first));
+    }
   }
 
   Stage(const Stage&) = delete;
@@ -248,16 +250,16 @@ class Stage {
       case schedule::Op::forward:
         return chunk.forward(step_, instruction.microbatch, source_, seed_);
       case schedule::Op::send_activation:
-        return chunk.send_activation();
+        return chunk.send_activation(instruction.microbatch);
       case schedule::Op::receive_gradient:
-        return chunk.receive_gradient();
+        return chunk.receive_gradient(instruction.microbatch);
       case schedule::Op::backward:
       case schedule::Op::backward_input:
         return chunk.backward(instruction.microbatch, is_last(instruction));
       case schedule::Op::backward_weight:
         return chunk.backward_weight(instruction.microbatch, is_last(instruction));
       case schedule::Op::send_gradient:
-        return chunk.send_gradient();
+        return chunk.send_gradient(instruction.microbatch);
       case schedule::Op::reduce_gradients:
         return reduce_gradients();
       case schedule::Op::step:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <galvatron/compat/export/megatron_stages.hpp>
+#include <galvatron/compat/export/torchtitan.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/text.hpp>
@@ -43,6 +44,8 @@ struct TrainerJob {
   std::int64_t virtual_stages = 1;
   std::int64_t first_layers = 0;  ///< of the first stage; 0: as many as the others
   std::int64_t last_layers = 0;   ///< of the last stage
+  bool counts_embedding = false;  ///< as a layer of the first stage
+  bool counts_head = false;       ///< as a layer of the last stage
   bool sequence_parallel = false;
   SequenceKind context_kind = SequenceKind::ring;
   int zero = 0;
@@ -67,29 +70,55 @@ struct TrainerJob {
 
 namespace detail {
 
+/// Stages that count the embedding or the head as a layer: these are equally many on all virtual stages.
+inline Result<std::vector<PlanStage>> stages_with_ends(const TrainerJob& job, int layers, int virtual_stages,
+                                                       int ranks) {
+  const auto stages = static_cast<int>(job.pipeline);
+  const int all = layers + (job.counts_embedding ? 1 : 0) + (job.counts_head ? 1 : 0);
+  const std::int64_t chunks = std::int64_t{stages} * virtual_stages;
+  if (all % chunks != 0)
+    return usage_error(text_of("with the embedding or the head as layers there are ", all, ", which ", stages,
+                               " stages x ", virtual_stages, " virtual stages do not share"));
+  const std::vector<int> sizes =
+      chunks_with_ends(layers, static_cast<int>(chunks), job.counts_embedding, job.counts_head);
+  if (virtual_stages > 1) return stages_of_chunks(sizes, stages, virtual_stages, ranks);
+  if (sizes.front() < 1 || sizes.back() < 1)
+    return usage_error(
+        "a stage has the embedding or the head and no layer, which is priced beside virtual stages only");
+  std::vector<PlanStage> out = stages_of_chunks(sizes, stages, 1, ranks);
+  for (PlanStage& stage : out) stage.chunk_layers.clear();
+  return out;
+}
+
 /// The layers of each stage of a job: all have equally many, but for the first and the last where the job says so.
-/// Errors (usage): the others cannot share what is left.
+/// Errors (usage): the others cannot share what is left, or virtual stages what a stage has.
 inline Result<std::vector<PlanStage>> stages_of_job(const TrainerJob& job, int layers, int ranks) {
   const auto stages = static_cast<int>(job.pipeline);
   const int virtual_stages =
-      job.pipeline > 1 && job.schedule == ScheduleKind::interleaved ? static_cast<int>(job.virtual_stages) : 1;
+      job.pipeline > 1 && usual_virtual_stages(job.schedule) > 1 ? static_cast<int>(job.virtual_stages) : 1;
+  if (stages > 1 && (job.counts_embedding || job.counts_head))
+    return stages_with_ends(job, layers, virtual_stages, ranks);
   if ((job.first_layers == 0 && job.last_layers == 0) || stages == 1)
-    return even_stages(layers, stages, virtual_stages, ranks);
+    return even_stages(layers, stages, virtual_stages, ranks, job.schedule);
   const std::int64_t others = stages - (job.first_layers > 0 ? 1 : 0) - (job.last_layers > 0 ? 1 : 0);
   const std::int64_t left = layers - job.first_layers - job.last_layers;
   if (left < others || left % std::max<std::int64_t>(others, 1) != 0 || (others == 0 && left != 0))
     return usage_error(text_of("first and last stages of ", job.first_layers, " and ", job.last_layers,
                                " layers (0: not said) leave ", left, " of ", layers, " layers to ", others,
                                " other stages, which cannot share them"));
-  std::vector<PlanStage> out;
-  int first = 0;
-  for (int i = 0; i < stages; ++i) {
-    const std::int64_t size = i == 0 && job.first_layers > 0           ? job.first_layers
-                              : i + 1 == stages && job.last_layers > 0 ? job.last_layers
-                                                                       : left / std::max<std::int64_t>(others, 1);
-    out.push_back({first, first + static_cast<int>(size) - 1, i * ranks, ranks});
-    first += static_cast<int>(size);
+  // Each stage's layers are shared by its virtual stages.
+  std::vector<int> sizes;
+  for (int i = 0; i < stages * virtual_stages; ++i) {
+    const std::int64_t size = i % stages == 0 && job.first_layers > 0        ? job.first_layers
+                              : (i + 1) % stages == 0 && job.last_layers > 0 ? job.last_layers
+                                                                             : left / std::max<std::int64_t>(others, 1);
+    if (size % virtual_stages != 0)
+      return usage_error(text_of(virtual_stages, " virtual stages do not share a stage of ", size, " layers"));
+    sizes.push_back(static_cast<int>(size) / virtual_stages);
   }
+  std::vector<PlanStage> out = stages_of_chunks(sizes, stages, virtual_stages, ranks);
+  if (virtual_stages > 1) return out;
+  for (PlanStage& stage : out) stage.chunk_layers.clear();
   return out;
 }
 
@@ -123,13 +152,11 @@ inline Result<Plan> plan_of_job(const TrainerJob& job, const ModelSpec& model, s
   plan.sequence_length = job.sequence > 0 ? job.sequence : model.positions();
   plan.precision = job.precision;
   plan.schedule = job.pipeline > 1 ? job.schedule : ScheduleKind::one_f_one_b;
-  plan.virtual_stages = plan.schedule == ScheduleKind::interleaved ? static_cast<int>(job.virtual_stages) : 1;
+  plan.virtual_stages = usual_virtual_stages(plan.schedule) > 1 ? static_cast<int>(job.virtual_stages) : 1;
   const auto layers = static_cast<int>(model.blocks.size());
-  if (job.pipeline * plan.virtual_stages > layers)
+  if (job.pipeline * plan.virtual_stages > layers && !job.counts_embedding && !job.counts_head)
     return refused(job.pipeline, " stages x ", plan.virtual_stages, " virtual stages are more than the ", layers,
                    " layers of ", model.name);
-  if ((job.first_layers > 0 || job.last_layers > 0) && plan.virtual_stages > 1)
-    return refused("first and last stages of a length of their own are not priced with virtual stages");
   auto stages = detail::stages_of_job(job, layers, static_cast<int>(devices / job.pipeline));
   if (!stages) return tl::unexpected<Error>(std::move(stages.error()));
   plan.stages = std::move(*stages);
@@ -202,10 +229,8 @@ inline std::vector<Setting> settings_of(const Plan& plan, ConfigKind kind) {
           {"parallelism.tensor_parallel_degree", text(spec.tensor)},
           {"parallelism.pipeline_parallel_degree", text(stages)},
           {"parallelism.context_parallel_degree", text(spec.context)},
-          {"parallelism.pipeline_parallel_schedule", stages == 1                                  ? "none"
-                                                     : plan.schedule == ScheduleKind::interleaved ? "Interleaved1F1B"
-                                                     : plan.schedule == ScheduleKind::gpipe       ? "GPipe"
-                                                                                                  : "1F1B"},
+          {"parallelism.pipeline_parallel_schedule",
+           stages == 1 ? "none" : galvatron::detail::torchtitan_schedule(plan.schedule)},
           {stages == 1 ? "training.local_batch_size" : "parallelism.pipeline_parallel_microbatch_size", text(samples)},
           {"activation_checkpoint.mode", full > 0 && full < layers ? "selective" : recompute}};
       break;

@@ -246,21 +246,22 @@ inline void megatron_model(MegatronOptions& options, TrainerJob& job, std::int64
   if (options.has("--use-rotary-position-embeddings")) position = "rope";
   const bool without_bias = options.has("--disable-bias-linear");
   if (layers < 1 || layers > 4096 || hidden < 1 || heads < 1 || hidden % heads != 0 || hidden > (1 << 20)) return;
-  if (options.has("--squared-relu")) job.assume("squared ReLU is priced as GELU, which takes as many bytes");
+  const bool squared = options.has("--squared-relu");
+  const ActivationKind activation = gated     ? ActivationKind::swiglu
+                                    : squared ? ActivationKind::squared_relu
+                                              : ActivationKind::gelu;
   if (gated || rms || position == "rope" || kv_heads != heads) {
     if (kv_heads < 1 || heads % kv_heads != 0) return;
     job.model = llama("megatron", {.layers = static_cast<int>(layers),
                                    .hidden = hidden,
                                    .heads = heads,
                                    .kv_heads = kv_heads,
-                                   .ffn = gated ? ffn : ffn * 2 / 3,
+                                   .ffn = ffn,
                                    .vocabulary = vocabulary,
                                    .positions = positions,
                                    .head_dim = kv_channels,
-                                   .tied = !untied});
-    if (!gated)
-      job.assume("the MLP of two matrices of width ", ffn, " is priced as a gated one of width ", ffn * 2 / 3,
-                 ", which has as many parameters");
+                                   .tied = !untied,
+                                   .activation = activation});
   } else {
     job.model = gpt("megatron", {.layers = static_cast<int>(layers),
                                  .hidden = hidden,
@@ -268,7 +269,8 @@ inline void megatron_model(MegatronOptions& options, TrainerJob& job, std::int64
                                  .vocabulary = vocabulary,
                                  .positions = positions,
                                  .ffn = ffn,
-                                 .tied = !untied});
+                                 .tied = !untied,
+                                 .activation = activation});
     if (position != "learned_absolute") job.assume("positions by ", position, " are priced as a table of them");
     if (kv_channels > 0 && kv_channels != hidden / heads)
       job.assume("heads of ", kv_channels, " are priced as of ", hidden / heads);
@@ -345,7 +347,10 @@ inline Result<TrainerJob> megatron_job(std::string_view script) {
   job.zero = static_cast<int>(std::min<std::int64_t>(options.number("--zero-stage", job.zero), 3));
   // DeepSpeed's BF16_Optimizer wants stage 0 and shards the optimizer's states itself.
   if (options.has("--deepspeed") && options.has("--bf16") && job.zero == 0) job.zero = 1;
-  const std::int64_t layers = options.number("--num-layers", 1);
+  job.counts_embedding = options.has("--account-for-embedding-in-pipeline-split");
+  job.counts_head = options.has("--account-for-loss-in-pipeline-split");
+  const std::int64_t layers =
+      options.number("--num-layers", 1) + (job.counts_embedding ? 1 : 0) + (job.counts_head ? 1 : 0);
   if (const std::int64_t each = options.number("--num-layers-per-virtual-pipeline-stage", 0); each > 0) {
     job.virtual_stages = std::max<std::int64_t>(layers / std::max<std::int64_t>(job.pipeline, 1) / each, 1);
     job.schedule = job.virtual_stages > 1 ? ScheduleKind::interleaved : job.schedule;
@@ -411,10 +416,9 @@ inline Result<TrainerJob> megatron_job(std::string_view script) {
   const std::int64_t nodes = of_launcher({"--nnodes", "--num_nodes"}, 1);
   if (each > 0 && each <= 1024 && nodes <= (1 << 16)) job.devices = each * nodes;
   if (!options.bad().empty()) return usage_error(options.bad());
-  if (job.virtual_stages > 1 && (job.first_layers > 0 || job.last_layers > 0)) {
-    job.assume("--decoder-first-pipeline-num-layers and -last- beside virtual stages are priced as equal stages");
-    job.first_layers = job.last_layers = 0;
-  }
+  if ((job.counts_embedding || job.counts_head) && (job.first_layers > 0 || job.last_layers > 0))
+    return usage_error(
+        "Megatron-LM takes lengths of first and last stages, or ends that count as layers (--account-for-*), not both");
   options.sort_rest(job);
   return job;
 }

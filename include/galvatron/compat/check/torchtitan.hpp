@@ -144,6 +144,9 @@ inline Result<TrainerJob> torchtitan_job(const nlohmann::json& value, std::int64
     if (schedule == "Interleaved1F1B" || schedule == "interleaved_1f1b") {
       job.schedule = ScheduleKind::interleaved;
       job.virtual_stages = 2;
+    } else if (schedule == "ZBVZeroBubble") {
+      job.schedule = ScheduleKind::zb_v;
+      job.virtual_stages = 2;
     } else if (schedule == "GPipe" || schedule == "gpipe") {
       job.schedule = ScheduleKind::gpipe;
     } else if (schedule != "1F1B" && schedule != "1f1b") {

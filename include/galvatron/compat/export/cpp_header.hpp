@@ -66,7 +66,7 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
 }
 
 constexpr const char* cpp_name(ScheduleKind kind) {
-  constexpr std::array names{"gpipe", "one_f_one_b", "interleaved", "zb_h1"};
+  constexpr std::array names{"gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_2p", "zb_v"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -124,18 +124,20 @@ class StrategyTypes {
   std::vector<std::pair<std::string, std::string>> types_;  // of Strategy0 on, and who uses them
 };
 
-/// Ratios or groups of the ranks of a plan's stages as arrays.
-struct RankLists {
+/// Lists of a plan's stages as arrays.
+struct StageLists {
   std::string declarations;
-  std::string names;  ///< of the arrays, in the order of the stages; empty: no stage has ratios
+  std::string names;  ///< of the arrays, in the order of the stages; empty: no stage has one
 
-  RankLists(const Plan& plan, const std::string& name, std::vector<int> PlanStage::* ratios) {
+  /// @param of  whose numbers they are
+  StageLists(const Plan& plan, const std::string& name, std::vector<int> PlanStage::* list,
+             const char* of = "the ranks") {
     for (std::size_t i = 0; i < plan.stages.size(); ++i)
-      if (const std::vector<int>& own = plan.stages[i].*ratios; !own.empty())
-        declarations += text_of("/// Of the ranks of stage ", i, ".\ninline constexpr std::array ", name, i, "{",
+      if (const std::vector<int>& own = plan.stages[i].*list; !own.empty())
+        declarations += text_of("/// Of ", of, " of stage ", i, ".\ninline constexpr std::array ", name, i, "{",
                                 joined(own), "};\n");
     for (std::size_t i = 0; i < plan.stages.size() && !declarations.empty(); ++i)
-      names += (i > 0 ? ", " : "") + ((plan.stages[i].*ratios).empty() ? "{}" : text_of(name, i));
+      names += (i > 0 ? ", " : "") + ((plan.stages[i].*list).empty() ? "{}" : text_of(name, i));
   }
 };
 
@@ -156,9 +158,11 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
                    ", .first_rank = ", s.first_rank, ", .rank_count = ", s.rank_count,
                    s.group == 0 ? std::string() : text_of(", .group = ", s.group), "},\n");
   });
-  std::vector<std::pair<const char*, detail::RankLists>> lists;
-  for (const RatioList& each : ratio_lists) lists.emplace_back(each.key, detail::RankLists(plan, each.key, each.list));
-  lists.emplace_back("rank_groups", detail::RankLists(plan, "rank_groups", &PlanStage::rank_groups));
+  std::vector<std::pair<const char*, detail::StageLists>> lists;
+  for (const RatioList& each : ratio_lists) lists.emplace_back(each.key, detail::StageLists(plan, each.key, each.list));
+  lists.emplace_back("rank_groups", detail::StageLists(plan, "rank_groups", &PlanStage::rank_groups));
+  lists.emplace_back("chunk_layers",
+                     detail::StageLists(plan, "chunk_layers", &PlanStage::chunk_layers, "the virtual stages"));
   std::string runs;
   std::size_t run_count = 0;
   for (std::size_t i = 0; i < plan.layers.size(); ++run_count) {

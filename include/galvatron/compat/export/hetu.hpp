@@ -177,7 +177,7 @@ inline Exported export_hetu(const Plan& plan, const ModelSpec* model = nullptr) 
   file["embed_sdp"] = plan.embedding.zero == 3 ? 1 : 0;
   file["vocab_sdp"] = file["embed_sdp"];
 
-  if (plan.stages.size() > 1 && (plan.schedule == ScheduleKind::interleaved || plan.schedule == ScheduleKind::zb_h1))
+  if (plan.stages.size() > 1 && !has_schedule(OneForAll::hetu, plan.schedule))
     out.lacks("the schedule ", name_of(plan.schedule), ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
   detail::tell_hetu(
       plan, [](const StrategySpec& s) { return s.sequence == SequenceKind::ulysses && s.tensor > 1; },

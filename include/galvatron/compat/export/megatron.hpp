@@ -21,7 +21,8 @@ namespace galvatron {
 namespace detail {
 
 inline void megatron_stages(const Plan& plan, MegatronArguments& arguments) {
-  for (const auto& [name, value] : megatron_stage_settings(plan)) arguments.add(name, " ", value);
+  for (const auto& [name, value] : megatron_stage_settings(plan))
+    value.empty() ? arguments.add(name) : arguments.add(name, " ", value);
 }
 
 /// Recomputation: of all layers, of modules of all layers, or of the first layers of every stage. Of norms and
@@ -135,7 +136,7 @@ inline Exported export_megatron(const Plan& plan, const ModelSpec* model = nullp
   arguments.add("--pipeline-model-parallel-size ", plan.stages.size());
   if (plan.stages.size() > 1) {
     detail::megatron_stages(plan, arguments);
-    if (plan.schedule == ScheduleKind::gpipe || plan.schedule == ScheduleKind::zb_h1) {
+    if (!has_schedule(OneForAll::megatron, plan.schedule)) {
       out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
                 ": Megatron-LM runs 1f1b, or interleaved with virtual stages");
       out.job->schedule = ScheduleKind::one_f_one_b;

@@ -132,21 +132,34 @@ inline void torchtitan_data(const Plan& plan, const StrategySpec& spec, Torchtit
   tables.set("fsdp_reshard_after_forward", in_quotes(spec.zero == 3 ? "always" : "never"));
 }
 
+/// The class of torch.distributed.pipelining, without `Schedule`, for a schedule that torchtitan has.
+constexpr const char* torchtitan_schedule(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::gpipe:
+      return "GPipe";
+    case ScheduleKind::interleaved:
+      return "Interleaved1F1B";
+    case ScheduleKind::zb_v:
+      return "ZBVZeroBubble";
+    default:
+      return "1F1B";
+  }
+}
+
 inline void torchtitan_pipeline(const Plan& plan, std::int64_t samples, TorchtitanTables& tables, Exported& out) {
   tables.set("pipeline_parallel_degree", plan.stages.size());
   if (plan.stages.size() == 1) return;
-  if (plan.schedule == ScheduleKind::zb_h1)
-    out.lacks(
-        "the schedule zb-h1: the zero-bubble schedules of torchtitan have two stages or more on a rank, and 1F1B is "
-        "written");
+  if (!has_schedule(OneForAll::torchtitan, plan.schedule))
+    out.lacks("the schedule ", name_of(plan.schedule),
+              ": the zero-bubble schedules of torchtitan have two stages or more on a rank, and 1F1B is written");
   const bool interleaved = plan.schedule == ScheduleKind::interleaved && plan.virtual_stages > 1;
   if (plan.schedule == ScheduleKind::interleaved && !interleaved)
     out.lacks(
         "the schedule interleaved with one virtual stage: torchtitan interleaves two or more, and 1F1B, which is the "
         "same here, is written");
-  const bool gpipe = plan.schedule == ScheduleKind::gpipe;
-  if (!gpipe && !interleaved) out.job->schedule = ScheduleKind::one_f_one_b;
-  tables.set("pipeline_parallel_schedule", in_quotes(gpipe ? "GPipe" : interleaved ? "Interleaved1F1B" : "1F1B"));
+  const bool kept = plan.schedule == ScheduleKind::gpipe || plan.schedule == ScheduleKind::zb_v || interleaved;
+  if (!kept) out.job->schedule = ScheduleKind::one_f_one_b;
+  tables.set("pipeline_parallel_schedule", in_quotes(torchtitan_schedule(out.job->schedule)));
   tables.set("pipeline_parallel_microbatch_size", samples);
   const std::string indent = tables.is_toml() ? "" : "    ";
   std::string modules = "[\n";

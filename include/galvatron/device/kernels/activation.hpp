@@ -1,5 +1,5 @@
-// Sums, products, GELU and its approximations, ReLU and SwiGLU. V is a float, or a vector of floats, one element a
-// lane.
+// Sums, products, GELU and its approximations, ReLU, its square and SwiGLU. V is a float, or a vector of floats, one
+// element a lane.
 #pragma once
 
 #include <galvatron/device/kernels/math.hpp>
@@ -103,12 +103,25 @@ struct Relu {
   }
 };
 
+/// max(u, 0)^2 (So et al., "Primer", 2021).
+struct SquaredRelu {
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g) {
+    g = u > 0.0F ? u * u : V{};
+  }
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void derivative(const V& u, V& d) {
+    d = u > 0.0F ? 2.0F * u : V{};
+  }
+};
+
 /// Calls `f.operator()<Activation>()` for an activation of one input: any but SwiGLU.
 template <class F>
 GALVATRON_INLINE void with_activation(ActivationKind kind, const F& f) {
   if (kind == ActivationKind::relu) return f.template operator()<Relu>();
   if (kind == ActivationKind::quick_gelu) return f.template operator()<QuickGelu>();
   if (kind == ActivationKind::exact_gelu) return f.template operator()<ExactGelu>();
+  if (kind == ActivationKind::squared_relu) return f.template operator()<SquaredRelu>();
   return f.template operator()<Gelu>();
 }
 

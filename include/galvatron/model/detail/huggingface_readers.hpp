@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/text.hpp>
+#include <galvatron/model/activation_names.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/detail/huggingface_decoders.hpp>
 #include <galvatron/model/detail/huggingface_fields.hpp>
@@ -24,6 +26,16 @@ namespace galvatron::detail {
 
 /// Names of GELU where its tanh approximation is as good.
 inline constexpr std::initializer_list<const char*> gelus{"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"};
+
+/// The activation that `key` names.
+inline ActivationKind activation_from(JsonObject& fields, const char* key, const char* otherwise) {
+  const auto name = fields.optional<std::string>(key, otherwise);
+  const std::optional<ActivationKind> kind = huggingface_activation(name);
+  if (!kind)
+    fields.fail(fields.name(key) + ": \"" + one_line(name, 40) + "\" is not supported; supported: " +
+                joined(huggingface_activations, ", ", [](const auto& known) { return known.first; }));
+  return kind.value_or(ActivationKind::gelu);
+}
 
 inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
   GptShape shape;
@@ -35,13 +47,7 @@ inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
   shape.ffn = fields.optional<std::int64_t>("n_inner", 0, 1, model_limits::ffn);
   shape.norm_epsilon = fields.optional<double>("layer_norm_epsilon", 1e-5, 0.0, 1.0);
   shape.tied = fields.optional<bool>("tie_word_embeddings", true);
-  refuse_unless(fields, "activation_function",
-                {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "quick_gelu", "relu"});
-  const auto activation = fields.optional<std::string>("activation_function", "gelu_new");
-  shape.activation = activation == "gelu"         ? ActivationKind::exact_gelu
-                     : activation == "quick_gelu" ? ActivationKind::quick_gelu
-                     : activation == "relu"       ? ActivationKind::relu
-                                                  : ActivationKind::gelu;
+  shape.activation = activation_from(fields, "activation_function", "gelu_new");
   refuse_if(fields, "scale_attn_weights", false);
   refuse_if(fields, "scale_attn_by_inverse_layer_idx", true);
   refuse_if(fields, "add_cross_attention", true);
