@@ -56,6 +56,16 @@ inline void refuse_present(JsonObject& fields, std::string_view key, std::string
     fields.fail(fields.name(key) + ": " + std::string(what) + " is not supported; " + std::string(way_out));
 }
 
+/// GPT-2's activations.
+inline ActivationKind gpt_activation_from(JsonObject& fields, std::string_view key) {
+  refuse_unless(fields, key, {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "quick_gelu", "relu"});
+  const auto name = fields.optional<std::string>(key, "gelu_new");
+  return name == "gelu"         ? ActivationKind::exact_gelu
+         : name == "quick_gelu" ? ActivationKind::quick_gelu
+         : name == "relu"       ? ActivationKind::relu
+                                : ActivationKind::gelu;
+}
+
 inline void refuse_quantized(JsonObject& fields) {
   refuse_present(fields, "quantization_config", "a quantized model",
                  "take the config.json and the weights of the model before it was quantized");
