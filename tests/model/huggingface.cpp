@@ -603,7 +603,8 @@ TEST_CASE("Phis have their parts side by side, and positions that turn a part of
   CHECK(read(with(phi, "partial_rotary_factor", 1.0))->blocks[0].rotary_dim == 0);
   CHECK(contains(error_of(with(phi, "qk_layernorm", true)), "qk_layernorm"));
   CHECK(contains(error_of(with(phi, "partial_rotary_factor", 0.2875)), "even part"));
-  CHECK(contains(error_of(with(phi, "partial_rotary_factor", 1.5)), "partial_rotary_factor"));
+  for (const double part : {1.5, 0.0, -1.0, 1e300})
+    CHECK(contains(error_of(with(phi, "partial_rotary_factor", part)), "partial_rotary_factor"));
   const nlohmann::json yarn{{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 2048}};
   CHECK(contains(error_of(with(phi, "rope_scaling", yarn)), "no amplitude"));
   const nlohmann::json phi3 = with(llama_config, "model_type", "phi3");

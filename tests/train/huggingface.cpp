@@ -415,6 +415,26 @@ TEST_CASE("the balance loss is that of transformers where one layer has experts"
         doctest::Approx(losses.at("balance_loss_of_qwen2_moe").get<double>()).epsilon(1e-5));
 }
 
+TEST_CASE("of T5s are those whose head has a table of its own, and of Gemmas and Phis those with all their parts") {
+  const auto tied = huggingface_family(value_or_throw(load_model("t5-3b")));
+  REQUIRE_FALSE(tied.has_value());
+  CHECK(tied.error().message.find("\"tie_word_embeddings\"") != std::string::npos);
+  const auto refused = [](const char* name, auto change, const char* field) {
+    ModelSpec model = value_or_throw(load_model((golden / name).string()));
+    REQUIRE(huggingface_family(model).has_value());
+    change(model);
+    const auto family = huggingface_family(model);
+    REQUIRE_FALSE(family.has_value());
+    CAPTURE(family.error().message);
+    CHECK(family.error().message.find(field) != std::string::npos);
+  };
+  refused("gemma", [](ModelSpec& m) { m.embedding.embedding_scale = 1; }, "scale of the embedding");
+  refused("phi", [](ModelSpec& m) { m.head.logits_bias = false; }, "biases of logits");
+  refused("phi", [](ModelSpec& m) { m.blocks[1].parallel = false; }, "side by side of layer 1");
+  refused("gemma3", [](ModelSpec& m) { m.blocks[1].norm_order = NormOrder::before; }, "place of the norms of layer 1");
+  refused("umt5", [](ModelSpec& m) { m.blocks[2].score_width = 6; }, "width whose root divides scores of layer 2");
+}
+
 TEST_CASE("of mixtures of experts are the families that transformers has") {
   const std::pair<const char*, HuggingFaceFamily> rows[] = {
       {"mixtral-8x7b", HuggingFaceFamily::mixtral},     {"moe-tiny", HuggingFaceFamily::mixtral},

@@ -107,8 +107,9 @@ struct LlamaDefaults {
 
 /// The elements of a head that positions turn; 0: all. transformers rounds down.
 inline std::int64_t rotary_dim_of(JsonObject& fields, double part, std::int64_t head_dim) {
-  fields.check("partial_rotary_factor", part > 0 && part <= 1,
-               "positions turn a part of a head, above 0 and at most 1");
+  const bool is_part = part > 0 && part <= 1;
+  fields.check("partial_rotary_factor", is_part, "positions turn a part of a head, above 0 and at most 1");
+  if (!is_part) return 0;
   const auto turned = static_cast<std::int64_t>(part * static_cast<double>(head_dim));
   return turned == head_dim ? 0 : turned;
 }
