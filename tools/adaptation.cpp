@@ -271,7 +271,7 @@ std::string JobFolder::restart_text(bool states_count, const std::function<Model
       if (state.step != newest->second) continue;
       next["states"].push_back(state.path.string());
       const nlohmann::json report = read_json(path_ / text_of("report-", state.rank));
-      if (report.is_object()) survivors.push_back({.rank = state.rank, .report = step_of_json(report)});
+      if (report.is_object()) survivors.push_back({state.rank, state.step, nullptr, step_of_json(report)});
     }
     if (const auto unreported = train::unreported_step(survivors, steps(), newest->second))
       next["unreported"] = step_json(*unreported);

@@ -470,6 +470,28 @@ void adapt(train::TrainOptions& options, const TrainArguments& a, const Prepared
   }
 }
 
+// Sets which rank was the slowest, if one was. Where the plan's cluster is not known, this machine without a profile
+// says how much the plan gives each rank to do, and no seconds are told.
+void find_slowest(TrainOutcome& outcome, const Prepared& prepared) {
+  const std::vector<RankSeconds> measured = train::measured_work(outcome.report);
+  if (measured.empty()) return;
+  const Plan& plan = outcome.report.adaptations.empty() ? outcome.plan : outcome.report.adaptations.back().plan;
+  Result<MixedCluster> cluster = usage_error("not known");
+  if (prepared.cluster)
+    cluster = alone(*prepared.cluster);
+  else if (plan.cluster != "host")
+    cluster = load_mixed_cluster(plan.cluster);
+  std::vector<RankSeconds> predicted;
+  if (!plan.packed)
+    if (const auto cost = cost_of(plan, prepared.model, cluster ? *cluster : mixed_cluster_named("host", plan.ranks())))
+      predicted = train::predicted_work(plan, *cost);
+  outcome.slowest = train::slowest_rank(measured, predicted);
+  if (!outcome.slowest) return;
+  if (!cluster) outcome.slowest->predicted = outcome.slowest->predicted_others = 0;
+  outcome.slowest_stage = *std::ranges::find_if(
+      plan.stages, [&](const PlanStage& stage) { return outcome.slowest->rank < stage.first_rank + stage.rank_count; });
+}
+
 // Puts the steps of the jobs before in front, as far as this one has not done them again.
 void add_steps_before(std::vector<train::StepReport>& steps, std::vector<train::StepReport> before) {
   if (!steps.empty())
@@ -623,6 +645,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
       outcome.others = watch.others(*all);
     outcome.report.adaptations = adaptations;
     add_steps_before(outcome.report.steps, std::move(steps_before));
+    find_slowest(outcome, prepared);
   }
   const int signal = outcome.report.stopped;
   if (!shows) return signal;

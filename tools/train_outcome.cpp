@@ -46,6 +46,48 @@ std::string bits_text(double loss, double tokens_per_byte) {
   return galvatron::detail::formatted(", %.4f bits per byte", train::bits_per_byte(loss, tokens_per_byte));
 }
 
+std::string_view name_of(train::SlowCause cause) {
+  switch (cause) {
+    case train::SlowCause::share:
+      return "share";
+    case train::SlowCause::passes:
+      return "passes";
+    case train::SlowCause::update:
+      break;
+  }
+  return "update";
+}
+
+nlohmann::ordered_json slowest_json(const train::SlowestRank& slowest, const PlanStage& stage) {
+  using Json = nlohmann::ordered_json;
+  const auto known = [](double seconds) { return seconds > 0 ? Json(seconds) : Json(); };
+  return {{"rank", slowest.rank},
+          {"first_layer", stage.first_layer},
+          {"last_layer", stage.last_layer},
+          {"seconds", slowest.seconds},
+          {"others_seconds", slowest.others},
+          {"predicted_seconds", known(slowest.predicted)},
+          {"predicted_others_seconds", known(slowest.predicted_others)},
+          {"cause", name_of(slowest.cause)}};
+}
+
+std::string slowest_text(const train::SlowestRank& slowest, const PlanStage& stage) {
+  const auto seconds = [](double value) { return format_seconds(Seconds{value}); };
+  std::string out = text_of("rank ", slowest.rank, " (layers ", stage.first_layer, "-", stage.last_layer, ") works ",
+                            seconds(slowest.seconds), " a step, the others ", seconds(slowest.others));
+  if (slowest.predicted > 0)
+    out += text_of(", predicted ", seconds(slowest.predicted), " and ", seconds(slowest.predicted_others));
+  switch (slowest.cause) {
+    case train::SlowCause::share:
+      return out + ": the plan gives it more to do";
+    case train::SlowCause::passes:
+      return out + ": its passes take longer than its share; its cores are slower, or other programs use them";
+    case train::SlowCause::update:
+      break;
+  }
+  return out + ": its optimizer takes longer than its share; its memory is slower, or other programs use it";
+}
+
 }  // namespace
 
 void print_outcome_json(const TrainOutcome& o, const TrainArguments& a) {
@@ -70,6 +112,8 @@ void print_outcome_json(const TrainOutcome& o, const TrainArguments& a) {
   out["measured_iteration_seconds"] = o.report.iteration_seconds;
   out["others_share"] = nullptr;
   if (o.others) out["others_share"] = *o.others;
+  out["slowest_rank"] = nullptr;
+  if (o.slowest) out["slowest_rank"] = slowest_json(*o.slowest, o.slowest_stage);
   const MeanDispatch dispatch(o.report);
   if (!o.report.steps.back().layer_dispatch.empty()) out["dispatch_bytes"] = dispatch.bytes;
   if (dispatch.rate > 0) {
@@ -106,7 +150,8 @@ void print_outcome(const TrainOutcome& o, const TrainArguments& a) {
       row("speed", format_count(o.tokens_per_second()), " tokens/s", mfu_text(mfu_of(o))) +
       row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
           format_seconds(measured), compared.empty() ? "" : ": ", compared) +
-      row("", busy, busy.empty() ? "" : " meanwhile");
+      row("", busy, busy.empty() ? "" : " meanwhile") +
+      (o.slowest ? row("slowest", slowest_text(*o.slowest, o.slowest_stage)) : std::string());
   for (const train::Adaptation& adaptation : o.report.adaptations) out += row("adapted", adaptation_text(adaptation));
   const MeanDispatch dispatch(o.report);
   if (dispatch.bytes > 0)

@@ -8,6 +8,7 @@
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/train/slowest_rank.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "options.hpp"
@@ -30,6 +31,8 @@ struct TrainOutcome {
   std::vector<Bytes> predicted;
   std::vector<Bytes> measured;
   std::optional<double> others;  // share of the cores that other programs took
+  std::optional<train::SlowestRank> slowest;
+  PlanStage slowest_stage;  // that it is of
 
   [[nodiscard]] double tokens_per_second() const {
     if (!plan.packed) return static_cast<double>(plan.global_batch * plan.sequence_length) / report.iteration_seconds;

@@ -68,6 +68,7 @@ TEST_CASE("a given plan is trained, measured and written down") {
   for (const char* words : {"loss", "tokens/s", "predicted", "measured", "equal to the byte", "p.json"})
     CHECK(again.out.find(words) != std::string::npos);
   REQUIRE(report.contains("others_share"));
+  CHECK(report.contains("slowest_rank"));
   if (report.at("others_share").is_number()) CHECK(report.at("others_share").get<double>() <= 1);
   const json same = folder.run(base + "--json").json();
   CHECK(same.at("last_loss") == report.at("last_loss"));

@@ -8,9 +8,8 @@
 #include <doctest/doctest.h>
 
 #include "check_plan.hpp"
-#include "fake_gpu_rank.hpp"
+#include "fake_gpu_compiled.hpp"
 #include "packed_cases.hpp"
-#include "run_rank.hpp"
 #include "toy_mixed.hpp"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <random>
 
-#include "fake_gpu_rank.hpp"
+#include "fake_gpu_compiled.hpp"
 #include "same_texts.hpp"
 
 TEST_CASE("the GPU's kernels write and score texts as the cores do") {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <galvatron/comm/local_gpu/world.hpp>
@@ -19,20 +20,57 @@
 #include <galvatron/rank/rank_memory.hpp>
 
 #include "../comm/fake_gpu.hpp"
+#include "../device/emulator.hpp"
 #include "../device/product_of_codes.hpp"
 #include "../device/products_with_epilogues.hpp"
 #include "../device/recorded_work.hpp"
 
 namespace galvatron::test {
 
+/// A stream of a GPU that is not there.
+class FakeStream {
+ public:
+  explicit FakeStream(std::uint64_t seed) : emulator_(seed) {}
+  FakeStream(const FakeStream&) = delete;
+  FakeStream& operator=(const FakeStream&) = delete;
+  virtual ~FakeStream() = default;
+
+  /// Any work, in order with the rest.
+  virtual void run(std::function<void()> work) = 0;
+  virtual void wait() = 0;
+  /// What waits for the work given so far.
+  virtual std::function<void()> mark() = 0;
+  template <class Kernel>
+  void launch(const device::cuda::Geometry& geometry, const Kernel& kernel) {
+    run([this, geometry, kernel] { emulator_.launch(geometry, kernel); });
+  }
+
+ private:
+  Emulator emulator_;
+};
+
+/// A stream of FakeGpu.
+class LateStream final : public FakeStream {
+ public:
+  LateStream(FakeGpu::Stream& stream, std::uint64_t seed) : FakeStream(seed), stream_(stream) {}
+  void run(std::function<void()> work) override { stream_.run(std::move(work)); }
+  void wait() override { stream_.wait(); }
+  std::function<void()> mark() override {
+    const auto fence = std::make_shared<FakeGpu::Fence>();
+    fence->record(stream_);
+    return [fence] { fence->wait(); };
+  }
+
+ private:
+  FakeGpu::Stream& stream_;
+};
+
 /// The machine of device/cuda/gpu.hpp.
-/// @tparam S  a stream, its fences, and any work: run(std::function<void()>)
-template <class S>
 class FakeMachine {
  public:
   static constexpr std::int64_t product_bytes = std::int64_t{4} << 20;
 
-  FakeMachine(S& stream, View<std::byte> library)
+  FakeMachine(FakeStream& stream, View<std::byte> library)
       : stream_(stream),
         workspace_(library.slice(0, library.count - product_bytes)),
         products_(library.slice(library.count - product_bytes, product_bytes)) {}
@@ -81,15 +119,15 @@ class FakeMachine {
   using HostMemory = test::HostMemory;
   struct Recording {
     WorkRecorder::Work work;
-    std::unique_ptr<typename S::Fence> done = std::make_unique<typename S::Fence>();
-    void wait() const { done->wait(); }
+    std::function<void()> done = [] {};
+    void wait() const { done(); }
   };
   void begin_recording() { recorder_.begin(); }
   Recording end_recording() { return {.work = recorder_.end()}; }
   void drop_recording() { recorder_.drop(); }
   void run(Recording& recording) {
     for (const auto& work : recording.work) work();
-    recording.done->record(stream_);
+    recording.done = stream_.mark();
   }
 
  private:
@@ -97,19 +135,18 @@ class FakeMachine {
     recorder_.give([this, work] { stream_.run(work); });
   }
 
-  S& stream_;
+  FakeStream& stream_;
   WorkRecorder recorder_;
   View<std::byte> workspace_;
   device::host::Products products_;
 };
 
-template <class S>
 class FakeGpuRank {
  public:
-  using Device = device::cuda::Gpu<FakeMachine<S>>;
+  using Device = device::cuda::Gpu<FakeMachine>;
   static_assert(device::Device<Device>);
 
-  FakeGpuRank(const cost::StageMemory& planned, S& stream)
+  FakeGpuRank(const cost::StageMemory& planned, FakeStream& stream)
       : stream_(stream),
         mapping_(planned.total(), false),
         memory_(planned, mapping_),
@@ -121,29 +158,27 @@ class FakeGpuRank {
   Device& device() { return device_; }
 
  private:
-  S& stream_;
+  FakeStream& stream_;
   device::Mapping mapping_;
   train::RankMemory memory_;
-  FakeMachine<S> machine_;
+  FakeMachine machine_;
   Device device_;
 };
 
 /// See train::HostPlatform.
-template <class S>
-struct FakePlatform {
-  using Rank = FakeGpuRank<S>;
-  S* stream = nullptr;
+struct FakeGpuPlatform {
+  using Rank = FakeGpuRank;
+  FakeStream* stream = nullptr;
   int threads = 1;
 
   void enter() const {}
   void enter_beside() const {}
   [[nodiscard]] static Bytes library_workspace() {
-    return {Rank::Device::workspace_bytes + FakeMachine<S>::product_bytes};
+    return {Rank::Device::workspace_bytes + FakeMachine::product_bytes};
   }
   [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, *stream}; }
 };
 
-using FakeGpuPlatform = FakePlatform<FakeGpu::Stream>;
 using FakeGpuWorld = comm::local_gpu::World<FakeGpu::Stream>;
 
 /// Calls body(world, platform) for every rank, on one GPU.
@@ -154,7 +189,8 @@ void on_fake_gpu(int ranks, std::uint64_t seed, const Body& body) {
   comm::thread::run(ranks, [&](comm::thread::World& control) {
     FakeGpu::Stream compute(gpu);
     FakeGpuWorld world(control, fences, compute);
-    body(world, FakeGpuPlatform{&compute});
+    LateStream stream(compute, seed);
+    body(world, FakeGpuPlatform{&stream});
   });
 }
 

@@ -9,7 +9,7 @@
 #include <galvatron/model/multi_task_zoo.hpp>
 #include <galvatron/plan/task_plan.hpp>
 
-#include "fake_gpu_rank.hpp"
+#include "fake_gpu_compiled.hpp"
 #include "random_tasks.hpp"
 #include "run_tasks.hpp"
 

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <stdexcept>
@@ -18,8 +19,7 @@
 
 #include "../../comm/socket_threads.hpp"
 #include "../check_plan.hpp"
-#include "../fake_gpu_rank.hpp"
-#include "../run_rank.hpp"
+#include "../fake_gpu_compiled.hpp"
 #include "../toy.hpp"
 
 namespace {
@@ -27,28 +27,23 @@ namespace {
 using namespace galvatron;
 using namespace toy;
 
-// What a machine needs of a stream: one of the played CUDA, whose kernels the emulator runs.
-class PlayedStream {
+// A stream of the played CUDA, whose kernels the emulator runs.
+class PlayedStream final : public test::FakeStream {
  public:
-  PlayedStream(device::cuda::Stream& stream, std::uint64_t seed) : stream_(stream), emulator_(seed) {}
-  void run(std::function<void()> work) {
+  PlayedStream(device::cuda::Stream& stream, std::uint64_t seed) : FakeStream(seed), stream_(stream) {}
+  void run(std::function<void()> work) override {
     const std::scoped_lock lock(fake::mutex);
     fake::give(*fake::queue_of(stream_.get()), std::move(work));
   }
-  template <class Kernel>
-  void launch(const device::cuda::Geometry& geometry, const Kernel& kernel) {
-    run([this, geometry, kernel] { emulator_.launch(geometry, kernel); });
+  void wait() override { stream_.wait(); }
+  std::function<void()> mark() override {
+    const auto event = std::make_shared<device::cuda::Event>();
+    event->record(stream_);
+    return [event] { event->wait(); };
   }
-  void wait() { stream_.wait(); }
-  struct Fence {
-    void wait() const { event.wait(); }
-    void record(const PlayedStream& stream) { event.record(stream.stream_); }
-    device::cuda::Event event;
-  };
 
  private:
   device::cuda::Stream& stream_;
-  test::Emulator emulator_;
 };
 
 std::uint64_t shuffle_streams() {
@@ -64,7 +59,7 @@ constexpr std::chrono::seconds timeout{60};
 void train_rank(comm::World& world, device::cuda::Stream& compute, const Plan& plan, const ModelSpec& spec,
                 const RunOptions& options, std::uint64_t seed, Outcome& out, std::mutex& mutex) {
   PlayedStream stream(compute, seed + static_cast<std::uint64_t>(world.rank()));
-  run_rank<float>(world, plan, spec, options, out, mutex, test::FakePlatform<PlayedStream>{&stream});
+  run_rank<float>(world, plan, spec, options, out, mutex, test::FakeGpuPlatform{&stream});
 }
 
 Outcome on_gpus(const Plan& plan, const ModelSpec& spec, RunOptions options) {
