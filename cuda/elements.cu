@@ -43,8 +43,10 @@ GALVATRON_INSTANTIATE_RUNS(bfloat16, bfloat16)
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Relu>, T, T, T>>&); \
   template void Stream::launch(const Geometry&,                                                                      \
                                const ForElements<Map<kernels::Backward<kernels::SquaredRelu>, T, T, T>>&);           \
-  template void Stream::launch(const Geometry&, const ForElements<Gate<T, false>>&);                                 \
-  template void Stream::launch(const Geometry&, const ForElements<Gate<T, true>>&);                                  \
+  template void Stream::launch(const Geometry&, const ForElements<Gate<T, kernels::Gated<kernels::Silu>, false>>&);  \
+  template void Stream::launch(const Geometry&, const ForElements<Gate<T, kernels::Gated<kernels::Silu>, true>>&);   \
+  template void Stream::launch(const Geometry&, const ForElements<Gate<T, kernels::Gated<kernels::Gelu>, false>>&);  \
+  template void Stream::launch(const Geometry&, const ForElements<Gate<T, kernels::Gated<kernels::Gelu>, true>>&);   \
   template void Stream::launch(const Geometry&, const Rotary<T>&);
 GALVATRON_INSTANTIATE_POINTWISE(float)
 GALVATRON_INSTANTIATE_POINTWISE(bfloat16)

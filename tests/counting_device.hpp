@@ -132,13 +132,13 @@ class Counting {
     note({.kind = Kind::activation_forward, .m = rows, .n = noise.columns});
   }
   template <class T>
-  void embedding_forward(std::int64_t rows, std::int64_t h, View<const std::int32_t>, std::int64_t, std::int64_t, In<T>,
-                         View<T>) {
+  void embedding_forward(std::int64_t rows, std::int64_t h, View<const std::int32_t>, std::int64_t, std::int64_t, float,
+                         In<T>, View<T>) {
     note({.kind = Kind::embedding_forward, .m = rows, .n = h});
   }
   template <class T>
   void embedding_backward(std::int64_t rows, std::int64_t h, View<const std::int32_t>, std::int64_t, std::int64_t,
-                          View<T>, View<float>) {
+                          float, View<T>, View<float>) {
     note({.kind = Kind::embedding_backward, .m = rows, .n = h});
   }
   template <class T>

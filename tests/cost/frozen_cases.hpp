@@ -62,7 +62,7 @@ inline std::vector<CountedModel> counted_models() {
                      .source = 128,
                      .target = 32,
                      .tied = !gated,
-                     .gated = gated});
+                     .activation = gated ? ActivationKind::swiglu : ActivationKind::relu});
   };
   const ModelSpec swin_model = swin("swin", {.depths = {2, 2, 1, 0},
                                              .hidden = 64,

@@ -18,8 +18,8 @@ namespace cuda = device::cuda;
 /// A shard with tokens [first, first + count) of the table, whose rows begin `offset` elements behind a boundary.
 template <class T>
 void check_tokens(std::mt19937& random, const std::vector<std::int32_t>& tokens, std::int64_t hidden,
-                  std::int64_t first, std::int64_t count, std::int64_t offset = 0,
-                  std::int64_t scratch_bytes = 1 << 20) {
+                  std::int64_t first, std::int64_t count, std::int64_t offset = 0, std::int64_t scratch_bytes = 1 << 20,
+                  float scale = 1) {
   const auto rows = static_cast<std::int64_t>(tokens.size());
   CAPTURE(rows);
   CAPTURE(hidden);
@@ -30,8 +30,8 @@ void check_tokens(std::mt19937& random, const std::vector<std::int32_t>& tokens,
   const auto table = random_tensor<T>(random, offset + count * hidden);
   const View<const T> entries = view(table).slice(offset, count * hidden);
   std::vector<T> expected_out(at(rows * hidden)), out(expected_out.size(), T(9.0F));
-  host->embedding_forward(rows, hidden, view(tokens), first, count, entries, view(expected_out));
-  cuda::embedding_forward(emulator, rows, hidden, tokens.data(), first, count, entries.data, out.data());
+  host->embedding_forward(rows, hidden, view(tokens), first, count, scale, entries, view(expected_out));
+  cuda::embedding_forward(emulator, rows, hidden, tokens.data(), first, count, scale, entries.data, out.data());
   CHECK(same_bits(out, expected_out));
 
   const auto dout = random_tensor<T>(random, offset + rows * hidden);
@@ -41,15 +41,16 @@ void check_tokens(std::mt19937& random, const std::vector<std::int32_t>& tokens,
     const std::int64_t entry = tokens[at(row)] - first;
     if (entry < 0 || entry >= count) continue;
     for (std::int64_t i = 0; i < hidden; ++i)
-      expected[at(entry * hidden + i)] += static_cast<double>(static_cast<float>(dout[at(offset + row * hidden + i)]));
+      expected[at(entry * hidden + i)] +=
+          static_cast<double>(scale * static_cast<float>(dout[at(offset + row * hidden + i)]));
   }
   std::vector<std::vector<float>> results;
   for (const unsigned order : {1U, 2U}) {
     Emulator other(order);
     std::vector<std::byte> scratch(at(scratch_bytes), std::byte{0xff});
     auto dtable = before;
-    cuda::embedding_backward(other, view(scratch), rows, hidden, tokens.data(), first, count, dout.data() + offset,
-                             dtable.data());
+    cuda::embedding_backward(other, view(scratch), rows, hidden, tokens.data(), first, count, scale,
+                             dout.data() + offset, dtable.data());
     CHECK(error_of(dtable, expected) < 2e-6);
     results.push_back(dtable);
   }
@@ -66,6 +67,7 @@ TEST_CASE("a shard of the token table answers for its own tokens and gathers the
     check_tokens<float>(random, random_tokens(random, rows, 50), hidden, 10, 30);
     check_tokens<bfloat16>(random, random_tokens(random, rows, 50), hidden, 10, 30);
     check_tokens<float>(random, random_tokens(random, rows, 50), hidden, 0, 50, 1);
+    check_tokens<float>(random, random_tokens(random, rows, 50), hidden, 10, 30, 0, 1 << 20, 2.5F);
   }
 }
 
@@ -90,7 +92,7 @@ TEST_CASE("little scratch memory takes more rows a chunk, and then several runs 
   std::vector<std::byte> scratch(31);
   std::vector<float> values(16);
   CHECK_THROWS_AS(
-      cuda::embedding_backward(emulator, view(scratch), 1, 16, tokens.data(), 0, 6, values.data(), values.data()),
+      cuda::embedding_backward(emulator, view(scratch), 1, 16, tokens.data(), 0, 6, 1.0F, values.data(), values.data()),
       DeviceFailure);
 }
 
@@ -174,8 +176,8 @@ TEST_CASE("no rows: nothing is launched") {
   Emulator emulator;
   std::vector<std::byte> scratch(64);
   float* none = nullptr;
-  cuda::embedding_forward<float>(emulator, 0, 8, nullptr, 0, 4, none, none);
-  cuda::embedding_backward<float>(emulator, view(scratch), 0, 8, nullptr, 0, 4, none, none);
+  cuda::embedding_forward<float>(emulator, 0, 8, nullptr, 0, 4, 1.0F, none, none);
+  cuda::embedding_backward<float>(emulator, view(scratch), 0, 8, nullptr, 0, 4, 1.0F, none, none);
   cuda::position_forward<float>(emulator, 0, 1, 8, 0, none, none);
   cuda::position_backward<float>(emulator, 0, 1, 8, 0, none, none);
   cuda::pool_backward<float>(emulator, 0, 1, 8, 1.0F, none, none);

@@ -89,7 +89,7 @@ void check(std::mt19937& random, NormKind kind, std::int64_t rows, std::int64_t 
   CHECK(error_of(y, doubles(expected_y)) < tolerance<T>);
   CHECK(error_of(stats, doubles(expected_stats)) < 2e-6);
   std::vector<T> again(values.size());
-  cuda::norm_recompute(emulator, rows, hidden, x.data(), gamma.data(), shift, stats.data(), again.data());
+  cuda::norm_recompute(emulator, kind, rows, hidden, x.data(), gamma.data(), shift, stats.data(), again.data());
   CHECK(same_bits(y, again));
   Shifted<T> in_place(values, offset);
   cuda::norm_forward(emulator, kind, rows, hidden, 1e-5, in_place.data(), gamma.data(), shift, in_place.data(),
@@ -147,7 +147,7 @@ TEST_CASE("norms and their gradients equal the host's for rows of any length") {
   constexpr unsigned seed = 501;
   CAPTURE(seed);
   std::mt19937 random(seed);
-  for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm}) {
+  for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm, NormKind::rms_norm_from_one}) {
     check<float>(random, kind, 1, 8);
     check<float>(random, kind, 13, 5);         // not packed
     check<float>(random, kind, 9, 256);        // a warp a row

@@ -69,7 +69,7 @@ void check_activation(Emulator& emulator, std::mt19937& random, ActivationKind k
   CAPTURE(static_cast<int>(kind));
   FewBlocks few(emulator, 3);
   TestHost host(1);
-  const std::int64_t wide = kind == ActivationKind::swiglu ? 2 * n : n;
+  const std::int64_t wide = inputs_of(kind) * n;
   Tensor<T> u(random, rows * wide, offset, 6.0F), g(random, rows * n, offset), dg(random, rows * n, offset);
   auto expected_g = g;
   cuda::activation_forward(few, kind, rows, n, u.data(), g.data());

@@ -359,7 +359,7 @@ void window_attention() {
 template <class Backend, class T>
 void norms() {
   twice<Backend>([](Pair<Backend>& p) {
-    for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm})
+    for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm, NormKind::rms_norm_from_one})
       for (const auto& [rows, hidden] :
            {std::pair<std::int64_t, std::int64_t>{Backend::slow ? 9 : 65, 1024}, {40, 37}, {3, 4096}}) {
         auto x = p.template random<T>(rows * hidden);
@@ -503,8 +503,8 @@ void embeddings() {
       auto positions = p.template random<T>(rows * hidden);
       auto dpositions = p.template random<float>(rows * hidden);
       p.run([&](auto& d, auto of) {
-        d.embedding_forward(rows, hidden, of(tokens), 20, 60, of(table), of(out));
-        d.embedding_backward(rows, hidden, of(tokens), 20, 60, of(dout), of(dtable));
+        d.embedding_forward(rows, hidden, of(tokens), 20, 60, 1.5F, of(table), of(out));
+        d.embedding_backward(rows, hidden, of(tokens), 20, 60, 1.5F, of(dout), of(dtable));
         d.position_forward(rows, 4, hidden, 3, of(positions), of(out));
         d.position_backward(rows, 4, hidden, 3, of(dout), of(dpositions));
       });

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <tuple>
+
 #include <galvatron/device/host/embedding.hpp>
 
 #include "host_fixture.hpp"
@@ -15,25 +17,27 @@ TEST_CASE("a shard of the token table answers for its own tokens and gives zero 
   std::mt19937 random(307);
   for (const int threads : {1, 2}) {
     TestHost host(threads);
-    for (const auto& [rows, hidden] : {std::pair<std::int64_t, std::int64_t>{1, 3}, {40, 1000}, {300, 130}}) {
+    for (const auto& [rows, hidden, scale] :
+         {std::tuple<std::int64_t, std::int64_t, float>{1, 3, 1.0F}, {40, 1000, 1.0F}, {300, 130, 2.5F}}) {
       const auto tokens = random_tokens(random, rows, 50);
       const std::int64_t first = 10;
       const std::int64_t count = 30;
       const auto table = random_tensor<bfloat16>(random, count * hidden);
       std::vector<bfloat16> out(at(rows * hidden), bfloat16(9.0F));
-      host->embedding_forward(rows, hidden, view(tokens), first, count, view(table), view(out));
+      host->embedding_forward(rows, hidden, view(tokens), first, count, scale, view(table), view(out));
       const auto dout = random_tensor<float>(random, rows * hidden);
       auto dtable = random_tensor<float>(random, count * hidden);
       auto expected = doubles(dtable);
-      host->embedding_backward(rows, hidden, view(tokens), first, count, view(dout), view(dtable));
+      host->embedding_backward(rows, hidden, view(tokens), first, count, scale, view(dout), view(dtable));
       bool equal = true;
       for (std::int64_t row = 0; row < rows; ++row) {
         const std::int64_t entry = tokens[at(row)] - first;
         for (std::int64_t i = 0; i < hidden; ++i) {
           const bool mine = entry >= 0 && entry < count;
-          const float want = mine ? static_cast<float>(table[at(entry * hidden + i)]) : 0.0F;
+          const float value = mine ? static_cast<float>(table[at(entry * hidden + i)]) : 0.0F;
+          const float want = static_cast<float>(bfloat16(scale * value));
           equal = equal && static_cast<float>(out[at(row * hidden + i)]) == want;
-          if (mine) expected[at(entry * hidden + i)] += static_cast<double>(dout[at(row * hidden + i)]);
+          if (mine) expected[at(entry * hidden + i)] += static_cast<double>(scale * dout[at(row * hidden + i)]);
         }
       }
       CHECK(equal);

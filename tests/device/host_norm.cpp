@@ -27,6 +27,7 @@ Reference reference(NormKind kind, std::int64_t rows, std::int64_t hidden, doubl
   r.dgamma.assign(at(hidden), 0.0);
   r.dbeta.assign(at(hidden), 0.0);
   const auto h = static_cast<double>(hidden);
+  const auto factor = [&](std::int64_t i) { return static_cast<double>(gamma_offset(kind)) + gamma[at(i)]; };
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t o = row * hidden;
     double mean = 0;
@@ -41,17 +42,17 @@ Reference reference(NormKind kind, std::int64_t rows, std::int64_t hidden, doubl
     double g_xhat_sum = 0;
     for (std::int64_t i = 0; i < hidden; ++i) {
       const double xhat = (x[at(o + i)] - mean) * scale;
-      r.y[at(o + i)] = xhat * gamma[at(i)] + (kind == NormKind::layer_norm ? beta[at(i)] : 0.0);
+      r.y[at(o + i)] = xhat * factor(i) + (kind == NormKind::layer_norm ? beta[at(i)] : 0.0);
       r.dgamma[at(i)] += dy[at(o + i)] * xhat;
       r.dbeta[at(i)] += dy[at(o + i)];
-      const double g = dy[at(o + i)] * gamma[at(i)];
+      const double g = dy[at(o + i)] * factor(i);
       g_sum += g / h;
       g_xhat_sum += g * xhat / h;
     }
-    if (kind == NormKind::rms_norm) g_sum = 0;
+    if (kind != NormKind::layer_norm) g_sum = 0;
     for (std::int64_t i = 0; i < hidden; ++i) {
       const double xhat = (x[at(o + i)] - mean) * scale;
-      r.dx[at(o + i)] = scale * (dy[at(o + i)] * gamma[at(i)] - g_sum - xhat * g_xhat_sum);
+      r.dx[at(o + i)] = scale * (dy[at(o + i)] * factor(i) - g_sum - xhat * g_xhat_sum);
     }
   }
   return r;
@@ -145,7 +146,7 @@ TEST_CASE("norms and their gradients equal their definitions for any row length 
   constexpr unsigned seed = 101;
   CAPTURE(seed);
   std::mt19937 random(seed);
-  for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm}) {
+  for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm, NormKind::rms_norm_from_one}) {
     for (const int threads : {1, 2}) {
       check<float>(kind, 1, 5, threads, random);
       check<float>(kind, 3, 7, threads, random);
@@ -161,7 +162,7 @@ TEST_CASE("the gradient of a norm is the slope of its output") {
   std::mt19937 random(103);
   const std::int64_t hidden = 24;
   TestHost host(1);
-  for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm}) {
+  for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm, NormKind::rms_norm_from_one}) {
     auto x = random_tensor<float>(random, hidden);
     const auto gamma = random_tensor<float>(random, hidden);
     const auto beta = random_tensor<float>(random, hidden);

@@ -60,7 +60,7 @@ void check_activations(std::mt19937& random, int threads, device::Isa isa, std::
     host->activation_backward(ActivationKind::relu, rows, n, view(u), view(dg), view(u));
     CHECK(error_of(u, backward) == 0);
   }
-  {
+  for (const auto& [kind, f] : {Smooth{ActivationKind::swiglu, silu}, {ActivationKind::geglu, gelu}}) {
     auto u = random_tensor<T>(random, rows * 2 * n, 6.0F);
     std::vector<T> g(dg.size());
     std::vector<double> forward(g.size());
@@ -70,13 +70,13 @@ void check_activations(std::mt19937& random, int threads, device::Isa isa, std::
         const auto gate = static_cast<double>(u[at(row * 2 * n + i)]);
         const auto up = static_cast<double>(u[at(row * 2 * n + n + i)]);
         const auto d = static_cast<double>(dg[at(row * n + i)]);
-        forward[at(row * n + i)] = silu(gate) * up;
-        backward[at(row * 2 * n + i)] = d * up * slope(silu, gate);
-        backward[at(row * 2 * n + n + i)] = d * silu(gate);
+        forward[at(row * n + i)] = f(gate) * up;
+        backward[at(row * 2 * n + i)] = d * up * slope(f, gate);
+        backward[at(row * 2 * n + n + i)] = d * f(gate);
       }
-    host->activation_forward(ActivationKind::swiglu, rows, n, view(u), view(g));
+    host->activation_forward(kind, rows, n, view(u), view(g));
     CHECK(error_of(g, forward) < tolerance<T>);
-    host->activation_backward(ActivationKind::swiglu, rows, n, view(u), view(dg), view(u));
+    host->activation_backward(kind, rows, n, view(u), view(dg), view(u));
     CHECK(error_of(u, backward) < tolerance<T>);
   }
 }

@@ -390,12 +390,15 @@ TEST_CASE("what the other families have and galvatron not is refused by name") {
   CHECK(contains(error_of(with(mixtral_config, "router_jitter_noise", -0.1)), "noise in the router's input"));
   CHECK(read(with(mixtral_config, "router_jitter_noise", 0.1))->blocks[31].router.jitter == 0.1);
   CHECK(contains(error_of(without(mixtral_config, "num_local_experts")), "\"num_local_experts\" is missing"));
-  const std::string gelu = error_of(with(t5_config, "feed_forward_proj", "gated-gelu"));
-  CHECK(contains(gelu, "\"gated-gelu\" is not supported"));
-  CHECK(contains(gelu, "choose a model with relu or gated-silu"));
   CHECK(contains(error_of(with(t5_config, "is_encoder_decoder", false)), "only true"));
   CHECK(contains(error_of(with(t5_config, "relative_attention_max_distance", 64)), "only 128"));
   CHECK(read(with(t5_config, "feed_forward_proj", "gated-silu"))->blocks[0].ffn_inputs() == 2 * 16384);
+  CHECK(read(with(t5_config, "feed_forward_proj", "gated-gelu"))->blocks[0].activation == ActivationKind::geglu);
+  CHECK(read(t5_config)->head.tied);
+  CHECK_FALSE(read(with(t5_config, "tie_word_embeddings", false))->head.tied);
+  CHECK_FALSE(read(with(t5_config, "scale_decoder_outputs", false))->head.tied);
+  CHECK(read(with(without(t5_config, "feed_forward_proj"), "model_type", "umt5"))->blocks[0].activation ==
+        ActivationKind::geglu);
   CHECK(read(with(without(vit_config, "num_labels"), "id2label", {{"0", "cat"}, {"1", "dog"}}))->head.vocabulary == 2);
 }
 
@@ -522,6 +525,98 @@ TEST_CASE("Mistral's, Qwen2's and Qwen3's decoders are Llamas with their attenti
   }
 }
 
+TEST_CASE("Gemmas have their norms, scales, windows and positions, and are refused where logits are capped") {
+  // Gemma 2B's released file, whose "gelu" means the approximation.
+  const nlohmann::json gemma = {{"model_type", "gemma"},      {"head_dim", 256},
+                                {"hidden_act", "gelu"},       {"hidden_size", 2048},
+                                {"intermediate_size", 16384}, {"max_position_embeddings", 8192},
+                                {"num_attention_heads", 8},   {"num_hidden_layers", 18},
+                                {"num_key_value_heads", 1},   {"rms_norm_eps", 1e-06},
+                                {"rope_theta", 10000.0},      {"vocab_size", 256000}};
+  const auto first = read(gemma);
+  REQUIRE(first.has_value());
+  CHECK(parameters(*first) == 2506172416);
+  CHECK(first->blocks[3].norm == NormKind::rms_norm_from_one);
+  CHECK(first->blocks[3].activation == ActivationKind::geglu);
+  CHECK(first->head.tied);
+  CHECK(first->embedding.embedding_scale == std::sqrt(2048.0));
+  // Gemma 3 1B's released file.
+  const nlohmann::json gemma3 = {{"model_type", "gemma3_text"},
+                                 {"attn_logit_softcapping", nullptr},
+                                 {"final_logit_softcapping", nullptr},
+                                 {"head_dim", 256},
+                                 {"hidden_activation", "gelu_pytorch_tanh"},
+                                 {"hidden_size", 1152},
+                                 {"intermediate_size", 6912},
+                                 {"max_position_embeddings", 32768},
+                                 {"num_attention_heads", 4},
+                                 {"num_hidden_layers", 26},
+                                 {"num_key_value_heads", 1},
+                                 {"query_pre_attn_scalar", 256},
+                                 {"rope_local_base_freq", 10000},
+                                 {"rope_scaling", nullptr},
+                                 {"rope_theta", 1000000},
+                                 {"sliding_window", 512},
+                                 {"sliding_window_pattern", 6},
+                                 {"vocab_size", 262144}};
+  const auto third = read(gemma3);
+  REQUIRE(third.has_value());
+  CHECK(parameters(*third) == 999885952);
+  CHECK(third->positions() == 512);
+  CHECK(third->blocks[4].rope_theta == 1e4);
+  CHECK(third->blocks[5].rope_theta == 1e6);
+  CHECK(third->blocks[5].norm_order == NormOrder::around);
+  CHECK(third->blocks[5].score_width == 0);
+  CHECK(read(with(gemma3, "query_pre_attn_scalar", 168))->blocks[0].score_width == 168);
+  const auto far = read(with(gemma3, "rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}));
+  CHECK(far->blocks[4].rotary_scaling == RotaryScaling{});
+  CHECK(far->blocks[5].rotary_scaling.factor == 8);
+  const nlohmann::json gemma2 = with(gemma3, "model_type", "gemma2");
+  CHECK(read(gemma2)->blocks[0].query_key_norm == QueryKeyNorm::none);
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    CHECK(contains(error_of(with(gemma2, key, 30.0)), key));
+    CHECK(contains(error_of(with(gemma3, key, 30.0)), key));
+    CHECK(contains(error_of(without(gemma2, key)), key));
+    CHECK(read(without(gemma3, key)).has_value());
+  }
+  CHECK(contains(error_of(with(gemma3, "hidden_activation", "gelu")), "hidden_activation"));
+  CHECK(contains(error_of(with(gemma3, "use_bidirectional_attention", true)), "use_bidirectional_attention"));
+  CHECK(contains(error_of(with(gemma3, "layer_types", {"full_attention"})), "layer_types"));
+  CHECK(contains(error_of(with(gemma, "attention_bias", true)), "attention_bias"));
+  CHECK(contains(error_of({{"model_type", "gemma3"}}), "gemma3_text"));
+}
+
+TEST_CASE("Phis have their parts side by side, and positions that turn a part of each head") {
+  // Phi-2's released file.
+  const nlohmann::json phi = {
+      {"model_type", "phi"},          {"hidden_act", "gelu_new"},     {"hidden_size", 2560},
+      {"intermediate_size", 10240},   {"layer_norm_eps", 1e-05},      {"max_position_embeddings", 2048},
+      {"num_attention_heads", 32},    {"num_hidden_layers", 32},      {"num_key_value_heads", 32},
+      {"partial_rotary_factor", 0.4}, {"qk_layernorm", false},        {"rope_scaling", nullptr},
+      {"rope_theta", 10000.0},        {"tie_word_embeddings", false}, {"vocab_size", 51200}};
+  const auto second = read(phi);
+  REQUIRE(second.has_value());
+  CHECK(parameters(*second) == 2779683840);
+  CHECK(second->blocks[0].parallel);
+  CHECK(second->blocks[0].rotary_dim == 32);
+  CHECK(second->head.logits_bias);
+  CHECK(read(without(phi, "partial_rotary_factor"))->blocks[0].rotary_dim == 40);
+  CHECK(read(with(phi, "partial_rotary_factor", 1.0))->blocks[0].rotary_dim == 0);
+  CHECK(contains(error_of(with(phi, "qk_layernorm", true)), "qk_layernorm"));
+  CHECK(contains(error_of(with(phi, "partial_rotary_factor", 0.2875)), "even part"));
+  for (const double part : {1.5, 0.0, -1.0, 1e300})
+    CHECK(contains(error_of(with(phi, "partial_rotary_factor", part)), "partial_rotary_factor"));
+  const nlohmann::json yarn{{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 2048}};
+  CHECK(contains(error_of(with(phi, "rope_scaling", yarn)), "no amplitude"));
+  const nlohmann::json phi3 = with(llama_config, "model_type", "phi3");
+  CHECK(read(phi3)->blocks[0] == read(with(llama_config, "rms_norm_eps", 1e-5))->blocks[0]);
+  CHECK(read(with(phi3, "partial_rotary_factor", 0.75))->blocks[0].rotary_dim == 96);
+  CHECK(read(with(phi3, "sliding_window", 2047))->positions() == 2047);
+  CHECK(contains(error_of(with(phi3, "rope_scaling", {{"type", "longrope"}})), "longrope"));
+  CHECK(contains(error_of(with(phi3, "rope_scaling", yarn)), "rope_scaling"));
+  CHECK(contains(error_of(with(llama_config, "partial_rotary_factor", 0.5)), "partial_rotary_factor"));
+}
+
 TEST_CASE("heads of latent attention need not divide the width of the layer") {
   const nlohmann::json config = with(with(deepseek_v3_config, "hidden_size", 7000), "num_attention_heads", 129);
   const auto model = read(without(with(config, "num_key_value_heads", 129), "head_dim"));
@@ -539,7 +634,7 @@ TEST_CASE("a GPT-2 has the activation of its file") {
   CHECK(activation("relu") == ActivationKind::relu);
   CHECK(activation("relu2") == ActivationKind::squared_relu);
   for (const ActivationKind kind : activation_kinds)
-    if (kind != ActivationKind::swiglu) CHECK(huggingface_activation(huggingface_name(kind)) == kind);
+    if (inputs_of(kind) == 1) CHECK(huggingface_activation(huggingface_name(kind)) == kind);
 }
 
 TEST_CASE("absent keys take the family's usual value") {

@@ -110,6 +110,32 @@ ModelSpec small_attention_kinds() {
   return model;
 }
 
+// Blocks of Gemma 3's and of Phi's kind, and ends of both.
+ModelSpec small_decoder_kinds() {
+  ModelSpec model = llama("llama", {.layers = 2,
+                                    .hidden = 96,
+                                    .heads = 24,
+                                    .kv_heads = 8,
+                                    .ffn = 240,
+                                    .vocabulary = 777,
+                                    .positions = 512,
+                                    .head_dim = 8,
+                                    .query_key_norm = QueryKeyNorm::heads});
+  LayerSpec& gemma = model.blocks[0];
+  gemma.norm = NormKind::rms_norm_from_one;
+  gemma.activation = ActivationKind::geglu;
+  gemma.norm_order = NormOrder::around;
+  LayerSpec& phi = model.blocks[1];
+  phi.norm = NormKind::layer_norm;
+  phi.activation = ActivationKind::gelu;
+  phi.query_key_norm = QueryKeyNorm::none;
+  phi.bias = phi.parallel = true;
+  phi.rotary_dim = 4;
+  model.embedding.embedding_scale = 2;
+  model.head.logits_bias = true;
+  return model;
+}
+
 // An encoder and a decoder of three blocks each, whose target is a quarter of the source.
 ModelSpec small_t5(bool gated) {
   return t5("t5", {.encoder_layers = 3,
@@ -121,7 +147,7 @@ ModelSpec small_t5(bool gated) {
                    .source = 512,
                    .target = 128,
                    .tied = !gated,
-                   .gated = gated});
+                   .activation = gated ? ActivationKind::swiglu : ActivationKind::relu});
 }
 
 // Layers of components, with samples of two tokens: adaptor, projections and a contrastive loss.
@@ -478,6 +504,11 @@ TEST_CASE("The formulas count experts in blocks of other families, byte for byte
 TEST_CASE("The formulas count norms of queries and keys, and latent attention, byte for byte") {
   CHECK(check_model(small_attention_kinds(), 1) > 3000);
   CHECK(check_model(small_attention_kinds(), 2, true, {{24, 96}}) > 1000);
+}
+
+TEST_CASE("The formulas count norms behind parts, parts side by side, and biases of logits, byte for byte") {
+  CHECK(check_model(small_decoder_kinds(), 1) > 3000);
+  CHECK(check_model(small_decoder_kinds(), 2, true, {{24, 96}}) > 1000);
 }
 
 TEST_CASE("The formulas of a ViT model count what its layers do and take, byte for byte") {

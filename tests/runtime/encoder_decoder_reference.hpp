@@ -52,7 +52,7 @@ inline Tensor attend(const LayerSpec& layer, std::int64_t samples, const Tensor&
         for (std::int64_t key = 0; key < seen; ++key) {
           double score = 0;
           for (std::int64_t c = 0; c < d; ++c) score += q[place(s, c)] * k[place(key, c)];
-          weights[at(key)] = std::exp(score / std::sqrt(static_cast<double>(d)) + bias(head, s, key));
+          weights[at(key)] = std::exp(score / std::sqrt(static_cast<double>(layer.score_width)) + bias(head, s, key));
           sum += weights[at(key)];
         }
         for (std::int64_t key = 0; key < seen; ++key)

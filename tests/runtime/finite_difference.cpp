@@ -88,7 +88,7 @@ ModelSpec t5_model(bool gated) {
                    .vocabulary = 83,
                    .source = 128,
                    .target = 32,
-                   .gated = gated});
+                   .activation = gated ? ActivationKind::swiglu : ActivationKind::relu});
 }
 // A Llama block with experts; its tokens are few, so that no step moves one to another expert.
 LayerSpec expert_block(std::int64_t experts, std::int64_t active, const RouterSpec& router) {
@@ -112,6 +112,27 @@ LayerSpec latent_block(const LatentAttention& latent) {
   layer.head_dim = 12;
   layer.latent = latent;
   return layer;
+}
+// Gemma 3's norms, activation and scores.
+LayerSpec gemma_layer(LayerKind kind) {
+  const ModelSpec model = gemma("gemma", {.decoder = {.layers = 2,
+                                                      .hidden = 32,
+                                                      .heads = 8,
+                                                      .kv_heads = 2,
+                                                      .ffn = 48,
+                                                      .vocabulary = 97,
+                                                      .positions = 128,
+                                                      .head_dim = 8,
+                                                      .query_key_norm = QueryKeyNorm::heads},
+                                          .norms_around = true,
+                                          .score_width = 20});
+  return kind == LayerKind::embedding ? model.embedding : kind == LayerKind::head ? model.head : model.blocks[0];
+}
+LayerSpec phi_layer(LayerKind kind) {
+  const ModelSpec model =
+      phi("phi",
+          {.layers = 2, .hidden = 32, .heads = 4, .kv_heads = 2, .vocabulary = 83, .positions = 128, .rotary_dim = 4});
+  return kind == LayerKind::embedding ? model.embedding : kind == LayerKind::head ? model.head : model.blocks[0];
 }
 // Neither family: what the families never combine.
 LayerSpec mixed_block() {
@@ -660,6 +681,18 @@ TEST_CASE("A block with biases of queries, keys and values, and one with norms o
   compare<bfloat16>(norms_block(QueryKeyNorm::all), {.sequence = 12, .samples = 2}, bf16);
 }
 
+TEST_CASE("Blocks of Gemma and Phi agree with finite differences in double precision") {
+  compare<float>(gemma_layer(LayerKind::block), {.sequence = 24, .samples = 4}, fp32);
+  compare<bfloat16>(gemma_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
+  LayerSpec first = gemma_layer(LayerKind::block);
+  first.norm_order = NormOrder::before;
+  first.query_key_norm = QueryKeyNorm::none;
+  first.score_width = 0;
+  compare<float>(first, {.sequence = 24, .samples = 4}, fp32);
+  compare<float>(phi_layer(LayerKind::block), {.sequence = 24, .samples = 4}, fp32);
+  compare<bfloat16>(phi_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
+}
+
 TEST_CASE("A block with latent attention agrees with finite differences in double precision") {
   const LatentAttention full{.rank = 20, .query_rank = 28, .rotary_dim = 4, .value_dim = 8, .norm_epsilon = 1e-2};
   compare<float>(latent_block(full), {.sequence = 24, .samples = 4}, fp32);
@@ -706,8 +739,8 @@ TEST_CASE("The blocks of a T5 encoder and decoder agree with finite differences 
 }
 
 TEST_CASE("The embeddings agree with finite differences in double precision") {
-  for (const LayerSpec& layer :
-       {gpt_layer(LayerKind::embedding), llama_layer(LayerKind::embedding), bert_layer(LayerKind::embedding)}) {
+  for (const LayerSpec& layer : {gpt_layer(LayerKind::embedding), llama_layer(LayerKind::embedding),
+                                 bert_layer(LayerKind::embedding), gemma_layer(LayerKind::embedding)}) {
     compare<float>(layer, {.sequence = 72, .samples = 6}, fp32);
     compare<bfloat16>(layer, {.sequence = 72, .samples = 6}, bf16);
   }
@@ -716,8 +749,8 @@ TEST_CASE("The embeddings agree with finite differences in double precision") {
 }
 
 TEST_CASE("The heads agree with finite differences in double precision, also beyond one chunk of tokens") {
-  for (const LayerSpec& layer :
-       {gpt_layer(LayerKind::head), llama_layer(LayerKind::head), bert_layer(LayerKind::head)}) {
+  for (const LayerSpec& layer : {gpt_layer(LayerKind::head), llama_layer(LayerKind::head), bert_layer(LayerKind::head),
+                                 gemma_layer(LayerKind::head), phi_layer(LayerKind::head)}) {
     compare<float>(layer, {.sequence = 12, .samples = 2}, fp32);
     compare<float>(layer, {.sequence = 120, .samples = 6}, fp32);
     compare<bfloat16>(layer, {.sequence = 12, .samples = 2}, bf16);

@@ -67,7 +67,8 @@ inline Tensor norm(const LayerSpec& layer, const Tensor& x, const Tensor& gamma,
     for (std::int64_t i = 0; i < h; ++i)
       variance += (x[at(first + i)] - mean) * (x[at(first + i)] - mean) / static_cast<double>(h);
     for (std::int64_t i = 0; i < h; ++i)
-      y[at(first + i)] = (x[at(first + i)] - mean) / std::sqrt(variance + layer.norm_epsilon) * gamma[at(i)] +
+      y[at(first + i)] = (x[at(first + i)] - mean) / std::sqrt(variance + layer.norm_epsilon) *
+                             (static_cast<double>(gamma_offset(layer.norm)) + gamma[at(i)]) +
                          (beta == nullptr ? 0.0 : (*beta)[at(i)]);
   }
   return y;
@@ -97,11 +98,13 @@ inline double frequency(const LayerSpec& layer, std::int64_t j, std::int64_t dim
 }
 
 /// Turns `dim` elements of rows of `width`, from `column` on, by the position of the row.
+/// @param part  as many of them are turned, half of them from the middle on; 0: all
 inline void turn(const LayerSpec& layer, Tokens tokens, Tensor& x, std::int64_t width, std::int64_t column,
-                 std::int64_t dim) {
+                 std::int64_t dim, std::int64_t part = 0) {
+  if (part == 0) part = dim;
   for (std::int64_t row = 0; row < tokens.rows(); ++row)
-    for (std::int64_t j = 0; j < dim / 2; ++j) {
-      const double angle = static_cast<double>(row / tokens.samples) * frequency(layer, j, dim);
+    for (std::int64_t j = 0; j < part / 2; ++j) {
+      const double angle = static_cast<double>(row / tokens.samples) * frequency(layer, j, part);
       double& a = x[at(row * width + column + j)];
       double& b = x[at(row * width + column + j + dim / 2)];
       const double first = a * std::cos(angle) - b * std::sin(angle);
@@ -115,7 +118,6 @@ inline Tensor rms_norm(const LayerSpec& layer, const Tensor& x, const Tensor& ga
   LayerSpec other = layer;
   if (layer.latent.rank > 0) other.norm_epsilon = layer.latent.norm_epsilon;
   other.hidden = static_cast<std::int64_t>(gamma.size());
-  other.norm = NormKind::rms_norm;
   return norm(other, x, gamma, nullptr);
 }
 
@@ -139,7 +141,7 @@ inline Tensor projection(const LayerSpec& layer, Tokens tokens, const Parameters
     }
   if (layer.position == PositionKind::rotary)
     for (std::int64_t head = 0; head < layer.heads + layer.kv_heads; ++head)
-      turn(layer, tokens, qkv, width, head * layer.head_dim, layer.head_dim);
+      turn(layer, tokens, qkv, width, head * layer.head_dim, layer.head_dim, layer.rotary_dim);
   return qkv;
 }
 
@@ -183,6 +185,7 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
     return qkv[at((s * tokens.samples + i) * width + column)];
   };
   Tensor weights(at(tokens.sequence));
+  const std::int64_t divisor = layer.score_width == 0 ? d : layer.score_width;
   const double growth = 0.1 * layer.rotary_scaling.score_rate * std::log(layer.rotary_scaling.factor) + 1;
   for (std::int64_t i = 0; i < tokens.samples; ++i)
     for (std::int64_t head = 0; head < layer.heads; ++head) {
@@ -194,7 +197,7 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
         for (std::int64_t k = 0; k < seen; ++k) {
           double score = 0;
           for (std::int64_t c = 0; c < d; ++c) score += element(s, i, head * d + c) * element(k, i, key + c);
-          weights[at(k)] = std::exp(growth * growth * score / std::sqrt(static_cast<double>(d)));
+          weights[at(k)] = std::exp(growth * growth * score / std::sqrt(static_cast<double>(divisor)));
           sum += weights[at(k)];
         }
         for (std::int64_t k = 0; k < seen; ++k)
@@ -206,7 +209,7 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
   return out;
 }
 
-/// GELU, one of its approximations or ReLU of (rows, f), or SwiGLU of (rows, gate | up), of an MLP of width f.
+/// GELU, one of its approximations or ReLU of (rows, f), or a gated kind of (rows, gate | up), of an MLP of width f.
 inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
   const std::int64_t f = layer.ffn;
   const std::int64_t rows = static_cast<std::int64_t>(u.size()) / layer.ffn_inputs();
@@ -226,6 +229,7 @@ inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
         g[at(r * f + i)] = 0.5 * a * std::erfc(-a / std::numbers::sqrt2);
       else
         g[at(r * f + i)] = 0.5 * a * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (a + 0.044715 * a * a * a)));
+      if (layer.activation == ActivationKind::geglu) g[at(r * f + i)] *= u[at(r * layer.ffn_inputs() + f + i)];
     }
   return g;
 }
@@ -450,9 +454,12 @@ inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, 
   }
   const std::int64_t width = layer.heads * (latent ? layer.latent.value_dim : layer.head_dim);
   Tensor x2 = linear(o, p.at(Name::attention_out_weight), find(p, Name::attention_out_bias), width);
+  const bool around = layer.norm_order == NormOrder::around;
+  if (around) x2 = norm(layer, x2, p.at(Name::attention_norm_gamma), find(p, Name::attention_norm_beta));
   for (std::size_t i = 0; i < x.size(); ++i) x2[i] += x[i];
   if (after) x2 = norm1(x2);
-  Tensor y = mlp(layer, tokens, p, after ? x2 : norm2(x2), router_losses, buckets);
+  Tensor y = mlp(layer, tokens, p, layer.parallel ? n : after ? x2 : norm2(x2), router_losses, buckets);
+  if (around) y = norm(layer, y, p.at(Name::mlp_norm_gamma), find(p, Name::mlp_norm_beta));
   for (std::size_t i = 0; i < y.size(); ++i) y[i] += x2[i];
   return after ? norm2(y) : y;
 }
@@ -464,7 +471,7 @@ inline Tensor embedding(const LayerSpec& layer, Tokens tokens, const Parameters&
   Tensor y(at(tokens.rows() * h));
   for (std::int64_t row = 0; row < tokens.rows(); ++row)
     for (std::int64_t i = 0; i < h; ++i) {
-      y[at(row * h + i)] = p.at(ParameterName::table)[at(input[at(row)] * h + i)];
+      y[at(row * h + i)] = layer.embedding_scale * p.at(ParameterName::table)[at(input[at(row)] * h + i)];
       if (layer.position == PositionKind::learned)
         y[at(row * h + i)] += p.at(ParameterName::positions)[at(row / tokens.samples * h + i)];
       if (layer.token_types > 0) y[at(row * h + i)] += p.at(ParameterName::token_types)[at(i)];

@@ -81,6 +81,58 @@ def qwen3(r):
     return transformers.Qwen3Config(**dense(r))
 
 
+def gemma(r):
+    act = r.choice(["gelu_pytorch_tanh", "gelu"])
+    return transformers.GemmaConfig(**dense(r), hidden_act=act)
+
+
+def gemma_2_and_3(r):
+    shape = dense(r)
+    types = [r.choice(["sliding_attention", "full_attention"]) for _ in range(shape["num_hidden_layers"])]
+    return shape | dict(query_pre_attn_scalar=r.choice([shape["head_dim"], 3, 24]), layer_types=types,
+                        sliding_window=r.choice([SEQUENCE + 12, 200]), attn_logit_softcapping=None,
+                        final_logit_softcapping=None)
+
+
+def gemma2(r):
+    return transformers.Gemma2Config(**gemma_2_and_3(r))
+
+
+def gemma3(r):
+    shape = gemma_2_and_3(r)
+    far = {"rope_type": "default", "rope_theta": r.choice([500.0, 20000.0])}
+    if r.random() < 0.5:
+        far |= {"rope_type": "linear", "factor": 4.0}
+    near = {"rope_type": "default", "rope_theta": r.choice([50.0, 100.0])}
+    shape["rope_parameters"] = {"full_attention": far, "sliding_attention": near}
+    return transformers.Gemma3TextConfig(**shape)
+
+
+def phi(r):
+    shape = dense(r)
+    heads = shape["num_attention_heads"]
+    shape.pop("head_dim")
+    width = 2 * r.randint(3, 6)
+    part = r.choice([0.5, 0.4, 1.0])
+    while int(width * part) % 2 != 0 or int(width * part) == 0:
+        width += 2
+    shape["rope_parameters"] = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": part}
+    shape |= dict(hidden_size=heads * width, layer_norm_eps=shape.pop("rms_norm_eps"))
+    return transformers.PhiConfig(
+        **shape, hidden_act=r.choice(["gelu_new", "gelu", "quick_gelu", "relu"]), resid_pdrop=0, embd_pdrop=0)
+
+
+def phi3(r):
+    shape = dense(r)
+    width = shape.pop("head_dim")
+    part = r.choice([1.0, 0.75, 0.5])
+    while int(width * part) % 2 != 0:
+        width += 2
+    shape["hidden_size"] = shape["num_attention_heads"] * width
+    shape["rope_parameters"] = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": part}
+    return transformers.Phi3Config(**shape, sliding_window=r.choice([None, SEQUENCE + 12]), resid_pdrop=0, embd_pdrop=0)
+
+
 def experts(r):
     count = r.randint(2, 8)
     return dict(dense(r), num_experts_per_tok=r.randint(1, count)), count
@@ -138,7 +190,7 @@ def deepseek_v3(r):
     return transformers.DeepseekV3Config(**deepseek(r, dict(norm_topk_prob=r.random() < 0.5)))
 
 
-FAMILIES = [gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek_v2, deepseek_v3]
+FAMILIES = [gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, phi, phi3, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek_v2, deepseek_v3]
 
 
 def made(config, seed):
@@ -151,6 +203,23 @@ def made(config, seed):
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(noise * 0.2 + (1.0 if parameter.dim() == 1 and name.endswith("weight") else 0.0))
     return model.eval()
+
+
+def split(tensors, config):
+    """What Phi-3 has in one tensor, as a Llama has it."""
+    out = {}
+    for key, tensor in tensors.items():
+        if key.endswith("qkv_proj.weight"):
+            width = config.hidden_size // config.num_attention_heads
+            q, kv = config.num_attention_heads * width, config.num_key_value_heads * width
+            for name, part in zip("qkv", np.split(tensor, [q, q + kv])):
+                out[key.replace("qkv_proj", f"{name}_proj")] = part
+        elif key.endswith("gate_up_proj.weight"):
+            for name, part in zip(("gate", "up"), np.split(tensor, 2)):
+                out[key.replace("gate_up_proj", f"{name}_proj")] = part
+        else:
+            out[key] = tensor
+    return out
 
 
 def compare(galvatron, name, config, seed):
@@ -188,6 +257,8 @@ def compare(galvatron, name, config, seed):
         "--weight-decay", 0, "--init-from", name, "--checkpoint", f"{name}-saved", "--quiet")
     run("export", f"{name}-saved", "--to", "huggingface", "--out", f"{name}-out", "--quiet")
     after = safetensors.numpy.load_file(f"{name}-out/model.safetensors")
+    if json.loads(pathlib.Path(f"{name}-out/config.json").read_text())["model_type"] == "llama":
+        before = split(before, config)
     assert after.keys() == before.keys(), (name, sorted(after.keys() ^ before.keys()), config)
     for key, tensor in before.items():
         assert np.array_equal(after[key].reshape(tensor.shape), tensor), (name, key, config)

@@ -35,7 +35,7 @@ Outcome on_gpu(const Plan& plan, const ModelSpec& model, RunOptions options) {
 TEST_CASE("every family trains on the GPU as on the cores") {
   constexpr int steps = 3;  // done, recorded, done from the record
   for (const ModelSpec& spec : {model(false, 1), model(true, 1), bert(1), vit(1), t5(2, true), swin({1, 2, 1, 1}),
-                                experts(8), attention_kinds(4)}) {
+                                experts(8), attention_kinds(4), decoder_kinds(2)}) {
     CAPTURE(spec.name);
     const Plan plan = single_rank(spec);
     const Outcome cores = run(plan, spec, steps);

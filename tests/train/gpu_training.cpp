@@ -62,8 +62,8 @@ std::vector<double> losses_of(const ModelSpec& spec, const train::TrainOptions& 
 }
 
 std::vector<ModelSpec> models() {
-  return {model(false, 4), model(true, 4),     bert(4),    vit(4),
-          t5(4, true),     swin({1, 1, 2, 1}), experts(8), attention_kinds(4)};
+  return {model(false, 4), model(true, 4),     bert(4),         vit(4), t5(4, true), swin({1, 1, 2, 1}),
+          experts(8),      attention_kinds(4), decoder_kinds(4)};
 }
 
 }  // namespace

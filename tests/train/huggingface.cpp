@@ -56,6 +56,32 @@ class PatternTokens final : public BatchSource {
   std::int64_t vocabulary_;
 };
 
+/// Those of its T5s: the decoder's are behind the encoder's, and some are predicted.
+class PatternSides final : public BatchSource {
+ public:
+  PatternSides(const ModelSpec& model, std::int64_t tokens)
+      : pattern_(model.vocabulary()), source_(tokens), predictions_(predictions(model, tokens)) {}
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+              View<std::int32_t> out) override {
+    pattern_.inputs(step, first, samples, range, out);
+  }
+  void decoder_inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+                      View<std::int32_t> out) override {
+    pattern_.inputs(step, first, samples, {source_ + range.first, range.count}, out);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+               View<std::int32_t> out) override {
+    pattern_.targets(step, first, samples, {source_ + range.first, range.count}, out);
+    for (std::int64_t row = 0; row < out.count; ++row)
+      if (range.first + row / samples >= predictions_) out[row] = -1;
+  }
+
+ private:
+  PatternTokens pattern_;
+  std::int64_t source_;
+  std::int64_t predictions_;
+};
+
 std::string file_content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -86,7 +112,9 @@ StepReport step_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWe
   options.initial = weights.weights();
   options.checkpoint.folder = folder;
   PatternTokens tokens(model.vocabulary());
-  return train::train(plan, model, tokens, options).steps.front();
+  PatternSides sides(model, plan.sequence_length);
+  BatchSource& source = model.is_encoder_decoder() ? static_cast<BatchSource&>(sides) : tokens;
+  return train::train(plan, model, source, options).steps.front();
 }
 double loss_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWeights& weights, const fs::path& folder) {
   return step_of(plan, model, weights, folder).loss;
@@ -116,6 +144,11 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
                                  "mistral",
                                  "qwen2",
                                  "qwen3",
+                                 "gemma",
+                                 "gemma2",
+                                 "gemma3",
+                                 "phi",
+                                 "phi3",
                                  "mixtral",
                                  "mixtral-together",
                                  "qwen2_moe",
@@ -123,7 +156,9 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
                                  "qwen3_moe-together",
                                  "olmoe",
                                  "deepseek_v2",
-                                 "deepseek_v3"}) {
+                                 "deepseek_v3",
+                                 "t5",
+                                 "umt5"}) {
     CAPTURE(name);
     const Folder folder;
     const bool together = name.ends_with("-together");
@@ -150,7 +185,8 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
       plan->sequence_length = losses.at("sequence");
       INFO(toy::text(*plan));
       const double loss = loss_of(*plan, *model, *weights, folder.path / "saved");
-      CHECK(loss == doctest::Approx(losses.at("losses").at(plain).get<double>()).epsilon(1e-6));
+      const char* kind = model->is_encoder_decoder() ? "encoder_decoder_losses" : "losses";
+      CHECK(loss == doctest::Approx(losses.at(kind).at(plain).get<double>()).epsilon(1e-6));
       const auto checkpoint = Checkpoint::open(folder.path / "saved", *model);
       REQUIRE(checkpoint.has_value());
       for (const std::int64_t largest : {std::int64_t{20'000}, std::int64_t{1} << 40}) {
@@ -177,8 +213,10 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
 
 TEST_CASE("gradients are those of PyTorch") {
   for (const std::string name :
-       {"gpt2", "gpt2-gelu", "gpt2-quick_gelu", "gpt2-relu", "llama", "llama3", "llama-linear", "llama-dynamic",
-        "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3"}) {
+       {"gpt2",          "gpt2-gelu", "gpt2-quick_gelu", "gpt2-relu", "llama",     "llama3", "llama-linear",
+        "llama-dynamic", "mistral",   "qwen2",           "qwen3",     "gemma",     "gemma2", "gemma3",
+        "phi",           "phi3",      "mixtral",         "qwen2_moe", "qwen3_moe", "olmoe",  "deepseek_v2",
+        "deepseek_v3",   "umt5"}) {
     CAPTURE(name);
     const Folder folder;
     ModelSpec model = value_or_throw(load_model((golden / name).string()));
@@ -285,7 +323,7 @@ TEST_CASE("weights whose config.json has what no layer computes are refused with
   refused("rope_parameters", {{"rope_type", "longrope"}, {"rope_theta", 500.0}},
           "scaled rotary positions (\"longrope\")");
   refused("hidden_act", "gelu", "supported: silu");
-  refused("model_type", "phi", "\"phi\" is not supported");
+  refused("model_type", "bloom", "\"bloom\" is not supported");
   fs::remove(folder.path / "weights/config.json");  // nothing to compare with
   CHECK(HuggingFaceWeights::open(folder.path / "weights", *model).has_value());
 }
@@ -375,6 +413,26 @@ TEST_CASE("the balance loss is that of transformers where one layer has experts"
   plan.sequence_length = losses.at("sequence");
   CHECK(step_of(plan, model, *weights, folder.path / "saved").balance_loss ==
         doctest::Approx(losses.at("balance_loss_of_qwen2_moe").get<double>()).epsilon(1e-5));
+}
+
+TEST_CASE("of T5s are those whose head has a table of its own, and of Gemmas and Phis those with all their parts") {
+  const auto tied = huggingface_family(value_or_throw(load_model("t5-3b")));
+  REQUIRE_FALSE(tied.has_value());
+  CHECK(tied.error().message.find("\"tie_word_embeddings\"") != std::string::npos);
+  const auto refused = [](const char* name, auto change, const char* field) {
+    ModelSpec model = value_or_throw(load_model((golden / name).string()));
+    REQUIRE(huggingface_family(model).has_value());
+    change(model);
+    const auto family = huggingface_family(model);
+    REQUIRE_FALSE(family.has_value());
+    CAPTURE(family.error().message);
+    CHECK(family.error().message.find(field) != std::string::npos);
+  };
+  refused("gemma", [](ModelSpec& m) { m.embedding.embedding_scale = 1; }, "scale of the embedding");
+  refused("phi", [](ModelSpec& m) { m.head.logits_bias = false; }, "biases of logits");
+  refused("phi", [](ModelSpec& m) { m.blocks[1].parallel = false; }, "side by side of layer 1");
+  refused("gemma3", [](ModelSpec& m) { m.blocks[1].norm_order = NormOrder::before; }, "place of the norms of layer 1");
+  refused("umt5", [](ModelSpec& m) { m.blocks[2].score_width = 6; }, "width whose root divides scores of layer 2");
 }
 
 TEST_CASE("of mixtures of experts are the families that transformers has") {

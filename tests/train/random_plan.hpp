@@ -21,7 +21,7 @@ namespace toy {
 
 /// The models that random plans are for.
 inline std::vector<ModelSpec> random_plan_models() {
-  return {model(false, 6), model(true, 6), bert(6), vit(6), attention_kinds(6), experts(6)};
+  return {model(false, 6), model(true, 6), bert(6), vit(6), attention_kinds(6), experts(6), decoder_kinds(6)};
 }
 
 /// Ratios of ranks: some 0, up to 10 to 1, or all the same.

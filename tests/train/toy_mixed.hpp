@@ -69,7 +69,7 @@ inline ModelSpec t5(int layers, bool gated = false) {
                                   .vocabulary = 97,
                                   .source = 32,
                                   .target = 16,
-                                  .gated = gated,
+                                  .activation = gated ? ActivationKind::swiglu : ActivationKind::relu,
                                   .norm_epsilon = 1e-5});
 }
 
@@ -128,6 +128,35 @@ inline ModelSpec attention_kinds(int layers) {
     block.ffn = 64;
     block.shared_ffn = 32;
   }
+  return out;
+}
+
+/// A decoder whose blocks are Gemma 3's and Phi's by turns, with Gemma's embedding and norms, and Phi's biases of
+/// logits. One table for both ends.
+inline ModelSpec decoder_kinds(int layers) {
+  ModelSpec out = model(true, layers);
+  out.name = "toy-decoders";
+  for (int i = 0; i < layers; ++i) {
+    LayerSpec& block = out.blocks[static_cast<std::size_t>(i)];
+    if (i % 2 == 0) {
+      block.norm = NormKind::rms_norm_from_one;
+      block.norm_order = NormOrder::around;
+      block.activation = ActivationKind::geglu;
+      block.query_key_norm = QueryKeyNorm::heads;
+      block.score_width = 24;
+      block.rope_theta = i % 4 == 0 ? 100 : 10000;
+    } else {
+      block.norm = NormKind::layer_norm;
+      block.activation = ActivationKind::gelu;
+      block.bias = true;
+      block.parallel = true;
+      block.rotary_dim = 4;
+    }
+  }
+  out.head.norm = NormKind::rms_norm_from_one;
+  out.head.logits_bias = true;
+  out.embedding.embedding_scale = 3;
+  out.embedding.tied = out.head.tied = true;
   return out;
 }
 

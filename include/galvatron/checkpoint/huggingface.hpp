@@ -52,13 +52,17 @@ class HuggingFaceWeights {
     if (auto same = check_config(path, model); !same) return tl::unexpected<Error>(std::move(same.error()));
     HuggingFaceWeights out;
     if (auto added = out.add_all(path); !added) return tl::unexpected<Error>(std::move(added.error()));
-    const bool together = std::ranges::any_of(
-        out.sources_, [](const auto& source) { return source.first.ends_with(".mlp.experts.gate_up_proj"); });
-    auto done = out.match(
-        path, model.name, huggingface_tensors(model, *family, together ? ExpertTensors::together : ExpertTensors::each),
-        [&](std::string_view name) {
-          return is_huggingface_buffer(name, model, *family) || (model.head.tied && name == "lm_head.weight");
-        });
+    const auto has = [&out](std::string_view ending) {
+      return std::ranges::any_of(out.sources_, [&](const auto& source) { return source.first.ends_with(ending); });
+    };
+    const auto experts = has(".mlp.experts.gate_up_proj") ? ExpertTensors::together : ExpertTensors::each;
+    const auto projections = has(".qkv_proj.weight") ? ProjectionTensors::together : ProjectionTensors::each;
+    const bool one_table = *family == HuggingFaceFamily::umt5 && !has_table_in_each_block(out);
+    auto tensors = huggingface_tensors(model, one_table ? HuggingFaceFamily::t5 : *family, experts, projections);
+    if (one_table) repeat_position_tables(model, tensors);
+    auto done = out.match(path, model.name, std::move(tensors), [&](std::string_view name) {
+      return is_huggingface_buffer(name, model, *family) || (model.head.tied && name == "lm_head.weight");
+    });
     if (!done) return tl::unexpected<Error>(std::move(done.error()));
     return out;
   }
@@ -141,6 +145,14 @@ class HuggingFaceWeights {
   };
 
   HuggingFaceWeights() = default;
+
+  /// Of a T5: blocks behind the first of their side have tables of positions.
+  static bool has_table_in_each_block(const HuggingFaceWeights& weights) {
+    return std::ranges::any_of(weights.sources_, [](const auto& source) {
+      return source.first.ends_with(".SelfAttention.relative_attention_bias.weight") &&
+             source.first.find(".block.0.") == std::string::npos;
+    });
+  }
 
   static Result<void> check_config(const std::filesystem::path& path, const ModelSpec& model) {
     std::error_code ignored;

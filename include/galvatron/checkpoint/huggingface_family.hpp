@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -27,12 +28,19 @@ enum class HuggingFaceFamily : std::uint8_t {
   llama,
   qwen2,
   qwen3,
+  gemma,
+  gemma2,
+  gemma3,
+  phi,
+  phi3,
   mixtral,
   qwen2_moe,
   qwen3_moe,
   olmoe,
   deepseek_v2,
   deepseek_v3,
+  t5,    ///< with one table of positions a side
+  umt5,  ///< with one a block
 };
 /// The model_type of config.json, and the class of transformers.
 struct HuggingFaceNames {
@@ -44,13 +52,24 @@ constexpr HuggingFaceNames names_of(HuggingFaceFamily family) {
                                         {"llama", "LlamaForCausalLM"},
                                         {"qwen2", "Qwen2ForCausalLM"},
                                         {"qwen3", "Qwen3ForCausalLM"},
+                                        {"gemma", "GemmaForCausalLM"},
+                                        {"gemma2", "Gemma2ForCausalLM"},
+                                        {"gemma3_text", "Gemma3ForCausalLM"},
+                                        {"phi", "PhiForCausalLM"},
+                                        {"phi3", "Phi3ForCausalLM"},
                                         {"mixtral", "MixtralForCausalLM"},
                                         {"qwen2_moe", "Qwen2MoeForCausalLM"},
                                         {"qwen3_moe", "Qwen3MoeForCausalLM"},
                                         {"olmoe", "OlmoeForCausalLM"},
                                         {"deepseek_v2", "DeepseekV2ForCausalLM"},
-                                        {"deepseek_v3", "DeepseekV3ForCausalLM"}};
+                                        {"deepseek_v3", "DeepseekV3ForCausalLM"},
+                                        {"t5", "T5ForConditionalGeneration"},
+                                        {"umt5", "UMT5ForConditionalGeneration"}};
   return names[static_cast<std::size_t>(family)];
+}
+constexpr bool is_gemma(HuggingFaceFamily family) {
+  return family == HuggingFaceFamily::gemma || family == HuggingFaceFamily::gemma2 ||
+         family == HuggingFaceFamily::gemma3;
 }
 constexpr bool is_deepseek(HuggingFaceFamily family) {
   return family == HuggingFaceFamily::deepseek_v2 || family == HuggingFaceFamily::deepseek_v3;
@@ -69,6 +88,10 @@ inline std::pair<nlohmann::ordered_json, nlohmann::ordered_json> text_ends(std::
   if (family == llama && vocabulary == 128256) return {128000, 128001};
   if ((family == qwen2 || family == qwen3 || family == qwen2_moe || family == qwen3_moe) && vocabulary == 151936)
     return {151643, 151643};
+  if (is_gemma(family) && vocabulary >= 256000) return {2, 1};
+  if (family == phi && vocabulary == 51200) return {50256, 50256};
+  if ((family == llama || family == phi3) && vocabulary == 32064) return {1, 32000};
+  if (family == phi3 && vocabulary == 200064) return {199999, 199999};
   if (family == olmoe && vocabulary == 50304) return {nullptr, 50279};
   if (family == deepseek_v2 && vocabulary == 102400) return {100000, 100001};
   if (family == deepseek_v3 && vocabulary == 129280) return {0, 1};
@@ -88,6 +111,75 @@ inline nlohmann::ordered_json rope_scaling_of(const RotaryScaling& scaling) {
   if (yarn) out["attention_factor"] = scaling.amplitude;
   if (scaling.score_rate != 0) out["mscale_all_dim"] = scaling.score_rate;
   return out;
+}
+
+/// The number that transformers multiplies the width of a head by, and rounds down, for the elements that positions
+/// turn.
+inline double rotary_part_of(const LayerSpec& block) {
+  const auto width = static_cast<double>(block.head_dim);
+  double part = static_cast<double>(block.rotary_dim == 0 ? block.head_dim : block.rotary_dim) / width;
+  while (block.rotary_dim > 0 && part * width < static_cast<double>(block.rotary_dim)) part = std::nextafter(part, 1.0);
+  return part;
+}
+
+/// The config.json of a T5.
+inline nlohmann::ordered_json t5_config(const ModelSpec& model, HuggingFaceFamily family, const char* type) {
+  const LayerSpec& block = model.blocks.front();
+  const auto decoders = std::ranges::count_if(model.blocks, [](const LayerSpec& layer) { return layer.memory.any(); });
+  return {{"architectures", {names_of(family).architecture}},
+          {"model_type", names_of(family).type},
+          {"vocab_size", model.vocabulary()},
+          {"d_model", model.hidden()},
+          {"d_kv", block.head_dim},
+          {"d_ff", block.ffn},
+          {"num_layers", static_cast<std::int64_t>(model.blocks.size()) - decoders},
+          {"num_decoder_layers", decoders},
+          {"num_heads", block.heads},
+          {"n_positions", model.positions()},
+          {"relative_attention_num_buckets", block.bias_rows},
+          {"relative_attention_max_distance", 128},
+          {"feed_forward_proj", block.activation == ActivationKind::geglu    ? "gated-gelu"
+                                : block.activation == ActivationKind::swiglu ? "gated-silu"
+                                                                             : "relu"},
+          {"layer_norm_epsilon", block.norm_epsilon},
+          {"dropout_rate", 0.0},
+          {"is_encoder_decoder", true},
+          {"pad_token_id", 0},
+          {"eos_token_id", 1},
+          {"decoder_start_token_id", 0},
+          {"tie_word_embeddings", model.head.tied},
+          {"torch_dtype", type}};
+}
+
+/// What the config.json of a Gemma has beside a Llama's.
+inline void add_gemma(nlohmann::ordered_json& config, const ModelSpec& model, HuggingFaceFamily family) {
+  const LayerSpec& block = model.blocks.front();
+  config[family == HuggingFaceFamily::gemma ? "hidden_act" : "hidden_activation"] = "gelu_pytorch_tanh";
+  config.erase("mlp_bias");
+  if (family == HuggingFaceFamily::gemma) return;
+  config.erase("hidden_act");
+  config["query_pre_attn_scalar"] = block.score_width == 0 ? block.head_dim : block.score_width;
+  config["attn_logit_softcapping"] = nullptr;
+  config["final_logit_softcapping"] = nullptr;
+  // Sequences are no longer than windows: what layers with one differ in is their positions.
+  const LayerSpec* far = &block;
+  for (const LayerSpec& b : model.blocks)
+    if (std::pair(b.rotary_scaling.factor, b.rope_theta) > std::pair(far->rotary_scaling.factor, far->rope_theta))
+      far = &b;
+  nlohmann::ordered_json types = nlohmann::ordered_json::array();
+  const LayerSpec* near = nullptr;
+  for (const LayerSpec& b : model.blocks) {
+    const bool is_far = b.rope_theta == far->rope_theta && b.rotary_scaling == far->rotary_scaling;
+    if (!is_far) near = &b;
+    types.push_back(is_far ? "full_attention" : "sliding_attention");
+  }
+  config["layer_types"] = types;
+  config["sliding_window"] = model.positions();
+  if (family == HuggingFaceFamily::gemma2) return;
+  config["rope_theta"] = far->rope_theta;
+  config["rope_local_base_freq"] = near == nullptr ? 10000.0 : near->rope_theta;
+  config.erase("rope_scaling");
+  if (far->rotary_scaling != RotaryScaling{}) config["rope_scaling"] = rope_scaling_of(far->rotary_scaling);
 }
 
 /// What the config.json of a mixture of experts has beside a Llama's.
@@ -178,6 +270,8 @@ nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFam
             {"eos_token_id", last},
             {"tie_word_embeddings", model.head.tied},
             {"torch_dtype", type}};
+  if (family == HuggingFaceFamily::t5 || family == HuggingFaceFamily::umt5)
+    return detail::t5_config(model, family, type);
   nlohmann::ordered_json config{{"architectures", {names_of(family).architecture}},
                                 {"model_type", names_of(family).type},
                                 {"hidden_size", model.hidden()},
@@ -199,6 +293,20 @@ nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFam
                                 {"tie_word_embeddings", model.head.tied},
                                 {"torch_dtype", type}};
   if (block.rotary_scaling != RotaryScaling{}) config["rope_scaling"] = detail::rope_scaling_of(block.rotary_scaling);
+  if (block.rotary_dim > 0 || family == HuggingFaceFamily::phi)
+    config["partial_rotary_factor"] = detail::rotary_part_of(block);
+  if (family == HuggingFaceFamily::phi) {
+    for (const char* key : {"head_dim", "rms_norm_eps", "attention_bias", "mlp_bias"}) config.erase(key);
+    config["layer_norm_eps"] = block.norm_epsilon;
+    config["hidden_act"] = huggingface_name(block.activation);
+    config["qk_layernorm"] = false;
+    for (const char* key : {"resid_pdrop", "embd_pdrop"}) config[key] = 0.0;
+  }
+  if (family == HuggingFaceFamily::phi3) {
+    for (const char* key : {"attention_bias", "mlp_bias"}) config.erase(key);
+    config["pad_token_id"] = last;  // left out it is 32000, whatever the vocabulary is
+  }
+  if (is_gemma(family)) detail::add_gemma(config, model, family);
   detail::add_experts(config, model, family);
   return config;
 }
@@ -207,9 +315,14 @@ GALVATRON_IN_TRAINER(nlohmann::ordered_json huggingface_config<>(const ModelSpec
 namespace detail {
 
 /// The family whose config.json may describe a mixture of experts, or a decoder that differs from Llama's in its
-/// attention, by what tells them apart.
+/// attention, norms or order of parts, by what tells them apart.
 inline HuggingFaceFamily likely_family(const LayerSpec& block) {
   using enum HuggingFaceFamily;
+  if (block.position == PositionKind::relative) return umt5;
+  if (block.parallel) return phi;
+  if (block.norm == NormKind::rms_norm_from_one)
+    return block.norm_order != NormOrder::around ? gemma : block.query_key_norm == QueryKeyNorm::none ? gemma2 : gemma3;
+  if (block.rotary_dim > 0) return phi3;
   if (block.experts == 0) return block.qkv_bias ? qwen2 : qwen3;
   if (block.latent.rank > 0) return block.router.kind == RouterKind::sigmoid ? deepseek_v3 : deepseek_v2;
   if (block.query_key_norm != QueryKeyNorm::none) return block.query_key_norm == QueryKeyNorm::all ? olmoe : qwen3_moe;
@@ -226,7 +339,9 @@ inline Result<HuggingFaceFamily> family_by_config(const ModelSpec& model) {
   if (!theirs) return usage_error("the model " + model.name + " is not one of transformers: " + theirs.error().message);
   ModelSpec ours = without_training_settings(model);
   ours.embedding = theirs->embedding;  // without blocks' numbers
+  ours.embedding.embedding_scale = model.embedding.embedding_scale;
   ours.head = theirs->head;
+  ours.head.logits_bias = model.head.logits_bias;
   if (const auto difference = first_difference(ours, without_training_settings(*theirs)))
     return usage_error("the model " + model.name + " is not one of transformers, whose nearest is " +
                        names_of(family).type + ": " + difference->field + " " + difference->first + ", there " +
@@ -240,23 +355,29 @@ inline Result<HuggingFaceFamily> family_by_config(const ModelSpec& model) {
 inline Result<HuggingFaceFamily> huggingface_family(const ModelSpec& model) {
   bool gpt2 = !model.blocks.empty();
   bool llama = gpt2;
-  bool decoder = gpt2;  // of Llama's kind, with its own attention or with experts
+  bool decoder = gpt2;  // with rotary positions, and with attention, norms or experts of its own
+  const bool plain_ends = model.embedding.embedding_scale == 1 && !model.head.logits_bias;
   for (const LayerSpec& block : model.blocks) {
-    const bool plain = block.is_plain_block() && block.causal;
-    gpt2 = gpt2 && plain && block.bias && block.norm == NormKind::layer_norm &&
-           block.activation != ActivationKind::swiglu && block.position == PositionKind::learned &&
-           block.kv_heads == block.heads;
-    decoder = decoder && block.causal && block.norm == NormKind::rms_norm &&
-              block.activation == ActivationKind::swiglu && block.position == PositionKind::rotary;
-    llama = llama && plain && decoder;
+    const bool plain =
+        block.is_plain_block() && block.causal && block.rotary_dim == 0 && block.score_width == 0 && plain_ends;
+    gpt2 = gpt2 && plain && block.bias && block.norm == NormKind::layer_norm && inputs_of(block.activation) == 1 &&
+           block.position == PositionKind::learned && block.kv_heads == block.heads;
+    decoder = decoder && block.causal && block.position == PositionKind::rotary;
+    llama = llama && plain && decoder && block.norm == NormKind::rms_norm && block.activation == ActivationKind::swiglu;
   }
+  if (model.is_encoder_decoder() && model.head.tied)
+    return usage_error(
+        "the model " + model.name +
+        " has one table at both ends (\"tie_word_embeddings\"): transformers multiplies the logits of such "
+        "a T5 by d_model^-1/2, which no layer here does; choose a T5 1.1 or a umT5");
+  if (model.is_encoder_decoder()) return detail::family_by_config(model);
   if (gpt2) return HuggingFaceFamily::gpt2;
   if (llama) return HuggingFaceFamily::llama;
   if (decoder) return detail::family_by_config(model);
-  return usage_error(
-      "the model " + model.name +
-      " is neither a GPT-2 nor a Llama, a Qwen or a mixture of experts, whose Hugging Face checkpoints are "
-      "known; choose one of them");
+  return usage_error("the model " + model.name +
+                     " is neither a GPT-2 nor a Llama, a Qwen, a Gemma, a Phi, a T5 or a mixture of experts, whose "
+                     "Hugging Face checkpoints "
+                     "are known; choose one of them");
 }
 
 }  // namespace galvatron::train

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -139,14 +140,36 @@ inline Result<std::vector<std::string>> write_huggingface(
   return written;
 }
 
-/// The same of all weights of a checkpoint of `model`. Each expert has tensors of its own unless told otherwise, which
+namespace detail {
+
+/// True for a T5 whose blocks of a side have equal tables of positions.
+inline bool has_one_table_a_side(const Checkpoint& checkpoint, const ModelSpec& model) {
+  std::array<std::vector<float>, 2> first;
+  for (int i = 1; i + 1 < model.layers(); ++i) {
+    const LayerSpec& block = model.layer(i);
+    std::vector<float> table(static_cast<std::size_t>(block.bias_rows * block.heads));
+    checkpoint.read(i, ParameterName::relative_positions, StateKind::master, {0, block.bias_rows, 0, block.heads},
+                    table.data());
+    std::vector<float>& other = first[block.memory.any() ? 1 : 0];
+    if (other.empty()) other = table;
+    if (table != other) return false;
+  }
+  return true;
+}
+
+}  // namespace detail
+
+/// The same of all weights of a checkpoint of `model`. A T5 whose tables of positions have come to differ from block to
+/// block is written as a umT5. Each expert has tensors of its own unless told otherwise, which
 /// all versions of transformers read. Errors (usage): a model of another family; what the system says.
 inline Result<std::vector<std::string>> write_huggingface(const std::filesystem::path& folder,
                                                           const Checkpoint& checkpoint, const ModelSpec& model,
                                                           Precision precision, Bytes largest = largest_huggingface_file,
                                                           ExpertTensors experts = ExpertTensors::each) {
-  const auto family = huggingface_family(model);
+  auto family = huggingface_family(model);
   if (!family) return tl::unexpected<Error>(family.error());
+  if (*family == HuggingFaceFamily::umt5 && detail::has_one_table_a_side(checkpoint, model))
+    family = HuggingFaceFamily::t5;
   return write_huggingface(folder, checkpoint, huggingface_config(model, *family, precision),
                            huggingface_tensors(model, *family, experts), precision, largest);
 }

@@ -134,6 +134,19 @@ nlohmann::json model_architecture(const ModelSpec& model) {
                              {"amplitude", scaling.amplitude},
                              {"score_rate", scaling.score_rate},
                              {"ramp", field_text(scaling.ramp)}};
+  if (block.rotary_dim != 0) out["rotary_dim"] = block.rotary_dim;
+  if (std::ranges::any_of(model.blocks, [&](const LayerSpec& b) {
+        return b.rope_theta != block.rope_theta || b.rotary_scaling != block.rotary_scaling;
+      })) {
+    nlohmann::json bases = nlohmann::json::array();
+    for (const LayerSpec& b : model.blocks) bases.push_back({b.rope_theta, b.rotary_scaling.factor});
+    out["rotary_bases"] = bases;
+  }
+  if (block.score_width != 0) out["score_width"] = block.score_width;
+  if (block.norm_order == NormOrder::around) out["norm_order"] = field_text(block.norm_order);
+  if (block.parallel) out["parallel"] = true;
+  if (model.embedding.embedding_scale != 1) out["embedding_scale"] = model.embedding.embedding_scale;
+  if (model.head.logits_bias) out["logits_bias"] = true;
   if (block.query_key_norm != QueryKeyNorm::none) out["query_key_norm"] = field_text(block.query_key_norm);
   if (const LatentAttention& latent = block.latent; latent.rank > 0)
     out["latent"] = {{"rank", latent.rank},

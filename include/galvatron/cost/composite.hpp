@@ -372,7 +372,7 @@ constexpr void cross_entropy(const LayerShape& s, std::int64_t rows, std::int64_
     push_times(out, compute(op::Kind::softmax_backward, n, v), times);
     push_times(out, compute(op::Kind::gemm_tn, v, s.h, n), times);
     push_times(out, compute(op::Kind::gemm_nn, n, s.h, v), times);
-    if (s.layer.head != HeadKind::language) push_times(out, compute(op::Kind::bias_gradient, n, v), times);
+    if (s.layer.has_logits_bias()) push_times(out, compute(op::Kind::bias_gradient, n, v), times);
   };
   if (rows == 0) return;
   chunks_of(chunk, rows / chunk);

@@ -197,8 +197,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.window_attention_backward(windows, cf, cf, cf, /*table=*/cf, /*lse=*/cf, /*d_o=*/cf, /*dq=*/f, /*dk=*/f, /*dv=*/f,
                               /*dtable=*/f);
 
-  // y = norm(x) * gamma + beta (RMSNorm: empty); y may be x; stats (rows, 2) = mean and 1/deviation (RMSNorm: 0 and
-  // 1/rms).
+  // y = norm(x) * (gamma_offset(kind) + gamma) + beta (RMSNorm: empty); y may be x; stats (rows, 2) = mean and
+  // 1/deviation (RMSNorm: 0 and 1/rms).
   d.norm_forward(NormKind::layer_norm, /*rows=*/n, /*hidden=*/n, /*epsilon=*/1e-5, cf, cf, cf, /*y=*/f, /*stats=*/f);
   // sum = x + r, rounded to T; y and stats as norm_forward has them of the sum. sum may be x or r, y may be r.
   d.add_norm_forward(NormKind::layer_norm, n, n, 1e-5, /*x=*/cf, /*r=*/cf, /*gamma=*/cf, /*beta=*/cf, /*sum=*/f,
@@ -215,11 +215,11 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.multiply(n, cf, cf, f);
   // y (rows, columns) = x * noise, of the SampleStream that the words hold; y may be x. Its gradient is the same of dy.
   d.jitter(jitter, /*rows=*/n, /*stream=*/tokens, /*x=*/cf, /*y=*/f);
-  // g (rows, n) from u (rows, n) for GELU and ReLU, (rows, 2n) = gate | up for SwiGLU.
+  // g (rows, n) from u (rows, n) for GELU and ReLU, (rows, 2n) = gate | up for gated kinds.
   d.activation_forward(ActivationKind::gelu, n, n, /*u=*/cf, /*g=*/f);
   // du from u and dg; du may be u, or dg where it has its shape (GELU and ReLU).
   d.activation_backward(ActivationKind::gelu, n, n, /*u=*/cf, /*dg=*/cf, /*du=*/f);
-  // u (m, n), or (m, 2n) for SwiGLU, = a (m, k) * b^T [+ bias], and g (m, n) of it, before its rounding or after.
+  // u (m, n), or (m, 2n) for gated kinds, = a (m, k) * b^T [+ bias], and g (m, n) of it, before its rounding or after.
   d.gemm_activation(ActivationKind::gelu, n, n, n, /*a=*/cf, /*b=*/cf, /*bias=*/cf, /*u=*/f, /*g=*/f);
   // du from u and dg = a (m, k) * b (k, n), which is rounded or not; dg is scratch; du may be u or dg as above.
   d.gemm_activation_backward(ActivationKind::gelu, n, n, n, /*a=*/cf, /*b=*/cf, /*u=*/cf, /*dg=*/f, /*du=*/f);
@@ -231,10 +231,10 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.rotary(/*rows=*/n, /*b=*/n, TokenPositions(n), /*rotated heads=*/n, /*head_dim=*/n, /*row stride=*/n,
            kernels::RotaryFrequencies(10000.0), /*inverse=*/false, f);
 
-  // out (rows, H) = table[token - first] for tokens in [first, first + count), else 0.
-  d.embedding_forward(n, /*hidden=*/n, tokens, /*first=*/n, /*count=*/n, /*table=*/cf, /*out=*/f);
-  // dtable[token - first] += dout; deterministic.
-  d.embedding_backward(n, n, tokens, n, n, /*dout=*/cf, /*dtable=*/f);
+  // out (rows, H) = scale * table[token - first] for tokens in [first, first + count), else 0.
+  d.embedding_forward(n, /*hidden=*/n, tokens, /*first=*/n, /*count=*/n, /*scale=*/1.0F, /*table=*/cf, /*out=*/f);
+  // dtable[token - first] += scale * dout; deterministic.
+  d.embedding_backward(n, n, tokens, n, n, 1.0F, /*dout=*/cf, /*dtable=*/f);
   // out[row] += table[first_position + row / b]; and its gradient.
   d.position_forward(/*rows=*/n, /*b=*/n, /*hidden=*/n, /*first_position=*/n, cf, f);
   d.position_backward(n, n, n, n, /*dout=*/cf, /*dtable=*/f);

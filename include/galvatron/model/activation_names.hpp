@@ -29,7 +29,7 @@ inline std::optional<ActivationKind> huggingface_activation(std::string_view nam
     if (known == name) return kind;
   return std::nullopt;
 }
-/// The first name of a kind that has one: of any but SwiGLU.
+/// The first name of a kind that has one: of any but the gated ones.
 inline std::string huggingface_name(ActivationKind kind) {
   const auto of = &std::pair<std::string_view, ActivationKind>::second;
   return std::string(std::ranges::find(huggingface_activations, kind, of)->first);

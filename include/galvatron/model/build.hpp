@@ -1,9 +1,10 @@
-// Models from a few numbers, family by family: GPT-2, Llama, BERT, ViT, T5, Swin, mixtures of experts. None is checked
-// here: see checked().
+// Models from a few numbers, family by family: GPT-2, Llama, Gemma, Phi, BERT, ViT, T5, Swin, mixtures of experts. None
+// is checked here: see checked().
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -40,6 +41,7 @@ struct LlamaShape {
   std::int64_t head_dim = 0;    ///< H / A by default
   double rope_theta = 10000.0;
   RotaryScaling rotary_scaling{};
+  std::int64_t rotary_dim = 0;  ///< elements of a head that positions turn; 0: all
   bool tied = false;
   bool bias = false;
   double norm_epsilon = 1e-5;
@@ -47,6 +49,30 @@ struct LlamaShape {
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   LatentAttention latent{};
   ActivationKind activation = ActivationKind::swiglu;
+};
+
+/// The numbers of a model of the Gemma family.
+struct GemmaShape {
+  LlamaShape decoder;            ///< `ffn` is the width of gate and of up
+  bool norms_around = false;     ///< parts have norms behind them too (Gemma 2 and 3)
+  std::int64_t score_width = 0;  ///< scores are divided by its root, head_dim by default
+};
+
+/// The numbers of a model of the Phi family; 0 stands for the usual value.
+struct PhiShape {
+  int layers = 0;               ///< L
+  std::int64_t hidden = 0;      ///< H
+  std::int64_t heads = 0;       ///< A
+  std::int64_t kv_heads = 0;    ///< key/value heads, A by default
+  std::int64_t vocabulary = 0;  ///< V
+  std::int64_t positions = 0;   ///< the longest sequence
+  std::int64_t ffn = 0;         ///< width of the MLP, 4 H by default
+  std::int64_t rotary_dim = 0;  ///< elements of a head that positions turn; 0: all
+  double rope_theta = 10000.0;
+  RotaryScaling rotary_scaling{};
+  bool tied = false;
+  double norm_epsilon = 1e-5;
+  ActivationKind activation = ActivationKind::gelu;
 };
 
 /// The numbers of a model of the BERT family; 0 stands for the usual value.
@@ -87,7 +113,7 @@ struct T5Shape {
   std::int64_t target = 512;  ///< tokens of the decoder beside `source` ones of the encoder; at most as many
   std::int64_t buckets = 32;  ///< of distances, each with a bias for every head
   bool tied = true;
-  bool gated = false;  ///< SwiGLU instead of ReLU
+  ActivationKind activation = ActivationKind::relu;  ///< of T5 1.1 and its successors geglu
   double norm_epsilon = 1e-6;
 };
 
@@ -195,10 +221,43 @@ inline ModelSpec llama(std::string name, const LlamaShape& shape) {
   block.bias = shape.bias;
   block.rope_theta = shape.rope_theta;
   block.rotary_scaling = shape.rotary_scaling;
+  block.rotary_dim = shape.rotary_dim;
   block.qkv_bias = shape.qkv_bias;
   block.query_key_norm = shape.query_key_norm;
   block.latent = shape.latent;
   return model_of_equal_blocks(std::move(name), block, shape.layers);
+}
+
+/// Gemma (Gemma Team, 2024, arXiv 2403.08295): a Llama with gated GELU, gammas of norms as distances from 1, and an
+/// embedding that is multiplied by the root of H. Gemma 2 and 3 have norms behind attention and MLP too.
+inline ModelSpec gemma(std::string name, const GemmaShape& shape) {
+  ModelSpec model = llama(std::move(name), shape.decoder);
+  const auto change = [&shape](LayerSpec& layer) {
+    layer.norm = NormKind::rms_norm_from_one;
+    layer.activation = ActivationKind::geglu;
+    layer.score_width = shape.score_width == layer.head_dim ? 0 : shape.score_width;
+    if (shape.norms_around) layer.norm_order = NormOrder::around;
+  };
+  for (LayerSpec& block : model.blocks) change(block);
+  change(model.embedding);
+  change(model.head);
+  model.embedding.embedding_scale = std::sqrt(static_cast<double>(shape.decoder.hidden));
+  return model;
+}
+
+/// Phi (Gunasekar et al., 2023, arXiv 2306.11644): attention and an MLP side by side behind one LayerNorm, rotary
+/// positions of a part of each head, biases everywhere, those of logits too.
+inline ModelSpec phi(std::string name, const PhiShape& shape) {
+  LayerSpec block = detail::gpt_block_of(shape);
+  if (shape.kv_heads != 0) block.kv_heads = shape.kv_heads;
+  block.position = PositionKind::rotary;
+  block.rope_theta = shape.rope_theta;
+  block.rotary_scaling = shape.rotary_scaling;
+  block.rotary_dim = shape.rotary_dim;
+  block.parallel = true;
+  ModelSpec model = model_of_equal_blocks(std::move(name), block, shape.layers);
+  model.head.logits_bias = true;
+  return model;
 }
 
 /// BERT (Devlin et al., 2019): learned positions and segments, bidirectional attention, a norm after each residual, and
@@ -233,16 +292,16 @@ inline ModelSpec vit(std::string name, const VitShape& shape) {
 }
 
 /// T5 (Raffel et al., 2020): an encoder and a decoder with cross attention behind each other, biases by relative
-/// position, RMS norms, no other biases. Every block has a table of positions of its own, as in umT5 (Chung et al.,
-/// 2023); T5 has one for all blocks of a side, which pipeline stages would have to keep alike. The embedding looks up
-/// source and target tokens: the encoder reads the one, the first decoder the other, and all decoders the encoder's
-/// output. Without encoders or decoders it has no blocks.
+/// position, scores that no width divides, RMS norms, no other biases. Every block has a table of positions of its own,
+/// as in umT5 (Chung et al., 2023); T5 has one for all blocks of a side, which pipeline stages would have to keep
+/// alike. The embedding looks up source and target tokens: the encoder reads the one, the first decoder the other, and
+/// all decoders the encoder's output. Without encoders or decoders it has no blocks.
 inline ModelSpec t5(std::string name, const T5Shape& shape) {
   const TokenRatio target{shape.target, shape.source};
   LayerSpec encoder = detail::block_of(shape);
   encoder.positions = shape.source;
   encoder.norm = NormKind::rms_norm;
-  encoder.activation = shape.gated ? ActivationKind::swiglu : ActivationKind::relu;
+  encoder.score_width = 1;
   encoder.position = PositionKind::relative;
   encoder.bias = false;
   encoder.causal = false;

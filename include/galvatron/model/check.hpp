@@ -57,6 +57,8 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (!layer.tokens.divides(layer.positions) || !layer.memory.divides(layer.positions) ||
       !layer.target.divides(layer.positions))
     return "the tokens of a layer are a whole number when the sequence has all its positions.";
+  if (layer.kind == LayerKind::embedding && !(layer.embedding_scale > 0 && layer.embedding_scale <= 1e6))
+    return "the scale of an embedding is positive and at most 1e6.";
   if (layer.kind == LayerKind::embedding && layer.patch_width != 0)
     return within(layer.patch_width, model_limits::ffn) && !layer.tied
                ? std::string_view{}
@@ -82,7 +84,21 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
       return "rotary positions are scaled by 1 or more, from a number of positions on, with more turns for fast pairs "
              "than for slow ones.";
   }
-  if (layer.query_key_norm != QueryKeyNorm::none && layer.norm != NormKind::rms_norm)
+  if (layer.position != PositionKind::rotary || layer.latent.rank != 0) {
+    if (layer.rotary_dim != 0) return "a part of a head is turned where all of it could be.";
+  } else if (layer.rotary_dim < 0 || layer.rotary_dim >= layer.head_dim || layer.rotary_dim % 2 != 0) {
+    return "of a head positions turn an even part, or all of it.";
+  } else if (layer.rotary_dim > 0 && layer.rotary_scaling.amplitude != 1) {
+    return "rotary positions of a part of a head have no amplitude.";
+  }
+  if (layer.score_width < 0 || layer.score_width > model_limits::head_dim)
+    return "the width whose root divides scores is at most 4096.";
+  if (layer.parallel && (layer.norm_order != NormOrder::before || layer.latent.rank != 0 || layer.experts != 0 ||
+                         layer.memory.any() || layer.merges))
+    return "attention and an MLP side by side have one norm before them, and are neither latent nor experts.";
+  if (layer.norm_order == NormOrder::around && layer.memory.any())
+    return "a layer with cross attention has no norms behind its parts.";
+  if (layer.query_key_norm != QueryKeyNorm::none && layer.norm == NormKind::layer_norm)
     return "queries and keys have RMS norms where the layer has them.";
   if (const LatentAttention& latent = layer.latent; latent.rank != 0) {
     if (layer.kv_heads != layer.heads || layer.position != PositionKind::rotary || layer.norm != NormKind::rms_norm ||

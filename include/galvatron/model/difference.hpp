@@ -52,12 +52,12 @@ std::string field_text(E value) {
   constexpr auto name = [](auto... names) { return std::array<const char*, sizeof...(names)>{names...}; };
   const auto at = static_cast<std::size_t>(value);
   if constexpr (std::same_as<E, LayerKind>) return name("embedding", "block", "head").at(at);
-  if constexpr (std::same_as<E, NormKind>) return name("layer_norm", "rms_norm").at(at);
+  if constexpr (std::same_as<E, NormKind>) return name("layer_norm", "rms_norm", "rms_norm_from_one").at(at);
   if constexpr (std::same_as<E, ActivationKind>)
-    return name("gelu", "swiglu", "relu", "quick_gelu", "exact_gelu", "squared_relu").at(at);
+    return name("gelu", "swiglu", "relu", "quick_gelu", "exact_gelu", "squared_relu", "geglu").at(at);
   if constexpr (std::same_as<E, PositionKind>) return name("learned", "rotary", "relative").at(at);
   if constexpr (std::same_as<E, RotaryRamp>) return name("pairs", "turns", "none").at(at);
-  if constexpr (std::same_as<E, NormOrder>) return name("before", "after").at(at);
+  if constexpr (std::same_as<E, NormOrder>) return name("before", "after", "around").at(at);
   if constexpr (std::same_as<E, QueryKeyNorm>) return name("none", "heads", "all").at(at);
   if constexpr (std::same_as<E, RouterKind>) return name("softmax", "sigmoid").at(at);
   if constexpr (std::same_as<E, BalanceScope>) return name("sequence", "micro_batch", "data_ranks").at(at);
@@ -71,10 +71,10 @@ template <class F>
 constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f) {
   // A field that LayerSpec gains has to be named here, or this does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
-               causal, tied, rope_theta, rotary_scaling, norm_epsilon, layers, tokens, memory, target, norm_order,
-               closing_norm, window, shift, bias_rows, merges, qkv_bias, query_key_norm, latent, experts,
-               active_experts, router, shared_ffn, shared_gate, patch_width, class_token, end_token, token_types, head,
-               loss_weight, place, forward_pass] = b;
+               causal, tied, rope_theta, rotary_scaling, rotary_dim, score_width, norm_epsilon, layers, tokens, memory,
+               target, norm_order, closing_norm, window, shift, bias_rows, merges, parallel, qkv_bias, query_key_norm,
+               latent, experts, active_experts, router, shared_ffn, shared_gate, patch_width, class_token, end_token,
+               token_types, embedding_scale, logits_bias, head, loss_weight, place, forward_pass] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
   f("attention heads", a.heads, heads);
@@ -95,6 +95,8 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("turns of pairs that are scaled", a.rotary_scaling.slow, rotary_scaling.slow);
   f("amplitude of the rotary positions", a.rotary_scaling.amplitude, rotary_scaling.amplitude);
   f("scaling of scores", a.rotary_scaling.score_rate, rotary_scaling.score_rate);
+  f("elements of a head that positions turn", a.rotary_dim, rotary_dim);
+  f("width whose root divides scores", a.score_width, score_width);
   f("biases", a.bias, bias);
   f("biases of queries, keys and values", a.qkv_bias, qkv_bias);
   f("norms of queries and keys", a.query_key_norm, query_key_norm);
@@ -104,6 +106,9 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("width of a head of values", a.latent.value_dim, latent.value_dim);
   f("epsilon of the norms of latent vectors", a.latent.norm_epsilon, latent.norm_epsilon);
   f("tied embeddings", a.tied, tied);
+  f("scale of the embedding", a.embedding_scale, embedding_scale);
+  f("biases of logits", a.logits_bias, logits_bias);
+  f("attention and MLP side by side", a.parallel, parallel);
   f("causal attention", a.causal, causal);
   f("experts", a.experts, experts);
   f("experts of a token", a.active_experts, active_experts);

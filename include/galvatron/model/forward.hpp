@@ -20,7 +20,7 @@ namespace galvatron::forward {
 
 /// Operations of a forward pass. Each can be differentiated and placed.
 enum class Kind : std::uint8_t {
-  norm,           ///< y = norm(x) * gamma (+ beta)
+  norm,           ///< y = norm(x) * gamma (+ beta), as the kind of norm says
   linear,         ///< y = x W^T (+ bias)
   activation,     ///< y = act(x); for gated kinds x is gate | up
   multiply,       ///< y = a * b, element by element
@@ -35,7 +35,7 @@ enum class Kind : std::uint8_t {
   jitter,         ///< y = x * noise (RouterSpec::jitter)
   gate,           ///< y = a * sigmoid(b), row by row: b (T, 1)
   merge,          ///< the four tokens of a square of an image side by side: (4 T, H / 2) -> (T, 2 H)
-  look_up,        ///< rows of a table by token
+  look_up,        ///< rows of a table by token, times LayerSpec::embedding_scale
   add_positions,  ///< y = x + the table's row of a token's position
   add_segment,    ///< y = x + the table's first row: all tokens are of the first segment
   prepend,        ///< a learned token before the others of a sample
@@ -223,6 +223,11 @@ class Builder {
     return parameter({.name = name, .rows = width, .init = init});
   }
 
+  /// The gamma of a norm of the layer's kind.
+  constexpr Weight norm_scale(ParameterName name, Width width) {
+    return vector(name, width, gamma_offset(graph_.layer.norm) == 1 ? ParameterInit::zero : ParameterInit::one);
+  }
+
   /// A matrix for each expert, one behind the other; `outputs` and `inputs` are those of one.
   constexpr Weight expert_weight(ParameterName name, std::int64_t experts, Width outputs, Width inputs,
                                  double deviation = 0.02) {
@@ -270,7 +275,7 @@ class Builder {
   }
   /// The same with parameters of these names; RMS norms have no beta.
   constexpr Tensor norm(Tensor x, ParameterName gamma, ParameterName beta) {
-    const Weight scale = vector(gamma, width_of(x), ParameterInit::one);
+    const Weight scale = norm_scale(gamma, width_of(x));
     return norm(x, scale, graph_.layer.norm == NormKind::layer_norm ? vector(beta, width_of(x)) : Weight{});
   }
   constexpr Tensor linear(Tensor x, Weight w, Weight bias = {}) {

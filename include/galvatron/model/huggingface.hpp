@@ -18,8 +18,8 @@ namespace galvatron {
 
 /// The model types that parse_huggingface_config knows.
 inline constexpr std::string_view huggingface_model_types =
-    "gpt2, llama, mistral, qwen2, qwen3, bert, vit, t5, swin, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek_v2, "
-    "deepseek_v3";
+    "gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi, phi3, bert, vit, t5, umt5, swin, "
+    "mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek_v2, deepseek_v3";
 
 /// The model that a Hugging Face config.json describes, of one of huggingface_model_types. `name` becomes its name and
 /// opens the messages. Dropout rates and generation settings are not read. Errors (usage): malformed JSON, a missing or
@@ -40,9 +40,15 @@ Result<ModelSpec> parse_huggingface_config(std::string_view text, const std::str
                                 {"mistral", detail::mistral_from},
                                 {"qwen2", detail::qwen2_from},
                                 {"qwen3", detail::qwen3_from},
+                                {"gemma", detail::gemma_from},
+                                {"gemma2", detail::gemma2_from},
+                                {"gemma3_text", detail::gemma3_from},
+                                {"phi", detail::phi_from},
+                                {"phi3", detail::phi3_from},
                                 {"bert", detail::bert_from},
                                 {"vit", detail::vit_from},
                                 {"t5", detail::t5_from},
+                                {"umt5", detail::t5_from},
                                 {"swin", detail::swin_from},
                                 {"mixtral", detail::mixtral_from},
                                 {"qwen2_moe", detail::qwen2_moe_from},
@@ -52,6 +58,10 @@ Result<ModelSpec> parse_huggingface_config(std::string_view text, const std::str
                                 {"deepseek_v3", detail::deepseek_v3_from}};
   for (const Reader& reader : readers)
     if (reader.type == type) return reader.read(fields, name);
+  if (type == "gemma3")
+    return usage_error(name +
+                       " describes a Gemma 3 that reads images too; give the config.json of its text model, whose "
+                       "model_type is gemma3_text (the object \"text_config\" is one)");
   if (type == "clip")
     return usage_error(name +
                        " describes a CLIP, which is a model of two towers and their loss: see docs/multitask.md");

@@ -27,8 +27,7 @@ constexpr double residual_deviation(const LayerSpec& l) {
 
 /// The width of what goes into the activation of an MLP of width `ffn`: gate and up behind each other, or one of them.
 constexpr forward::Width mlp_inputs(const LayerSpec& l, std::int64_t ffn) {
-  return l.activation == ActivationKind::swiglu ? forward::Builder::split(2 * ffn, {ffn, ffn, 0})
-                                                : forward::Builder::split(ffn);
+  return inputs_of(l.activation) == 2 ? forward::Builder::split(2 * ffn, {ffn, ffn, 0}) : forward::Builder::split(ffn);
 }
 
 }  // namespace detail
@@ -45,7 +44,7 @@ constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l
   if (l.query_key_norm != QueryKeyNorm::none) {
     const bool heads = l.query_key_norm == QueryKeyNorm::heads;
     const auto gamma = [&](ParameterName name, std::int64_t all) {
-      return b.vector(name, forward::Builder::whole(heads ? l.head_dim : all), ParameterInit::one);
+      return b.norm_scale(name, forward::Builder::whole(heads ? l.head_dim : all));
     };
     const forward::Weight of_queries = gamma(ParameterName::query_gamma, q);
     qkv = b.norm_heads(qkv, of_queries, gamma(ParameterName::key_gamma, kv));
@@ -140,7 +139,8 @@ constexpr forward::Tensor experts(forward::Builder& b, const LayerSpec& l, forwa
 }
 
 /// A block: attention, in decoders attention to the encoder's output, and an MLP or experts, each with a residual and
-/// a norm before it (GPT, Llama, T5, Swin) or behind the residual (BERT).
+/// a norm before it (GPT, Llama, T5, Swin), behind the residual (BERT), or before and behind it (Gemma 2); or attention
+/// and an MLP of one norm, side by side (Phi).
 constexpr forward::Graph block_forward(const LayerSpec& l) {
   forward::Builder b(l);
   const forward::Width h = forward::Builder::whole(l.hidden);
@@ -155,19 +155,37 @@ constexpr forward::Graph block_forward(const LayerSpec& l) {
     if (l.memory.any()) memory = b.input(h, forward::Rows::memory);
   }
 
-  const auto residual = [&](ParameterName gamma, ParameterName beta, const auto& part) {
-    if (l.norm_order == NormOrder::before)
-      x = b.add(x, part(b.norm(x, gamma, beta)));
-    else
-      x = b.norm(b.add(x, part(x)), gamma, beta);
+  struct Norm {
+    ParameterName gamma, beta;
   };
-  residual(ParameterName::norm1_gamma, ParameterName::norm1_beta,
-           [&](forward::Tensor n) { return l.latent.rank > 0 ? latent_attention(b, l, n) : self_attention(b, l, n); });
-  if (l.memory.any())
-    residual(ParameterName::norm3_gamma, ParameterName::norm3_beta,
-             [&](forward::Tensor n) { return cross_attention(b, l, n, memory); });
-  residual(ParameterName::norm2_gamma, ParameterName::norm2_beta,
-           [&](forward::Tensor n) { return l.experts > 0 ? experts(b, l, n) : feed_forward(b, l, n); });
+  /// @param behind  of what the part makes, where a block has one
+  const auto residual = [&](Norm norm, Norm behind, const auto& part) {
+    if (l.norm_order == NormOrder::after) {
+      x = b.norm(b.add(x, part(x)), norm.gamma, norm.beta);
+      return;
+    }
+    forward::Tensor y = part(b.norm(x, norm.gamma, norm.beta));
+    if (l.norm_order == NormOrder::around) y = b.norm(y, behind.gamma, behind.beta);
+    x = b.add(x, y);
+  };
+  constexpr Norm of_attention{ParameterName::norm1_gamma, ParameterName::norm1_beta};
+  constexpr Norm behind_attention{ParameterName::attention_norm_gamma, ParameterName::attention_norm_beta};
+  constexpr Norm of_mlp{ParameterName::norm2_gamma, ParameterName::norm2_beta};
+  constexpr Norm behind_mlp{ParameterName::mlp_norm_gamma, ParameterName::mlp_norm_beta};
+  if (l.parallel) {
+    const forward::Tensor n = b.norm(x, of_attention.gamma, of_attention.beta);
+    x = b.add(x, self_attention(b, l, n));
+    x = b.add(x, feed_forward(b, l, n));
+  } else {
+    residual(of_attention, behind_attention, [&](forward::Tensor n) {
+      return l.latent.rank > 0 ? latent_attention(b, l, n) : self_attention(b, l, n);
+    });
+    if (l.memory.any())
+      residual({ParameterName::norm3_gamma, ParameterName::norm3_beta}, {},
+               [&](forward::Tensor n) { return cross_attention(b, l, n, memory); });
+    residual(of_mlp, behind_mlp,
+             [&](forward::Tensor n) { return l.experts > 0 ? experts(b, l, n) : feed_forward(b, l, n); });
+  }
   if (l.closing_norm) x = b.norm(x, ParameterName::closing_gamma, ParameterName::closing_beta);
   b.output(x);
   return b.graph();
@@ -217,7 +235,7 @@ constexpr forward::Graph head_forward(const LayerSpec& l) {
   if (classifies && l.class_token) x = b.first_token(x);
   x = b.norm(x, ParameterName::norm1_gamma, ParameterName::norm1_beta);
   if (classifies && !l.class_token) x = b.mean(x);
-  const forward::Weight bias = l.head == HeadKind::language ? forward::Weight{} : b.logits_bias(l.vocabulary);
+  const forward::Weight bias = l.has_logits_bias() ? b.logits_bias(l.vocabulary) : forward::Weight{};
   b.cross_entropy(x, b.table(l.vocabulary, h), bias);
   return b.graph();
 }

@@ -61,6 +61,11 @@ enum class ParameterName : std::uint8_t {
   residual_gain,       ///< (experts): see RouterSpec
   // Behind the 64 streams of initial values of a layer: it draws none.
   logit_scale,  ///< (1): of a contrastive head, the logarithm of its logits' factor
+  // Of norms behind attention and behind the MLP, before what they made is added.
+  attention_norm_gamma,
+  attention_norm_beta,
+  mlp_norm_gamma,
+  mlp_norm_beta,
 };
 
 /// Their names in files, in this order.
@@ -79,7 +84,8 @@ inline constexpr auto parameter_names = std::to_array<std::string_view>(
      "router_bias", "shared_in_weight", "shared_out_weight", "shared_gate_weight"});
 inline constexpr auto late_parameter_names = std::to_array<std::string_view>(
     {"query_gamma", "key_gamma", "query_down_weight", "query_up_weight", "latent_down_weight", "latent_up_weight",
-     "key_rotary_weight", "residual_gain", "logit_scale"});
+     "key_rotary_weight", "residual_gain", "logit_scale", "attention_norm_gamma", "attention_norm_beta",
+     "mlp_norm_gamma", "mlp_norm_beta"});
 static_assert(static_cast<std::size_t>(ParameterName::shared_gate_weight) + 1 == parameter_names.size());
 
 /// Parameters of layers that are not of this library: so many names.
@@ -87,7 +93,7 @@ inline constexpr int user_parameters = 16;
 inline constexpr int first_user_parameter = 40;
 inline constexpr int first_late_parameter = static_cast<int>(ParameterName::query_gamma);
 static_assert(first_user_parameter + user_parameters == first_late_parameter);
-static_assert(static_cast<std::size_t>(ParameterName::logit_scale) + 1 ==
+static_assert(static_cast<std::size_t>(ParameterName::mlp_norm_beta) + 1 ==
               first_late_parameter + late_parameter_names.size());
 /// The i-th of them; from 0.
 constexpr ParameterName user_parameter(int i) { return static_cast<ParameterName>(first_user_parameter + i); }

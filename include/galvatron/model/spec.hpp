@@ -19,7 +19,13 @@ struct LayerSpec;
 using ForwardPass = forward::Graph (*)(const LayerSpec&);
 
 enum class LayerKind : std::uint8_t { embedding, block, head };
-enum class NormKind : std::uint8_t { layer_norm, rms_norm };
+enum class NormKind : std::uint8_t {
+  layer_norm,
+  rms_norm,
+  rms_norm_from_one,  ///< gamma is stored as its distance from 1, which 16 bits keep finer (Gemma)
+};
+/// What is added to the stored gamma.
+constexpr float gamma_offset(NormKind kind) { return kind == NormKind::rms_norm_from_one ? 1.0F : 0.0F; }
 enum class ActivationKind : std::uint8_t {
   gelu,  ///< in its tanh approximation, as in GPT-2
   swiglu,
@@ -27,16 +33,23 @@ enum class ActivationKind : std::uint8_t {
   quick_gelu,    ///< x sigmoid(1.702 x), as in CLIP
   exact_gelu,    ///< x Phi(x)
   squared_relu,  ///< max(x, 0)^2 (So et al., "Primer", 2021), as in Nemotron
+  geglu,         ///< gelu(gate) up, as in Gemma and T5 1.1 (Shazeer, arXiv 2002.05202)
 };
-inline constexpr std::array activation_kinds{ActivationKind::gelu,       ActivationKind::swiglu,
-                                             ActivationKind::relu,       ActivationKind::quick_gelu,
-                                             ActivationKind::exact_gelu, ActivationKind::squared_relu};
-/// Rows of input weights for each of a hidden unit: gate and up for SwiGLU, one for the others.
-constexpr std::int64_t inputs_of(ActivationKind kind) { return kind == ActivationKind::swiglu ? 2 : 1; }
+inline constexpr std::array activation_kinds{
+    ActivationKind::gelu,       ActivationKind::swiglu,       ActivationKind::relu, ActivationKind::quick_gelu,
+    ActivationKind::exact_gelu, ActivationKind::squared_relu, ActivationKind::geglu};
+/// Rows of input weights for each of a hidden unit: gate and up for gated kinds, one for the others.
+constexpr std::int64_t inputs_of(ActivationKind kind) {
+  return kind == ActivationKind::swiglu || kind == ActivationKind::geglu ? 2 : 1;
+}
 /// relative: a table (rows, A) of biases of attention scores, by the distance of query and key.
 enum class PositionKind : std::uint8_t { learned, rotary, relative };
-/// A norm before each part of a block (GPT-2), or after its residual (BERT).
-enum class NormOrder : std::uint8_t { before, after };
+/// Where the norms of a block are.
+enum class NormOrder : std::uint8_t {
+  before,  ///< before each part (GPT-2)
+  after,   ///< after each residual (BERT)
+  around,  ///< before each part, and behind it, before what it made is added (Gemma 2 and 3)
+};
 enum class HeadKind : std::uint8_t {
   language,         ///< norm, then logits of every token over the vocabulary
   masked_language,  ///< (H, H) projection, activation and norm, then logits of every token, with biases (BERT)
@@ -182,7 +195,7 @@ struct LayerSpec {
   std::int64_t heads = 0;       ///< A, query heads
   std::int64_t kv_heads = 0;    ///< key/value heads; divides A
   std::int64_t head_dim = 0;    ///< usually H / A
-  std::int64_t ffn = 0;         ///< width of the MLP; for SwiGLU the width of gate and of up
+  std::int64_t ffn = 0;         ///< width of the MLP; for gated kinds the width of gate and of up
   std::int64_t vocabulary = 0;  ///< V
   std::int64_t positions = 0;   ///< the longest sequence; rows of a learned position table
   NormKind norm = NormKind::layer_norm;
@@ -193,6 +206,9 @@ struct LayerSpec {
   bool tied = false;   ///< the head uses the embedding's table
   double rope_theta = 10000.0;
   RotaryScaling rotary_scaling{};
+  std::int64_t rotary_dim = 0;   ///< elements of a head that positions turn, as pairs (j, j + head_dim / 2) from j = 0
+                                 ///< on; 0: all (Phi turns a part)
+  std::int64_t score_width = 0;  ///< scores are divided by its root; 0: head_dim (Gemma 2 and 3 name it, T5 has 1)
   double norm_epsilon = 1e-5;
   int layers = 1;  ///< L, blocks in the whole model; scales the initialisation of residual projections
 
@@ -206,6 +222,7 @@ struct LayerSpec {
   std::int64_t shift = 0;                    ///< of the windows, in tokens down and to the right
   std::int64_t bias_rows = 0;                ///< of the table of relative positions that this block owns
   bool merges = false;                       ///< the input is 4 tokens of H / 2 for one of H (Swin)
+  bool parallel = false;                     ///< attention and the MLP read one norm, and both are added (Phi)
   bool qkv_bias = false;                     ///< queries, keys and values have a bias, others as `bias` says (Qwen2)
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   LatentAttention latent{};
@@ -220,6 +237,8 @@ struct LayerSpec {
   std::int64_t end_token = no_token;  ///< projection: of a sample it reads the first token of this id, or the first of
                                       ///< all of a sample without one (CLIP's text tower)
   std::int64_t token_types = 0;       ///< embedding: rows of a table of segments
+  double embedding_scale = 1;         ///< embedding: rows of the table are multiplied by it (Gemma)
+  bool logits_bias = false;           ///< language head: logits have biases (Phi); those of other heads always do
   HeadKind head = HeadKind::language;
   double loss_weight = 1;  ///< of a head's loss in the model's
   BundlePlace place{};     ///< in the model's graph
@@ -228,12 +247,17 @@ struct LayerSpec {
   ForwardPass forward_pass = nullptr;
 
   friend constexpr bool operator==(const LayerSpec&, const LayerSpec&) = default;
-  /// True when the two take the same time and memory: windows cost as much wherever they lie.
+  /// True when the two take the same time and memory: windows cost as much wherever they lie, and positions however
+  /// fast they turn.
   [[nodiscard]] constexpr bool costs_like(const LayerSpec& other) const {
     LayerSpec moved = other;
     moved.shift = shift;
+    moved.rope_theta = rope_theta;
+    moved.rotary_scaling = rotary_scaling;
     return *this == moved;
   }
+  /// Of a head.
+  [[nodiscard]] constexpr bool has_logits_bias() const { return head != HeadKind::language || logits_bias; }
   /// What experts and their router get is multiplied by noise.
   [[nodiscard]] constexpr bool has_jitter() const { return experts > 0 && router.jitter > 0; }
   /// Rows of MLP input weights.
@@ -244,7 +268,7 @@ struct LayerSpec {
   /// a norm.
   [[nodiscard]] constexpr bool is_plain_block() const {
     return kind == LayerKind::block && forward_pass == nullptr && !memory.any() && norm_order == NormOrder::before &&
-           !closing_norm && window == 0 && position != PositionKind::relative && !merges && !qkv_bias &&
+           !closing_norm && window == 0 && position != PositionKind::relative && !merges && !parallel && !qkv_bias &&
            query_key_norm == QueryKeyNorm::none && latent.rank == 0 && experts == 0;
   }
 

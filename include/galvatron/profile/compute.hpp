@@ -251,10 +251,10 @@ class Bench {
         case K::bias_gradient:
           return device_.bias_gradient(rows, columns, near.next<T>(n), kept.next<float>(columns));
         case K::embedding_forward:
-          return device_.embedding_forward(rows, columns, tokens, 0, vocabulary, table_in<T>(inputs_, columns),
+          return device_.embedding_forward(rows, columns, tokens, 0, vocabulary, 1.0F, table_in<T>(inputs_, columns),
                                            kept.next<T>(n));
         case K::embedding_backward:
-          return device_.embedding_backward(rows, columns, tokens, 0, vocabulary, near.next<T>(n),
+          return device_.embedding_backward(rows, columns, tokens, 0, vocabulary, 1.0F, near.next<T>(n),
                                             table_in<float>(outputs_, columns));
         case K::softmax_statistics:
           return device_.softmax_statistics(rows, columns, columns, 0, near.next<T>(n), tokens,

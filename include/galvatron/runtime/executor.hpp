@@ -447,10 +447,10 @@ class Executor {
         throw Failure(ErrorKind::internal, "dropout is planned only");
       case Code::look_up:
         return device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
-                                        parameter(weight), out);
+                                        embedding_scale(), parameter(weight), out);
       case Code::look_up_backward:
-        return device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
-                                         gradient(weight));
+        return device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
+                                         embedding_scale(), in, gradient(weight));
       case Code::add_positions:
         return context_.for_each_run(m, true, [&](auto first, auto rows, auto position) {
           device.position_forward(rows, b, n, position, parameter(weight), out.slice(first * n, rows * n));
@@ -625,6 +625,7 @@ class Executor {
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.batch.sequence); }
   // The first token of this rank's part of the vocabulary.
   [[nodiscard]] std::int64_t first_token() const { return context_.shares().vocabulary(layer_.vocabulary).begin; }
+  [[nodiscard]] float embedding_scale() const { return static_cast<float>(layer_.embedding_scale); }
   // The first heads of rows.
   void rotate(const Step& step, View<T> x, bool inverse) {
     const std::int64_t width = of(step.k);
@@ -645,7 +646,7 @@ class Executor {
     });
   }
   [[nodiscard]] HeadNorms step_heads(const Step& step) const {
-    return {.rows = of(step.m), .queries = of(step.n), .keys = of(step.k), .width = of(step.l)};
+    return {.rows = of(step.m), .queries = of(step.n), .keys = of(step.k), .width = of(step.l), .kind = layer_.norm};
   }
 
   Context<D>& context_;

@@ -29,6 +29,10 @@ inline device::kernels::RotaryFrequencies rotary_frequencies(const LayerSpec& la
   device::kernels::RotaryFrequencies out(layer.rope_theta);
   out.amplitude = static_cast<float>(scaling.amplitude);
   out.factor = scaling.factor;
+  if (layer.rotary_dim > 0) {
+    out.turned = layer.rotary_dim / 2;
+    width = layer.rotary_dim;
+  }
   if (scaling.factor == 1) return out;
   if (scaling.ramp == RotaryRamp::none) {
     out.low = -1;
@@ -55,7 +59,9 @@ inline device::kernels::RotaryFrequencies rotary_frequencies(const LayerSpec& la
 /// What scores of a layer are multiplied by, beside head_dim^-1/2.
 inline float score_factor(const LayerSpec& layer) {
   const double root = 0.1 * layer.rotary_scaling.score_rate * std::log(layer.rotary_scaling.factor) + 1;
-  return static_cast<float>(root * root);
+  const auto share =
+      layer.score_width == 0 ? 1.0 : static_cast<double>(layer.head_dim) / static_cast<double>(layer.score_width);
+  return static_cast<float>(root * root * std::sqrt(share));
 }
 
 /// Norms of the queries and keys of a fused projection, in runs of `width` elements.
@@ -64,6 +70,7 @@ struct HeadNorms {
   std::int64_t queries = 0;  ///< elements of a row
   std::int64_t keys = 0;     ///< the same
   std::int64_t width = 0;    ///< 0: all queries, and all keys
+  NormKind kind = NormKind::rms_norm;
 
   /// Calls f(first element of rows, elements of a row, width of a norm, 0 or 1) for queries and for keys.
   template <class F>
@@ -93,7 +100,7 @@ void norm_heads(Context<D>& context, const HeadNorms& norms, double epsilon, Vie
     const View<T> y = after.slice(norms.rows * first, norms.rows * count);
     const std::int64_t all = norms.rows * count / width;
     context.device.copy_runs(norms.columns(count, false), behind(qkv, first), x);
-    context.device.norm_forward(NormKind::rms_norm, all, width, epsilon, x, which == 0 ? query_gamma : key_gamma,
+    context.device.norm_forward(norms.kind, all, width, epsilon, x, which == 0 ? query_gamma : key_gamma,
                                 View<const T>{}, y, statistics.slice(2 * first_norm, 2 * all));
     context.device.copy_runs(norms.columns(count, true), y, behind(qkv, first));
     first_norm += all;
@@ -117,7 +124,7 @@ void norm_heads_backward(Context<D>& context, const HeadNorms& norms, View<T> d_
     const View<float> d_gamma = sums ? gammas.slice(which * width, width) : which == 0 ? d_query_gamma : d_key_gamma;
     const std::int64_t all = norms.rows * count / width;
     context.device.copy_runs(norms.columns(count, false), behind(d_qkv, first), dy);
-    context.device.norm_backward(NormKind::rms_norm, all, width, dy, x, which == 0 ? query_gamma : key_gamma,
+    context.device.norm_backward(norms.kind, all, width, dy, x, which == 0 ? query_gamma : key_gamma,
                                  statistics.slice(2 * first_norm, 2 * all), View<const T>{}, dy, d_gamma,
                                  View<float>{});
     context.device.copy_runs(norms.columns(count, true), dy, behind(d_qkv, first));

@@ -37,18 +37,21 @@ constexpr bool is_encoder_decoder_block(const LayerSpec& layer) {
 }
 
 /// A block as decoders of the Llama family and mixtures of experts have it: plain but for experts in place of its MLP,
-/// and for biases, norms or latent vectors of queries, keys and values.
+/// for biases, norms or latent vectors of queries, keys and values, for norms behind its parts (Gemma), or for its
+/// parts side by side (Phi).
 constexpr bool is_decoder_block(const LayerSpec& layer) {
   LayerSpec plain = layer;
   plain.experts = 0;
   plain.qkv_bias = false;
   plain.query_key_norm = QueryKeyNorm::none;
   plain.latent = {};
+  plain.parallel = false;
+  if (plain.norm_order == NormOrder::around) plain.norm_order = NormOrder::before;
   return plain.is_plain_block();
 }
 
-/// True for the layers of GPT, Llama, BERT, ViT, Swin, T5 and Mixtral models, and for those with a forward pass of
-/// their own.
+/// True for the layers of GPT, Llama, Gemma, Phi, BERT, ViT, Swin, T5 and Mixtral models, and for those with a forward
+/// pass of their own.
 constexpr bool is_implemented(const LayerSpec& layer) {
   if (layer.forward_pass != nullptr) return true;
   const bool relative = layer.position == PositionKind::relative;
@@ -64,7 +67,8 @@ constexpr bool is_implemented(const LayerSpec& layer) {
 }
 
 inline constexpr std::string_view not_implemented =
-    "can be planned, but not trained by this version: it trains GPT, Llama, BERT, ViT, Swin, T5 and Mixtral models, "
+    "can be planned, but not trained by this version: it trains GPT, Llama, Gemma, Phi, BERT, ViT, Swin, T5 and "
+    "Mixtral models, "
     "such as gpt2-124m, llama3-8b, bert-large, vit-huge-32, swin-huge-32, t5-large-32 and mixtral-8x7b; choose one of "
     "them";
 

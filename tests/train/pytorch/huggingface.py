@@ -1,5 +1,5 @@
-"""Makes tiny random checkpoints of GPT-2, Llama, Mistral, Qwen and mixtures of experts with Hugging Face transformers
-and writes, beside this file, what tests/train/huggingface.cpp and tests/generate/generate.cpp compare galvatron with:
+"""Makes tiny random checkpoints of GPT-2, Llama, Mistral, Qwen, Gemma, Phi and mixtures of experts with Hugging Face
+transformers and writes, beside this file, what tests/train/huggingface.cpp and tests/generate/generate.cpp compare galvatron with:
 the checkpoints as save_pretrained() leaves them, what greedy decoding lets follow, the mean cross-entropy of tokens that
 the models give, in float64, and its gradients as checkpoints of the same names.
 
@@ -14,6 +14,7 @@ import torch
 import transformers
 
 BATCH, SEQUENCE = 4, 16
+PREDICTIONS = 5  # of a sample, for an encoder of 16 tokens
 HERE = pathlib.Path(__file__).parent / "huggingface"
 
 
@@ -52,7 +53,7 @@ def greedy_of(model, vocabulary):
     return all_tokens[0, 5:].tolist()
 
 
-def save_gradients(model, vocabulary, name):
+def save_gradients(model, vocabulary, name, loss_of=loss_of):
     """Of all parameters; the model's own values are lost."""
     model.zero_grad()
     loss_of(model, vocabulary).backward()
@@ -104,7 +105,7 @@ def mixtures():
 
 
 def decoders():
-    """Names, configurations and classes of Llama's kind, and GPT-2s of other activations."""
+    """Names, configurations and classes of Llama's kind, of Gemma and Phi, and GPT-2s of other activations."""
     base = dict(
         hidden_size=24, num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=40,
         max_position_embeddings=20, vocab_size=61, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
@@ -124,10 +125,40 @@ def decoders():
     yield "qwen2", transformers.Qwen2Config(**dict(base, tie_word_embeddings=True), rope_parameters=plain,
                                             use_sliding_window=False), transformers.Qwen2ForCausalLM
     yield "qwen3", transformers.Qwen3Config(**base, head_dim=6, rope_parameters=plain), transformers.Qwen3ForCausalLM
+    yield "gemma", transformers.GemmaConfig(
+        **dict(base, tie_word_embeddings=True), head_dim=6, rope_parameters=plain), transformers.GemmaForCausalLM
+    capless = dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=10)
+    gemma = dict(base) | capless | dict(tie_word_embeddings=True, head_dim=6, sliding_window=20)
+    yield "gemma2", transformers.Gemma2Config(**gemma, rope_parameters=plain), transformers.Gemma2ForCausalLM
+    yield "gemma3", transformers.Gemma3TextConfig(
+        **gemma, layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={"full_attention": linear, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}
+    ), transformers.Gemma3ForCausalLM
+    part = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    yield "phi", transformers.PhiConfig(
+        **dict(base, hidden_size=48), rope_parameters=part), transformers.PhiForCausalLM
+    yield "phi3", transformers.Phi3Config(
+        **dict(base, hidden_size=48), rope_parameters=part, sliding_window=None), transformers.Phi3ForCausalLM
     for activation in ("gelu", "quick_gelu", "relu"):
         yield "gpt2-" + activation, transformers.GPT2Config(
             n_embd=24, n_layer=2, n_head=3, n_positions=20, vocab_size=61, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
             activation_function=activation), transformers.GPT2LMHeadModel
+
+
+def encoder_decoders():
+    base = dict(vocab_size=61, d_model=24, d_kv=6, d_ff=40, num_layers=2, num_heads=4, n_positions=20, dropout_rate=0,
+                tie_word_embeddings=False, use_cache=False)
+    yield "t5", transformers.T5Config(**base, feed_forward_proj="gated-gelu"), transformers.T5ForConditionalGeneration
+    yield "umt5", transformers.UMT5Config(**base), transformers.UMT5ForConditionalGeneration
+
+
+def loss_of_sides(model, vocabulary):
+    """The encoder reads the first 16 tokens, the decoder the 16 behind them, of which it predicts five."""
+    i = torch.arange(2 * SEQUENCE + 1)
+    batch = torch.stack([(7 * b + 5 * i + i * i) % vocabulary for b in range(BATCH)])
+    logits = model.double()(input_ids=batch[:, :SEQUENCE], decoder_input_ids=batch[:, SEQUENCE:-1]).logits
+    return torch.nn.functional.cross_entropy(
+        logits[:, :PREDICTIONS].flatten(0, 1), batch[:, SEQUENCE + 1:SEQUENCE + 1 + PREDICTIONS].flatten())
 
 
 def save(model, name, **how):
@@ -182,10 +213,21 @@ def main():
         if name == "qwen2_moe":
             balance = balance_loss_of(model, config.vocab_size)
         save_gradients(model, config.vocab_size, name)
+    sides = {}
+    for name, config, kind in encoder_decoders():
+        model = kind(config)
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())  # as released weights have it
+        model.config.tie_word_embeddings = False
+        randomise(model)
+        model.eval()
+        save(model, name)
+        sides[name] = loss_of_sides(model, config.vocab_size).item()
+        if name == "umt5":
+            save_gradients(model, config.vocab_size, name, loss_of_sides)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     (HERE / "losses.json").write_text(
         json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "greedy": greedy,
-                    "balance_loss_of_qwen2_moe": balance,
+                    "balance_loss_of_qwen2_moe": balance, "encoder_decoder_losses": sides,
                     "made_with": versions}, indent=2) + "\n")
 
 

@@ -95,9 +95,6 @@ def model_of(spec, dtype):
         attn_implementation="eager")
     model = UMT5ForConditionalGeneration(config).to(dtype)
     model.model_dim = 1
-    for module in model.modules():
-        if isinstance(module, modeling_umt5.UMT5Attention):
-            module.scaling = spec["head_dim"] ** -0.5
     return model
 
 

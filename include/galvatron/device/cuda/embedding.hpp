@@ -109,13 +109,14 @@ struct GatherTokens {
   bool packed;
   const std::int32_t* tokens;
   std::int64_t first, count;
+  float scale;
   const T* table;
   T* out;
   GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
     const std::int64_t at = i * Pack<T>::size;
     const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
     const Pack<T> pack = entry >= 0 ? load_pack(table + entry * hidden, at, hidden, packed) : Pack<T>{};
-    store_pack(pack, out + row * hidden, at, hidden, packed);
+    store_pack(Pack<T>::of([&](int j) { return scale * pack.get(j); }), out + row * hidden, at, hidden, packed);
   }
 };
 
@@ -130,6 +131,7 @@ struct SumTokens {
   std::int64_t rows, chunk, tiles, hidden;
   bool packed;
   std::int64_t count;
+  float scale;
   const TokenKey* sorted;
   const T* dout;
   float* dtable;
@@ -167,7 +169,7 @@ struct SumTokens {
       load_packs(packed, sums_before, before);
       GALVATRON_UNROLL
       for (int i = 0; i < at_once; ++i) {
-        for (int j = 0; j < size; ++j) sums[j] += packs[i].get(j);
+        for (int j = 0; j < size; ++j) sums[j] += scale * packs[i].get(j);
         if (!to[i].takes) continue;
         for (int p = 0; p < parts; ++p) {
           constexpr int width = Pack<float>::size;
@@ -272,16 +274,16 @@ struct SpreadMean {
 
 template <class T>
 void embedding_forward(auto& launcher, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
-                       std::int64_t first, std::int64_t count, const T* table, T* out) {
+                       std::int64_t first, std::int64_t count, float scale, const T* table, T* out) {
   for_rows(launcher, rows, divide_up(hidden, Pack<T>::size),
-           GatherTokens<T>{hidden, is_packed<T>(hidden, table, out), tokens, first, count, table, out});
+           GatherTokens<T>{hidden, is_packed<T>(hidden, table, out), tokens, first, count, scale, table, out});
 }
 
 /// Rows are sorted by token, and sums of equal tokens taken chunk by chunk, so that a token of many rows keeps many
 /// blocks busy. Throws DeviceFailure when the scratch memory cannot hold the keys of a few rows.
 template <class T>
 void embedding_backward(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t hidden,
-                        const std::int32_t* tokens, std::int64_t first, std::int64_t count, const T* dout,
+                        const std::int32_t* tokens, std::int64_t first, std::int64_t count, float scale, const T* dout,
                         float* dtable) {
   using Kernel = SumTokens<T>;
   constexpr std::int64_t least_chunk = 32;
@@ -304,8 +306,8 @@ void embedding_backward(auto& launcher, View<std::byte> scratch, std::int64_t ro
     Geometry geometry = over_rows(1, packs, Kernel::most_threads);
     const std::int64_t tiles = divide_up(packs, geometry.threads);
     geometry.blocks = chunks * tiles;
-    launcher.launch(geometry,
-                    Kernel{now, chunk, tiles, hidden, packed, count, sorted, dout + done * hidden, dtable, continued});
+    launcher.launch(geometry, Kernel{now, chunk, tiles, hidden, packed, count, scale, sorted, dout + done * hidden,
+                                     dtable, continued});
     if (chunks == 1) continue;
     const std::int64_t float_packs = divide_up(hidden, SumContinued::size);
     geometry = over_rows(1, float_packs, SumContinued::most_threads);

@@ -64,13 +64,13 @@ struct CombineRows {
 };
 
 /// See Device::expert_activation_backward; a team a row.
-/// @tparam A  kernels::SwiGlu, whose u has rows of gate | up, or an activation of one input
+/// @tparam A  kernels::Gated, whose u has rows of gate | up, or an activation of one input
 template <class T, class A>
 struct ExpertActivationBackward {
   static constexpr int most_threads = 512;
   static constexpr int kept = 2;  ///< packs of a row for a thread
   static constexpr int size = Pack<T>::size;
-  static constexpr bool gated = std::is_same_v<A, kernels::SwiGlu>;
+  static constexpr bool gated = requires(float x) { A::forward(x, x, x); };
   Teams teams;
   std::int64_t n;
   bool packed;
@@ -237,7 +237,7 @@ void expert_activation_backward(auto& launcher, ActivationKind kind, std::int64_
     const auto share = share_rows(rows, divide_up(n, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads);
     launcher.launch(share.geometry, Kernel{share.teams, n, packed, order, weights, u, d, du, d_weights});
   };
-  if (kind == ActivationKind::swiglu) return launch.template operator()<kernels::SwiGlu>();
+  if (inputs_of(kind) == 2) return kernels::with_gated(kind, launch);
   kernels::with_activation(kind, launch);
 }
 

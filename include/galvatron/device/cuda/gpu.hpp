@@ -142,7 +142,7 @@ class Gpu {
   void window_attention_backward(const auto&... a) { cuda::window_attention_backward(m_, scratch_, plain(a)...); }
   void norm_forward(const auto&... a) { cuda::norm_forward(m_, plain(a)...); }
   void add_norm_forward(const auto&... a) { cuda::add_norm_forward(m_, plain(a)...); }
-  void norm_recompute(NormKind, const auto&... a) { cuda::norm_recompute(m_, plain(a)...); }
+  void norm_recompute(const auto&... a) { cuda::norm_recompute(m_, plain(a)...); }
   void norm_backward(const auto&... a) { cuda::norm_backward(m_, scratch_, plain(a)...); }
   void add(const auto&... a) { cuda::map<kernels::Sum>(m_, plain(a)...); }
   void multiply(const auto&... a) { cuda::map<kernels::Product>(m_, plain(a)...); }

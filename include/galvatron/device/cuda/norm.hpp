@@ -87,8 +87,9 @@ GALVATRON_KERNEL void put_sums(float* sums, const float (&values)[n], bool grow)
   put_elements(sums, now);
 }
 
-/// y = norm(x [+ r]) * gamma (+ beta). A row is read once, unless it is longer than the registers of its team, and x is
-/// prefetched during the row before. Gamma and beta are read from caches, which leaves registers for more warps.
+/// y = norm(x [+ r]) * (offset + gamma) (+ beta). A row is read once, unless it is longer than the registers of its
+/// team, and x is prefetched during the row before. Gamma and beta are read from caches, which leaves registers for
+/// more warps.
 /// @tparam packs  in a thread's registers
 template <class T, bool adds, int packs>
 struct Norm {
@@ -99,6 +100,7 @@ struct Norm {
   int hidden;
   bool packed;
   bool centered;  ///< LayerNorm
+  float offset;   ///< of gamma
   float epsilon;
   const T* x;
   const T* r;  ///< where the kernel adds
@@ -167,7 +169,7 @@ struct Norm {
         const auto v = part.template get<n, own>(in, p, i);
         const auto g = Pack<T, n>::at(gamma + i);
         const auto b = beta != nullptr ? Pack<T, n>::at(beta + i) : Pack<T, n>{};
-        Pack<T, n>::of([&](int j) { return normalized(v.get(j)) * g.get(j) + b.get(j); }).store(out + i);
+        Pack<T, n>::of([&](int j) { return normalized(v.get(j)) * (offset + g.get(j)) + b.get(j); }).store(out + i);
       });
     }
   }
@@ -184,6 +186,7 @@ struct NormBackward {
   Teams teams;
   int hidden;
   bool packed, centered;
+  float offset;  ///< of gamma
   bool shifted;  ///< there is a beta
   bool shares;   ///< shared memory has the sums
   const T* dy;
@@ -230,7 +233,7 @@ struct NormBackward {
           slopes[j] = d.get(j);
           const float xhat = normalized(v.get(j));
           products[j] = slopes[j] * xhat;
-          const float g = slopes[j] * weight.get(j);
+          const float g = slopes[j] * (offset + weight.get(j));
           totals[0] += g;
           totals[1] += g * xhat;
         }
@@ -250,7 +253,7 @@ struct NormBackward {
         const auto weight = weights.template get<n, own>(gamma, p, i);
         const auto more = part_of_residual.template get_any<n, own>(residual, p, i);
         Pack<T, n>::of([&](int j) {
-          return more.get(j) + slope(d.get(j) * weight.get(j), normalized(v.get(j)));
+          return more.get(j) + slope(d.get(j) * (offset + weight.get(j)), normalized(v.get(j)));
         }).store(dx + row * hidden + i);
       });
     }
@@ -279,8 +282,9 @@ void normalize(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hi
   const auto launch = [&]<int kept>() {
     using Kernel = Norm<T, adds, kept>;
     const auto share = share_rows(rows, packs, packed, kept, Kernel::most_threads);
-    launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
-                                           static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
+    launcher.launch(share.geometry,
+                    Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
+                           gamma_offset(kind), static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
   };
   // More packs a thread for long rows: fewer threads execute the work per row.
   if (packed && packs > 4 * warp_threads)
@@ -304,10 +308,10 @@ void add_norm_forward(auto& launcher, NormKind kind, std::int64_t rows, std::int
 
 /// With the same bits.
 template <class T>
-void norm_recompute(auto& launcher, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
-                    const float* stats, T* y) {
+void norm_recompute(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma,
+                    const T* beta, const float* stats, T* y) {
   constexpr T* none = nullptr;
-  normalize<false>(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats, nullptr);
+  normalize<false>(launcher, kind, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats, nullptr);
 }
 
 /// Throws DeviceFailure when the sums over one block's rows exceed the scratch memory.
@@ -329,8 +333,9 @@ void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::
   const bool shares = several || (!all_kept && bytes <= most_shared);
   share.geometry.blocks = partials_within(scratch, bytes, share.geometry.blocks);
   if (shares) share.geometry.shared_bytes = bytes;
-  launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
-                                         dbeta != nullptr, shares, dy, x, gamma, stats, d_residual, dx, partials});
+  launcher.launch(share.geometry,
+                  Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
+                         gamma_offset(kind), dbeta != nullptr, shares, dy, x, gamma, stats, d_residual, dx, partials});
   column_sums(launcher, share.geometry.blocks, width, 1, static_cast<const float*>(partials),
               AddSums{hidden, dgamma, dbeta});
 }

@@ -38,7 +38,7 @@ struct Map {
 };
 
 /// g from u, or du from u and dg. Element i of g (rows, n) has its gate at row * 2n + column of u, and `up` n further.
-template <class T, bool backward>
+template <class T, class A, bool backward>
 struct Gate {
   static constexpr int width = Pack<T>::size;
   Divisor n;
@@ -54,11 +54,11 @@ struct Gate {
     if constexpr (backward) {
       float gradients[size];
       get_elements(dg + i, gradients);
-      for (int j = 0; j < size; ++j) kernels::SwiGlu::backward(gate[j], up[j], gradients[j], gate[j], up[j]);
+      for (int j = 0; j < size; ++j) A::backward(gate[j], up[j], gradients[j], gate[j], up[j]);
       put_elements(out + at_gate, gate);
       put_elements(out + at_gate + n.value(), up);
     } else {
-      for (int j = 0; j < size; ++j) kernels::SwiGlu::forward(gate[j], up[j], gate[j]);
+      for (int j = 0; j < size; ++j) A::forward(gate[j], up[j], gate[j]);
       put_elements(out + i, gate);
     }
   }
@@ -208,7 +208,10 @@ template <class T>
 void activation_forward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
   if (inputs_of(kind) == 1)
     return kernels::with_activation(kind, [&]<class A>() { map<A>(launcher, rows * n, u, u, g); });
-  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T, false>{Divisor(n), u, nullptr, g});
+  if (n == 0) return;
+  kernels::with_gated(kind, [&]<class A>() {
+    for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T, A, false>{Divisor(n), u, nullptr, g});
+  });
 }
 
 template <class T>
@@ -216,7 +219,10 @@ void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows,
                          const T* dg, T* du) {
   if (inputs_of(kind) == 1)
     return kernels::with_activation(kind, [&]<class A>() { map<kernels::Backward<A>>(launcher, rows * n, u, dg, du); });
-  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), Gate<T, true>{Divisor(n), u, dg, du});
+  if (n == 0) return;
+  kernels::with_gated(kind, [&]<class A>() {
+    for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), Gate<T, A, true>{Divisor(n), u, dg, du});
+  });
 }
 
 /// See TokenPositions for the runs. Throws DeviceFailure for heads too wide for shared memory.

@@ -15,21 +15,27 @@ namespace galvatron::device::host {
 
 template <class T>
 void embedding_forward(const Team& team, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
-                       std::int64_t first, std::int64_t count, const T* table, T* out) {
+                       std::int64_t first, std::int64_t count, float scale, const T* table, T* out) {
   const auto bytes = static_cast<std::size_t>(hidden) * sizeof(T);
   for_rows(team, rows, hidden, [=](std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
-    if (entry < 0)
-      std::memset(static_cast<void*>(out + row * hidden), 0, bytes);
-    else
-      std::memcpy(static_cast<void*>(out + row * hidden), table + entry * hidden, bytes);
+    T* to = out + row * hidden;
+    const T* from = table + entry * hidden;
+    if (entry < 0) {
+      std::memset(static_cast<void*>(to), 0, bytes);
+    } else if (scale == 1) {
+      std::memcpy(static_cast<void*>(to), from, bytes);
+    } else {
+#pragma omp simd
+      for (std::int64_t i = 0; i < hidden; ++i) kernels::put(to[i], scale * kernels::get(from[i]));
+    }
   });
 }
 
 /// Each thread has its own columns, so that equal tokens add up in order.
 template <class T>
 void embedding_backward(const Team& team, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
-                        std::int64_t first, std::int64_t count, const T* dout, float* dtable) {
+                        std::int64_t first, std::int64_t count, float scale, const T* dout, float* dtable) {
   for_runs(team, hidden, 16, rows, [&](std::int64_t begin, std::int64_t end, int) {
     vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t row = 0; row < rows; ++row) {
@@ -38,7 +44,7 @@ void embedding_backward(const Team& team, std::int64_t rows, std::int64_t hidden
         const T* from = dout + row * hidden;
         float* to = dtable + entry * hidden;
 #pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) to[i] += kernels::get(from[i]);
+        for (std::int64_t i = begin; i < end; ++i) to[i] += scale * kernels::get(from[i]);
       }
     });
   });

@@ -98,7 +98,7 @@ class Host {
   void window_attention_backward(const auto&... a) { host::window_attention_backward(team_, plain(a)...); }
   void norm_forward(const auto&... a) { host::norm_forward(team_, plain(a)...); }
   void add_norm_forward(const auto&... a) { host::add_norm_forward(team_, plain(a)...); }
-  void norm_recompute(NormKind, const auto&... a) { host::norm_recompute(team_, plain(a)...); }
+  void norm_recompute(const auto&... a) { host::norm_recompute(team_, plain(a)...); }
   void norm_backward(const auto&... a) { host::norm_backward(team_, plain(a)...); }
   void add(const auto&... a) { host::map<kernels::Sum>(team_, plain(a)...); }
   void multiply(const auto&... a) { host::map<kernels::Product>(team_, plain(a)...); }

@@ -13,15 +13,16 @@
 
 namespace galvatron::device::host {
 
-/// y = normalized x * gamma (+ beta).
+/// y = normalized x * (offset + gamma) (+ beta).
 template <class S, class T>
 GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normalization& normalized, const T* x,
-                                    const T* gamma, const T* beta, T* y) {
+                                    float offset, const T* gamma, const T* beta, T* y) {
   for_lanes<S>(0, hidden, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
     typename L::Float v, slope;
     get_lanes<L>(x + i, v);
     get_lanes<L>(gamma + i, slope);
     normalized(v, v);
+    slope += offset;
     v *= slope;
     if (beta != nullptr) {
       typename L::Float shift;
@@ -62,6 +63,7 @@ template <class S, class T>
 GALVATRON_INLINE kernels::NormGradient gradient_of(NormKind kind, std::int64_t hidden, const T* dy, const T* x,
                                                    const T* gamma, const kernels::Normalization& normalized,
                                                    float* gamma_sums, float* beta_sums) {
+  const float offset = gamma_offset(kind);
   // Of the lanes from element i on.
   const auto add = [&]<class L>(std::int64_t i, typename L::Float& g_sum, typename L::Float& g_xhat_sum)
                        GALVATRON_INLINE_LAMBDA {
@@ -70,6 +72,7 @@ GALVATRON_INLINE kernels::NormGradient gradient_of(NormKind kind, std::int64_t h
                          get_lanes<L>(x + i, xhat);
                          get_lanes<L>(gamma + i, g);
                          normalized(xhat, xhat);
+                         g += offset;
                          g *= d;
                          g_sum += g;
                          g_xhat_sum += g * xhat;
@@ -114,7 +117,7 @@ void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64
   for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const T* in = x + row * hidden;
     const auto normalized = normalization_of<S>(kind, hidden, epsilon, in, stats + 2 * row);
-    normalize_row<S>(hidden, normalized, in, gamma, beta, y + row * hidden);
+    normalize_row<S>(hidden, normalized, in, gamma_offset(kind), gamma, beta, y + row * hidden);
   });
 }
 
@@ -131,15 +134,16 @@ void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::i
       put_lanes<L>(out + i, u + v);
     });
     const auto normalized = normalization_of<S>(kind, hidden, epsilon, out, stats + 2 * row);
-    normalize_row<S>(hidden, normalized, out, gamma, beta, y + row * hidden);
+    normalize_row<S>(hidden, normalized, out, gamma_offset(kind), gamma, beta, y + row * hidden);
   });
 }
 
 template <class T>
-void norm_recompute(const Team& team, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
-                    const float* stats, T* y) {
+void norm_recompute(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma,
+                    const T* beta, const float* stats, T* y) {
   for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
-    normalize_row<S>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta, y + row * hidden);
+    normalize_row<S>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma_offset(kind), gamma, beta,
+                     y + row * hidden);
   });
 }
 
@@ -148,6 +152,7 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
                    const T* gamma, const float* stats, const T* d_residual, T* dx, float* dgamma, float* dbeta) {
   const std::int64_t width = round_up(hidden, 16);
   const int threads = row_threads(team, rows, hidden, 2);
+  const float offset = gamma_offset(kind);
   on_threads(threads, [&](int thread) {
     float* gamma_sums = reinterpret_cast<float*>(team.scratch_of(thread).data);
     float* beta_sums = gamma_sums + width;
@@ -169,6 +174,7 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
           get_lanes<S>(gamma + i, v);
           get_lanes<S>(in + i, xhat);
           normalized(xhat, xhat);
+          v += offset;
           slope(g * v, xhat, g);
           if (residual != nullptr) {
             get_lanes<S>(residual + i, v);

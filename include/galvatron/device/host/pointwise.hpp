@@ -84,12 +84,14 @@ void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const auto& 
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
   if (inputs_of(kind) == 1) return kernels::with_activation(kind, [&]<class A>() { map<A>(team, rows * n, u, u, g); });
-  for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
-    typename S::Float gate, up, y;
-    get_lanes<S>(u + in, gate);
-    get_lanes<S>(u + in + n, up);
-    kernels::SwiGlu::forward(gate, up, y);
-    put_lanes<S>(g + out, y);
+  kernels::with_gated(kind, [&]<class A>() {
+    for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
+      typename S::Float gate, up, y;
+      get_lanes<S>(u + in, gate);
+      get_lanes<S>(u + in + n, up);
+      A::forward(gate, up, y);
+      put_lanes<S>(g + out, y);
+    });
   });
 }
 
@@ -98,14 +100,16 @@ void activation_backward(const Team& team, ActivationKind kind, std::int64_t row
                          const T* dg, T* du) {
   if (inputs_of(kind) == 1)
     return kernels::with_activation(kind, [&]<class A>() { map<kernels::Backward<A>>(team, rows * n, u, dg, du); });
-  for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
-    typename S::Float gate, up, gradient;
-    get_lanes<S>(u + in, gate);
-    get_lanes<S>(u + in + n, up);
-    get_lanes<S>(dg + out, gradient);
-    kernels::SwiGlu::backward(gate, up, gradient, gate, up);
-    put_lanes<S>(du + in, gate);
-    put_lanes<S>(du + in + n, up);
+  kernels::with_gated(kind, [&]<class A>() {
+    for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
+      typename S::Float gate, up, gradient;
+      get_lanes<S>(u + in, gate);
+      get_lanes<S>(u + in + n, up);
+      get_lanes<S>(dg + out, gradient);
+      A::backward(gate, up, gradient, gate, up);
+      put_lanes<S>(du + in, gate);
+      put_lanes<S>(du + in + n, up);
+    });
   });
 }
 

@@ -186,12 +186,14 @@ GALVATRON_INLINE void expert_activation_lanes(ActivationKind kind, std::int64_t 
   typename S::Float gradient, g;
   get_lanes<S>(d + i, gradient);
   const typename S::Float scaled = w * gradient;
-  if (kind == ActivationKind::swiglu) {
+  if (inputs_of(kind) == 2) {
     typename S::Float gate, up;
     get_lanes<S>(u + i, gate);
     get_lanes<S>(u + n + i, up);
-    kernels::SwiGlu::forward(gate, up, g);
-    kernels::SwiGlu::backward(gate, up, scaled, gate, up);
+    kernels::with_gated(kind, [&]<class A>() GALVATRON_INLINE_LAMBDA {
+      A::forward(gate, up, g);
+      A::backward(gate, up, scaled, gate, up);
+    });
     put_lanes<S>(du + i, gate);
     put_lanes<S>(du + n + i, up);
   } else {

@@ -1,5 +1,5 @@
-// Sums, products, GELU and its approximations, ReLU, its square and SwiGLU. V is a float, or a vector of floats, one
-// element a lane.
+// Sums, products, GELU and its approximations, ReLU, its square and gated units. V is a float, or a vector of floats,
+// one element a lane.
 #pragma once
 
 #include <galvatron/device/kernels/math.hpp>
@@ -41,6 +41,15 @@ struct Gelu {
     V s;
     logistic<V>(u * (a + b * square), s);
     d = s + u * s * (1.0F - s) * (a + 3.0F * b * square);
+  }
+  /// Both.
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g, V& d) {
+    const V square = u * u;
+    V s;
+    logistic<V>(u * (a + b * square), s);
+    d = s + u * s * (1.0F - s) * (a + 3.0F * b * square);
+    g = u * s;
   }
 };
 
@@ -115,7 +124,7 @@ struct SquaredRelu {
   }
 };
 
-/// Calls `f.operator()<Activation>()` for an activation of one input: any but SwiGLU.
+/// Calls `f.operator()<Activation>()` for an activation of one input: any but the gated ones.
 template <class F>
 GALVATRON_INLINE void with_activation(ActivationKind kind, const F& f) {
   if (kind == ActivationKind::relu) return f.template operator()<Relu>();
@@ -136,24 +145,50 @@ struct Backward {
   }
 };
 
-/// SwiGLU (Shazeer 2020): silu(gate) * up.
-struct SwiGlu {
+/// u * logistic(u).
+struct Silu {
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g) {
+    V s;
+    logistic(u, s);
+    g = u * s;
+  }
+  /// With d = dg/du.
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g, V& d) {
+    V s;
+    logistic(u, s);
+    const V silu = u * s;
+    d = s + silu * (1.0F - s);
+    g = silu;
+  }
+};
+
+/// Gated units (Shazeer 2020): Activation(gate) * up. SwiGLU has Silu, GEGLU Gelu.
+template <class Activation>
+struct Gated {
   template <class V>
   GALVATRON_HD static GALVATRON_INLINE void forward(const V& gate, const V& up, V& g) {
-    V s;
-    logistic(gate, s);
-    g = gate * s * up;
+    V a;
+    Activation::of(gate, a);
+    g = a * up;
   }
   /// The gradients of gate and up from that of the output.
   template <class V>
   GALVATRON_HD static GALVATRON_INLINE void backward(const V& gate, const V& up, const V& dg, V& dgate, V& dup) {
-    V s;
-    logistic(gate, s);
-    const V silu = gate * s;
-    const V d = dg * up * (s + silu * (1.0F - s));
-    dup = dg * silu;
+    V a, slope;
+    Activation::of(gate, a, slope);
+    const V d = dg * up * slope;
+    dup = dg * a;
     dgate = d;
   }
 };
+
+/// Calls `f.operator()<Gated<..>>()` for a gated activation.
+template <class F>
+GALVATRON_INLINE void with_gated(ActivationKind kind, const F& f) {
+  if (kind == ActivationKind::geglu) return f.template operator()<Gated<Gelu>>();
+  return f.template operator()<Gated<Silu>>();
+}
 
 }  // namespace galvatron::device::kernels

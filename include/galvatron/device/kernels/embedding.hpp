@@ -35,20 +35,24 @@ GALVATRON_HD inline std::int64_t relative_bucket(std::int64_t distance, std::int
 /// How fast rotary positions turn pairs: theta^(-2j / head_dim) radians from one position to the next. Where they are
 /// scaled (RotaryScaling), pairs whose place is `high` or beyond turn `factor` times slower, those up to `low`, or
 /// before it, do not, and those between in proportion. A pair's place is j, or with `turns` how often it turns; `high`
-/// is the lower one then. What is turned is multiplied by `amplitude`.
+/// is the lower one then. What is turned is multiplied by `amplitude`. Where positions turn a part of a head, theta's
+/// exponent is -j / turned, and pairs from `turned` on stay as they are.
 struct RotaryFrequencies {
   double theta;
   double factor = 1;
   double low = 0, high = 1;
   double turns = 0;  ///< of a pair of one radian a position within those of the first training; 0: places are j
   float amplitude = 1;
+  long long turned = 0;  ///< pairs; 0: all of a head
 
   GALVATRON_HD constexpr RotaryFrequencies(double base) : theta(base) {}
 };
 
 /// The radians by which pair j of a head of `head_dim` turns from one position to the next.
 GALVATRON_HD inline double rotary_frequency(const RotaryFrequencies& f, long long j, long long head_dim) {
-  const double plain = std::exp(-2.0 * static_cast<double>(j) / static_cast<double>(head_dim) * std::log(f.theta));
+  if (f.turned > 0 && j >= f.turned) return 0;
+  const long long width = f.turned > 0 ? 2 * f.turned : head_dim;
+  const double plain = std::exp(-2.0 * static_cast<double>(j) / static_cast<double>(width) * std::log(f.theta));
   if (f.factor == 1) return plain;
   const double place = f.turns > 0 ? f.turns * plain : static_cast<double>(j);
   const double share = (place - f.low) / (f.high - f.low);

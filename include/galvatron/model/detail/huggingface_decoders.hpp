@@ -1,5 +1,5 @@
-// The readers of Hugging Face configurations of Llama and the decoders that differ from it in their attention, and of
-// their rotary positions.
+// The readers of Hugging Face configurations of Llama and the decoders that differ from it in their attention, norms or
+// order of parts, and of their rotary positions.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -45,51 +46,73 @@ inline RotaryScaling llama3_from(JsonObject& rope) {
   return out;
 }
 
-/// The base of the rotary positions. Older files have `rope_theta`, and `rope_scaling` beside it; files of transformers
-/// 5 have both in `rope_parameters`, which counts where `rope_scaling` is empty. Dynamic scaling begins behind the
+/// Rotary positions of a file.
+struct RopeFields {
+  double theta = 10000.0;
+  RotaryScaling scaling{};
+  double part = 1;  ///< of a head that they turn
+};
+
+/// Of an object of the file, `fields.name(key)`; `rope` is what it leaves out. Dynamic scaling begins behind the
 /// model's positions. Other positions are refused: weights that were trained with them give other results without.
-/// @param scaling  if the file has one
-inline double rope_theta_from(JsonObject& fields, double otherwise, RotaryScaling& scaling) {
-  const double theta = fields.optional<double>("rope_theta", otherwise);
-  const auto refuse = [&fields](const std::string& key, const std::string& what) {
+inline RopeFields rope_in(JsonObject& fields, const std::string& key, const nlohmann::json& value, RopeFields rope) {
+  const auto refuse = [&](const std::string& what) {
     fields.fail(key + ": " + what +
                 " are not supported; choose a model with plain ones (rope_type \"default\"), linear, dynamic, yarn or "
                 "llama3");
   };
-  if (fields.optional<double>("partial_rotary_factor", 1.0) != 1.0)
-    refuse(fields.name("partial_rotary_factor"), "rotary positions of a part of a head");
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json* value = fields.any(key);
-    if (value == nullptr || value->is_null() || (value->is_object() && value->empty())) continue;
-    JsonObject rope(*value, fields.name(key));
-    const auto old_name = rope.optional<std::string>("type", "default");
-    const auto type = rope.optional<std::string>("rope_type", old_name);
-    const double own_theta = rope.optional<double>("rope_theta", theta);
-    const double part = rope.optional<double>("partial_rotary_factor", 1.0);
-    if (type == "yarn") scaling = yarn_from(rope);
-    if (type == "llama3") scaling = llama3_from(rope);
-    if (type == "linear") scaling = {.ramp = RotaryRamp::none, .factor = rope.required<double>("factor", 1.0, 1e6)};
-    if (const auto done = rope.finish_allowing_unknown_keys(); !done)
-      fields.fail(done.error().message);
-    else if (std::any_of(value->begin(), value->end(), [](const nlohmann::json& item) { return item.is_object(); }))
-      refuse(fields.name(key), "rotary positions that differ from layer to layer");
-    else if (type != "default" && type != "yarn" && type != "llama3" && type != "linear" && type != "dynamic")
-      refuse(fields.name(key), "scaled rotary positions (\"" + one_line(type, 40) + "\")");
-    else if (part != 1.0)
-      refuse(fields.name(key), "rotary positions of a part of a head");
-    return own_theta;
-  }
-  return theta;
+  JsonObject object(value, key);
+  const auto old_name = object.optional<std::string>("type", "default");
+  const auto type = object.optional<std::string>("rope_type", old_name);
+  rope.theta = object.optional<double>("rope_theta", rope.theta);
+  rope.part = object.optional<double>("partial_rotary_factor", rope.part);
+  if (type == "yarn") rope.scaling = yarn_from(object);
+  if (type == "llama3") rope.scaling = llama3_from(object);
+  if (type == "linear")
+    rope.scaling = {.ramp = RotaryRamp::none, .factor = object.required<double>("factor", 1.0, 1e6)};
+  if (const auto done = object.finish_allowing_unknown_keys(); !done)
+    fields.fail(done.error().message);
+  else if (std::any_of(value.begin(), value.end(), [](const nlohmann::json& item) { return item.is_object(); }))
+    refuse("rotary positions that differ from layer to layer");
+  else if (type != "default" && type != "yarn" && type != "llama3" && type != "linear" && type != "dynamic")
+    refuse("scaled rotary positions (\"" + one_line(type, 40) + "\")");
+  return rope;
+}
+
+/// Older files have `rope_theta`, and `rope_scaling` beside it; files of transformers 5 have both in `rope_parameters`,
+/// which counts where `rope_scaling` is empty.
+/// @param rope  what transformers takes where the file says nothing
+inline RopeFields rope_from(JsonObject& fields, RopeFields rope) {
+  rope.theta = fields.optional<double>("rope_theta", rope.theta);
+  rope.part = fields.optional<double>("partial_rotary_factor", rope.part);
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    if (const nlohmann::json* value = fields.any(key);
+        value != nullptr && !value->is_null() && !(value->is_object() && value->empty()))
+      return rope_in(fields, fields.name(key), *value, rope);
+  return rope;
 }
 
 /// What transformers takes for keys that a file leaves out.
 struct LlamaDefaults {
   double norm_epsilon = 1e-6;
   double rope_theta = 10000.0;
-  std::int64_t kv_heads = 0;  ///< 0: all heads
-  std::int64_t head_dim = 0;  ///< 0: the width of a layer over its heads
-  bool biases = true;         ///< keys say whether there are any; false: there are none
+  std::int64_t kv_heads = 0;   ///< 0: all heads
+  std::int64_t head_dim = 0;   ///< 0: the width of a layer over its heads
+  bool biases = true;          ///< keys say whether there are any; false: there are none
+  bool tied = false;           ///< the head uses the embedding's table
+  bool silu = true;            ///< the activation is that of SwiGLU; false: the family's own reader reads it
+  bool turns_a_part = false;   ///< positions may turn a part of each head
+  bool own_positions = false;  ///< the family's own reader reads rotary positions
 };
+
+/// The elements of a head that positions turn; 0: all. transformers rounds down.
+inline std::int64_t rotary_dim_of(JsonObject& fields, double part, std::int64_t head_dim) {
+  const bool is_part = part > 0 && part <= 1;
+  fields.check("partial_rotary_factor", is_part, "positions turn a part of a head, above 0 and at most 1");
+  if (!is_part) return 0;
+  const auto turned = static_cast<std::int64_t>(part * static_cast<double>(head_dim));
+  return turned == head_dim ? 0 : turned;
+}
 
 inline LlamaShape llama_shape_from(JsonObject& fields, const LlamaDefaults& defaults) {
   LlamaShape shape;
@@ -104,18 +127,26 @@ inline LlamaShape llama_shape_from(JsonObject& fields, const LlamaDefaults& defa
   shape.positions = fields.required<std::int64_t>("max_position_embeddings", 1, model_limits::positions);
   shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
   shape.norm_epsilon = fields.optional<double>("rms_norm_eps", defaults.norm_epsilon, 0.0, 1.0);
-  shape.rope_theta = rope_theta_from(fields, defaults.rope_theta, shape.rotary_scaling);
-  shape.tied = fields.optional<bool>("tie_word_embeddings", false);
+  shape.tied = fields.optional<bool>("tie_word_embeddings", defaults.tied);
   shape.bias = defaults.biases && fields.optional<bool>("attention_bias", false);
   if (defaults.biases && fields.optional<bool>("mlp_bias", false) != shape.bias)
     fields.fail(fields.where() +
                 ": \"attention_bias\" and \"mlp_bias\" differ, which is not supported; choose a model " +
                 "with biases in both or in neither");
-  refuse_unless(fields, "hidden_act", {"silu", "swish"});
+  if (defaults.silu) refuse_unless(fields, "hidden_act", {"silu", "swish"});
   refuse_quantized(fields);
   if (shape.head_dim == 0)
     refuse_indivisible(fields, "num_attention_heads", shape.heads, "hidden_size", shape.hidden,
                        " and there is no \"head_dim\"");
+  if (defaults.own_positions || fields.failed()) return shape;
+  const RopeFields rope = rope_from(fields, {.theta = defaults.rope_theta});
+  shape.rope_theta = rope.theta;
+  shape.rotary_scaling = rope.scaling;
+  fields.check("partial_rotary_factor", defaults.turns_a_part || rope.part == 1,
+               "rotary positions of a part of a head are not supported in this family; those of phi and phi3 are");
+  if (defaults.turns_a_part)
+    shape.rotary_dim =
+        rotary_dim_of(fields, rope.part, shape.head_dim != 0 ? shape.head_dim : shape.hidden / shape.heads);
   return shape;
 }
 
@@ -123,14 +154,54 @@ inline Result<ModelSpec> llama_from(JsonObject& fields, std::string name) {
   return built(fields, llama, std::move(name), llama_shape_from(fields, {}));
 }
 
-/// Mistral: a Llama whose tokens attend to those within a window. Sequences no longer than it attend to all, so that
-/// the model's positions are those of the window.
+/// Attention within a window: sequences no longer than it attend to all, so that the model's positions are those of the
+/// window.
+inline void limit_to_window(JsonObject& fields, LlamaShape& shape, std::int64_t otherwise) {
+  const auto window = fields.optional<std::int64_t>("sliding_window", fields.contains("sliding_window") ? 0 : otherwise,
+                                                    1, model_limits::positions);
+  if (window > 0) shape.positions = std::min(shape.positions, window);
+}
+
+/// Mistral: a Llama whose tokens attend to those within a window.
 inline Result<ModelSpec> mistral_from(JsonObject& fields, std::string name) {
   LlamaShape shape = llama_shape_from(fields, {.kv_heads = 8, .biases = false});
-  const auto window = fields.optional<std::int64_t>("sliding_window", fields.contains("sliding_window") ? 0 : 4096, 1,
-                                                    model_limits::positions);
-  if (window > 0) shape.positions = std::min(shape.positions, window);
+  limit_to_window(fields, shape, 4096);
   return built(fields, llama, std::move(name), shape);
+}
+
+/// Phi-3: a Llama whose files have queries, keys and values in one tensor, and gate and up in another. Positions may
+/// turn a part of each head (Phi-4-mini).
+inline Result<ModelSpec> phi3_from(JsonObject& fields, std::string name) {
+  LlamaShape shape = llama_shape_from(fields, {.norm_epsilon = 1e-5, .biases = false, .turns_a_part = true});
+  fields.check(fields.contains("rope_scaling") ? "rope_scaling" : "rope_parameters",
+               shape.rotary_scaling == RotaryScaling{}, "transformers has no such positions in this family");
+  limit_to_window(fields, shape, 0);
+  return built(fields, llama, std::move(name), shape);
+}
+
+/// Phi: GPT-2's activations, one norm for attention and MLP.
+inline Result<ModelSpec> phi_from(JsonObject& fields, std::string name) {
+  PhiShape shape;
+  shape.hidden = fields.required<std::int64_t>("hidden_size", 1, model_limits::hidden);
+  shape.layers = fields.required<int>("num_hidden_layers", 1, model_limits::layers);
+  shape.heads = fields.required<std::int64_t>("num_attention_heads", 1, model_limits::heads);
+  shape.kv_heads = fields.optional<std::int64_t>("num_key_value_heads", 0, 1, model_limits::heads);
+  shape.ffn = fields.required<std::int64_t>("intermediate_size", 1, model_limits::ffn);
+  shape.positions = fields.required<std::int64_t>("max_position_embeddings", 1, model_limits::positions);
+  shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
+  shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-5, 0.0, 1.0);
+  shape.tied = fields.optional<bool>("tie_word_embeddings", false);
+  shape.activation = activation_from(fields, "hidden_act", "gelu_new");
+  refuse_if(fields, "qk_layernorm", true);
+  refuse_quantized(fields);
+  refuse_indivisible(fields, "num_attention_heads", shape.heads, "hidden_size", shape.hidden);
+  if (!fields.failed()) {
+    const RopeFields rope = rope_from(fields, {.part = 0.5});
+    shape.rope_theta = rope.theta;
+    shape.rotary_scaling = rope.scaling;
+    shape.rotary_dim = rotary_dim_of(fields, rope.part, shape.hidden / shape.heads);
+  }
+  return built(fields, phi, std::move(name), shape);
 }
 
 /// Qwen's decoders have no windows here.
@@ -156,6 +227,105 @@ inline Result<ModelSpec> qwen3_from(JsonObject& fields, std::string name) {
   refuse_if(fields, "attention_bias", true);
   refuse_windows(fields);
   return built(fields, llama, std::move(name), shape);
+}
+
+/// What of Gemma's files is alike. GELU is its tanh approximation.
+inline GemmaShape gemma_shape_from(JsonObject& fields, std::int64_t kv_heads, bool own_positions) {
+  GemmaShape shape;
+  shape.decoder = llama_shape_from(fields, {.kv_heads = kv_heads,
+                                            .head_dim = 256,
+                                            .biases = false,
+                                            .tied = true,
+                                            .silu = false,
+                                            .own_positions = own_positions});
+  for (const char* key : {"attention_bias", "use_bidirectional_attention"}) refuse_if(fields, key, true);
+  return shape;
+}
+
+/// Gemma. The "gelu" of older files means the approximation too.
+inline Result<ModelSpec> gemma_from(JsonObject& fields, std::string name) {
+  const GemmaShape shape = gemma_shape_from(fields, 16, false);
+  refuse_unless(fields, "hidden_act", {"gelu_pytorch_tanh", "gelu", "gelu_new", "gelu_fast"});
+  return built(fields, gemma, std::move(name), shape);
+}
+
+/// What Gemma 2 has beside Gemma, and Gemma 3 too. Logits and scores beyond a tanh are refused.
+/// @param cap  true where transformers caps them unless the file says null
+inline void read_gemma2(JsonObject& fields, GemmaShape& shape, bool cap) {
+  shape.norms_around = true;
+  shape.score_width = fields.optional<std::int64_t>("query_pre_attn_scalar", 256, 1, model_limits::head_dim);
+  refuse_unless(fields, "hidden_activation", {"gelu_pytorch_tanh", "gelu_new", "gelu_fast"});
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    refuse_present(fields, key, "soft-capping of logits",
+                   "choose a model without it (null, as in Gemma 3), or Gemma 1, which has none");
+    fields.check(key, !cap || fields.contains(key),
+                 "logits are capped where a file does not say null, and soft-capping is not supported; choose a model "
+                 "without it, such as a Gemma 3");
+  }
+}
+
+/// Which layers attend within a window: as the file lists them, or all but every `period`-th.
+inline std::vector<bool> local_layers(JsonObject& fields, int layers, int period) {
+  std::vector<bool> out;
+  const nlohmann::json* types = fields.any("layer_types");
+  if (types == nullptr || types->is_null()) {
+    for (int i = 0; i < layers; ++i) out.push_back((i + 1) % period != 0);
+    return out;
+  }
+  const bool is_list = types->is_array() && types->size() == static_cast<std::size_t>(layers);
+  fields.check("layer_types", is_list, "expected a list of " + std::to_string(layers) + " words, one for each layer");
+  if (!is_list) return out;
+  for (const nlohmann::json& type : *types) {
+    fields.check("layer_types", type == "sliding_attention" || type == "full_attention",
+                 "only \"sliding_attention\" and \"full_attention\" are supported");
+    out.push_back(type == "sliding_attention");
+  }
+  return out;
+}
+
+inline Result<ModelSpec> gemma2_from(JsonObject& fields, std::string name) {
+  GemmaShape shape = gemma_shape_from(fields, 4, false);
+  read_gemma2(fields, shape, true);
+  const std::vector<bool> local = local_layers(fields, shape.decoder.layers, 2);
+  if (std::ranges::find(local, true) != local.end()) limit_to_window(fields, shape.decoder, 4096);
+  return built(fields, gemma, std::move(name), shape);
+}
+
+/// Gemma 3's text models: queries and keys have norms, and layers that attend within a window have positions of their
+/// own.
+inline Result<ModelSpec> gemma3_from(JsonObject& fields, std::string name) {
+  GemmaShape shape = gemma_shape_from(fields, 4, true);
+  read_gemma2(fields, shape, false);
+  shape.decoder.query_key_norm = QueryKeyNorm::heads;
+  const int period = fields.optional<int>("sliding_window_pattern", 6, 1, model_limits::layers);
+  const std::vector<bool> local = local_layers(fields, shape.decoder.layers, period);
+  if (std::ranges::find(local, true) != local.end()) limit_to_window(fields, shape.decoder, 4096);
+  RopeFields far{.theta = fields.optional<double>("rope_theta", 1e6)};
+  RopeFields near{.theta = fields.optional<double>("rope_local_base_freq", 1e4)};
+  const auto read = [&fields](const std::string& key, const nlohmann::json* value, RopeFields& rope) {
+    if (value == nullptr || value->is_null()) return;
+    rope = rope_in(fields, key, *value, rope);
+    fields.check("partial_rotary_factor", rope.part == 1,
+                 "rotary positions of a part of a head are not supported here");
+  };
+  if (const nlohmann::json* parameters = fields.any("rope_parameters");
+      parameters != nullptr && parameters->is_object())
+    for (const auto& [key, rope] : {std::pair{"full_attention", &far}, std::pair{"sliding_attention", &near}})
+      if (const auto found = parameters->find(key); found != parameters->end())
+        read(fields.name("rope_parameters") + "." + key, &*found, *rope);
+  read(fields.name("rope_scaling"), fields.any("rope_scaling"), far);
+  return built(
+      fields,
+      [&](std::string called, const GemmaShape& numbers) {
+        ModelSpec model = gemma(std::move(called), numbers);
+        for (std::size_t i = 0; i < model.blocks.size(); ++i) {
+          const RopeFields& rope = local[i] ? near : far;
+          model.blocks[i].rope_theta = rope.theta;
+          model.blocks[i].rotary_scaling = rope.scaling;
+        }
+        return model;
+      },
+      std::move(name), shape);
 }
 
 }  // namespace galvatron::detail

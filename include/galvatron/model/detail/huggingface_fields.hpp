@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/text.hpp>
+#include <galvatron/model/activation_names.hpp>
 #include <galvatron/model/check.hpp>
 #include <galvatron/model/spec.hpp>
 
@@ -54,6 +56,16 @@ inline void refuse_present(JsonObject& fields, std::string_view key, std::string
   const nlohmann::json* value = fields.any(key);
   if (value != nullptr && !value->is_null())
     fields.fail(fields.name(key) + ": " + std::string(what) + " is not supported; " + std::string(way_out));
+}
+
+/// The activation that `key` names.
+inline ActivationKind activation_from(JsonObject& fields, const char* key, const char* otherwise) {
+  const auto name = fields.optional<std::string>(key, otherwise);
+  const std::optional<ActivationKind> kind = huggingface_activation(name);
+  if (!kind)
+    fields.fail(fields.name(key) + ": \"" + one_line(name, 40) + "\" is not supported; supported: " +
+                joined(huggingface_activations, ", ", [](const auto& known) { return known.first; }));
+  return kind.value_or(ActivationKind::gelu);
 }
 
 inline void refuse_quantized(JsonObject& fields) {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,8 +14,6 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
-#include <galvatron/core/text.hpp>
-#include <galvatron/model/activation_names.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/detail/huggingface_decoders.hpp>
 #include <galvatron/model/detail/huggingface_fields.hpp>
@@ -26,16 +23,6 @@ namespace galvatron::detail {
 
 /// Names of GELU where its tanh approximation is as good.
 inline constexpr std::initializer_list<const char*> gelus{"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"};
-
-/// The activation that `key` names.
-inline ActivationKind activation_from(JsonObject& fields, const char* key, const char* otherwise) {
-  const auto name = fields.optional<std::string>(key, otherwise);
-  const std::optional<ActivationKind> kind = huggingface_activation(name);
-  if (!kind)
-    fields.fail(fields.name(key) + ": \"" + one_line(name, 40) + "\" is not supported; supported: " +
-                joined(huggingface_activations, ", ", [](const auto& known) { return known.first; }));
-  return kind.value_or(ActivationKind::gelu);
-}
 
 inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
   GptShape shape;
@@ -102,7 +89,10 @@ inline Result<ModelSpec> vit_from(JsonObject& fields, std::string name) {
   return built(fields, vit, std::move(name), shape);
 }
 
+/// T5, with one table of positions a side, and umT5, with one a block: here every block has its own, which of a T5 are
+/// equal at first. Files of transformers 5 say by `scale_decoder_outputs` that the head has a table of its own.
 inline Result<ModelSpec> t5_from(JsonObject& fields, std::string name) {
+  const bool umt5 = fields.required<std::string>("model_type") == "umt5";
   T5Shape shape;
   shape.hidden = fields.required<std::int64_t>("d_model", 1, model_limits::hidden);
   shape.encoder_layers = fields.required<int>("num_layers", 1, model_limits::layers);
@@ -114,11 +104,13 @@ inline Result<ModelSpec> t5_from(JsonObject& fields, std::string name) {
   shape.source = shape.target = fields.optional<std::int64_t>("n_positions", 512, 1, model_limits::positions);
   shape.buckets = fields.optional<std::int64_t>("relative_attention_num_buckets", 32, 1, model_limits::positions);
   shape.norm_epsilon = fields.optional<double>("layer_norm_epsilon", 1e-6, 0.0, 1.0);
-  shape.tied = fields.optional<bool>("tie_word_embeddings", true);
-  shape.gated = fields.optional<std::string>("feed_forward_proj", "relu") == "gated-silu";
-  refuse_unless(fields, "feed_forward_proj", {"relu", "gated-silu"},
-                "; no layer here has the gated GELU of T5 1.1 and most of its successors: choose a model with relu or "
-                "gated-silu, as the first T5 has relu");
+  const bool scales = fields.optional<bool>("scale_decoder_outputs", true);
+  shape.tied = fields.optional<bool>("tie_word_embeddings", true) && scales;
+  const auto activation = fields.optional<std::string>("feed_forward_proj", umt5 ? "gated-gelu" : "relu");
+  shape.activation = activation == "gated-gelu"   ? ActivationKind::geglu
+                     : activation == "gated-silu" ? ActivationKind::swiglu
+                                                  : ActivationKind::relu;
+  refuse_unless(fields, "feed_forward_proj", {"relu", "gated-gelu", "gated-silu"});
   refuse_if(fields, "is_encoder_decoder", false);
   const auto far = fields.optional<std::int64_t>("relative_attention_max_distance", 128);
   fields.check("relative_attention_max_distance", far == 128, std::to_string(far) + " is not supported; only 128 is");
