@@ -534,8 +534,8 @@ void run_plan(const Arguments& arguments, Common& common) {
     const search::SearchStatistics& statistics = found.statistics;
     const double gap = 1 - statistics.bound.value / found.cost.iteration.value;
     const bool is_spread = !found.plan.stages.front().rank_groups.empty();  // for which there is no bound
-    const bool effort_helps =
-        !statistics.proven && !statistics.interrupted && !is_spread && search.algorithm != search::Algorithm::bmw;
+    const bool effort_helps = !statistics.proven && !statistics.interrupted && !is_spread &&
+                              !statistics.uniform_alone && search.algorithm != search::Algorithm::bmw;
     text += row("search", format_seconds(statistics.seconds), ", ", statistics.cases,
                 " combinations of stages, micro-batches and schedule; ",
                 statistics.narrowed ? "there are too many to try them all; " : "",
@@ -545,7 +545,9 @@ void run_plan(const Arguments& arguments, Common& common) {
                 statistics.proven ? "no plan is faster"
                 : is_spread       ? "a stage over several groups is faster than stages on one each"
                                   : "no plan is more than " + percent(gap) + " faster",
-                effort_helps ? " (a larger --effort may tell)" : "");
+                effort_helps               ? " (a larger --effort may tell)"
+                : statistics.uniform_alone ? " (of zb-v only plans of one strategy are tried)"
+                                           : "");
     if (!out.empty()) text += row("written to", out, " (`galvatron explain ", out, "` tells why this plan won)");
     print(text);
   }

@@ -31,7 +31,9 @@ test::TaskRun on_fake_gpu_tasks(const MultiTaskModel& model, const WavePlan& wav
 // @param mixes  of steps 0 and 1
 void check_on_gpu(const MultiTaskModel& model, const WavePlan& plan, TaskOrder order,
                   const std::vector<TaskMix>& mixes = {}) {
-  const test::TaskRunOptions options{.steps = 2, .mixes = mixes};
+  test::TaskRunOptions options;
+  options.steps = 2;
+  options.mixes = mixes;
   const test::TaskRun cores = test::run_tasks(model, plan, order, options);
   const test::TaskRun gpu = on_fake_gpu_tasks(model, plan, order, options);
   for (std::size_t step = 0; step < 2; ++step)

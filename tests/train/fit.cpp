@@ -73,7 +73,7 @@ TEST_CASE("fit refuses what the program, the model or the data do not allow, bef
   check_refused(train::fit<Split>(other, tiny(), {text.path}, {}), "3 micro-batches do not divide");
   other = split();
   other.virtual_stages = 2;
-  check_refused(train::fit<Split>(other, tiny(), {text.path}, {}), "only the interleaved schedule has virtual stages");
+  check_refused(train::fit<Split>(other, tiny(), {text.path}, {}), "have virtual stages");
   check_refused(train::fit<Split>(split(), tiny(), {text.path}, {.steps = 0}), "0 steps");
   check_refused(train::fit<Split>(split(), tiny(), {"no such file"}, {}), "no such file");
   check_refused(train::fit<Split>(split(), tiny(), {}, {}), "no data files");

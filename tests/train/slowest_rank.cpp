@@ -49,7 +49,7 @@ TEST_CASE("measured work is that of the steps under the last plan, as medians") 
   REQUIRE(all.size() == 2);
   CHECK(all[0].passes == 4);
   CHECK(all[1].update == 0.25);
-  report.adaptations.push_back({.step = 4});
+  report.adaptations.emplace_back().step = 4;
   CHECK(measured_work(report)[0].passes == 6);
   CHECK(measured_work({}).empty());
 }

@@ -18,8 +18,8 @@ enum class ComponentKind : std::uint8_t {
   text,            ///< token embedding with learned positions, and GPT's blocks
   patches,         ///< embedding of patches, and ViT's blocks: images, spectrograms, depth maps, sensors
   text_embedding,  ///< of tokens alone, without positions
-  encoder,         ///< T5's blocks without a mask
-  decoder,         ///< T5's blocks with a mask and cross attention, and a language loss
+  encoder,         ///< T5's blocks without a mask, but with scores divided by the root of head_dim
+  decoder,         ///< the same with a mask and cross attention, and a language loss
   llama,           ///< Llama's blocks, and a language loss
   adaptor,         ///< a norm and a linear layer between two widths
   contrastive,     ///< the loss of two towers
@@ -140,6 +140,7 @@ inline std::vector<LayerSpec> relative_layers(const ComponentShape& s, bool deco
   block.layers = s.layers;
   block.place = {};
   block.closing_norm = false;
+  block.score_width = 0;  // T5 has smaller initial weights of queries instead
   if (decodes) {
     const BundlePart own{all_tokens, s.hidden};
     block.place = {.before = {own, own}, .after = {own, own}, .inputs = {0, 1}};

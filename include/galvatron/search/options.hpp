@@ -174,9 +174,11 @@ struct SearchStatistics {
   bool proven = true;        ///< within the space and the time model, no plan is faster
   bool narrowed = false;     ///< cases were left out because there are very many; nothing is proven then
   bool interrupted = false;  ///< by SearchOptions::stop
-  Seconds bound;             ///< no plan is faster than this
-  std::int64_t labels = 0;   ///< made and looked at by the dynamic programs
-  Seconds seconds;           ///< that the search took
+  /// Not proven because of zb-v alone, of which only plans of one strategy are tried: more effort does not help.
+  bool uniform_alone = false;
+  Seconds bound;            ///< no plan is faster than this
+  std::int64_t labels = 0;  ///< made and looked at by the dynamic programs
+  Seconds seconds;          ///< that the search took
 };
 
 struct SearchResult {

@@ -101,6 +101,8 @@ class Search {
       raise_bounds(open);
     }
     out.statistics.proven = open.empty();
+    out.statistics.uniform_alone =
+        !open.empty() && std::ranges::all_of(open, [this](std::size_t i) { return cases_[i].problem.turns; });
     out.statistics.labels = work_;
     out.statistics.solved = solved_;
     out.feasible = best_.fits();
