@@ -158,7 +158,7 @@ constexpr forward::Graph block_forward(const LayerSpec& l) {
   struct Norm {
     ParameterName gamma, beta;
   };
-  /// @param behind  of what the part makes, where a block has one
+  // @param behind  of what the part makes, where a block has one
   const auto residual = [&](Norm norm, Norm behind, const auto& part) {
     if (l.norm_order == NormOrder::after) {
       x = b.norm(b.add(x, part(x)), norm.gamma, norm.beta);
