@@ -36,6 +36,7 @@ inline std::int64_t bucket_of(std::int64_t distance, std::int64_t buckets, bool 
 inline Tensor attend(const LayerSpec& layer, std::int64_t samples, const Tensor& q, const Tensor& k, const Tensor& v,
                      bool causal, const std::function<double(std::int64_t, std::int64_t, std::int64_t)>& bias) {
   const std::int64_t d = layer.head_dim;
+  const std::int64_t divisor = layer.score_width == 0 ? d : layer.score_width;
   const std::int64_t width = layer.heads * d;
   const auto queries = static_cast<std::int64_t>(q.size()) / width / samples;
   const auto keys = static_cast<std::int64_t>(k.size()) / width / samples;
@@ -52,7 +53,7 @@ inline Tensor attend(const LayerSpec& layer, std::int64_t samples, const Tensor&
         for (std::int64_t key = 0; key < seen; ++key) {
           double score = 0;
           for (std::int64_t c = 0; c < d; ++c) score += q[place(s, c)] * k[place(key, c)];
-          weights[at(key)] = std::exp(score / std::sqrt(static_cast<double>(layer.score_width)) + bias(head, s, key));
+          weights[at(key)] = std::exp(score / std::sqrt(static_cast<double>(divisor)) + bias(head, s, key));
           sum += weights[at(key)];
         }
         for (std::int64_t key = 0; key < seen; ++key)
