@@ -1,7 +1,7 @@
 // Is the planner right? Measures every plan of a small model on this machine's ranks and compares with the predictions.
 //
-//   benchmark_planner [--cluster cluster.json] [--ranks 4] [--space runnable] [--rounds 8] [--steps 4]
-//                     [--out plans.csv]
+//   benchmark_planner [--cluster cluster.json] [--model gpt|llama|bert] [--precision fp32|bf16] [--batch 8x64]
+//                     [--ranks 4] [--space runnable] [--rounds 8] [--steps 4] [--out plans.csv]
 //
 // Every strategy of the space that all layers can share, with every pipeline degree, number of micro-batches and
 // schedule, is trained for a few steps, in `rounds` rounds about a minute apart. Other programs and a slower phase of a
@@ -10,7 +10,12 @@
 // budgets the search chooses; a plan of its that is none of those is measured with them. Printed: for every budget the
 // chosen plan against the fastest measured that fits, Spearman's correlation of predicted and measured times, and the
 // median absolute error. Without --cluster the machine is profiled first.
+//
+// A mixed cluster (`galvatron profile --unequal`) has ranks of unequal speed. Its plans are data parallel over all
+// ranks, with equal shares of the samples and with shares of their speed, pipelines of all runs of ranks, with as many
+// layers each and with layers by speed, and both on the fastest group alone; `scripts/unequal_ranks` makes such ranks.
 #include <algorithm>
+#include <cinttypes>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -22,7 +27,7 @@
 #include <vector>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/mixed_json.hpp>
 #include <galvatron/model/model.hpp>
 #include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/cost.hpp>
@@ -38,8 +43,28 @@ namespace {
 
 using namespace galvatron;
 
-constexpr std::int64_t global_batch = 8;
-constexpr std::int64_t sequence = 64;
+/// What is trained.
+struct Job {
+  ModelSpec model;
+  std::int64_t global_batch = 8;
+  std::int64_t sequence = 64;
+  Precision precision = Precision::fp32;
+};
+
+/// Small models of three families.
+ModelSpec small_model(const std::string& family, std::int64_t positions) {
+  if (family == "llama")
+    return llama("small-llama", {.layers = 4,
+                                 .hidden = 256,
+                                 .heads = 8,
+                                 .kv_heads = 4,
+                                 .ffn = 704,
+                                 .vocabulary = 2048,
+                                 .positions = positions});
+  if (family == "bert")
+    return bert("small-bert", {.layers = 4, .hidden = 256, .heads = 8, .vocabulary = 2048, .positions = positions});
+  return gpt("small", {.layers = 4, .hidden = 256, .heads = 8, .vocabulary = 2048, .positions = positions});
+}
 
 struct Candidate {
   Plan plan;
@@ -48,36 +73,143 @@ struct Candidate {
   double measured = INFINITY;  // seconds
 };
 
-std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster, int ranks, const Space& space) {
+/// A plan of all that a job says, without stages and strategies.
+Plan plan_of(const Job& job, const ClusterView& cluster) {
+  Plan plan;
+  plan.model = job.model.name;
+  plan.cluster = cluster.name();
+  plan.global_batch = job.global_batch;
+  plan.sequence_length = job.sequence;
+  plan.precision = job.precision;
+  plan.overlap = std::ranges::all_of(cluster.groups(), cost::can_overlap);
+  return plan;
+}
+
+/// Appends the plan, if it is one.
+void offer(std::vector<Candidate>& all, Plan plan, const Job& job, const ClusterView& cluster) {
+  const Result<PlanCost> cost = cost_of(plan, job.model, cluster);
+  if (cost) all.push_back({std::move(plan), cost->iteration.value, cost->peak()});
+}
+
+std::vector<Candidate> candidates(const Job& job, const Cluster& cluster, int ranks, const Space& space) {
   std::vector<Candidate> out;
-  const int blocks = static_cast<int>(model.blocks.size());
+  const int blocks = static_cast<int>(job.model.blocks.size());
   for (const int stages : pipeline_degrees(space, ranks)) {
     if (stages > blocks) continue;
     for (const StrategySpec& spec : strategies(space, ranks / stages)) {
       for (int microbatches = 1; microbatches <= 8; microbatches *= 2)
         for (const ScheduleKind schedule : {ScheduleKind::one_f_one_b, ScheduleKind::gpipe}) {
           if (schedule == ScheduleKind::gpipe && (stages == 1 || microbatches == 1)) continue;  // the same as 1f1b
-          Candidate c;
-          c.plan.model = model.name;
-          c.plan.cluster = cluster.name;
-          c.plan.global_batch = global_batch;
-          c.plan.sequence_length = sequence;
-          c.plan.precision = Precision::fp32;
-          c.plan.overlap = cost::can_overlap(cluster);
-          c.plan.microbatches = microbatches;
-          c.plan.schedule = schedule;
-          c.plan.stages = even_stages(blocks, stages, 1, ranks / stages);
-          c.plan.layers.assign(model.blocks.size(), spec);
-          c.plan.embedding = c.plan.head = spec;
-          c.plan.embedding.recompute = c.plan.head.recompute = RecomputeKind::cheap;
-          const Result<PlanCost> cost = cost_of(c.plan, model, cluster);
-          if (!cost) continue;
-          c.predicted = cost->iteration.value;
-          c.peak = cost->peak();
-          out.push_back(std::move(c));
+          Plan plan = plan_of(job, cluster);
+          plan.microbatches = microbatches;
+          plan.schedule = schedule;
+          plan.stages = even_stages(blocks, stages, 1, ranks / stages);
+          plan.layers.assign(job.model.blocks.size(), spec);
+          plan.embedding = plan.head = spec;
+          plan.embedding.recompute = plan.head.recompute = RecomputeKind::cheap;
+          offer(out, std::move(plan), job, cluster);
         }
     }
   }
+  return out;
+}
+
+/// Speeds of the ranks of a mixed cluster, of which the slowest has 1.
+std::vector<double> speeds_of(const ClusterView& cluster, Precision precision) {
+  std::vector<double> out;
+  for (const Cluster& group : cluster.groups())
+    out.insert(out.end(), static_cast<std::size_t>(group.devices), group.peak_flops(precision) / group.devices);
+  const double least = *std::ranges::min_element(out);
+  for (double& speed : out) speed /= least;
+  return out;
+}
+
+/// Cuts `layers` layers over runs of ranks, by how fast they are together or, if not, evenly. Each has one at least.
+std::vector<int> cut_layers(int layers, const std::vector<double>& weights, bool by_speed) {
+  std::vector<int> out(weights.size(), 1);
+  for (int left = layers - static_cast<int>(weights.size()); left > 0; --left) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < out.size(); ++i)
+      if ((out[i] + 1) / (by_speed ? weights[i] : 1) < (out[best] + 1) / (by_speed ? weights[best] : 1)) best = i;
+    ++out[best];
+  }
+  return out;
+}
+
+/// Plans on ranks [first, end) of a mixed cluster, as the head of this file says.
+void offer_unequal(std::vector<Candidate>& all, const Job& job, const ClusterView& cluster, int first, int end) {
+  const std::vector<double> speeds = speeds_of(cluster, job.precision);
+  std::vector<int> groups;
+  for (int group = 0; group < cluster.count(); ++group)
+    groups.insert(groups.end(), static_cast<std::size_t>(cluster.group(group).devices), group);
+  const int ranks = end - first;
+  for (unsigned cuts = 0; cuts < 1U << (ranks - 1); ++cuts) {  // a bit for each border of two stages
+    std::vector<PlanStage> stages;
+    std::vector<double> weights;
+    for (int rank = first; rank < end; ++rank) {
+      if (rank == first || (cuts >> (rank - first - 1) & 1U) != 0) {
+        stages.push_back(
+            {.first_rank = rank - first, .rank_count = 0, .group = groups[static_cast<std::size_t>(rank)]});
+        weights.push_back(0);
+      }
+      PlanStage& stage = stages.back();
+      ++stage.rank_count;
+      stage.rank_groups.push_back(groups[static_cast<std::size_t>(rank)]);
+      stage.sample_ratios.push_back(static_cast<int>(std::lround(speeds[static_cast<std::size_t>(rank)])));
+      weights.back() += speeds[static_cast<std::size_t>(rank)];
+    }
+    for (PlanStage& stage : stages)
+      if (std::ranges::count(stage.rank_groups, stage.group) == stage.rank_count) stage.rank_groups.clear();
+    if (stages.size() > job.model.blocks.size()) continue;
+    for (const bool by_speed : {false, true}) {
+      Plan plan = plan_of(job, cluster);
+      plan.stages = stages;
+      const std::vector<int> layers = cut_layers(static_cast<int>(job.model.blocks.size()), weights, by_speed);
+      int layer = 0;
+      for (std::size_t i = 0; i < stages.size(); ++i) {
+        PlanStage& stage = plan.stages[i];
+        stage.first_layer = layer;
+        stage.last_layer = (layer += layers[i]) - 1;
+        if (stage.rank_count == 1) stage.sample_ratios.clear();
+        if (!by_speed) std::ranges::fill(stage.sample_ratios, 1);
+      }
+      for (const int zero : {0, 1, 3})
+        for (const RecomputeKind recompute : {RecomputeKind::cheap, RecomputeKind::none, RecomputeKind::full})
+          for (int microbatches = 1; microbatches <= 8; microbatches *= 2) {
+            plan.microbatches = microbatches;
+            plan.layers.clear();
+            for (const PlanStage& stage : plan.stages) {
+              StrategySpec spec{
+                  .data = stage.rank_count, .zero = stage.rank_count > 1 ? zero : 0, .recompute = recompute};
+              if (stage.rank_count > 1) spec.shard_kind = ShardKind::by_ratio;
+              plan.layers.insert(plan.layers.end(), static_cast<std::size_t>(stage.last_layer - stage.first_layer + 1),
+                                 spec);
+            }
+            plan.embedding = plan.layers.front();
+            plan.head = plan.layers.back();
+            plan.embedding.recompute = plan.head.recompute = RecomputeKind::cheap;
+            offer(all, plan, job, cluster);
+          }
+    }
+  }
+}
+
+/// Plans of a mixed cluster, at most `most`: evenly spread over all, in the order of their predicted times.
+std::vector<Candidate> unequal_candidates(const Job& job, const ClusterView& cluster, std::size_t most) {
+  std::vector<Candidate> all;
+  offer_unequal(all, job, cluster, 0, cluster.devices());
+  int fastest = 0;
+  for (int group = 1; group < cluster.count(); ++group)
+    if (cluster.group(group).peak_flops(job.precision) > cluster.group(fastest).peak_flops(job.precision))
+      fastest = group;
+  const int first = cluster.first_device(fastest);
+  offer_unequal(all, job, cluster, first, first + cluster.group(fastest).devices);
+  std::ranges::sort(all, {}, &Candidate::predicted);
+  const auto same = std::ranges::unique(all, {}, &Candidate::plan);
+  all.erase(same.begin(), same.end());
+  std::vector<Candidate> out;
+  for (std::size_t i = 0; i < std::min(most, all.size()); ++i)
+    out.push_back(all[i * (all.size() - 1) / std::max<std::size_t>(std::min(most, all.size()) - 1, 1)]);
   return out;
 }
 
@@ -159,15 +291,27 @@ void print_budgets(const std::vector<Candidate>& all, const std::vector<Bytes>& 
 
 struct Arguments {
   std::string cluster;
+  std::string model = "gpt";
+  std::string precision = "fp32";
+  std::string batch = "8x64";
   std::string space = "runnable";
   std::string out;
   int ranks = 4;
   int rounds = 8;
   int steps = 4;
+  int most = 80;
 };
 
 void options(CLI::App& app, Arguments& a) {
   app.add_option("--cluster", a.cluster, "a cluster file of this machine; without it the machine is profiled first");
+  app.add_option("--model", a.model, "4 layers of width 256 of this family")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"gpt", "llama", "bert"}));
+  app.add_option("--precision", a.precision, "of the arithmetic")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--batch", a.batch, "samples x tokens of a step")->capture_default_str();
+  app.add_option("--most", a.most, "plans of a mixed cluster")->capture_default_str()->check(CLI::Range(2, 10000));
   app.add_option("--ranks", a.ranks, "ranks of the plans")->capture_default_str()->check(CLI::Range(1, 64));
   app.add_option("--space", a.space, "what the plans are made of, as for galvatron plan")->capture_default_str();
   app.add_option("--rounds", a.rounds, "times that every plan is measured")
@@ -179,15 +323,24 @@ void options(CLI::App& app, Arguments& a) {
   app.add_option("--out", a.out, "a table of all plans, as CSV");
 }
 
-int benchmark(const Arguments& arguments) {
-  const auto& [file, space_text, csv, ranks, rounds, steps] = arguments;
-  const Space space = value_or_throw(parse_space(space_text));
-  const Cluster cluster =
-      file.empty() ? value_or_throw(train::profile_host({.ranks = ranks})) : value_or_throw(load_cluster(file));
-  const ModelSpec model =
-      gpt("small", {.layers = 4, .hidden = 256, .heads = 8, .vocabulary = 2048, .positions = sequence});
-
-  std::vector<Candidate> all = candidates(model, cluster, ranks, space);
+int benchmark(const Arguments& a) {
+  const Space space = value_or_throw(parse_space(a.space));
+  Job job;
+  int read = 0;
+  if (std::sscanf(a.batch.c_str(), "%" SCNd64 "x%" SCNd64 "%n", &job.global_batch, &job.sequence, &read) != 2 ||
+      static_cast<std::size_t>(read) != a.batch.size() || job.global_batch < 1 || job.sequence < 1)
+    throw Failure(ErrorKind::usage, "--batch is SAMPLESxTOKENS, as 8x64, not " + a.batch);
+  job.precision = a.precision == "bf16" ? Precision::bf16 : Precision::fp32;
+  job.model = small_model(a.model, job.sequence);
+  const ModelSpec& model = job.model;
+  const MixedCluster cluster =
+      a.cluster.empty() ? alone(value_or_throw(train::profile_host({.ranks = a.ranks, .precisions = {job.precision}})))
+                        : value_or_throw(load_mixed_cluster(a.cluster));
+  const ClusterView view(cluster);
+  std::vector<Candidate> all = view.is_mixed() ? unequal_candidates(job, view, static_cast<std::size_t>(a.most))
+                                               : candidates(job, view.group(0), a.ranks, space);
+  if (all.size() < 2)
+    throw Failure(ErrorKind::usage, "no two plans of these ranks and this space: try another --space");
   // Budgets: a quarter of the plans, half of them, and all fit.
   std::vector<Bytes> peaks;
   for (const Candidate& c : all) peaks.push_back(c.peak);
@@ -196,12 +349,12 @@ int benchmark(const Arguments& arguments) {
   std::vector<std::size_t> chosen;
   for (const Bytes budget : budgets) {
     SearchOptions options;
-    options.global_batch = global_batch;
-    options.sequence = sequence;
+    options.global_batch = job.global_batch;
+    options.sequence = job.sequence;
     options.memory = budget;
-    options.precision = Precision::fp32;
+    options.precision = job.precision;
     options.space = space;
-    const FoundPlan found = value_or_throw(find_plan(model, cluster, options));
+    const FoundPlan found = value_or_throw(find_plan(model, view, options));
     if (!found.feasible)
       throw Failure(ErrorKind::internal, "no plan fits " + std::to_string(budget.count) + " bytes: " + found.reason);
     Candidate c;
@@ -215,16 +368,15 @@ int benchmark(const Arguments& arguments) {
   }
 
   // What is known is shown after every round: a run that is stopped has not been for nothing.
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < a.rounds; ++round) {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      all[i].measured = std::min(all[i].measured, undisturbed([&] { return seconds_of(all[i], model, steps); }));
+      all[i].measured = std::min(all[i].measured, undisturbed([&] { return seconds_of(all[i], model, a.steps); }));
       if ((i + 1) % 25 == 0)
-        std::fprintf(stderr, "round %d of %d, plan %zu of %zu\n", round + 1, rounds, i + 1, all.size());
+        std::fprintf(stderr, "round %d of %d, plan %zu of %zu\n", round + 1, a.rounds, i + 1, all.size());
     }
-    if (!csv.empty()) write_csv(all, csv);
-    std::printf("%zu plans of %s on %d ranks, batch %lld x %lld, fastest of %d rounds\n", all.size(),
-                model.name.c_str(), ranks, static_cast<long long>(global_batch), static_cast<long long>(sequence),
-                round + 1);
+    if (!a.out.empty()) write_csv(all, a.out);
+    std::printf("%zu plans of %s in %s on %d ranks, batch %s, fastest of %d rounds\n", all.size(), model.name.c_str(),
+                a.precision.c_str(), view.devices(), a.batch.c_str(), round + 1);
     print_budgets(all, budgets, chosen);
     std::fflush(stdout);
   }

@@ -32,8 +32,8 @@ void CoreLauncher::require(Precision precision) const { galvatron::train::HostPl
 
 Cluster CoreLauncher::cluster(int ranks) const { return host_before_profile(ranks); }
 
-Cluster CoreLauncher::profile(const galvatron::train::ProfileOptions& options) const {
-  return value_or_throw(galvatron::train::profile_host(options));
+MixedCluster CoreLauncher::profile(const galvatron::train::ProfileOptions& options) const {
+  return value_or_throw(galvatron::train::profile_host_ranks(options));
 }
 
 galvatron::train::TrainReport ThreadLauncher::train(const Plan& plan, const ModelSpec& model,

@@ -61,8 +61,8 @@ class Launcher {
   [[nodiscard]] virtual bool copies_in_arena_memory() const { return true; }
   /// This machine before anything is measured: enough to know the precision and whether anything fits at all.
   [[nodiscard]] virtual Cluster cluster(int ranks) const = 0;
-  /// This machine, measured.
-  [[nodiscard]] virtual Cluster profile(const galvatron::train::ProfileOptions& options) const = 0;
+  /// This machine, measured; one group, or several where the options tell ranks apart.
+  [[nodiscard]] virtual MixedCluster profile(const galvatron::train::ProfileOptions& options) const = 0;
   /// True when all processes have to call profile(), with the same options; the one that shows gets the result.
   [[nodiscard]] virtual bool profiles_together() const { return false; }
   /// The plan's ranks that this process sees to the memory of: those on this machine.
@@ -103,7 +103,7 @@ class CoreLauncher : public Launcher {
   [[nodiscard]] std::string memory_bound(int ranks) const override { return free_memory(ranks).bound; }
   [[nodiscard]] std::optional<double> core_seconds_here(double own) override { return own; }
   [[nodiscard]] Cluster cluster(int ranks) const override;
-  [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override;
+  [[nodiscard]] MixedCluster profile(const galvatron::train::ProfileOptions& options) const override;
 
  protected:
   [[nodiscard]] virtual int threads_per_rank(const Plan& plan) const = 0;
@@ -150,8 +150,8 @@ void busy_option(Options& options, std::optional<bool>& accepts_busy, const std:
 
 /// This machine, measured with a progress display, and the share of the cores that other programs took meanwhile. Says
 /// on standard error when the profile is doubtful and accepted. Throws Failure.
-std::pair<Cluster, double> measured(const Launcher& launcher, galvatron::train::ProfileOptions options,
-                                    const Common& common);
+std::pair<MixedCluster, double> measured(const Launcher& launcher, galvatron::train::ProfileOptions options,
+                                         const Common& common);
 
 /// True in a process that mpirun has started.
 bool started_by_mpirun();

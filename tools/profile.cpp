@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/mixed_json.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/profile/check.hpp>
@@ -70,6 +71,8 @@ bool read(const Arguments& arguments, ProfileArguments& a, Common& common) {
                 "measure also the products of these models, with all tensor degrees: presets or config.json files");
   deterministic_option(options, a.profile.deterministic);
   busy_option(options, a.accepts_busy);
+  options.flag("--unequal", a.profile.tells_ranks_apart,
+               "ranks that differ in speed are groups of a mixed cluster, each with tables of its own");
   options.text(
       "--measure", a.measure, "a,b,...",
       "measure only these, of products, attention, memory_bound, inside_node and across_nodes: what `plan` and "
@@ -92,6 +95,47 @@ std::string place_of(const Cluster& cluster, const std::string& device) {
   return text_of("on ", cluster.devices, " ", cluster.device.name, ", one each");
 }
 
+nlohmann::ordered_json rates_of(const DeviceSpec& device) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  for (const PrecisionRate& rate : device.rates) out[name_of(rate.precision)] = rate.peak_flops;
+  return out;
+}
+
+// Ranks of unequal speed.
+void show_groups(const ProfileArguments& a, const Common& common, const MixedCluster& cluster, double took,
+                 double others) {
+  const ClusterView view(cluster);
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  std::string text = text_of("Measured ", counted(view.devices(), "rank"), " in ", counted(view.count(), "group"),
+                             " in ", format_seconds({took}), "\n");
+  for (int i = 0; i < view.count(); ++i) {
+    const Cluster& group = view.group(i);
+    const int first = view.first_device(i);
+    groups.push_back({{"ranks", {first, first + group.devices}},
+                      {"gemm_flops", rates_of(group.device)},
+                      {"memory_bandwidth", group.device.memory_bandwidth}});
+    std::string label =
+        group.devices == 1 ? text_of("rank ", first) : text_of("ranks ", first, "-", first + group.devices - 1);
+    label.resize(17, ' ');
+    text += "  " + label;
+    for (const PrecisionRate& rate : group.device.rates)
+      text += text_of(format_count(rate.peak_flops), "FLOP/s in ", name_of(rate.precision), ", ");
+    text += text_of("memory ", format_count(group.device.memory_bandwidth), "B/s\n");
+  }
+  const UsableMemory free = usable_memory(view.devices());
+  if (common.json)
+    return print_json({{"cluster", a.out},
+                       {"ranks", view.devices()},
+                       {"groups", groups},
+                       {"rank_memory_bytes", view.group(0).device.memory.count},
+                       {"profile_seconds", took},
+                       {"free_memory", free.bound},
+                       {"others_share", others}});
+  if (const std::string busy = train::others_text(others); !busy.empty())
+    text += text_of("  disturbed        ", busy, " meanwhile\n");
+  print(text + text_of("  written to       ", a.out, "\n"));
+}
+
 void profile(ProfileArguments& a, Common& common, Launcher& launcher) {
   if (launcher.shows()) {
     std::vector<NamedFile> read;
@@ -112,11 +156,20 @@ void profile(ProfileArguments& a, Common& common, Launcher& launcher) {
     a.profile.terms = terms_named(a.measure);
     base = cluster_named(a.into);
   }
+  if (a.profile.tells_ranks_apart && (base || a.device != "host"))
+    refuse("--unequal measures all of the ranks of a host; ",
+           base ? "leave --measure and --into out"
+                : "write the profiles of unequal cards into one file, as groups of a mixed cluster");
 
   const double start = steady_seconds();
-  auto [cluster, others] = measured(launcher, a.profile, common);
+  auto [measured_cluster, others] = measured(launcher, a.profile, common);
   const double took = steady_seconds() - start;
   if (!launcher.shows()) return;
+  if (ClusterView(measured_cluster).is_mixed()) {
+    value_or_throw(write_mixed_cluster(a.out, measured_cluster));
+    return show_groups(a, common, measured_cluster, took, others);
+  }
+  Cluster cluster = std::move(measured_cluster.groups.front());
   if (base) {
     cluster = value_or_throw(train::with_measured(std::move(*base), std::move(cluster), a.profile.terms));
     if (cluster.calibration.exists() && cluster.calibration.terms == Calibration{}.terms) cluster.calibration = {};
@@ -125,13 +178,11 @@ void profile(ProfileArguments& a, Common& common, Launcher& launcher) {
 
   const UsableMemory free = is_host(cluster) ? usable_memory(cluster.devices) : UsableMemory{};
   if (common.json) {
-    nlohmann::ordered_json rates = nlohmann::ordered_json::object();
-    for (const PrecisionRate& rate : cluster.device.rates) rates[name_of(rate.precision)] = rate.peak_flops;
     nlohmann::ordered_json out{{"cluster", a.out},
                                {"ranks", cluster.devices},
                                {"cores", cluster.cores},
                                {"threads_per_rank", cluster.threads_per_rank},
-                               {"gemm_flops", rates},
+                               {"gemm_flops", rates_of(cluster.device)},
                                {"memory_bandwidth", cluster.device.memory_bandwidth},
                                {"all_reduce_bandwidth", cluster.inside_node.all_reduce_bandwidth},
                                {"overlap_slowdown", cluster.overlap_slowdown},
@@ -180,16 +231,18 @@ void busy_option(Options& options, std::optional<bool>& accepts_busy, const std:
           "that has figures of no machine: refuse it (exit code 4) or accept it (default: refuse)");
 }
 
-std::pair<Cluster, double> measured(const Launcher& launcher, train::ProfileOptions options, const Common& common) {
+std::pair<MixedCluster, double> measured(const Launcher& launcher, train::ProfileOptions options,
+                                         const Common& common) {
   Progress progress = error_progress("profile", common);
   double others = 0;
   options.progress = [&](const train::ProfileProgress& now) {
     others = now.others;
     progress.update(now.share, now.step);
   };
-  Cluster cluster = launcher.profile(options);
-  if (is_host(cluster) && launcher.shows())
-    if (const std::string why = train::why_doubtful(cluster, others); !why.empty())
+  MixedCluster cluster = launcher.profile(options);
+  const Cluster& first = cluster.groups.front();
+  if (is_host(first) && launcher.shows())
+    if (const std::string why = train::why_doubtful(first, others); !why.empty())
       progress.say("The profile is doubtful: " + why + ".");
   return {std::move(cluster), others};
 }

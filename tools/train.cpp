@@ -281,7 +281,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   };
   if (profiles) {
     searched(cluster.name);
-    cluster = measured(launcher, profile_for(a, cluster, search.precision, out.model), common).first;
+    cluster = measured(launcher, profile_for(a, cluster, search.precision, out.model), common).first.groups.front();
     if (const std::string bound = launcher.memory_bound(cluster.devices); !bound.empty())
       note(common, "Planned for ", format_bytes(cluster.device.memory), " a rank: ", bound, ".");
     name = a.save_cluster.empty() ? cluster.name : a.save_cluster;

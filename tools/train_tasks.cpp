@@ -142,7 +142,7 @@ PreparedTasks found_tasks_here(TrainTasksArguments& a, const Launcher& launcher,
     found_tasks(a.wanted, cluster, cluster.name, common);  // whether anything fits at all, before minutes of profiling
     a.profile.ranks = cluster.devices;
     a.profile.precisions = {chosen_precision(a.wanted.precision, cluster)};
-    cluster = measured(launcher, a.profile, common).first;
+    cluster = measured(launcher, a.profile, common).first.groups.front();
     name = a.save_cluster.empty() ? cluster.name : a.save_cluster;
   }
   if (!a.save_cluster.empty()) value_or_throw(write_cluster(a.save_cluster, cluster));

@@ -1,6 +1,7 @@
 // The profiler of this machine, in its coarsest setting: what it measures is complete, plausible and readable.
 // labels: kernels
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/mixed_json.hpp>
 #include <galvatron/model/model.hpp>
 #include <galvatron/profile/host.hpp>
 
@@ -40,6 +41,24 @@ ProfileOptions quick(int ranks) {
   options.accepts_busy = true;  // tests run beside others
   return options;
 }
+
+// Ranks on which every operation takes the same time, however long it computes.
+struct SetPace : HostPlatform {
+  static constexpr double once = 1e-3;
+  struct Rank : HostRank {
+    Rank(const cost::StageMemory& planned, double its_slowness) : HostRank(planned, 1), slowness(its_slowness) {}
+    template <class Op>
+    double seconds(int calls, const Op& one) {
+      one();
+      return calls * once * slowness;
+    }
+    double slowness;
+  };
+  double slowness = 1;
+  SetPace(HostPlatform host, double its_slowness) : HostPlatform(host), slowness(its_slowness) {}
+  [[nodiscard]] train::detail::Stopwatch stopwatch() const { return {false}; }
+  [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, slowness}; }
+};
 
 }  // namespace
 
@@ -96,7 +115,7 @@ TEST_CASE("ranks that share nothing, on two machines, give the tables of one mac
     train::detail::Profile profile(plan, {Precision::fp32}, [&](const ProfileProgress&) { ++told[rank]; }, cluster);
     const PinnedRank pinned(0, 1, 0);
     profile.measure(world, HostPlatform{2, &pinned});
-    if (world.rank() == 0) profile.finish();
+    if (world.rank() == 0) cluster = profile.finish().groups.front();
   });
   const Cluster& cluster = clusters[0];
   CHECK(cluster.gemm.size() == 8);
@@ -127,7 +146,8 @@ TEST_CASE("a device that computes products of experts at once has one rate a pre
          1,
          {{std::vector<std::int64_t>{64, 128}, {64, 128}, {64, 128}}, std::vector<double>(8, grouped ? 2e-6 : 1e-6)},
          grouped});
-  train::detail::Profile(train::detail::profile_plan(0.05), {Precision::fp32}, {}, cluster).finish();
+  cluster =
+      train::detail::Profile(train::detail::profile_plan(0.05), {Precision::fp32}, {}, cluster).finish().groups.front();
   REQUIRE(cluster.device.rates.size() == 1);
   CHECK(cluster.device.rates[0].peak_flops == doctest::Approx(2.0 * 128 * 128 * 128 / 1e-6));
   CHECK(*cluster_from_json(cluster_to_json(cluster), "profile") == cluster);
@@ -200,20 +220,18 @@ TEST_CASE("what others disturbed is measured again, and its quietest sweep count
 
 TEST_CASE("a profile beside busy programs goes on until they have ended, or its time is over") {
   const auto steps = [](bool watches, double until, const std::function<void(int)>& on_step) {
-    Cluster cluster = host_cluster(2);
     train::detail::ProfilePlan plan = train::detail::profile_plan(0.05);
     train::detail::size_pools(plan, 2);
     plan.watches_cores = watches;
     plan.again_until = until;
     int told = 0;
     const auto tell = [&](const ProfileProgress&) { on_step(++told); };
-    train::detail::Profile profile(plan, {Precision::fp32}, tell, cluster);
+    train::detail::Profile profile(plan, {Precision::fp32}, tell, host_cluster(2));
     comm::thread::run(2, [&](comm::thread::World& world) {
       const PinnedRank pinned(world.rank(), 2, 1);
       profile.measure(world, HostPlatform{1, &pinned});
     });
-    profile.finish();
-    CHECK(cluster.gemm.size() == 8);
+    CHECK(profile.finish().groups.front().gemm.size() == 8);
     return told;
   };
   const int once = steps(false, 15, [](int) {});
@@ -239,6 +257,51 @@ TEST_CASE("a profile beside busy programs goes on until they have ended, or its 
           if (step > once) end_busy();
         }) > once);
   end_busy();
+}
+
+TEST_CASE("ranks are one group as long as they are alike, in the order of their numbers") {
+  const auto groups = train::detail::groups_of_speeds({1.0, 1.1, 2.0, 4.0, 3.8, 1.0}, {4, 3.6, 2, 1, 1.05, 4});
+  CHECK(groups.sizes == std::vector<std::size_t>{2, 1, 2, 1});
+  CHECK(groups.crowds[1] == 2);
+  CHECK(groups.crowds[3] == 4);
+  // From 1 to 1.3 in small steps: the first and the last are not alike.
+  CHECK(train::detail::groups_of_speeds({1.0, 1.1, 1.2, 1.3}, {1, 1, 1, 1}).sizes == std::vector<std::size_t>{2, 2});
+  CHECK(train::detail::groups_of_speeds({5, 5, 5}, {2, 2, 2}).count() == 1);
+}
+
+TEST_CASE("ranks of unequal speed are groups of a mixed cluster, each with the seconds of its own ranks") {
+  const std::vector<double> slowness{4, 4, 2, 1};
+  train::detail::ProfilePlan plan = train::detail::profile_plan(0.05);
+  train::detail::size_pools(plan, 4);
+  plan.tells_ranks_apart = true;
+  plan.seconds_to_tell_apart = 0.05;
+  train::detail::Profile profile(plan, {Precision::fp32}, {}, host_cluster(4));
+  comm::thread::run(4, [&](comm::thread::World& world) {
+    const PinnedRank pinned(0, 1, 0);
+    profile.measure(world, SetPace{{1, &pinned}, slowness[static_cast<std::size_t>(world.rank())]});
+  });
+  const MixedCluster cluster = profile.finish();
+  const ClusterView view(cluster);
+  REQUIRE(view.count() == 3);
+  CHECK(view.devices() == 4);
+  CHECK(view.group(0).name == "host ranks 0-1");
+  CHECK(view.group(0).devices == 2);
+  CHECK(view.group(2).name == "host rank 3");
+  CHECK(view.group(0).messages.size() == 2 * 4 + 1);  // of pairs and strided pairs; and sends
+  CHECK(view.group(2).messages.empty());
+  for (int i = 0; i < view.count(); ++i) {
+    const Cluster& group = view.group(i);
+    CHECK(group.gemm.size() == 4);  // with all ranks at work
+    CHECK(group.cores == group.devices);
+    for (const op::Work& work :
+         {op::Work{.kind = op::Kind::gemm_nt, .m = 16, .n = 32, .k = 32},
+          op::Work{.kind = op::Kind::attention_forward, .m = 1, .n = 32, .k = 32, .l = 32, .causal = true},
+          op::Work{.kind = op::Kind::add, .m = 64, .n = 64}})
+      CHECK(cost::time_of(work, Precision::fp32, group).value ==
+            doctest::Approx(SetPace::once * slowness[static_cast<std::size_t>(view.first_device(i))]));
+    for (int other = 0; other < i; ++other) CHECK(view.link(other, i).bandwidth > 0);
+  }
+  CHECK(value_or_throw(mixed_cluster_from_json(mixed_cluster_to_json(cluster), "profile")) == cluster);
 }
 
 TEST_CASE("a part of a grouped product is measured where the products of all experts fit") {

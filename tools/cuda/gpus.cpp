@@ -58,8 +58,8 @@ class GpuThreads final : public GpuLauncher {
     return placed(plan.ranks()).kind == Kind::one_gpu;
   }
   [[nodiscard]] Cluster cluster(int ranks) const override { return train::gpu_cluster(placed(ranks)); }
-  [[nodiscard]] Cluster profile(const train::ProfileOptions& options) const override {
-    return value_or_throw(train::profile_gpus(options));
+  [[nodiscard]] MixedCluster profile(const train::ProfileOptions& options) const override {
+    return alone(value_or_throw(train::profile_gpus(options)));
   }
   train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
                            const train::TrainOptions& options) override {
@@ -107,8 +107,8 @@ class GpuProcess final : public GpuLauncher {
   [[nodiscard]] Cluster cluster(int) const override {
     return train::gpu_cluster({Kind::processes, control_.size(), gpu_});
   }
-  [[nodiscard]] Cluster profile(const train::ProfileOptions& options) const override {
-    return value_or_throw(train::profile_gpus(control_, gpu_, options));
+  [[nodiscard]] MixedCluster profile(const train::ProfileOptions& options) const override {
+    return alone(value_or_throw(train::profile_gpus(control_, gpu_, options)));
   }
   [[nodiscard]] bool profiles_together() const override { return true; }
   train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,

@@ -79,8 +79,7 @@ Cluster measured_gpus(const ProfileOptions& options, Cluster cluster, bool gets_
   plan.alone = plan.sizes;
   Profile profile(plan, precisions, options.progress, cluster);
   start([&](comm::World& world, const CudaPlatform& platform) { profile.measure(world, platform); });
-  if (gets_cluster) profile.finish();
-  return cluster;
+  return gets_cluster ? std::move(profile.finish().groups.front()) : cluster;
 }
 
 }  // namespace detail

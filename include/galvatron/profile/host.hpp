@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <galvatron/cluster/cluster.hpp>
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
@@ -88,7 +89,8 @@ inline std::pair<Bytes, Bytes> profile_memory(const detail::ProfilePlan& plan, i
 /// time_budget allows, half of it more at most. Errors: usage for impossible options; infeasible when the ranks take
 /// more memory than there is; machine when the profile is doubtful (profile/check.hpp) and the options do not accept
 /// it. Machine failures are thrown (DeviceFailure, PeerFailure).
-inline Result<Cluster> profile_host(const ProfileOptions& options) {
+/// @return  one group, or with tells_ranks_apart one for each run of ranks that are as fast as each other
+inline Result<MixedCluster> profile_host_ranks(const ProfileOptions& options) {
   const int cores = usable_cores();
   const int ranks = options.ranks == 0 ? cores : options.ranks;
   if (ranks < 1 || ranks > 1024)
@@ -116,6 +118,8 @@ inline Result<Cluster> profile_host(const ProfileOptions& options) {
   plan.watches_cores = true;
   plan.weights = detail::weights_of(options.models, ranks);
   plan.terms = options.terms;
+  plan.tells_ranks_apart = options.tells_ranks_apart && ranks > 1;
+  plan.seconds_to_tell_apart = std::clamp(options.time_budget.value / 20, 0.05, 2.0);
   const auto [each, all] = profile_memory(plan, ranks, threads);
   if (const UsableMemory memory = usable_memory(ranks); all > memory.bytes)
     return tl::unexpected<Error>(
@@ -128,12 +132,18 @@ inline Result<Cluster> profile_host(const ProfileOptions& options) {
     const PinnedRank pinned(world.rank(), ranks, threads);
     profile.measure(world, HostPlatform{threads, &pinned});
   });
-  profile.finish();
-  if (const std::string why = why_doubtful(cluster, profile.others()); !why.empty() && !options.accepts_busy)
+  MixedCluster measured = profile.finish();
+  const std::string why = why_doubtful(measured.groups.front(), profile.others());
+  if (!why.empty() && !options.accepts_busy)
     return tl::unexpected<Error>(Error{
         ErrorKind::machine,
         "the profile is not used: " + why + "; measure when nothing else runs, or accept it with --on-busy accept"});
-  return cluster;
+  return measured;
+}
+
+/// The same of ranks that are equal. @param options  without tells_ranks_apart
+inline Result<Cluster> profile_host(const ProfileOptions& options) {
+  return profile_host_ranks(options).map([](MixedCluster&& cluster) { return std::move(cluster.groups.front()); });
 }
 
 }  // namespace galvatron::train

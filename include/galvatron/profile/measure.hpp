@@ -26,6 +26,7 @@
 #include <galvatron/profile/check.hpp>
 #include <galvatron/profile/compute.hpp>
 #include <galvatron/profile/messages.hpp>
+#include <galvatron/profile/rank_groups.hpp>
 #include <galvatron/rank/stopwatch.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -140,29 +141,39 @@ struct ProfilePlan {
   LogGrid<2>::Axes elements;      // elements, one column
   LogGrid<1>::Axes bytes;
   std::vector<PriceTerm> terms{};  // what is measured of them; empty: all
+  bool tells_ranks_apart = false;  // ranks that are as fast as each other have tables of their own
+  double seconds_to_tell_apart = 1;
 
   [[nodiscard]] bool measures(PriceTerm term) const {
     return terms.empty() || std::ranges::find(terms, term) != terms.end();
   }
 };
 
-/// The measurements of one rank; rank 0 writes the cluster. Everything is measured in several sweeps, so that the
+/// What rank 0 writes.
+struct MeasuredTables {
+  std::vector<Cluster> clusters;             // of each group of ranks, with what they compute
+  std::vector<MessageTable> inside, across;  // messages in a node, and of groups with a rank in every node
+  double overlap_slowdown = 1;
+};
+
+/// The measurements of one rank; rank 0 writes the tables. Everything is measured in several sweeps, so that the
 /// fastest of a point comes from the same, undisturbed machine as that of any other.
 template <class Platform>
 class Measurements {
  public:
   /// @param alone  what a rank that computes alone has; may be `bench`
-  /// @param cluster  how many ranks a node has  @param across  gets the tables of groups with a rank in every node
+  /// @param cluster  how many ranks a node has  @param groups  of equal ranks
   /// @param shares  of rank 0, or null
   Measurements(comm::World& world, Bench<Platform>& bench, Bench<Platform>& alone, const ProfilePlan& plan,
-               Cluster& cluster, std::vector<MessageTable>& across, OthersShares* shares,
+               const Cluster& cluster, const RankGroups& groups, MeasuredTables& tables, OthersShares* shares,
                const std::function<void(const std::string&)>& tell)
       : world_(world),
         bench_(bench),
         alone_(alone),
         plan_(plan),
         cluster_(cluster),
-        across_(across),
+        groups_(groups),
+        tables_(tables),
         shares_(shares),
         tell_(tell) {}
 
@@ -230,19 +241,21 @@ class Measurements {
       };
       // Of (m, n, k) the tokens are m forward and for the input's gradient, and k for the weight's.
       const auto& [tokens, columns, inner] = plan_.gemm;
-      auto grid = measured(product.kind == op::Kind::gemm_tn ? LogGrid<3>::Axes{columns, inner, tokens}
-                                                             : LogGrid<3>::Axes{tokens, columns, inner});
-      if (is_final(grid))
-        cluster_.gemm.push_back({product.kind, writes, precision, busy, grid.finish({1, 1, 1}), product.grouped});
+      const auto table_of = [&](const MeasuredGrid<3>& grid) {
+        return GemmTable{product.kind, writes, precision, concurrency(busy), grid.finish({1, 1, 1}), product.grouped};
+      };
+      take(measured(product.kind == op::Kind::gemm_tn ? LogGrid<3>::Axes{columns, inner, tokens}
+                                                      : LogGrid<3>::Axes{tokens, columns, inner}),
+           &Cluster::gemm, table_of);
       if (product.grouped) continue;
-      for (const Weight& weight : plan_.weights) {
-        auto line = measured(axes_of(product.kind, weight, tokens));
-        if (!is_final(line)) continue;
-        // A line of which most is extrapolated is no better than the grid.
-        const auto known = std::ranges::count_if(line.seconds, [](double seconds) { return seconds > 0; });
-        if (line.seconds.front() > 0 && 2 * known >= std::ssize(line.seconds))
-          cluster_.gemm.push_back({product.kind, writes, precision, busy, line.finish({1, 1, 1})});
-      }
+      for (const Weight& weight : plan_.weights)
+        take(measured(axes_of(product.kind, weight, tokens)), &Cluster::gemm,
+             [&](const MeasuredGrid<3>& line) -> std::optional<GemmTable> {
+               // A line of which most is extrapolated is no better than the grid.
+               const auto known = std::ranges::count_if(line.seconds, [](double seconds) { return seconds > 0; });
+               if (!(line.seconds.front() > 0) || 2 * known < std::ssize(line.seconds)) return std::nullopt;
+               return table_of(line);
+             });
     }
   }
 
@@ -257,23 +270,27 @@ class Measurements {
       if (!plan_.measures(PriceTerm::attention)) break;
       announce(std::string("attention ") + op::pass_of(kind) + ", " + who);
       const double products = kind == op::Kind::attention_forward ? 2 : 5;
-      auto grid = on_grid<3>(plan_.attention, busy, [&](const auto& e) {
+      auto grids = on_grid<3>(plan_.attention, busy, [&](const auto& e) {
         const double flops = products * static_cast<double>(e[0] * e[0]) * static_cast<double>(e[1] * e[2]);
         if (flops > most_flops(precision) / 2 || !bench.attention_fits(e[0], e[1], e[2])) return -1.0;
         return bench.template attention<T>(kind, e[0], e[1], e[2], plan_.least);
       });
-      if (is_final(grid)) cluster_.attention.push_back({kind, true, precision, busy, grid.finish({2, 1, 1})});
+      take(std::move(grids), &Cluster::attention, [&](const MeasuredGrid<3>& grid) {
+        return AttentionTable{kind, true, precision, concurrency(busy), grid.finish({2, 1, 1})};
+      });
     }
     if (!plan_.measures(PriceTerm::memory_bound)) return;
     announce("memory, " + who);
     for (const op::Kind kind : op::memory_bound) {
-      auto grid = on_grid<2>(op::has_rows(kind) ? plan_.rows : plan_.elements, busy, [&](const auto& e) {
+      auto grids = on_grid<2>(op::has_rows(kind) ? plan_.rows : plan_.elements, busy, [&](const auto& e) {
         if (e[0] * e[1] > plan_.most_elements || !bench.memory_bound_fits(e[0], e[1])) return -1.0;
         if (op::is_in_product(kind) && !bench.template has_gelu_in_product<T>()) return -1.0;
         return bench.template memory_bound<T>(kind, e[0], e[1], plan_.least);
       });
-      if (is_final(grid) && grid.seconds.front() > 0)
-        cluster_.memory_bound.push_back({kind, precision, busy, grid.finish({1, 1})});
+      take(std::move(grids), &Cluster::memory_bound, [&](const MeasuredGrid<2>& grid) -> std::optional<MemoryTable> {
+        if (!(grid.seconds.front() > 0)) return std::nullopt;
+        return MemoryTable{kind, precision, concurrency(busy), grid.finish({1, 1})};
+      });
     }
   }
 
@@ -291,17 +308,17 @@ class Measurements {
         announce("collectives of " + std::to_string(n) + (strided ? " ranks, strided" : " ranks"));
         for (const op::Kind kind :
              {op::Kind::all_reduce, op::Kind::all_gather, op::Kind::reduce_scatter, op::Kind::broadcast})
-          measure(cluster_.messages, bench, kind, bench.members(node, n, strided), strided);
+          measure(tables_.inside, bench, kind, bench.members(node, n, strided), strided);
       }
     }
     if (node > 1) {
       announce("messages between ranks");
-      measure(cluster_.messages, bench, op::Kind::send, bench.members(node, node, false), false);
+      measure(tables_.inside, bench, op::Kind::send, bench.members(node, node, false), false);
     }
     if (nodes > 1) {
       announce("messages between machines");
       for (const op::Kind kind : {op::Kind::all_reduce, op::Kind::all_gather, op::Kind::send})
-        measure(across_, bench, kind, bench.members(world_.size(), nodes, true), true);
+        measure(tables_.across, bench, kind, bench.members(world_.size(), nodes, true), true);
     }
     if (sweep_ == Sweep::write) return;
     announce("computing beside communication");
@@ -309,7 +326,7 @@ class Measurements {
     const double slowdown = cluster_.cores > 0 ? bench.overlap_slowdown(least) : bench.own_overlap_slowdown(least);
     if (world_.rank() != 0) return;
     slowdowns_.push_back(slowdown);
-    cluster_.overlap_slowdown = median_of(slowdowns_);
+    tables_.overlap_slowdown = median_of(slowdowns_);
   }
 
  private:
@@ -323,6 +340,8 @@ class Measurements {
     if (world_.rank() == 0 && sweep_ != Sweep::write) tell_(step);
   }
   Bench<Platform>& bench_of(int busy) { return busy == 1 ? alone_ : bench_; }
+  /// Of tables; those of several groups are of all ranks at work, and serve whatever the others do.
+  [[nodiscard]] int concurrency(int busy) const { return groups_.count() > 1 ? 0 : busy; }
 
   /// Begins the next table; all ranks agree whether it is measured now.
   bool begin_table() {
@@ -333,41 +352,56 @@ class Measurements {
   /// A collective, or messages around a ring, over all sizes.
   void measure(std::vector<MessageTable>& tables, MessageBench<Platform>& bench, op::Kind kind,
                const std::vector<int>& members, bool strided) {
-    MeasuredGrid<1> grid(plan_.bytes);
+    std::vector<MeasuredGrid<1>> grids(1, MeasuredGrid<1>(plan_.bytes));
+    std::vector<double>& seconds = grids.front().seconds;
     const bool measures = begin_table();
     const std::int64_t room = bench_.buffer().count / (kind == op::Kind::send ? 2 : 1);
-    for (std::size_t i = 0; i < grid.seconds.size() && measures; ++i) {
+    for (std::size_t i = 0; i < seconds.size() && measures; ++i) {
       const std::int64_t bytes = plan_.bytes[0][i];
       if (bytes > room) continue;
       if (kind == op::Kind::send)
-        grid.seconds[i] = bench.send(members, bytes, plan_.least_message);
+        seconds[i] = bench.send(members, bytes, plan_.least_message);
       else
-        grid.seconds[i] = bench.collective(kind, world_.group(members), bytes, plan_.least_message);
+        seconds[i] = bench.collective(kind, world_.group(members), bytes, plan_.least_message);
     }
     if (measures && shares_ != nullptr) shares_->add(table_ - 1);
     const int group = kind == op::Kind::send ? 2 : static_cast<int>(members.size());
-    if (is_final(grid)) tables.push_back({kind, group, strided, cluster_.devices_per_node, grid.finish({1})});
+    if (is_final(grids))
+      tables.push_back({kind, group, strided, concurrency(cluster_.devices_per_node), grids.front().finish({1})});
   }
 
-  /// Takes a sweep's figures of the table into account. True on rank 0 when the best of all sweeps is written: the grid
-  /// then has the best of every point.
+  /// Takes a sweep's figures of the table into account, those of each group. True on rank 0 when the best of all sweeps
+  /// is written: the grids then have the best of every point.
   template <int D>
-  bool is_final(MeasuredGrid<D>& grid) {
+  bool is_final(std::vector<MeasuredGrid<D>>& grids) {
     if (world_.rank() != 0) return false;
-    if (best_.size() < table_) best_.resize(table_, grid.seconds);
-    std::vector<double>& best = best_[table_ - 1];
-    for (std::size_t point = 0; point < best.size(); ++point)  // either may be not a number
-      if (grid.seconds[point] > 0 && !(best[point] <= grid.seconds[point])) best[point] = grid.seconds[point];
-    if (sweep_ != Sweep::write) return false;
-    grid.seconds = best;
-    return true;
+    if (best_.size() < table_)
+      for (best_.resize(table_); const MeasuredGrid<D>& grid : grids) best_.back().push_back(grid.seconds);
+    for (std::size_t i = 0; i < grids.size(); ++i) {
+      std::vector<double>& best = best_[table_ - 1][i];
+      std::vector<double>& seconds = grids[i].seconds;
+      for (std::size_t point = 0; point < best.size(); ++point)  // either may be not a number
+        if (seconds[point] > 0 && !(best[point] <= seconds[point])) best[point] = seconds[point];
+      if (sweep_ == Sweep::write) seconds = best;
+    }
+    return sweep_ == Sweep::write;
   }
 
-  /// Measures the points of a grid, each of the first `busy` ranks independently; rank 0 gets the medians of all.
+  /// What is_final() does; in the end each group's cluster gets the table that `table_of` makes of its grid, if any.
+  template <int D, class Table, class Of>
+  void take(std::vector<MeasuredGrid<D>> grids, std::vector<Table> Cluster::* tables, const Of& table_of) {
+    if (!is_final(grids)) return;
+    for (std::size_t i = 0; i < grids.size(); ++i)
+      if (std::optional<Table> table = table_of(grids[i])) (tables_.clusters[i].*tables).push_back(std::move(*table));
+  }
+
+  /// Measures the points of a grid, each of the first `busy` ranks independently; rank 0 gets the medians of each
+  /// group.
   template <int D, class At>
-  MeasuredGrid<D> on_grid(typename LogGrid<D>::Axes axes, int busy, const At& at) {
-    MeasuredGrid<D> grid(std::move(axes));
-    if (!begin_table()) return grid;
+  std::vector<MeasuredGrid<D>> on_grid(typename LogGrid<D>::Axes axes, int busy, const At& at) {
+    std::vector<MeasuredGrid<D>> grids(groups_.count(), MeasuredGrid<D>(std::move(axes)));
+    MeasuredGrid<D>& grid = grids.front();
+    if (!begin_table()) return grids;
     auto& all = world_.control().everybody();
     const std::size_t points = grid.seconds.size();
     std::vector<double> own(points, -1.0);  // not positive: not measured
@@ -376,31 +410,37 @@ class Measurements {
     for (std::size_t point = 0; point < points && world_.rank() < busy; ++point) own[point] = at(grid.extents(point));
     all.all_gather(View<const double>(own.data(), static_cast<std::int64_t>(points)),
                    View<double>(everybodys.data(), static_cast<std::int64_t>(everybodys.size())));
-    if (world_.rank() != 0) return grid;
+    if (world_.rank() != 0) return grids;
     // A rank of one thread was timed in processor time; by the wall it shares its core.
-    const double crowd = bench_.watch().by_core ? std::max(1.0, static_cast<double>(busy) / cluster_.cores) : 1.0;
-    for (std::size_t point = 0; point < points; ++point) {
-      std::vector<double> values;
-      for (std::size_t rank = 0; rank < static_cast<std::size_t>(busy); ++rank)
-        values.push_back(everybodys[rank * points + point]);
-      if (const double seconds = median_of(std::move(values)); seconds > 0) grid.seconds[point] = seconds * crowd;
+    const double shared = bench_.watch().by_core ? std::max(1.0, static_cast<double>(busy) / cluster_.cores) : 1.0;
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < grids.size(); ++i) {
+      const double crowd = groups_.count() > 1 ? groups_.crowds[i] : shared;
+      const std::size_t end = std::min(first + groups_.sizes[i], static_cast<std::size_t>(busy));
+      for (std::size_t point = 0; point < points; ++point) {
+        std::vector<double> values;
+        for (std::size_t rank = first; rank < end; ++rank) values.push_back(everybodys[rank * points + point]);
+        if (const double seconds = median_of(std::move(values)); seconds > 0) grids[i].seconds[point] = seconds * crowd;
+      }
+      first = end;
     }
     if (shares_ != nullptr) shares_->add(table_ - 1);
-    return grid;
+    return grids;
   }
 
   comm::World& world_;
   Bench<Platform>& bench_;
   Bench<Platform>& alone_;
   const ProfilePlan& plan_;
-  Cluster& cluster_;
-  std::vector<MessageTable>& across_;
+  const Cluster& cluster_;
+  const RankGroups& groups_;
+  MeasuredTables& tables_;
   OthersShares* shares_;
   const std::function<void(const std::string&)>& tell_;
   Sweep sweep_ = Sweep::all;
-  std::size_t table_ = 0;                  // of the sweep, those that have begun
-  std::vector<std::int32_t> again_;        // (tables): those that Sweep::disturbed measures
-  std::vector<std::vector<double>> best_;  // (tables, points) seconds
+  std::size_t table_ = 0;                               // of the sweep, those that have begun
+  std::vector<std::int32_t> again_;                     // (tables): those that Sweep::disturbed measures
+  std::vector<std::vector<std::vector<double>>> best_;  // (tables, groups, points) seconds
   std::vector<double> slowdowns_;
 };
 

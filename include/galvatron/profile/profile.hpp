@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <galvatron/cluster/cluster.hpp>
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
@@ -19,6 +21,7 @@
 #include <galvatron/profile/check.hpp>
 #include <galvatron/profile/compute.hpp>
 #include <galvatron/profile/measure.hpp>
+#include <galvatron/profile/rank_groups.hpp>
 
 namespace galvatron::train {
 
@@ -37,6 +40,7 @@ struct ProfileOptions {
   std::vector<PriceTerm> terms{};                          ///< what is measured, but the trainer; empty: all
   bool deterministic = true;                               ///< as TrainOptions::deterministic
   bool accepts_busy = false;                               ///< a doubtful profile of a host too (profile/check.hpp)
+  bool tells_ranks_apart = false;                          ///< of a host: ranks of unequal speed are groups
   std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
 };
 
@@ -49,19 +53,20 @@ inline void complete(std::vector<Precision>& precisions) {
 }
 
 /// A whole profile, in the order of its use. Rank threads share it; each process has its own. Rank 0 writes the
-/// cluster.
+/// clusters.
 class Profile {
  public:
   /// @param precisions  that are measured; of fp8 only what is not that of bf16
   /// @param cluster  with its devices, and those of a node
   Profile(ProfilePlan plan, std::vector<Precision> precisions, std::function<void(const ProfileProgress&)> progress,
-          Cluster& cluster)
+          Cluster cluster)
       : plan_(std::move(plan)),
         precisions_(std::move(precisions)),
         ranks_(cluster.devices),
         progress_(std::move(progress)),
-        cluster_(cluster),
+        cluster_(std::move(cluster)),
         shares_(watch_) {
+    tables_.clusters.push_back(cluster_);
     const int node = plan_.measures(PriceTerm::inside_node) ? cluster.devices_per_node : 1;
     const bool across = plan_.measures(PriceTerm::across_nodes) && cluster.nodes() > 1;
     int groups = (node > 1 ? 1 : 0) + (across ? 1 : 0);  // the messages
@@ -81,35 +86,61 @@ class Profile {
   /// The share of the cores that others took, of each table in its quietest sweep; 0 where that is not watched.
   [[nodiscard]] double others() const { return shares_.mean(); }
 
-  /// Afterwards: the rates that serve where there is no table follow from the largest points.
-  void finish() {
-    if (!cluster_.gemm.empty()) cluster_.device.rates.clear();
-    for (const GemmTable& table : cluster_.gemm) {
-      if (table.kind != op::Kind::gemm_nt || table.concurrency != 1 || table.is_of_one_weight() || table.grouped)
-        continue;
-      double best = 0;
-      const auto& axes = table.seconds.axes();
-      std::size_t point = 0;
-      for (const auto m : axes[0])
-        for (const auto n : axes[1])
-          for (const auto k : axes[2])
-            best = std::max(best, 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) /
-                                      table.seconds.seconds()[point++]);
-      cluster_.device.rates.push_back({table.precision, name_of(table.precision), best, 1.0});
-    }
-    for (const MemoryTable& table : cluster_.memory_bound)
-      if (table.kind == op::Kind::copy && table.concurrency == 1) {
-        cluster_.device.memory_bandwidth =
-            2.0 * static_cast<double>(table.seconds.axes()[0].back()) / table.seconds.seconds().back();
-        cluster_.device.memory_share = 1.0;
+  /// Afterwards, on rank 0: the cluster, of one group or several. The rates that serve where there is no table follow
+  /// from the largest points.
+  [[nodiscard]] MixedCluster finish() {
+    const Link inside = link_of(tables_.inside, cluster_.devices_per_node, cluster_.inside_node);
+    for (Cluster& group : tables_.clusters) {
+      if (!group.gemm.empty()) group.device.rates.clear();
+      for (const GemmTable& table : group.gemm) {
+        if (table.kind != op::Kind::gemm_nt || table.concurrency > 1 || table.is_of_one_weight() || table.grouped)
+          continue;
+        double best = 0;
+        const auto& axes = table.seconds.axes();
+        std::size_t point = 0;
+        for (const auto m : axes[0])
+          for (const auto n : axes[1])
+            for (const auto k : axes[2])
+              best = std::max(best, 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) /
+                                        table.seconds.seconds()[point++]);
+        group.device.rates.push_back({table.precision, name_of(table.precision), best, 1.0});
       }
-    const Link inside = link_of(cluster_.messages, cluster_.devices_per_node, cluster_.inside_node);
-    cluster_.across_nodes = link_of(across_, cluster_.nodes(), inside);
-    cluster_.inside_node = cluster_.devices_per_node > 1 ? inside : cluster_.across_nodes;
+      for (const MemoryTable& table : group.memory_bound)
+        if (table.kind == op::Kind::copy && table.concurrency <= 1) {
+          group.device.memory_bandwidth =
+              2.0 * static_cast<double>(table.seconds.axes()[0].back()) / table.seconds.seconds().back();
+          group.device.memory_share = 1.0;
+        }
+      group.overlap_slowdown = tables_.overlap_slowdown;
+      std::ranges::copy_if(tables_.inside, std::back_inserter(group.messages),
+                           [&](const MessageTable& table) { return table.group <= group.devices_per_node; });
+      group.across_nodes = link_of(tables_.across, cluster_.nodes(), inside);
+      group.inside_node = cluster_.devices_per_node > 1 ? inside : group.across_nodes;
+    }
     if (progress_) progress_({"done", 1.0, others()});
+    MixedCluster out{cluster_.name, std::move(tables_.clusters), {}};
+    // Groups of one machine.
+    out.links.assign(group_pairs(static_cast<int>(out.groups.size())), inside);
+    return out;
   }
 
  private:
+  /// On rank 0: a cluster for each group of ranks. Each rank has a core, or its part of one, whatever others do.
+  void begin(const RankGroups& groups) {
+    if (groups.count() < 2) return;
+    tables_.clusters.assign(groups.count(), cluster_);
+    int first = 0;
+    for (std::size_t i = 0; i < groups.count(); ++i) {
+      Cluster& group = tables_.clusters[i];
+      group.devices = static_cast<int>(groups.sizes[i]);
+      group.devices_per_node = group.devices;
+      if (group.cores > 0) group.cores = group.devices * group.threads_per_rank;
+      const int last = first + group.devices - 1;
+      group.name += (group.devices == 1 ? " rank " : " ranks ") + std::to_string(first);
+      if (last > first) group.name += "-" + std::to_string(last);
+      first = last + 1;
+    }
+  }
   /// The rates of the largest groups and messages; without any tables, those given.
   static Link link_of(const std::vector<MessageTable>& tables, int members, Link link) {
     for (const MessageTable& table : tables) {
@@ -131,10 +162,10 @@ class Profile {
   std::vector<Precision> precisions_;
   int ranks_;
   std::function<void(const ProfileProgress&)> progress_;
-  Cluster& cluster_;
-  std::vector<MessageTable> across_;  ///< rank 0's
-  CoreWatch watch_;                   ///< of all cores of the process: ranks are tied to some of them
-  OthersShares shares_;               ///< rank 0's
+  Cluster cluster_;
+  MeasuredTables tables_;  ///< rank 0's
+  CoreWatch watch_;        ///< of all cores of the process: ranks are tied to some of them
+  OthersShares shares_;    ///< rank 0's
   double steps_ = 0;
   double done_ = 0;  ///< rank 0's
 };
@@ -153,8 +184,13 @@ void Profile::measure(comm::World& world, const Platform& platform) {
   using Rank = Measurements<Platform>;
   using Sweep = typename Rank::Sweep;
   const bool watches = plan_.watches_cores && world.rank() == 0;
-  Rank rank(world, bench, larger ? *larger : bench, plan_, cluster_, across_, watches ? &shares_ : nullptr, tell);
-  const std::vector<int> busy_ranks = ranks_ > 1 ? std::vector{ranks_, 1} : std::vector{1};
+  const RankGroups groups =
+      plan_.tells_ranks_apart ? measured_groups(world, bench, plan_.seconds_to_tell_apart) : one_group(ranks_);
+  if (world.rank() == 0) begin(groups);
+  Rank rank(world, bench, larger ? *larger : bench, plan_, cluster_, groups, tables_, watches ? &shares_ : nullptr,
+            tell);
+  std::vector<int> busy_ranks{ranks_};
+  if (ranks_ > 1 && groups.count() == 1) busy_ranks.push_back(1);
   const auto pass_over = [&](Sweep sweep) {
     rank.begin(sweep);
     for (const int busy : busy_ranks) {

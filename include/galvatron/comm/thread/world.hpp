@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include <pthread.h>
+
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/thread/channel.hpp>
@@ -150,7 +152,8 @@ GALVATRON_IN_TRAINER(std::unique_ptr<World> world_of<>(Job&, int))
 
 }  // namespace detail
 
-/// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call.
+/// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call; their
+/// names are `rank 0`, `rank 1`, ..., as `top -H` shows.
 /// If a rank throws, the others' pending and later calls throw PeerFailure naming that rank and its message, and when
 /// all have ended run() throws the first failure, the same object; a DeviceFailure if the system refuses a thread.
 template <class F>
@@ -158,6 +161,7 @@ void run(int ranks, F&& body, const Options& options = {}) {
   if (ranks < 1) throw Failure(ErrorKind::usage, text("a run needs at least 1 rank, not ", ranks));
   Job job(ranks, options);
   const auto rank_main = [&](int rank) {
+    ::pthread_setname_np(::pthread_self(), text("rank ", rank).c_str());
     try {
       body(*detail::world_of(job, rank));
       job.end(rank);
