@@ -67,8 +67,8 @@ class Profile {
         cluster_(std::move(cluster)),
         shares_(watch_) {
     tables_.clusters.push_back(cluster_);
-    const int node = plan_.measures(PriceTerm::inside_node) ? cluster.devices_per_node : 1;
-    const bool across = plan_.measures(PriceTerm::across_nodes) && cluster.nodes() > 1;
+    const int node = plan_.measures(PriceTerm::inside_node) ? cluster_.devices_per_node : 1;
+    const bool across = plan_.measures(PriceTerm::across_nodes) && cluster_.nodes() > 1;
     int groups = (node > 1 ? 1 : 0) + (across ? 1 : 0);  // the messages
     for (int n = 2; n <= node; ++n) groups += node % n == 0 ? (n == node ? 1 : 2) : 0;
     // Computation in one precision counts 7 steps; that of a single rank takes half the time of the others'.
