@@ -169,6 +169,17 @@ TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps")
   CHECK(squared.model->blocks[0].ffn_inputs() == 256);
   CHECK(squared.assumed == job("--swiglu").assumed);
   CHECK(job("").model->blocks[0].activation == ActivationKind::gelu);
+  const auto windows = [&](const std::string& arguments) {
+    std::vector<std::int64_t> out;
+    const TrainerJob read = job(arguments);
+    for (const LayerSpec& b : read.model->blocks) out.push_back(b.sliding_window);
+    return out;
+  };
+  CHECK(windows("--window-size 127,0") == std::vector<std::int64_t>(windows("").size(), 128));
+  CHECK(windows("--window-size (127,0) --window-attn-skip-freq 2")[0] == 128);
+  CHECK(windows("--window-size (127,0) --window-attn-skip-freq 2")[1] == 0);
+  CHECK(windows("--window-size -1,0") == windows(""));
+  CHECK(job("--window-size 127,0 --window-attn-skip-freq [1,0]*2").assumed.size() == job("").assumed.size() + 1);
   CHECK(job("--what-is-this 3").unknown == std::vector<std::string>{"--what-is-this"});
   CHECK_FALSE(megatron_job("ls -l"));
   CHECK_FALSE(megatron_job(base + "--micro-batch-size $SIZE"));

@@ -69,6 +69,21 @@ TEST_CASE("Megatron-LM: experts of DeepSeek-V3") {
     CHECK_MESSAGE(has_line(out.text, line), std::string(line));
 }
 
+TEST_CASE("Megatron-LM: layers with a sliding window") {
+  ModelSpec model = zoo("llama3-8b");
+  const Plan plan = plan_for(model, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 8, .zero = 1});
+  CHECK_FALSE(has(export_megatron(plan, &model).text, "window"));
+  for (LayerSpec& block : model.blocks) block.sliding_window = 4096;
+  CHECK(has_line(export_megatron(plan, &model).text, "--window-size 4095,0"));
+  CHECK_FALSE(has(export_megatron(plan, &model).text, "skip-freq"));
+  model.blocks[31].sliding_window = 0;
+  const Exported out = export_megatron(plan, &model);
+  check_whole(out);
+  CHECK(has_line(out.text, "--window-attn-skip-freq '[1]*31+[0]'"));
+  model.blocks[1].sliding_window = 512;
+  CHECK(has(export_megatron(plan, &model).text, "sliding windows of several lengths"));
+}
+
 TEST_CASE("Megatron-LM: what its routers lack is told") {
   ModelSpec model = zoo("mixtral-8x7b");
   const Plan plan = plan_for(model, folded);

@@ -86,6 +86,29 @@ TEST_CASE("the arithmetic of all ranks is that of one rank, whatever the strateg
     }
 }
 
+TEST_CASE("a sliding window leaves its share of the pairs of query and key, to every rank") {
+  LayerSpec block = llama_block(8);
+  const auto attention_flops = [](const LayerCounts& c) {
+    double sum = 0;
+    for (const op::Work& work : c.forward)
+      if (work.kind == op::Kind::attention_forward) sum += op::flops_of(work).count;
+    return sum;
+  };
+  const double all = attention_flops(counts(block, {}, 16));  // of 1024 tokens
+  for (const std::int64_t window : {1, 2, 100, 1000, 1023, 1024, 5000}) {
+    block.sliding_window = window;
+    std::int64_t pairs = 0, seen = 0;
+    for (std::int64_t query = 0; query < 1024; ++query) {
+      pairs += query + 1;
+      seen += std::min(query + 1, window);
+    }
+    const double share = static_cast<double>(seen) / static_cast<double>(pairs);
+    CHECK(attention_flops(counts(block, {}, 16)) == doctest::Approx(share * all));
+    CHECK(attention_flops(counts(block, {.tensor = 2}, 16)) * 2 == doctest::Approx(share * all));
+    CHECK(attention_flops(counts(block, ulysses(4), 16)) * 4 == doctest::Approx(share * all));
+  }
+}
+
 TEST_CASE("Ulysses sends queries, keys, values and output: four all-to-alls a pass") {
   const LayerSpec block = llama_block(32);
   for (const int tensor : {1, 2})

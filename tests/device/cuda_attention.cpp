@@ -23,6 +23,7 @@ struct Sizes {
   std::int64_t batch, queries, keys, heads, kv_heads, head_dim;
   bool causal;
   std::int64_t gap;  ///< elements between rows
+  std::int64_t sliding_window = 0;
 };
 
 // Queries, keys and values in rows of one projection.
@@ -45,7 +46,8 @@ struct Problem {
              .causal = s.causal,
              .q_stride = width,
              .kv_stride = width,
-             .out_stride = s.heads * s.head_dim + s.gap};
+             .out_stride = s.heads * s.head_dim + s.gap,
+             .sliding_window = s.sliding_window};
     k_at = s.heads * s.head_dim;
     v_at = k_at + s.kv_heads * s.head_dim;
     qkv = random_tensor<T>(random, std::max(s.queries, s.keys) * s.batch * width, 2.0F);
@@ -127,6 +129,7 @@ void check(std::mt19937& random, const Sizes& s) {
   CAPTURE(s.head_dim);
   CAPTURE(s.causal);
   CAPTURE(s.gap);
+  CAPTURE(s.sliding_window);
   Problem<T> p(random, s);
   compare(on_gpu(p), on_host(p));
 }
@@ -144,6 +147,15 @@ TEST_CASE("attention of floats on a GPU is that of the host: grouped heads, odd 
   }
   check<float>(random, {2, 5, 90, 2, 1, 32, false, 0});
   check<float>(random, {1, 90, 67, 2, 2, 63, false, 1});
+}
+
+TEST_CASE("a sliding window on a GPU is that of the host, whatever tiles it begins and ends in") {
+  std::mt19937 random(19);
+  for (const std::int64_t window : {1, 2, 15, 16, 17, 63, 64, 65, 100, 128, 190, 300}) {
+    check<float>(random, {1, 199, 199, 2, 1, 16, true, 0, window});
+    if (window % 2 == 1) check<bfloat16>(random, {1, 150, 150, 2, 1, 72, true, 8, window});
+  }
+  check<float>(random, {1, 131, 131, 1, 1, 136, true, 0, 40});
 }
 
 TEST_CASE("attention of bfloat16 on a GPU is that of the host up to rounding") {

@@ -80,8 +80,9 @@ Results reference(const Problem<T>& p) {
           return p.v_at + (j * s.batch + b) * s.kv_stride + kv_head * s.head_dim;
         };
         const std::int64_t keys = s.causal ? i + 1 : s.keys;
+        const std::int64_t first = s.sliding_window > 0 ? std::max<std::int64_t>(0, keys - s.sliding_window) : 0;
         double sum = 0;
-        for (std::int64_t j = 0; j < keys; ++j) {
+        for (std::int64_t j = first; j < keys; ++j) {
           double score = 0;
           for (std::int64_t d = 0; d < s.head_dim; ++d) score += x[at(q + d)] * x[at(k_of(j) + d)];
           score *= scale;
@@ -91,14 +92,14 @@ Results reference(const Problem<T>& p) {
         }
         r.lse[at((b * s.heads + head) * s.queries + i)] = std::log(sum);
         double delta = 0;
-        for (std::int64_t j = 0; j < keys; ++j) {
+        for (std::int64_t j = first; j < keys; ++j) {
           probability[at(j)] /= sum;
           for (std::int64_t d = 0; d < s.head_dim; ++d) {
             r.o[at(out + d)] += probability[at(j)] * x[at(v_of(j) + d)];
           }
         }
         for (std::int64_t d = 0; d < s.head_dim; ++d) delta += r.o[at(out + d)] * d_o[at(out + d)];
-        for (std::int64_t j = 0; j < keys; ++j) {
+        for (std::int64_t j = first; j < keys; ++j) {
           double dp = 0;
           for (std::int64_t d = 0; d < s.head_dim; ++d) dp += d_o[at(out + d)] * x[at(v_of(j) + d)];
           if (!p.biases.empty()) r.dbias[bias_of(head, i, j)] += probability[at(j)] * (dp - delta);
@@ -138,8 +139,10 @@ Outputs<T> compute(device::Host& host, Problem<T>& p) {
 
 template <class T>
 void check(std::mt19937& random, int threads, Isa isa, std::int64_t batch, std::int64_t queries, std::int64_t keys,
-           std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, bool causal) {
+           std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, bool causal,
+           std::int64_t sliding_window = 0) {
   Problem<T> problem(random, batch, queries, keys, heads, kv_heads, head_dim, causal);
+  problem.shape.sliding_window = sliding_window;
   TestHost host(threads, isa);
   const auto got = compute(*host, problem);
   const auto expected = reference(problem);
@@ -152,6 +155,7 @@ void check(std::mt19937& random, int threads, Isa isa, std::int64_t batch, std::
   CAPTURE(kv_heads);
   CAPTURE(head_dim);
   CAPTURE(causal);
+  CAPTURE(sliding_window);
   constexpr bool single = std::is_same_v<T, float>;
   CHECK(error_of(got.o, expected.o) < (single ? 2e-6 : 1e-2));
   CHECK(error_of(got.lse, expected.lse) < 2e-6);
@@ -177,6 +181,21 @@ TEST_CASE("attention equals its definition for causal and full shapes, grouped h
     check<float>(random, threads, device::best_isa(), 2, 5, 90, 2, 1, 32, false);
     check<float>(random, threads, device::best_isa(), 1, 90, 67, 2, 2, 48, false);
   }
+}
+
+TEST_CASE("in a sliding window a query attends to itself and those just before it") {
+  constexpr unsigned seed = 19;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const Isa isa : testable_isas())
+    for (const std::int64_t window : {1, 2, 5, 6, 7, 95, 96, 97, 130, 192, 193, 200, 500}) {
+      check<float>(random, 1, isa, 1, 200, 200, 2, 1, 20, true, window);
+      if (isa == device::best_isa()) check<float>(random, 2, isa, 2, 289, 289, 1, 1, 40, true, window);
+    }
+  check<bfloat16>(random, 2, device::best_isa(), 1, 300, 300, 4, 2, 64, true, 100);
+  // In spans of keys, of which a block of queries may see none of the first ones.
+  for (const std::int64_t window : {50, 97, 400, 880})
+    check<float>(random, 2, device::best_isa(), 1, 900, 900, 2, 1, 250, true, window);
 }
 
 TEST_CASE("attention of bfloat16 differs from its definition by rounding only") {

@@ -36,6 +36,7 @@ Lengths cumulative(const Lengths& lengths) {
 struct PackedSizes {
   std::int64_t heads, kv_heads, head_dim;
   bool causal;
+  std::int64_t sliding_window = 0;
 };
 
 /// Outputs in the order of the rows of their tensors.
@@ -69,7 +70,8 @@ struct PackedProblem {
              .dq_stride = wide + 8,
              .dkv_stride = narrow + 4,
              .lse_stride = query_rows.back() + 3,
-             .score_factor = 1.25F};
+             .score_factor = 1.25F,
+             .sliding_window = s.sliding_window};
     q = random_tensor<T>(random, shape.queries * shape.q_stride, 2.0F);
     k = random_tensor<T>(random, shape.keys * shape.kv_stride, 2.0F);
     v = random_tensor<T>(random, shape.keys * shape.kv_stride, 2.0F);
@@ -117,7 +119,8 @@ struct PackedProblem {
       for (std::int64_t head = 0; head < shape.heads; ++head)
         for (std::int32_t query = query_rows[i]; query < query_rows[i + 1]; ++query) {
           const std::int32_t seen = shape.causal ? key_rows[i] + query - query_rows[i] + 1 : key_rows[i + 1];
-          attend(out, head, query, key_rows[i], seen);
+          const auto window = static_cast<std::int32_t>(shape.sliding_window);
+          attend(out, head, query, window > 0 ? std::max(key_rows[i], seen - window) : key_rows[i], seen);
         }
     return out;
   }
@@ -279,6 +282,10 @@ TEST_CASE_TEMPLATE("packed documents attend to themselves alone, with one launch
     check_packed<T>(random, {1, 1, 8, causal}, {1}, {1});
     check_packed<T>(random, {1, 1, 16, causal}, {130}, {130});
   }
+  for (const std::int64_t window : {1, 3, 12, 64, 65}) {
+    check_packed<T>(random, {2, 1, 24, true, window}, lengths, lengths);
+    check_packed<T>(random, {1, 1, 16, true, window}, {130, 2, 70}, {130, 2, 70});
+  }
 }
 
 TEST_CASE_TEMPLATE("documents of a ring's part have queries without keys, and keys without queries", T, float,
@@ -307,7 +314,9 @@ TEST_CASE("random packed documents attend to themselves alone") {
     queries.back() += causal ? 0 : 1;  // there is a row
     keys.back() = causal ? queries.back() : keys.back() + 1;
     const std::int64_t kv_heads = 1 + below(2);
-    check_packed<float>(random, {kv_heads * (1 + below(2)), kv_heads, 4 * (1 + below(20)), causal}, queries, keys);
+    const std::int64_t window = causal && below(2) == 0 ? 1 + below(90) : 0;
+    check_packed<float>(random, {kv_heads * (1 + below(2)), kv_heads, 4 * (1 + below(20)), causal, window}, queries,
+                        keys);
   }
 }
 

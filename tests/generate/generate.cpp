@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -59,9 +60,12 @@ std::int32_t best(std::span<const float> logits) {
 }  // namespace
 
 TEST_CASE("every token follows as from a full forward pass of what is before it") {
-  for (const char* name : {"gpt2-tiny", "llama-tiny", "moe-tiny"}) {
+  for (const auto& [name, window] :
+       {std::pair{"gpt2-tiny", 0}, {"llama-tiny", 0}, {"moe-tiny", 0}, {"llama-tiny", 4}}) {
     CAPTURE(name);
-    const ModelSpec model = short_model(name, 2);
+    CAPTURE(window);
+    ModelSpec model = short_model(name, 2);
+    model.blocks[0].sliding_window = window;
     Request request{.prompt = {72, 101, 108, 108, 111}, .tokens = 12, .samples = 1, .sampling = {.temperature = 0}};
     const auto cached =
         make_language_model(model, value_or_throw(capacity_for(model, request)), large_values(), Precision::fp32, 1);

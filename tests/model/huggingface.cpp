@@ -384,7 +384,7 @@ TEST_CASE("what the other families have and galvatron not is refused by name") {
   CHECK(contains(error_of(with(swin_config, "num_heads", {8, 16, 32, "x"})), "expected an integer"));
   CHECK(contains(error_of(with(swin_config, "window_size", 5)), "square windows divide"));
   CHECK(contains(error_of(with(swin_config, "mlp_ratio", 2.5)), "whole numbers"));
-  CHECK(contains(error_of(with(mixtral_config, "sliding_window", 4096)), "sliding window"));
+  CHECK(read(with(mixtral_config, "sliding_window", 4096))->blocks[0].sliding_window == 4096);
   CHECK(contains(error_of(with(mixtral_config, "num_experts_per_tok", 9)), "no more than there are"));
   CHECK(contains(error_of(with(mixtral_config, "router_jitter_noise", 1.0)), "noise in the router's input"));
   CHECK(contains(error_of(with(mixtral_config, "router_jitter_noise", -0.1)), "noise in the router's input"));
@@ -510,9 +510,11 @@ TEST_CASE("Mistral's, Qwen2's and Qwen3's decoders are Llamas with their attenti
   nlohmann::json mistral = with(with(llama_config, "model_type", "mistral"), "sliding_window", nullptr);
   CHECK(read(mistral)->blocks[0] == read(llama_config)->blocks[0]);
   const std::int64_t positions = read(mistral)->positions();
-  CHECK(read(with(mistral, "sliding_window", positions / 2))->positions() == positions / 2);
-  CHECK(read(with(mistral, "sliding_window", 2 * positions))->positions() == positions);
-  CHECK(read(without(mistral, "sliding_window"))->positions() == std::min<std::int64_t>(positions, 4096));
+  const auto window = [&](const nlohmann::json& config) { return read(config)->blocks[0].sliding_window; };
+  CHECK(read(with(mistral, "sliding_window", positions / 2))->positions() == positions);
+  CHECK(window(with(mistral, "sliding_window", positions / 2)) == positions / 2);
+  CHECK(window(with(mistral, "sliding_window", 2 * positions)) == 0);
+  CHECK(window(without(mistral, "sliding_window")) == (positions > 4096 ? 4096 : 0));
   const nlohmann::json qwen2 = with(llama_config, "model_type", "qwen2");
   CHECK(read(qwen2)->blocks[0].qkv_bias);
   CHECK_FALSE(read(qwen2)->blocks[0].bias);
@@ -520,7 +522,11 @@ TEST_CASE("Mistral's, Qwen2's and Qwen3's decoders are Llamas with their attenti
   CHECK(read(qwen3)->blocks[0].query_key_norm == QueryKeyNorm::heads);
   CHECK(read(without(qwen3, "head_dim"))->blocks[0].head_dim == 128);
   for (const auto& config : {qwen2, qwen3}) {
-    CHECK(contains(error_of(with(config, "use_sliding_window", true)), "use_sliding_window"));
+    const auto slides =
+        with(with(with(config, "use_sliding_window", true), "sliding_window", 64), "max_window_layers", 3);
+    const auto model = read(slides);
+    for (std::size_t i = 0; i < model->blocks.size(); ++i) CHECK(model->blocks[i].sliding_window == (i < 3 ? 0 : 64));
+    CHECK(read(with(slides, "use_sliding_window", false))->blocks.back().sliding_window == 0);
     CHECK(contains(error_of(with(config, "layer_types", {"sliding_attention"})), "layer_types"));
   }
 }
@@ -562,7 +568,9 @@ TEST_CASE("Gemmas have their norms, scales, windows and positions, and are refus
   const auto third = read(gemma3);
   REQUIRE(third.has_value());
   CHECK(parameters(*third) == 999885952);
-  CHECK(third->positions() == 512);
+  CHECK(third->positions() == 32768);
+  CHECK(third->blocks[4].sliding_window == 512);
+  CHECK(third->blocks[5].sliding_window == 0);
   CHECK(third->blocks[4].rope_theta == 1e4);
   CHECK(third->blocks[5].rope_theta == 1e6);
   CHECK(third->blocks[5].norm_order == NormOrder::around);
@@ -573,6 +581,8 @@ TEST_CASE("Gemmas have their norms, scales, windows and positions, and are refus
   CHECK(far->blocks[5].rotary_scaling.factor == 8);
   const nlohmann::json gemma2 = with(gemma3, "model_type", "gemma2");
   CHECK(read(gemma2)->blocks[0].query_key_norm == QueryKeyNorm::none);
+  CHECK(read(gemma2)->blocks[0].sliding_window == 512);
+  CHECK(read(gemma2)->blocks[1].sliding_window == 0);
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     CHECK(contains(error_of(with(gemma2, key, 30.0)), key));
     CHECK(contains(error_of(with(gemma3, key, 30.0)), key));
@@ -611,7 +621,7 @@ TEST_CASE("Phis have their parts side by side, and positions that turn a part of
   const nlohmann::json phi3 = with(llama_config, "model_type", "phi3");
   CHECK(read(phi3)->blocks[0] == read(with(llama_config, "rms_norm_eps", 1e-5))->blocks[0]);
   CHECK(read(with(phi3, "partial_rotary_factor", 0.75))->blocks[0].rotary_dim == 96);
-  CHECK(read(with(phi3, "sliding_window", 2047))->positions() == 2047);
+  CHECK(read(with(phi3, "sliding_window", 2047))->blocks[0].sliding_window == 2047);
   CHECK(contains(error_of(with(phi3, "rope_scaling", {{"type", "longrope"}})), "longrope"));
   CHECK(contains(error_of(with(phi3, "rope_scaling", yarn)), "rope_scaling"));
   CHECK(contains(error_of(with(llama_config, "partial_rotary_factor", 0.5)), "partial_rotary_factor"));
@@ -673,8 +683,7 @@ TEST_CASE("features without an implementation are refused by name") {
       contains(error_of(with(llama_config, "rope_parameters", {{"partial_rotary_factor", 0.5}})), "a part of a head"));
   // Nobody is told to change the file: what is left would be another model than the weights are of.
   for (const nlohmann::json& config :
-       {newer, with(llama_config, "quantization_config", {{"bits", 4}}), with(mixtral_config, "sliding_window", 4096),
-        with(llama_config, "attention_bias", true)})
+       {newer, with(llama_config, "quantization_config", {{"bits", 4}}), with(llama_config, "attention_bias", true)})
     for (const char* advice : {"remove", "set both"}) CHECK_FALSE(contains(error_of(config), advice));
   CHECK(contains(error_of(with(llama_config, "hidden_act", "gelu")), "supported: silu"));
   CHECK(contains(error_of(with(llama_config, "attention_bias", true)), "mlp_bias"));

@@ -119,6 +119,7 @@ ModelSpec small_decoder_kinds() {
   LayerSpec& gemma = model.blocks[0];
   gemma.norm = NormKind::rms_norm_from_one;
   gemma.activation = ActivationKind::geglu;
+  gemma.sliding_window = 50;
   gemma.norm_order = NormOrder::around;
   LayerSpec& phi = model.blocks[1];
   phi.norm = NormKind::layer_norm;

@@ -107,10 +107,11 @@ LayerSpec latent_block(const LatentAttention& latent) {
   layer.latent = latent;
   return layer;
 }
-// Gemma 3's norms, activation and scores.
+// Gemma 3's norms, activation, scores and window.
 LayerSpec gemma_layer(LayerKind kind) {
   GemmaShape shape{.decoder = llama_shape, .norms_around = true, .score_width = 20};
   shape.decoder.query_key_norm = QueryKeyNorm::heads;
+  shape.decoder.sliding_window = 7;
   const ModelSpec model = gemma("gemma", shape);
   return kind == LayerKind::embedding ? model.embedding : kind == LayerKind::head ? model.head : model.blocks[0];
 }

@@ -193,14 +193,16 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
       const std::int64_t value = (layer.heads + layer.kv_heads + head / group) * d;
       for (std::int64_t s = 0; s < tokens.sequence; ++s) {
         const std::int64_t seen = layer.causal ? s + 1 : tokens.sequence;
+        const std::int64_t first =
+            layer.sliding_window > 0 ? std::max<std::int64_t>(0, seen - layer.sliding_window) : 0;
         double sum = 0;
-        for (std::int64_t k = 0; k < seen; ++k) {
+        for (std::int64_t k = first; k < seen; ++k) {
           double score = 0;
           for (std::int64_t c = 0; c < d; ++c) score += element(s, i, head * d + c) * element(k, i, key + c);
           weights[at(k)] = std::exp(growth * growth * score / std::sqrt(static_cast<double>(divisor)));
           sum += weights[at(k)];
         }
-        for (std::int64_t k = 0; k < seen; ++k)
+        for (std::int64_t k = first; k < seen; ++k)
           for (std::int64_t c = 0; c < d; ++c)
             out[at((s * tokens.samples + i) * layer.heads * d + head * d + c)] +=
                 weights[at(k)] / sum * element(k, i, value + c);

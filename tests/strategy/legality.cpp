@@ -123,6 +123,14 @@ TEST_CASE("a block needs degrees that divide its heads, its MLP, the sequence an
   CHECK(is_fit(block, {.sequence = SequenceKind::ulysses, .context = 4}, 1, 60));
 }
 
+TEST_CASE("ring attention takes no sliding window that is shorter than the sequence") {
+  LayerSpec layer = block;
+  layer.sliding_window = 32;
+  CHECK(mentions(why_unfit(layer, {.sequence = SequenceKind::ring, .context = 2}, 1, 64), "sliding window"));
+  CHECK(is_fit(layer, {.sequence = SequenceKind::ring, .context = 2}, 1, 32));
+  CHECK(is_fit(layer, {.sequence = SequenceKind::ulysses, .context = 2}, 1, 64));
+}
+
 TEST_CASE("a norm of all queries of a token needs them on one rank") {
   LayerSpec layer = block;
   layer.norm = NormKind::rms_norm;

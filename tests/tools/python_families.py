@@ -69,12 +69,16 @@ def llama(r):
 
 def mistral(r):
     shape = dense(r)
-    window = r.choice([None, shape["max_position_embeddings"], SEQUENCE + 12])
+    window = r.choice([None, shape["max_position_embeddings"], 5, SEQUENCE + 12])
     return transformers.MistralConfig(**shape, sliding_window=window)
 
 
 def qwen2(r):
-    return transformers.Qwen2Config(**dense(r), use_sliding_window=False)
+    shape = dense(r)
+    slides = r.random() < 0.5
+    return transformers.Qwen2Config(
+        **shape, use_sliding_window=slides, sliding_window=7 if slides else None,
+        max_window_layers=r.randint(0, shape["num_hidden_layers"] - 1))
 
 
 def qwen3(r):
@@ -90,7 +94,7 @@ def gemma_2_and_3(r):
     shape = dense(r)
     types = [r.choice(["sliding_attention", "full_attention"]) for _ in range(shape["num_hidden_layers"])]
     return shape | dict(query_pre_attn_scalar=r.choice([shape["head_dim"], 3, 24]), layer_types=types,
-                        sliding_window=r.choice([SEQUENCE + 12, 200]), attn_logit_softcapping=None,
+                        sliding_window=r.choice([1, 6, SEQUENCE + 12, 200]), attn_logit_softcapping=None,
                         final_logit_softcapping=None)
 
 
@@ -130,7 +134,7 @@ def phi3(r):
         width += 2
     shape["hidden_size"] = shape["num_attention_heads"] * width
     shape["rope_parameters"] = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": part}
-    return transformers.Phi3Config(**shape, sliding_window=r.choice([None, SEQUENCE + 12]), resid_pdrop=0, embd_pdrop=0)
+    return transformers.Phi3Config(**shape, sliding_window=r.choice([None, 8, SEQUENCE + 12]), resid_pdrop=0, embd_pdrop=0)
 
 
 def experts(r):

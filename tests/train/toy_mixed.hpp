@@ -145,6 +145,7 @@ inline ModelSpec decoder_kinds(int layers) {
       block.query_key_norm = QueryKeyNorm::heads;
       block.score_width = 24;
       block.rope_theta = i % 4 == 0 ? 100 : 10000;
+      block.sliding_window = i % 4 == 0 ? 5 : 0;
     } else {
       block.norm = NormKind::layer_norm;
       block.activation = ActivationKind::gelu;

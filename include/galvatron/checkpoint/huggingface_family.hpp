@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,7 @@ namespace galvatron::train {
 enum class HuggingFaceFamily : std::uint8_t {
   gpt2,
   llama,
+  mistral,
   qwen2,
   qwen3,
   gemma,
@@ -50,6 +52,7 @@ struct HuggingFaceNames {
 constexpr HuggingFaceNames names_of(HuggingFaceFamily family) {
   constexpr HuggingFaceNames names[] = {{"gpt2", "GPT2LMHeadModel"},
                                         {"llama", "LlamaForCausalLM"},
+                                        {"mistral", "MistralForCausalLM"},
                                         {"qwen2", "Qwen2ForCausalLM"},
                                         {"qwen3", "Qwen3ForCausalLM"},
                                         {"gemma", "GemmaForCausalLM"},
@@ -84,7 +87,7 @@ inline std::pair<nlohmann::ordered_json, nlohmann::ordered_json> text_ends(std::
                                                                            HuggingFaceFamily family) {
   using enum HuggingFaceFamily;
   if (family == gpt2 && vocabulary >= 50257 && vocabulary <= 51200) return {50256, 50256};
-  if ((family == llama || family == mixtral) && vocabulary == 32000) return {1, 2};
+  if ((family == llama || family == mistral || family == mixtral) && vocabulary == 32000) return {1, 2};
   if (family == llama && vocabulary == 128256) return {128000, 128001};
   if ((family == qwen2 || family == qwen3 || family == qwen2_moe || family == qwen3_moe) && vocabulary == 151936)
     return {151643, 151643};
@@ -161,25 +164,43 @@ inline void add_gemma(nlohmann::ordered_json& config, const ModelSpec& model, Hu
   config["query_pre_attn_scalar"] = block.score_width == 0 ? block.head_dim : block.score_width;
   config["attn_logit_softcapping"] = nullptr;
   config["final_logit_softcapping"] = nullptr;
-  // Sequences are no longer than windows: what layers with one differ in is their positions.
-  const LayerSpec* far = &block;
-  for (const LayerSpec& b : model.blocks)
-    if (std::pair(b.rotary_scaling.factor, b.rope_theta) > std::pair(far->rotary_scaling.factor, far->rope_theta))
-      far = &b;
-  nlohmann::ordered_json types = nlohmann::ordered_json::array();
+  // Layers with a sliding window have other positions too; where no sequence is longer than it, that tells them apart.
+  const auto reach = [](const LayerSpec& b) {
+    return std::tuple(b.sliding_window == 0, b.rotary_scaling.factor, b.rope_theta);
+  };
+  const LayerSpec* const far = &*std::ranges::max_element(model.blocks, {}, reach);
   const LayerSpec* near = nullptr;
+  nlohmann::ordered_json types = nlohmann::ordered_json::array();
   for (const LayerSpec& b : model.blocks) {
-    const bool is_far = b.rope_theta == far->rope_theta && b.rotary_scaling == far->rotary_scaling;
-    if (!is_far) near = &b;
-    types.push_back(is_far ? "full_attention" : "sliding_attention");
+    const bool slides =
+        b.sliding_window > 0 || b.rope_theta != far->rope_theta || b.rotary_scaling != far->rotary_scaling;
+    if (slides) near = &b;
+    types.push_back(slides ? "sliding_attention" : "full_attention");
   }
   config["layer_types"] = types;
-  config["sliding_window"] = model.positions();
+  config["sliding_window"] = near != nullptr && near->sliding_window > 0 ? near->sliding_window : model.positions();
   if (family == HuggingFaceFamily::gemma2) return;
   config["rope_theta"] = far->rope_theta;
   config["rope_local_base_freq"] = near == nullptr ? 10000.0 : near->rope_theta;
   config.erase("rope_scaling");
   if (far->rotary_scaling != RotaryScaling{}) config["rope_scaling"] = rope_scaling_of(far->rotary_scaling);
+}
+
+/// The sliding window of families whose layers have one alike, or from a layer on.
+inline void add_sliding_window(nlohmann::ordered_json& config, const ModelSpec& model, HuggingFaceFamily family) {
+  using enum HuggingFaceFamily;
+  const auto slides = [](const LayerSpec& block) { return block.sliding_window > 0; };
+  const auto first = std::ranges::find_if(model.blocks, slides);
+  const bool any = first != model.blocks.end();
+  if (family == mistral || family == phi3 || family == mixtral)
+    config["sliding_window"] = any ? nlohmann::ordered_json(first->sliding_window) : nullptr;
+  if (!any || (family != qwen2 && family != qwen3)) return;
+  config["use_sliding_window"] = true;
+  config["sliding_window"] = first->sliding_window;
+  config["max_window_layers"] = first - model.blocks.begin();
+  nlohmann::ordered_json types = nlohmann::ordered_json::array();
+  for (const LayerSpec& block : model.blocks) types.push_back(slides(block) ? "sliding_attention" : "full_attention");
+  config["layer_types"] = types;
 }
 
 /// What the config.json of a mixture of experts has beside a Llama's.
@@ -306,7 +327,10 @@ nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFam
     for (const char* key : {"attention_bias", "mlp_bias"}) config.erase(key);
     config["pad_token_id"] = last;  // left out it is 32000, whatever the vocabulary is
   }
-  if (is_gemma(family)) detail::add_gemma(config, model, family);
+  if (is_gemma(family))
+    detail::add_gemma(config, model, family);
+  else
+    detail::add_sliding_window(config, model, family);
   detail::add_experts(config, model, family);
   return config;
 }
@@ -323,7 +347,7 @@ inline HuggingFaceFamily likely_family(const LayerSpec& block) {
   if (block.norm == NormKind::rms_norm_from_one)
     return block.norm_order != NormOrder::around ? gemma : block.query_key_norm == QueryKeyNorm::none ? gemma2 : gemma3;
   if (block.rotary_dim > 0) return phi3;
-  if (block.experts == 0) return block.qkv_bias ? qwen2 : qwen3;
+  if (block.experts == 0) return block.qkv_bias ? qwen2 : block.query_key_norm != QueryKeyNorm::none ? qwen3 : mistral;
   if (block.latent.rank > 0) return block.router.kind == RouterKind::sigmoid ? deepseek_v3 : deepseek_v2;
   if (block.query_key_norm != QueryKeyNorm::none) return block.query_key_norm == QueryKeyNorm::all ? olmoe : qwen3_moe;
   return block.shared_ffn > 0 ? qwen2_moe : mixtral;
@@ -358,8 +382,8 @@ inline Result<HuggingFaceFamily> huggingface_family(const ModelSpec& model) {
   bool decoder = gpt2;  // with rotary positions, and with attention, norms or experts of its own
   const bool plain_ends = model.embedding.embedding_scale == 1 && !model.head.logits_bias;
   for (const LayerSpec& block : model.blocks) {
-    const bool plain =
-        block.is_plain_block() && block.causal && block.rotary_dim == 0 && block.score_width == 0 && plain_ends;
+    const bool plain = block.is_plain_block() && block.causal && block.rotary_dim == 0 && block.score_width == 0 &&
+                       block.sliding_window == 0 && plain_ends;
     gpt2 = gpt2 && plain && block.bias && block.norm == NormKind::layer_norm && inputs_of(block.activation) == 1 &&
            block.position == PositionKind::learned && block.kv_heads == block.heads;
     decoder = decoder && block.causal && block.position == PositionKind::rotary;

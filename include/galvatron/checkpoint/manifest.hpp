@@ -142,6 +142,11 @@ nlohmann::json model_architecture(const ModelSpec& model) {
     for (const LayerSpec& b : model.blocks) bases.push_back({b.rope_theta, b.rotary_scaling.factor});
     out["rotary_bases"] = bases;
   }
+  if (std::ranges::any_of(model.blocks, [](const LayerSpec& b) { return b.sliding_window > 0; })) {
+    nlohmann::json windows = nlohmann::json::array();
+    for (const LayerSpec& b : model.blocks) windows.push_back(b.sliding_window);
+    out["sliding_windows"] = windows;
+  }
   if (block.score_width != 0) out["score_width"] = block.score_width;
   if (block.norm_order == NormOrder::around) out["norm_order"] = field_text(block.norm_order);
   if (block.parallel) out["parallel"] = true;

@@ -255,7 +255,7 @@ constexpr double attention_seconds(const op::Work& w, Precision precision, const
       if (table.kind == w.kind && table.precision == precision && table.causal == causal) tables.offer(table, busy);
     if (!tables.found()) continue;
     const double other = causal == w.causal ? 1.0 : w.causal ? 0.5 : 2.0;
-    return other * tables.seconds(cluster, busy, [&](const AttentionTable& table) {
+    return other * w.seen * tables.seconds(cluster, busy, [&](const AttentionTable& table) {
       return table.seconds({tokens, real(w.l), real(w.m)}, {2, 1, 1});
     });
   }

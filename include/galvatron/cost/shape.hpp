@@ -15,6 +15,14 @@
 
 namespace galvatron::cost::detail {
 
+/// Of the pairs of a causal mask over `keys` tokens, the share that a sliding window leaves. @param window  0: none
+constexpr double share_in_window(std::int64_t window, std::int64_t keys) {
+  if (window == 0) return 1;
+  const auto w = static_cast<double>(window);
+  const auto n = static_cast<double>(keys);
+  return (n * w - w * (w - 1) / 2) / (n * (n + 1) / 2);
+}
+
 struct LayerShape {
   const LayerSpec& layer;
   const StrategySpec& spec;
@@ -57,7 +65,7 @@ struct LayerShape {
   [[nodiscard]] constexpr op::Work shard_group(op::Kind kind, std::int64_t bytes) const {
     return {.kind = kind, .m = bytes, .n = shards, .stride = spec.shard_stride()};
   }
-  /// Of m sequences times heads.
+  /// Of m sequences times heads. Where it is causal, the layer's sliding window holds.
   [[nodiscard]] constexpr op::Work attention(op::Kind kind, std::int64_t m, std::int64_t queries, std::int64_t keys,
                                              std::int64_t head_dim, bool causal) const {
     const program::Options& how = traits.passes;
@@ -67,6 +75,7 @@ struct LayerShape {
             .k = keys,
             .l = head_dim,
             .causal = causal,
+            .seen = causal && queries == keys ? share_in_window(layer.window_within(keys), keys) : 1,
             .kernel = traits.attention,
             .dropout = !how.fused_attention && how.dropout};
   }

@@ -139,8 +139,9 @@ class WorkPrices {
 
   static constexpr bool costs_like(const op::Work& a, const op::Work& b) {
     return a.m == b.m && a.n == b.n && a.k == b.k && a.l == b.l && a.kind == b.kind && a.stride == b.stride &&
-           a.writes_one_in == b.writes_one_in && a.causal == b.causal && a.eight_bit == b.eight_bit &&
-           a.between_ends == b.between_ends && a.grouped == b.grouped && a.kernel == b.kernel && a.dropout == b.dropout;
+           a.writes_one_in == b.writes_one_in && a.causal == b.causal && a.seen == b.seen &&
+           a.eight_bit == b.eight_bit && a.between_ends == b.between_ends && a.grouped == b.grouped &&
+           a.kernel == b.kernel && a.dropout == b.dropout;
   }
   // Extents are often powers of two, so that the low bits alone would tell little.
   static constexpr std::size_t place(const op::Work& w) {

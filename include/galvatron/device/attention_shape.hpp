@@ -33,6 +33,8 @@ struct AttentionShape {
   std::int64_t lse_stride = 0;  ///< elements between the statistics of two heads; usually `queries`
   bool all_keys = true;         ///< false: queries attend to other keys too
   float score_factor = 1;       ///< of scores, beside head_dim^-1/2
+  /// Causal only: query s sees that many keys at most, the last of those that it would see else; 0: all of these.
+  std::int64_t sliding_window = 0;
   friend constexpr auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
   /// What scores are multiplied by.
@@ -44,8 +46,9 @@ struct AttentionShape {
 
 /// Documents in the rows of one sample, by their cumulative lengths from 0 to all rows, (documents + 1) each: queries
 /// queries[i] .. queries[i + 1] attend to keys keys[i] .. keys[i + 1] alone, with a causal mask to those up to their
-/// own place in the document, which then has as many of both. A query without keys has the output 0, the log-sum-exp
-/// -infinity and the gradient 0, as have keys without queries. Without biases.
+/// own place in the document, which then has as many of both, and with a sliding window to the last of these. A query
+/// without keys has the output 0, the log-sum-exp -infinity and the gradient 0, as have keys without queries. Without
+/// biases.
 struct DocumentRows {
   std::span<const std::int32_t> queries{}, keys{};  ///< both empty: samples of one length
 

@@ -138,6 +138,7 @@ class ModelGraph {
       case forward::Kind::attend:
         if (node.weights[0] >= 0) fail("biases of attention by distance");
         if (graph.layer.window > 0) fail("attention within windows");
+        if (graph.layer.window_within(sequence_) > 0) fail("attention within a sliding window");
         out = add(Operation::self_attention, {x}, shape);
         break;
       case forward::Kind::look_up: {

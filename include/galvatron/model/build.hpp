@@ -49,6 +49,7 @@ struct LlamaShape {
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   LatentAttention latent{};
   ActivationKind activation = ActivationKind::swiglu;
+  std::int64_t sliding_window = 0;  ///< tokens that one attends to at most; 0: all before it
 };
 
 /// The numbers of a model of the Gemma family.
@@ -225,6 +226,7 @@ inline ModelSpec llama(std::string name, const LlamaShape& shape) {
   block.qkv_bias = shape.qkv_bias;
   block.query_key_norm = shape.query_key_norm;
   block.latent = shape.latent;
+  block.sliding_window = shape.sliding_window;
   return model_of_equal_blocks(std::move(name), block, shape.layers);
 }
 

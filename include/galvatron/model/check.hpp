@@ -93,6 +93,12 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   }
   if (layer.score_width < 0 || layer.score_width > model_limits::head_dim)
     return "the width whose root divides scores is at most 4096.";
+  if (layer.sliding_window < 0 || layer.sliding_window > model_limits::positions)
+    return "a sliding window has at most as many tokens as there are positions.";
+  if (layer.sliding_window > 0 &&
+      (!layer.causal || layer.window > 0 || layer.latent.rank != 0 || layer.position == PositionKind::relative))
+    return "a sliding window belongs to causal attention, with keys and values of their own and without tables of "
+           "relative positions.";
   if (layer.parallel && (layer.norm_order != NormOrder::before || layer.latent.rank != 0 || layer.experts != 0 ||
                          layer.memory.any() || layer.merges))
     return "attention and an MLP side by side have one norm before them, and are neither latent nor experts.";

@@ -209,6 +209,8 @@ struct LayerSpec {
   std::int64_t rotary_dim = 0;   ///< elements of a head that positions turn, as pairs (j, j + head_dim / 2) from j = 0
                                  ///< on; 0: all (Phi turns a part)
   std::int64_t score_width = 0;  ///< scores are divided by its root; 0: head_dim (Gemma 2 and 3 name it, T5 has 1)
+  std::int64_t sliding_window = 0;  ///< tokens that one attends to at most: itself and those just before it (Mistral,
+                                    ///< Gemma 2 and 3); 0: all before it
   double norm_epsilon = 1e-5;
   int layers = 1;  ///< L, blocks in the whole model; scales the initialisation of residual projections
 
@@ -264,12 +266,17 @@ struct LayerSpec {
   [[nodiscard]] constexpr std::int64_t ffn_inputs() const { return inputs_of(activation) * ffn; }
   /// Width of the fused query, key and value projection.
   [[nodiscard]] constexpr std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
-  /// A block as GPT and Llama have them, causal or not: self-attention over the whole sequence and one MLP, each behind
-  /// a norm.
+  /// A block as GPT and Llama have them, causal or not: self-attention over the sequence and one MLP, each behind a
+  /// norm.
   [[nodiscard]] constexpr bool is_plain_block() const {
     return kind == LayerKind::block && forward_pass == nullptr && !memory.any() && norm_order == NormOrder::before &&
            !closing_norm && window == 0 && position != PositionKind::relative && !merges && !parallel && !qkv_bias &&
            query_key_norm == QueryKeyNorm::none && latent.rank == 0 && experts == 0;
+  }
+
+  /// Tokens that the last of `keys` attends to at most; 0: all of them.
+  [[nodiscard]] constexpr std::int64_t window_within(std::int64_t keys) const {
+    return sliding_window < keys ? sliding_window : 0;
   }
 
   // What crosses the layer's borders.

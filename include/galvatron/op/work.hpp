@@ -40,6 +40,7 @@ struct Work {
   std::int64_t l = 0;
   std::int32_t times = 1;
   bool causal = false;     ///< attention only
+  double seen = 1;         ///< attention only: the share of its pairs that a sliding window leaves
   bool eight_bit = false;  ///< products only: of operands that are rounded to 8 bits first (cost/product_8bit.hpp)
   bool grouped = false;    ///< products only: each is one expert's of a call that computes all (Device::gemm_grouped)
   AttentionKernel kernel = AttentionKernel::device;  ///< attention only
@@ -61,7 +62,7 @@ constexpr Flops flops_of(const Work& w) {
   if (is_gemm(w.kind)) return {2.0 * d(w.m) * d(w.n) * d(w.k) * w.times};
   if (is_attention(w.kind)) {
     const double products = w.kind == Kind::attention_forward ? 2.0 : 5.0;  // of (n, k, l); backward repeats QK^T
-    return {2.0 * products * d(w.m) * d(w.n) * d(w.k) * d(w.l) * (w.causal ? 0.5 : 1.0) * w.times};
+    return {2.0 * products * d(w.m) * d(w.n) * d(w.k) * d(w.l) * (w.causal ? 0.5 : 1.0) * w.seen * w.times};
   }
   return {0};
 }

@@ -2,6 +2,7 @@
 // around a ring.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -21,10 +22,12 @@ namespace galvatron::runtime {
 
 /// Attention of the tokens of a pass, projected to `from`, to those before and to themselves. Behind other tokens there
 /// is one.
+/// @param window  of which a token attends to the last; 0: to all
 /// @param cache  (positions * b, 2 kv): their keys and values are added
 template <class D, class T>
 void attend_to_cache(Context<D>& context, const AttentionHeads& heads, const Projections<T>& from,
-                     device::AttentionShape shape, View<T> cache, View<T> out, View<float> statistics) {
+                     device::AttentionShape shape, std::int64_t window, View<T> cache, View<T> out,
+                     View<float> statistics) {
   const std::int64_t before = context.batch.first;
   if (before > 0 && shape.queries > 1)
     throw Failure(ErrorKind::internal, "attention: several tokens behind those of a cache");
@@ -35,10 +38,14 @@ void attend_to_cache(Context<D>& context, const AttentionHeads& heads, const Pro
   const View<T> own = behind(cache, before * b * 2 * kv);
   context.device.copy_runs(new_rows, View<const T>(from.k), own);
   context.device.copy_runs(new_rows, View<const T>(from.v), behind(own, kv));
-  shape.keys = before + shape.queries;
+  // A single query sees the last keys, which needs no mask.
+  const std::int64_t unseen =
+      before > 0 ? std::max<std::int64_t>(0, before + 1 - (window > 0 ? window : before + 1)) : 0;
+  shape.keys = before + shape.queries - unseen;
   shape.kv_stride = 2 * kv;
-  context.device.attention_forward(shape, from.q, View<const T>(cache), View<const T>(behind(cache, kv)), out,
-                                   statistics, device::AttentionBias{}, device::DocumentRows{});
+  const View<const T> seen = behind(cache, unseen * b * 2 * kv);
+  context.device.attention_forward(shape, from.q, seen, behind(seen, kv), out, statistics, device::AttentionBias{},
+                                   device::DocumentRows{});
 }
 
 /// @param value       value(id): a value of activations
@@ -72,7 +79,8 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
             .q_stride = from.q_stride,
             .kv_stride = from.kv_stride,
             .out_stride = own_heads * heads.head_dim,
-            .score_factor = score_factor(layer)};
+            .score_factor = score_factor(layer),
+            .sliding_window = causal ? layer.window_within(keys) : 0};
   };
   // Tensor ranks have whole images of some heads, and the biases of those heads.
   const auto windows = [&]() -> device::WindowShape {
@@ -105,8 +113,8 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
   switch (step.code) {
     case Code::attention_forward:
       if (!cache.empty())
-        return attend_to_cache(context, heads, fused(in), shape(fused(in), queries > 1), cache, out,
-                               statistics(step.out[1]));
+        return attend_to_cache(context, heads, fused(in), shape(fused(in), queries > 1), layer.sliding_window, cache,
+                               out, statistics(step.out[1]));
       if (layer.window > 0) {
         const Projections<T> from = heads.fused(in);
         context.device.window_attention_forward(windows(), from.q, from.k, from.v, table, out, statistics(step.out[1]));

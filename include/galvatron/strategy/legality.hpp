@@ -219,6 +219,9 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
            "attention.";
   if (layer.kind == LayerKind::head && layer.head == HeadKind::contrastive && spec.sequence != SequenceKind::none)
     return "a contrastive loss needs the two rows of a sample on one rank: sequences are not split.";
+  if (spec.uses_ring() && layer.window_within(sequence) > 0)
+    return "ring attention takes keys and values around to all queries: layers with a sliding window that is shorter "
+           "than the sequence have Ulysses or whole sequences.";
   const std::int64_t tokens = layer.tokens.of(sequence);
   if (tokens % spec.context != 0) return "the context degree does not divide the sequence.";
   if (const std::string_view why = why_no_shares(layer, spec, ratios); !why.empty()) return why;

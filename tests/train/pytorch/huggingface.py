@@ -88,7 +88,7 @@ def mixtures():
         "beta_fast": 32, "beta_slow": 0.05, "mscale": 1.0, "mscale_all_dim": 0.7}
     yield "mixtral", transformers.MixtralConfig(
         **dict(base, intermediate_size=16), num_key_value_heads=2, head_dim=4, num_local_experts=4, num_experts_per_tok=2,
-        sliding_window=None), transformers.MixtralForCausalLM
+        sliding_window=6), transformers.MixtralForCausalLM
     yield "qwen2_moe", transformers.Qwen2MoeConfig(
         **qwen, shared_expert_intermediate_size=20, mlp_only_layers=[0]), transformers.Qwen2MoeForCausalLM
     yield "qwen3_moe", transformers.Qwen3MoeConfig(
@@ -121,14 +121,15 @@ def decoders():
     yield "llama-linear", transformers.LlamaConfig(**base, rope_parameters=linear), transformers.LlamaForCausalLM
     yield "llama-dynamic", transformers.LlamaConfig(**base, rope_parameters=dynamic), transformers.LlamaForCausalLM
     yield "mistral", transformers.MistralConfig(
-        **base, head_dim=6, rope_parameters=plain, sliding_window=16), transformers.MistralForCausalLM
-    yield "qwen2", transformers.Qwen2Config(**dict(base, tie_word_embeddings=True), rope_parameters=plain,
-                                            use_sliding_window=False), transformers.Qwen2ForCausalLM
+        **base, head_dim=6, rope_parameters=plain, sliding_window=5), transformers.MistralForCausalLM
+    yield "qwen2", transformers.Qwen2Config(
+        **dict(base, tie_word_embeddings=True), rope_parameters=plain, use_sliding_window=True, sliding_window=4,
+        max_window_layers=1), transformers.Qwen2ForCausalLM
     yield "qwen3", transformers.Qwen3Config(**base, head_dim=6, rope_parameters=plain), transformers.Qwen3ForCausalLM
     yield "gemma", transformers.GemmaConfig(
         **dict(base, tie_word_embeddings=True), head_dim=6, rope_parameters=plain), transformers.GemmaForCausalLM
     capless = dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=10)
-    gemma = dict(base) | capless | dict(tie_word_embeddings=True, head_dim=6, sliding_window=20)
+    gemma = dict(base) | capless | dict(tie_word_embeddings=True, head_dim=6, sliding_window=7)
     yield "gemma2", transformers.Gemma2Config(**gemma, rope_parameters=plain), transformers.Gemma2ForCausalLM
     yield "gemma3", transformers.Gemma3TextConfig(
         **gemma, layer_types=["sliding_attention", "full_attention"],
@@ -138,7 +139,7 @@ def decoders():
     yield "phi", transformers.PhiConfig(
         **dict(base, hidden_size=48), rope_parameters=part), transformers.PhiForCausalLM
     yield "phi3", transformers.Phi3Config(
-        **dict(base, hidden_size=48), rope_parameters=part, sliding_window=None), transformers.Phi3ForCausalLM
+        **dict(base, hidden_size=48), rope_parameters=part, sliding_window=9), transformers.Phi3ForCausalLM
     for activation in ("gelu", "quick_gelu", "relu"):
         yield "gpt2-" + activation, transformers.GPT2Config(
             n_embd=24, n_layer=2, n_head=3, n_positions=20, vocab_size=61, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,

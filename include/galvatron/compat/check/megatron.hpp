@@ -20,6 +20,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/cost/trainer_json.hpp>
 #include <galvatron/model/build.hpp>
+#include <galvatron/model/check.hpp>
 
 namespace galvatron {
 
@@ -229,6 +230,26 @@ class MegatronOptions {
   std::string bad_;
 };
 
+/// Sliding windows: `--window-size 127,0` are the tokens before and behind the one that attends, -1 for all, and of
+/// `--window-attn-skip-freq N` every N-th layer has no window.
+inline void megatron_windows(MegatronOptions& options, TrainerJob& job) {
+  const std::string size = options.text("--window-size");
+  const std::string skips = options.text("--window-attn-skip-freq");
+  const std::string_view numbers = std::string_view(size).substr(size.starts_with('(') ? 1 : 0);
+  if (size.empty() || numbers.starts_with("-1")) return;
+  const auto before = leading_number(numbers);
+  if (!before || *before >= model_limits::positions)
+    return job.assume("attention is priced without a sliding window: --window-size ", one_line(size, 40),
+                      " names no tokens before the one that attends");
+  const auto period = leading_number(skips);
+  if (!skips.empty() && (!period || *period < 1))
+    job.assume("all layers are priced with a sliding window: --window-attn-skip-freq ", one_line(skips, 40),
+               " is no number");
+  const auto every = static_cast<std::size_t>(period.value_or(0));
+  for (std::size_t i = 0; i < job.model->blocks.size(); ++i)
+    if (every == 0 || (i + 1) % every != 0) job.model->blocks[i].sliding_window = *before + 1;
+}
+
 /// The model of the arguments: GPT's blocks, or Llama's where they gate their activation.
 inline void megatron_model(MegatronOptions& options, TrainerJob& job, std::int64_t ffn, std::int64_t vocabulary,
                            std::int64_t positions) {
@@ -276,6 +297,7 @@ inline void megatron_model(MegatronOptions& options, TrainerJob& job, std::int64
       job.assume("heads of ", kv_channels, " are priced as of ", hidden / heads);
   }
   if (without_bias && !gated) job.assume("biases are priced, although --disable-bias-linear leaves them out");
+  megatron_windows(options, job);
 }
 
 inline void megatron_trainer(MegatronOptions& options, TrainerJob& job) {

@@ -100,7 +100,8 @@ inline std::string megatron_exchanges(const Plan& plan, const StrategySpec& spec
 }  // namespace detail
 
 /// The arguments as a shell file that sets the array PLAN_ARGS; comments say what they leave out.
-/// @param model  what the plan is for, if known: with arguments of its experts and its latent attention
+/// @param model  what the plan is for, if known: with arguments of its experts, its latent attention and sliding
+/// windows
 inline Exported export_megatron(const Plan& plan, const ModelSpec* model = nullptr) {
   Exported out;
   const std::string target = "Megatron-LM";
@@ -158,6 +159,7 @@ inline Exported export_megatron(const Plan& plan, const ModelSpec* model = nullp
   if (model != nullptr && !model->blocks.empty()) {
     detail::megatron_experts(*model, arguments, out);
     detail::megatron_latent_attention(*model, arguments);
+    detail::megatron_sliding_window(*model, arguments, out);
   }
   detail::megatron_recompute(plan, arguments, out);
   if (spec.zero >= 2)

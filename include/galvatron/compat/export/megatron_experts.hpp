@@ -27,13 +27,14 @@ struct MegatronArguments {
   }
 };
 
-/// Which blocks have experts, an expression of Python: `[0]*3+[1]*58`.
-inline std::string megatron_pattern(const ModelSpec& model) {
+/// Which blocks have something, as has(block) says, an expression of Python: `[0]*3+[1]*58`.
+template <class Has>
+std::string megatron_pattern(const ModelSpec& model, const Has& wanted) {
   std::string out;
   for (std::size_t i = 0; i < model.blocks.size();) {
-    const bool has = model.blocks[i].experts > 0;
+    const bool has = wanted(model.blocks[i]);
     const std::size_t first = i++;
-    while (i < model.blocks.size() && (model.blocks[i].experts > 0) == has) ++i;
+    while (i < model.blocks.size() && wanted(model.blocks[i]) == has) ++i;
     out += text_of(out.empty() ? "" : "+", has ? "[1]" : "[0]", i - first > 1 ? text_of("*", i - first) : "");
   }
   return out;
@@ -122,7 +123,7 @@ inline void megatron_experts(const ModelSpec& model, MegatronArguments& argument
     out.lacks(layers_text(others), ": their experts or routers are not those of layer ", first - model.blocks.begin(),
               ": Megatron-LM has one kind for all layers");
   arguments.add("--num-experts ", layer.experts);
-  if (!std::ranges::all_of(model.blocks, has)) arguments.add("--moe-layer-freq '", megatron_pattern(model), "'");
+  if (!std::ranges::all_of(model.blocks, has)) arguments.add("--moe-layer-freq '", megatron_pattern(model, has), "'");
   arguments.add("--moe-ffn-hidden-size ", layer.ffn);
   megatron_router(layer, arguments, out);
   megatron_balance(layer, arguments, out);
@@ -147,6 +148,19 @@ inline void megatron_latent_attention(const ModelSpec& model, MegatronArguments&
   arguments.add("--v-head-dim ", latent.value_dim);
   arguments.add("--qk-layernorm");
   arguments.add("--rope-type rope");
+}
+
+/// Arguments of layers that attend within a sliding window; Megatron-LM counts the tokens before the one that attends.
+inline void megatron_sliding_window(const ModelSpec& model, MegatronArguments& arguments, Exported& out) {
+  const auto slides = [](const LayerSpec& block) { return block.sliding_window > 0; };
+  const auto first = std::ranges::find_if(model.blocks, slides);
+  if (first == model.blocks.end()) return;
+  const std::int64_t window = first->sliding_window;
+  arguments.add("--window-size ", window - 1, ",0");
+  if (!std::ranges::all_of(model.blocks, slides))
+    arguments.add("--window-attn-skip-freq '", megatron_pattern(model, slides), "'");
+  if (std::ranges::any_of(model.blocks, [&](const LayerSpec& b) { return slides(b) && b.sliding_window != window; }))
+    out.lacks("sliding windows of several lengths: Megatron-LM has one");
 }
 
 }  // namespace galvatron::detail

@@ -1,7 +1,7 @@
 // What flash attention is to compute, for samples, windows of images or packed documents, and the tiles of a block.
 //
-// A query sees one run of keys in each case but that of windows. Of packed documents both ends of it grow with the
-// query, so that the ends of a tile's first and last query say which keys the tile needs:
+// A query sees one run of keys in each case but that of windows of images. Of packed documents both ends of it grow
+// with the query, so that the ends of a tile's first and last query say which keys the tile needs:
 //
 //   keys ->       0   3       9     13    documents of 3, 6 and 4 rows; a tile of queries 2 .. 7 sees keys 0 .. 7,
 //   queries 0   [ \ ]                     and none of the last document
@@ -75,7 +75,8 @@ struct FlashProblem {
   int heads = 0, kv_heads = 0, head_dim = 0;
   float score_factor = 1;
   bool causal = false;
-  bool packed = false;  ///< rows of heads are whole packs, in memory too
+  int sliding_window = 0;  ///< see AttentionShape
+  bool packed = false;     ///< rows of heads are whole packs, in memory too
   std::int64_t q_stride = 0, kv_stride = 0, out_stride = 0, dq_stride = 0, dkv_stride = 0;
   std::int64_t lse_stride = 0, delta_stride = 0;
   const float* bias = nullptr;  ///< null: none
@@ -104,18 +105,22 @@ struct FlashProblem {
     const int tiles = (queries + rows - 1) / rows;
     const FlashBlock at = block_of(index, heads, tiles);
     const int first = (tiles - 1 - at.tile) * rows;
-    QueryTile out{at.unit, at.head, at.head / group(), first, 0, causal && first + rows < keys ? first + rows : keys,
+    QueryTile out{at.unit, at.head,           at.head / group(),
+                  first,   first_seen(first), causal && first + rows < keys ? first + rows : keys,
                   {}};
     if (documents == 0) return out;
     const int last = (first + rows < queries ? first + rows : queries) - 1;
     out.documents = documents_of(document_queries, first, last);
-    out.first_key = document_keys[out.documents.first];
+    out.first_key = keys_of(out.documents.first, first).first;
     out.end = keys_of(out.documents.last - 1, last).end;
     return out;
   }
   /// The `rows` keys from `first` on, which exists.
   [[nodiscard]] GALVATRON_KERNEL KeyTile key_tile(int first, int rows, int columns) const {
-    if (documents == 0) return {{}, causal ? first / columns * columns : 0, queries};
+    if (documents == 0) {
+      const int end = first + rows - 1 + sliding_window;
+      return {{}, causal ? first / columns * columns : 0, sliding_window > 0 && end < queries ? end : queries};
+    }
     const DocumentRange range = documents_of(document_keys, first, (first + rows < keys ? first + rows : keys) - 1);
     const int before = causal ? first - document_keys[range.first] : 0;
     return {range, document_queries[range.first] + before, document_queries[range.last]};
@@ -132,10 +137,15 @@ struct FlashProblem {
     return static_cast<int>(
         first_where(range.first, range.last - 1, [&](std::int64_t i) { return lengths[i + 1] > row; }));
   }
+  /// The first key that a query sees, of those from 0 on.
+  [[nodiscard]] GALVATRON_KERNEL int first_seen(int query) const {
+    return sliding_window > 0 && query >= sliding_window ? query - sliding_window + 1 : 0;
+  }
   /// What a query of a document sees.
   [[nodiscard]] GALVATRON_KERNEL KeyRange keys_of(int document, int query) const {
     const int first = document_keys[document];
-    return {first, causal ? first + query - document_queries[document] + 1 : document_keys[document + 1]};
+    const int own = query - document_queries[document];
+    return {first + first_seen(own), causal ? first + own + 1 : document_keys[document + 1]};
   }
   [[nodiscard]] std::int64_t query_tiles(int rows) const { return divide_up(queries, rows) * heads * units; }
 
@@ -195,7 +205,8 @@ struct FlashProblem {
   [[nodiscard]] GALVATRON_KERNEL bool is_apart(int first_query, int query_count, int first_key, int key_count,
                                                const TokenMark* marks) const {
     if (first_query >= queries || first_key >= keys) return true;
-    if (documents == 0) return causal && first_key >= first_query + query_count;
+    if (documents == 0)
+      return causal && (first_key >= first_query + query_count || first_key + key_count <= first_seen(first_query));
     const int last = first_query + query_count <= queries ? query_count - 1 : queries - first_query - 1;
     return first_key >= marks[last].keys.end || first_key + key_count <= marks[0].keys.first;
   }
@@ -206,7 +217,8 @@ struct FlashProblem {
       return false;
     if (documents > 0)
       return marks[query_count - 1].keys.first <= first_key && first_key + key_count <= marks[0].keys.end;
-    return !causal || first_key + key_count <= first_query + 1;
+    return !causal ||
+           (first_key + key_count <= first_query + 1 && first_seen(first_query + query_count - 1) <= first_key);
   }
   /// What is added to a score, in log 2; -infinity where the query does not see the key or one of them does not exist.
   [[nodiscard]] GALVATRON_KERNEL float added(int head, int query, int key, const TokenMark* at_query,
@@ -214,7 +226,7 @@ struct FlashProblem {
     constexpr float unseen = -std::numeric_limits<float>::infinity();
     if (query >= queries || key >= keys) return unseen;
     if (documents > 0) return key >= at_query->keys.first && key < at_query->keys.end ? 0.0F : unseen;
-    if (causal && key > query) return unseen;
+    if (causal && (key > query || key < first_seen(query))) return unseen;
     if (window > 0) {
       if (at_query->window.side != at_key->window.side) return unseen;
       const int entry = at_query->window.code - at_key->window.code + 2 * window * (window - 1);
@@ -351,6 +363,7 @@ FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias
       .head_dim = static_cast<int>(s.head_dim),
       .score_factor = s.score_factor,
       .causal = s.causal,
+      .sliding_window = static_cast<int>(s.sliding_window),
       // All are multiples of a power of two when their bits together are.
       .packed = is_packed<T>(s.head_dim | s.q_stride | s.kv_stride | s.out_stride | s.dq_row() | s.dkv_row(), q, k, v,
                              addresses...),

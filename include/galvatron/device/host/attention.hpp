@@ -4,7 +4,7 @@
 //   keys ->        0    96   192      One unit of work is a block of 96 queries of one sample and key/value head,
 //   queries 0    [ \ ]                with all query heads that share it. Blocks right of the diagonal are skipped
 //          96    [   ][ \ ]           (causal), on the diagonal each group of six rows stops at its own vector.
-//         192    [   ][   ][ \ ]
+//         192    [   ][   ][ \ ]          So are blocks that end before a sliding window begins.
 #pragma once
 
 #include <algorithm>
@@ -81,7 +81,15 @@ struct AttentionLayout {
   [[nodiscard]] std::int64_t lse_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
     return (sample * shape.heads + head) * shape.lse_row() + token;
   }
-  /// Key blocks that a block of queries sees.
+  /// The first key that query `token` sees.
+  [[nodiscard]] std::int64_t first_visible(std::int64_t token) const {
+    return shape.sliding_window > 0 ? std::max<std::int64_t>(0, token - shape.sliding_window + 1) : 0;
+  }
+  /// The first block of keys that a block of queries sees.
+  [[nodiscard]] std::int64_t first_visible_block(std::int64_t block) const {
+    return first_visible(block * query_block) / key_block;
+  }
+  /// Where those end.
   [[nodiscard]] std::int64_t visible_blocks(std::int64_t block) const {
     if (!shape.causal) return key_blocks;
     return std::min(key_blocks, divide_up(std::min(shape.queries, (block + 1) * query_block), key_block));
@@ -90,7 +98,11 @@ struct AttentionLayout {
   [[nodiscard]] std::int64_t keys_of(std::int64_t first_key) const {
     return std::min(key_block, shape.keys - first_key);
   }
-  /// Keys of the block at `first_key` that query `token` sees, between 0 and key_block.
+  /// Of the block at `first_key`, the keys before which query `token` sees none, between 0 and key_block.
+  [[nodiscard]] std::int64_t unseen_keys(std::int64_t token, std::int64_t first_key) const {
+    return std::clamp<std::int64_t>(first_visible(token) - first_key, 0, key_block);
+  }
+  /// Of the block at `first_key`, where the keys that query `token` sees end, between 0 and key_block.
   [[nodiscard]] std::int64_t visible_keys(std::int64_t token, std::int64_t first_key) const {
     const std::int64_t there = keys_of(first_key);
     if (!shape.causal) return there;
@@ -147,7 +159,7 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
   for (std::int64_t group = 0; group < rows; group += tile_rows) {
     const std::int64_t last = std::min(group + tile_rows, rows) - 1;
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
-    if (most == 0) continue;
+    if (most <= layout.unseen_keys(first_query + group, first_key)) continue;
     const std::int64_t columns = round_up(most, tile_columns);
     multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
                        nullptr, s, key_block);
@@ -155,8 +167,16 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
       float* line = s + r * key_block;
       float& maximum = state.maximum[group + r];
       auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
-      const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
+      const std::int64_t query = first_query + std::min(group + r, last);
+      const std::int64_t seen = layout.visible_keys(query, first_key);
+      const std::int64_t unseen = layout.unseen_keys(query, first_key);
+      if (seen <= unseen) {  // other rows of the tile see some
+        std::fill_n(line, columns, 0.0F);
+        rescale[r] = 1;
+        continue;
+      }
       bias.add(std::min(group + r, last), seen, line);
+      std::fill_n(line, unseen, -std::numeric_limits<float>::infinity());
       for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
       V most_lanes = vector_at<S>(line);
       for (std::int64_t i = lanes; i < columns; i += lanes) {
@@ -247,7 +267,10 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
 
   // Units in the order (sample, key/value head, query block); a thread's run of them costs what the others' cost.
   std::int64_t blocks_per_head = 0;
-  for (std::int64_t block = 0; block < layout.query_blocks; ++block) blocks_per_head += layout.visible_blocks(block);
+  const auto blocks_of = [&layout](std::int64_t block) {
+    return layout.visible_blocks(block) - layout.first_visible_block(block);
+  };
+  for (std::int64_t block = 0; block < layout.query_blocks; ++block) blocks_per_head += blocks_of(block);
   const std::int64_t head_pairs = shape.batch * shape.kv_heads;
   const std::int64_t cost = blocks_per_head * head_pairs;
   const int threads = cost * layout.group > 4 ? team.threads : 1;
@@ -278,8 +301,9 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
       for (std::int64_t block = 0; block < layout.query_blocks; ++block) {
         const std::int64_t visible = layout.visible_blocks(block);
         const bool mine = passed * threads / cost == thread;
-        passed += visible;
+        passed += blocks_of(block);
         if (!mine) continue;
+        packed_blocks = std::max(packed_blocks, layout.first_visible_block(block));
         for (; all_fit && packed_blocks < visible; ++packed_blocks)
           pack(sample, kv_head, packed_blocks, packed + packed_blocks * 2 * key_block * width);
         const std::int64_t first_query = block * query_block;
@@ -293,7 +317,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
           std::fill_n(state.o, padded_rows * width, 0.0F);
           std::fill_n(state.maximum, padded_rows, -std::numeric_limits<float>::infinity());
           std::fill_n(state.sum, padded_rows * tile_columns, 0.0F);
-          for (std::int64_t at = 0; at < visible; ++at) {
+          for (std::int64_t at = layout.first_visible_block(block); at < visible; ++at) {
             float* kt = packed + (all_fit ? at * 2 * key_block * width : 0);
             if (!all_fit) pack(sample, kv_head, at, kt);
             with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {

@@ -81,6 +81,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
     const std::int64_t last = std::min(group + tile_rows, rows) - 1;
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
     const std::int64_t columns = round_up(most, tile_columns);
+    if (layout.unseen_keys(first_query + group, first_key) >= most) break;  // all keys are before its sliding window
     float* p = queries.p + group * key_block;
     float* ds = queries.ds + group * key_block;
     multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero, nullptr,
@@ -102,6 +103,8 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
         vector_at<S>(p_line + i) = probability;
         gradient = probability * (gradient - delta);
       }
+      const std::int64_t unseen = layout.unseen_keys(first_query + std::min(group + r, rows - 1), first_key);
+      for (std::int64_t i = 0; i < unseen; ++i) p_line[i] = ds_line[i] = 0;
       for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
       if (layout.shape.all_keys && layout.key_blocks == 1) balance(seen, p_line, ds_line);
       bias.give(group + r, seen, ds_line);
@@ -112,11 +115,15 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
   for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
     std::int64_t from = first_group;  // the first row that sees these six keys
     if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
+    std::int64_t end = rows;  // behind the last one
+    if (layout.shape.sliding_window > 0)
+      end = std::min(rows, first_key + key + tile_rows - 1 + layout.shape.sliding_window - first_query);
     if (from >= rows) break;
+    if (from >= end) continue;
     const std::int64_t at = from * key_block + key;
-    multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
+    multiply_rows<isa>(width, end - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
                        nullptr, keys.dv + key * width, width);
-    multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
+    multiply_rows<isa>(width, end - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
                        nullptr, keys.dk + key * width, width);
   }
 }
@@ -222,17 +229,19 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           for (std::int64_t block = 0; block < layout.query_blocks; ++block) {
             const std::int64_t visible = std::min(to, layout.visible_blocks(block));
-            if (visible <= from) continue;
+            const std::int64_t first_block = std::max(from, layout.first_visible_block(block));
+            if (visible <= first_block) continue;
             const std::int64_t first_query = block * query_block;
             const std::int64_t rows = std::min(query_block, shape.queries - first_query);
-            pack_queries(head, first_query, rows, from == 0);
-            for (std::int64_t at = from; at < visible; ++at)
+            const bool is_first = first_block == layout.first_visible_block(block);
+            pack_queries(head, first_query, rows, is_first);
+            for (std::int64_t at = first_block; at < visible; ++at)
               with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
                 attend_backward<isa>(layout, first_query, rows, at * key_block, tiles(at - from),
                                      BiasRows(bias, head, first_query, at * key_block), queries);
               });
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-              unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, from > 0,
+              unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, !is_first,
                           dq + layout.dq.at(first_query, sample, head), layout.dq.step());
             });
           }

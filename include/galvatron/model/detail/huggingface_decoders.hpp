@@ -154,18 +154,18 @@ inline Result<ModelSpec> llama_from(JsonObject& fields, std::string name) {
   return built(fields, llama, std::move(name), llama_shape_from(fields, {}));
 }
 
-/// Attention within a window: sequences no longer than it attend to all, so that the model's positions are those of the
-/// window.
-inline void limit_to_window(JsonObject& fields, LlamaShape& shape, std::int64_t otherwise) {
+/// The sliding window of layers that have one; 0: none, or one that no sequence is longer than.
+/// @param otherwise  where the file has no such key
+inline std::int64_t sliding_window_from(JsonObject& fields, std::int64_t positions, std::int64_t otherwise) {
   const auto window = fields.optional<std::int64_t>("sliding_window", fields.contains("sliding_window") ? 0 : otherwise,
                                                     1, model_limits::positions);
-  if (window > 0) shape.positions = std::min(shape.positions, window);
+  return window < positions ? window : 0;
 }
 
 /// Mistral: a Llama whose tokens attend to those within a window.
 inline Result<ModelSpec> mistral_from(JsonObject& fields, std::string name) {
   LlamaShape shape = llama_shape_from(fields, {.kv_heads = 8, .biases = false});
-  limit_to_window(fields, shape, 4096);
+  shape.sliding_window = sliding_window_from(fields, shape.positions, 4096);
   return built(fields, llama, std::move(name), shape);
 }
 
@@ -175,7 +175,7 @@ inline Result<ModelSpec> phi3_from(JsonObject& fields, std::string name) {
   LlamaShape shape = llama_shape_from(fields, {.norm_epsilon = 1e-5, .biases = false, .turns_a_part = true});
   fields.check(fields.contains("rope_scaling") ? "rope_scaling" : "rope_parameters",
                shape.rotary_scaling == RotaryScaling{}, "transformers has no such positions in this family");
-  limit_to_window(fields, shape, 0);
+  shape.sliding_window = sliding_window_from(fields, shape.positions, 0);
   return built(fields, llama, std::move(name), shape);
 }
 
@@ -204,7 +204,7 @@ inline Result<ModelSpec> phi_from(JsonObject& fields, std::string name) {
   return built(fields, phi, std::move(name), shape);
 }
 
-/// Qwen's decoders have no windows here.
+/// Qwen's mixtures have no sliding windows here.
 inline void refuse_windows(JsonObject& fields) {
   refuse_if(fields, "use_sliding_window", true);
   const nlohmann::json* types = fields.any("layer_types");
@@ -214,19 +214,58 @@ inline void refuse_windows(JsonObject& fields) {
   fields.check("layer_types", full, "only \"full_attention\" is supported");
 }
 
+/// Which layers have a sliding window: as the file lists them, or by `otherwise(layer)`.
+template <class Otherwise>
+std::vector<bool> sliding_layers(JsonObject& fields, int layers, const Otherwise& otherwise) {
+  std::vector<bool> out;
+  const nlohmann::json* types = fields.any("layer_types");
+  if (types == nullptr || types->is_null()) {
+    for (int i = 0; i < layers; ++i) out.push_back(otherwise(i));
+    return out;
+  }
+  const bool is_list = types->is_array() && types->size() == static_cast<std::size_t>(layers);
+  fields.check("layer_types", is_list, "expected a list of " + std::to_string(layers) + " words, one for each layer");
+  if (!is_list) return std::vector<bool>(static_cast<std::size_t>(std::max(layers, 0)));
+  for (const nlohmann::json& type : *types) {
+    fields.check("layer_types", type == "sliding_attention" || type == "full_attention",
+                 "only \"sliding_attention\" and \"full_attention\" are supported");
+    out.push_back(type == "sliding_attention");
+  }
+  return out;
+}
+
+/// Gives the window to these layers of a model.
+inline ModelSpec with_sliding_window(ModelSpec model, const std::vector<bool>& sliding, std::int64_t window) {
+  for (std::size_t i = 0; i < model.blocks.size(); ++i) model.blocks[i].sliding_window = sliding[i] ? window : 0;
+  return model;
+}
+
+/// A Qwen2 or Qwen3. Where a window is used, the layers from `max_window_layers` on have it.
+inline Result<ModelSpec> qwen_from(JsonObject& fields, std::string name, const LlamaShape& shape) {
+  const bool slides = fields.optional<bool>("use_sliding_window", false);
+  const auto full = fields.optional<std::int64_t>("max_window_layers", 28, 0, model_limits::layers);
+  const std::vector<bool> sliding =
+      sliding_layers(fields, shape.layers, [&](std::int64_t layer) { return slides && layer >= full; });
+  const std::int64_t window = slides ? sliding_window_from(fields, shape.positions, 4096) : 0;
+  return built(
+      fields,
+      [&](std::string called, const LlamaShape& numbers) {
+        return with_sliding_window(llama(std::move(called), numbers), sliding, window);
+      },
+      std::move(name), shape);
+}
+
 inline Result<ModelSpec> qwen2_from(JsonObject& fields, std::string name) {
   LlamaShape shape = llama_shape_from(fields, {.kv_heads = 32, .biases = false});
   shape.qkv_bias = true;
-  refuse_windows(fields);
-  return built(fields, llama, std::move(name), shape);
+  return qwen_from(fields, std::move(name), shape);
 }
 
 inline Result<ModelSpec> qwen3_from(JsonObject& fields, std::string name) {
   LlamaShape shape = llama_shape_from(fields, {.kv_heads = 32, .head_dim = 128, .biases = false});
   shape.query_key_norm = QueryKeyNorm::heads;
   refuse_if(fields, "attention_bias", true);
-  refuse_windows(fields);
-  return built(fields, llama, std::move(name), shape);
+  return qwen_from(fields, std::move(name), shape);
 }
 
 /// What of Gemma's files is alike. GELU is its tanh approximation.
@@ -264,42 +303,28 @@ inline void read_gemma2(JsonObject& fields, GemmaShape& shape, bool cap) {
   }
 }
 
-/// Which layers attend within a window: as the file lists them, or all but every `period`-th.
-inline std::vector<bool> local_layers(JsonObject& fields, int layers, int period) {
-  std::vector<bool> out;
-  const nlohmann::json* types = fields.any("layer_types");
-  if (types == nullptr || types->is_null()) {
-    for (int i = 0; i < layers; ++i) out.push_back((i + 1) % period != 0);
-    return out;
-  }
-  const bool is_list = types->is_array() && types->size() == static_cast<std::size_t>(layers);
-  fields.check("layer_types", is_list, "expected a list of " + std::to_string(layers) + " words, one for each layer");
-  if (!is_list) return out;
-  for (const nlohmann::json& type : *types) {
-    fields.check("layer_types", type == "sliding_attention" || type == "full_attention",
-                 "only \"sliding_attention\" and \"full_attention\" are supported");
-    out.push_back(type == "sliding_attention");
-  }
-  return out;
-}
-
 inline Result<ModelSpec> gemma2_from(JsonObject& fields, std::string name) {
   GemmaShape shape = gemma_shape_from(fields, 4, false);
   read_gemma2(fields, shape, true);
-  const std::vector<bool> local = local_layers(fields, shape.decoder.layers, 2);
-  if (std::ranges::find(local, true) != local.end()) limit_to_window(fields, shape.decoder, 4096);
-  return built(fields, gemma, std::move(name), shape);
+  const std::vector<bool> sliding = sliding_layers(fields, shape.decoder.layers, [](int i) { return i % 2 == 0; });
+  const std::int64_t window = sliding_window_from(fields, shape.decoder.positions, 4096);
+  return built(
+      fields,
+      [&](std::string called, const GemmaShape& numbers) {
+        return with_sliding_window(gemma(std::move(called), numbers), sliding, window);
+      },
+      std::move(name), shape);
 }
 
-/// Gemma 3's text models: queries and keys have norms, and layers that attend within a window have positions of their
-/// own.
+/// Gemma 3's text models: queries and keys have norms, and layers with a sliding window have positions of their own.
 inline Result<ModelSpec> gemma3_from(JsonObject& fields, std::string name) {
   GemmaShape shape = gemma_shape_from(fields, 4, true);
   read_gemma2(fields, shape, false);
   shape.decoder.query_key_norm = QueryKeyNorm::heads;
   const int period = fields.optional<int>("sliding_window_pattern", 6, 1, model_limits::layers);
-  const std::vector<bool> local = local_layers(fields, shape.decoder.layers, period);
-  if (std::ranges::find(local, true) != local.end()) limit_to_window(fields, shape.decoder, 4096);
+  const std::vector<bool> sliding =
+      sliding_layers(fields, shape.decoder.layers, [period](int i) { return (i + 1) % period != 0; });
+  const std::int64_t window = sliding_window_from(fields, shape.decoder.positions, 4096);
   RopeFields far{.theta = fields.optional<double>("rope_theta", 1e6)};
   RopeFields near{.theta = fields.optional<double>("rope_local_base_freq", 1e4)};
   const auto read = [&fields](const std::string& key, const nlohmann::json* value, RopeFields& rope) {
@@ -317,9 +342,9 @@ inline Result<ModelSpec> gemma3_from(JsonObject& fields, std::string name) {
   return built(
       fields,
       [&](std::string called, const GemmaShape& numbers) {
-        ModelSpec model = gemma(std::move(called), numbers);
+        ModelSpec model = with_sliding_window(gemma(std::move(called), numbers), sliding, window);
         for (std::size_t i = 0; i < model.blocks.size(); ++i) {
-          const RopeFields& rope = local[i] ? near : far;
+          const RopeFields& rope = sliding[i] ? near : far;
           model.blocks[i].rope_theta = rope.theta;
           model.blocks[i].rotary_scaling = rope.scaling;
         }

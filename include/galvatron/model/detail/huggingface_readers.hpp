@@ -167,8 +167,7 @@ inline Result<ModelSpec> mixtral_from(JsonObject& fields, std::string name) {
   shape.router.jitter = fields.optional<double>("router_jitter_noise", 0.0);
   fields.check("router_jitter_noise", shape.router.jitter >= 0 && shape.router.jitter < 1,
                "noise in the router's input is from 0 to below 1");
-  refuse_present(fields, "sliding_window", "attention in a sliding window",
-                 "choose a model without one (null, as Mixtral was published)");
+  shape.dense.sliding_window = sliding_window_from(fields, shape.dense.positions, 0);
   return built(fields, moe, std::move(name), shape);
 }
 
