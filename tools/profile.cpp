@@ -61,8 +61,9 @@ bool read(const Arguments& arguments, ProfileArguments& a, Common& common) {
   options.integer("--ranks", a.profile.ranks, 1, 1024,
                   "ranks to measure with (default: one for each core, or for each GPU)");
   options.choice("--device", a.device, {"host", "cuda"},
-                 "what to measure (default: host); cuda: a GPU for each rank, over NCCL, also in processes that "
-                 "torchrun, mpirun or srun has started; more ranks than GPUs share the first one");
+                 "what to measure (default: host), also in processes that mpirun has started; cuda: a GPU for each "
+                 "rank, over NCCL, also in processes of torchrun, mpirun or srun; more ranks than GPUs share the first "
+                 "one");
   options.choice("--precision", a.precision, {Precision::bf16, Precision::fp32, Precision::fp8},
                  "measure only this one, with fp8 bf16 too (default: all that the hardware has)");
   options.number("--seconds", a.profile.time_budget.value, 0.01, 3600,
@@ -254,6 +255,11 @@ void run_profile(const Arguments& arguments, Common& common) {
   if (!wanted) return;
   if (a.device == "cuda") {
     run_on_gpus(common, [&](Launcher& gpus) { profile(a, common, gpus); });
+  } else if (started_by_mpirun()) {
+    run_as_rank(common, [&](Launcher& processes) {
+      profile(a, common, processes);
+      return 0;
+    });
   } else {
     ThreadLauncher threads;
     profile(a, common, threads);

@@ -131,8 +131,18 @@ ReadMultiTaskPlan given_tasks(const TrainTasksArguments& a) {
   return out;
 }
 
+bool profiles_first(const TrainTasksArguments& a) { return a.wanted.cluster.empty() || a.wanted.cluster == "host"; }
+
+// What is measured for a search on this machine.
+train::ProfileOptions profile_for(const TrainTasksArguments& a, const Cluster& before) {
+  train::ProfileOptions out = a.profile;
+  out.ranks = before.devices;
+  out.precisions = {chosen_precision(a.wanted.precision, before)};
+  return out;
+}
+
 PreparedTasks found_tasks_here(TrainTasksArguments& a, const Launcher& launcher, const Common& common) {
-  const bool profiles = a.wanted.cluster.empty() || a.wanted.cluster == "host";
+  const bool profiles = profiles_first(a);
   Cluster cluster = profiles ? launcher.cluster(a.ranks) : cluster_named(a.wanted.cluster);
   if (a.ranks != 0 && cluster.devices != a.ranks)
     refuse("--ranks says ", a.ranks, ", but ", a.wanted.cluster, " was measured with ", cluster.devices,
@@ -140,9 +150,7 @@ PreparedTasks found_tasks_here(TrainTasksArguments& a, const Launcher& launcher,
   std::string name = a.wanted.cluster;
   if (profiles) {
     found_tasks(a.wanted, cluster, cluster.name, common);  // whether anything fits at all, before minutes of profiling
-    a.profile.ranks = cluster.devices;
-    a.profile.precisions = {chosen_precision(a.wanted.precision, cluster)};
-    cluster = measured(launcher, a.profile, common).first.groups.front();
+    cluster = measured(launcher, profile_for(a, cluster), common).first.groups.front();
     name = a.save_cluster.empty() ? cluster.name : a.save_cluster;
   }
   if (!a.save_cluster.empty()) value_or_throw(write_cluster(a.save_cluster, cluster));
@@ -163,6 +171,8 @@ PreparedTasks prepared_tasks(TrainTasksArguments& a, Launcher& launcher, const C
       out = found_tasks_here(a, launcher, common);
       static_cast<void>(launcher.shared(to_json(out.of.plan, out.of.model, out.of.graphs).dump()));
     } else {
+      if (profiles_first(a) && launcher.profiles_together())
+        measured(launcher, profile_for(a, launcher.cluster(a.ranks)), common);
       out.of =
           value_or_throw(multi_task_plan_from_json(nlohmann::json::parse(launcher.shared("")), "", a.wanted.model));
     }

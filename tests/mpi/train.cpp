@@ -111,6 +111,28 @@ TEST_CASE("--auto searches once for all processes") {
                 3, "fits 1.00 MiB a device");
 }
 
+TEST_CASE("processes are profiled together, and what they write is planned for and trained") {
+  const Folder folder;
+  folder.write_text();
+  const std::string profile = "$G profile --seconds 0.05 --precision fp32 --on-busy accept --quiet --json --out ";
+  const Ran ran = folder.shell(mpirun(2) + profile + "c.json");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  CHECK(ran.json().at("ranks") == 2);
+  CHECK(json::parse(folder.read("c.json")).at("messages").size() > 0);
+  const Ran planned =
+      folder.run("plan --model gpt2-tiny --cluster c.json --global-batch 4 --seq 16 --out p.json --quiet");
+  CAPTURE(planned.err);
+  REQUIRE(planned.code == 0);
+  CHECK(folder.run(arguments + "m.jsonl --launcher mpi").code == 0);
+  const Ran unequal = folder.shell(mpirun(2) + profile + "u.json --unequal");
+  CAPTURE(unequal.err);
+  REQUIRE(unequal.code == 0);
+  const Ran again = folder.run("plan --model gpt2-tiny --cluster u.json --global-batch 4 --seq 16 --quiet --json");
+  CHECK(again.code == 0);
+  check_failure(folder.shell(mpirun(2, "--quiet") + "$G profile --ranks 3 --quiet"), 2, "2 processes: start as many");
+}
+
 TEST_CASE("bad input is told once, with what would fit") {
   const Folder folder;
   folder.write_text();

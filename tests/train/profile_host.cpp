@@ -260,13 +260,20 @@ TEST_CASE("a profile beside busy programs goes on until they have ended, or its 
 }
 
 TEST_CASE("ranks are one group as long as they are alike, in the order of their numbers") {
-  const auto groups = train::detail::groups_of_speeds({1.0, 1.1, 2.0, 4.0, 3.8, 1.0}, {4, 3.6, 2, 1, 1.05, 4});
+  const auto groups = train::detail::groups_of_speeds({1.0, 1.1, 2.0, 4.0, 3.8, 1.0}, {4, 3.6, 2, 1, 1.05, 4}, 6);
   CHECK(groups.sizes == std::vector<std::size_t>{2, 1, 2, 1});
   CHECK(groups.crowds[1] == 2);
   CHECK(groups.crowds[3] == 4);
   // From 1 to 1.3 in small steps: the first and the last are not alike.
-  CHECK(train::detail::groups_of_speeds({1.0, 1.1, 1.2, 1.3}, {1, 1, 1, 1}).sizes == std::vector<std::size_t>{2, 2});
-  CHECK(train::detail::groups_of_speeds({5, 5, 5}, {2, 2, 2}).count() == 1);
+  const auto sizes = [](const std::vector<double>& speeds, std::size_t node) {
+    return train::detail::groups_of_speeds(speeds, std::vector<double>(speeds.size(), 1.0), node).sizes;
+  };
+  CHECK(sizes({1.0, 1.1, 1.2, 1.3}, 4) == std::vector<std::size_t>{2, 2});
+  CHECK(sizes({5, 5, 5}, 3) == std::vector<std::size_t>{3});
+  // Two ranks a machine: a group is in one machine, or of whole machines.
+  CHECK(sizes({5, 5, 5, 5, 1, 1}, 2) == std::vector<std::size_t>{4, 2});
+  CHECK(sizes({5, 5, 5, 1, 1, 1}, 2) == std::vector<std::size_t>{2, 1, 1, 2});
+  CHECK(sizes({1, 5, 5, 5, 5, 1}, 2) == std::vector<std::size_t>{1, 1, 2, 1, 1});
 }
 
 TEST_CASE("ranks of unequal speed are groups of a mixed cluster, each with the seconds of its own ranks") {

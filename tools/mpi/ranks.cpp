@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <galvatron/comm/mpi/world.hpp>
+#include <galvatron/profile/processes.hpp>
 #include <galvatron/train/compiled.hpp>
 #include <galvatron/train/processes.hpp>
 #include <galvatron/train/task_processes.hpp>
@@ -35,6 +36,15 @@ class ProcessLauncher final : public CoreLauncher {
     for (const int rank : runtime_.local_ranks()) sum += all[static_cast<std::size_t>(rank)];
     return sum;
   }
+  [[nodiscard]] Cluster cluster(int) const override {
+    Cluster out = CoreLauncher::cluster(runtime_.local_size());
+    out.devices = world_.size();
+    return out;
+  }
+  [[nodiscard]] MixedCluster profile(const train::ProfileOptions& options) const override {
+    return value_or_throw(train::profile_host_ranks(runtime_, world_, options));
+  }
+  [[nodiscard]] bool profiles_together() const override { return true; }
   train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
                            const train::TrainOptions& options) override {
     return train::train(runtime_, world_, plan, model, source, options);

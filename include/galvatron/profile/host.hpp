@@ -83,6 +83,58 @@ inline std::pair<Bytes, Bytes> profile_memory(const detail::ProfilePlan& plan, i
   return {each, Bytes{ranks * each.count} + alone};
 }
 
+namespace detail {
+
+/// What a profile of ranks on cores measures.
+struct HostProfile {
+  std::vector<Precision> precisions;
+  ProfilePlan plan;
+  Cluster cluster;
+};
+
+/// The profile of `ranks` ranks of `threads` threads, `here` of them on this machine. Errors: usage for impossible
+/// options; infeasible when the ranks take more memory than there is.
+inline Result<HostProfile> host_profile(const ProfileOptions& options, int ranks, int here, int cores, int threads) {
+  std::vector<Precision> precisions = options.precisions;
+  if (precisions.empty())
+    for (const Precision precision : {Precision::fp32, Precision::bf16})
+      if (device::Host::supports(precision)) precisions.push_back(precision);
+  complete(precisions);
+  for (const Precision precision : precisions)
+    if (!device::Host::supports(precision))
+      return usage_error(std::string("this processor has no ") + name_of(precision) + " arithmetic: profile fp32");
+
+  Cluster cluster = host_cluster(here, cores);
+  cluster.devices = ranks;
+  cluster.threads_per_rank = threads;
+  cluster.device.library_workspace = {device::Host::library_workspace_bytes(threads)};
+  ProfilePlan plan = profile_plan(options.time_budget.value);
+  size_pools(plan, here);
+  plan.weights = weights_of(options.models, ranks);
+  plan.terms = options.terms;
+  plan.tells_ranks_apart = options.tells_ranks_apart && ranks > 1;
+  plan.seconds_to_tell_apart = std::clamp(options.time_budget.value / 20, 0.05, 2.0);
+  const auto [each, all] = profile_memory(plan, here, threads);
+  if (const UsableMemory memory = usable_memory(here); all > memory.bytes)
+    return tl::unexpected<Error>(
+        Error{ErrorKind::infeasible, "a profile of " + std::to_string(here) + (here == 1 ? " rank" : " ranks") +
+                                         " takes " + format_bytes(all) + " of memory, " + format_bytes(each) +
+                                         " a rank, but " + format_bytes(memory.bytes) + " are free: " + memory.bound +
+                                         "; profile fewer ranks"});
+  return HostProfile{std::move(precisions), std::move(plan), std::move(cluster)};
+}
+
+/// What was measured, or why it is not used. @param others  share of the cores, 0 to 1, that others took meanwhile
+inline Result<MixedCluster> accepted(MixedCluster measured, double others, const ProfileOptions& options) {
+  const std::string why = why_doubtful(measured.groups.front(), others);
+  if (why.empty() || options.accepts_busy) return measured;
+  return tl::unexpected<Error>(Error{
+      ErrorKind::machine,
+      "the profile is not used: " + why + "; measure when nothing else runs, or accept it with --on-busy accept"});
+}
+
+}  // namespace detail
+
 /// Measures this machine with rank threads, as training on it will use it: operations of device::Host with all ranks
 /// and with one at work, collectives and messages of comm::thread for all group sizes that divide the ranks, all over
 /// sizes, and the slowdown of computing beside communication. What other programs disturbed is measured again while
@@ -101,44 +153,15 @@ inline Result<MixedCluster> profile_host_ranks(const ProfileOptions& options) {
   if (!(options.time_budget.value > 0))
     return usage_error("the profile's time budget must be positive, e.g. 35 seconds");
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, cores / ranks);
-  std::vector<Precision> precisions = options.precisions;
-  if (precisions.empty())
-    for (const Precision precision : {Precision::fp32, Precision::bf16})
-      if (device::Host::supports(precision)) precisions.push_back(precision);
-  detail::complete(precisions);
-  for (const Precision precision : precisions)
-    if (!device::Host::supports(precision))
-      return usage_error(std::string("this processor has no ") + name_of(precision) + " arithmetic: profile fp32");
-
-  Cluster cluster = host_cluster(ranks, cores);
-  cluster.threads_per_rank = threads;
-  cluster.device.library_workspace = {device::Host::library_workspace_bytes(threads)};
-  detail::ProfilePlan plan = detail::profile_plan(options.time_budget.value);
-  detail::size_pools(plan, ranks);
-  plan.watches_cores = true;
-  plan.weights = detail::weights_of(options.models, ranks);
-  plan.terms = options.terms;
-  plan.tells_ranks_apart = options.tells_ranks_apart && ranks > 1;
-  plan.seconds_to_tell_apart = std::clamp(options.time_budget.value / 20, 0.05, 2.0);
-  const auto [each, all] = profile_memory(plan, ranks, threads);
-  if (const UsableMemory memory = usable_memory(ranks); all > memory.bytes)
-    return tl::unexpected<Error>(
-        Error{ErrorKind::infeasible, "a profile of " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
-                                         " takes " + format_bytes(all) + " of memory, " + format_bytes(each) +
-                                         " a rank, but " + format_bytes(memory.bytes) + " are free: " + memory.bound +
-                                         "; profile fewer ranks"});
-  detail::Profile profile(std::move(plan), precisions, options.progress, cluster);
+  auto wanted = detail::host_profile(options, ranks, ranks, cores, threads);
+  if (!wanted) return tl::unexpected<Error>(std::move(wanted.error()));
+  wanted->plan.watches_cores = true;
+  detail::Profile profile(std::move(wanted->plan), wanted->precisions, options.progress, std::move(wanted->cluster));
   comm::thread::run(ranks, [&](comm::thread::World& world) {
     const PinnedRank pinned(world.rank(), ranks, threads);
     profile.measure(world, HostPlatform{threads, &pinned});
   });
-  MixedCluster measured = profile.finish();
-  const std::string why = why_doubtful(measured.groups.front(), profile.others());
-  if (!why.empty() && !options.accepts_busy)
-    return tl::unexpected<Error>(Error{
-        ErrorKind::machine,
-        "the profile is not used: " + why + "; measure when nothing else runs, or accept it with --on-busy accept"});
-  return measured;
+  return detail::accepted(profile.finish(), profile.others(), options);
 }
 
 /// The same of ranks that are equal. @param options  without tells_ranks_apart

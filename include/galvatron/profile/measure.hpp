@@ -340,8 +340,10 @@ class Measurements {
     if (world_.rank() == 0 && sweep_ != Sweep::write) tell_(step);
   }
   Bench<Platform>& bench_of(int busy) { return busy == 1 ? alone_ : bench_; }
-  /// Of tables; those of several groups are of all ranks at work, and serve whatever the others do.
-  [[nodiscard]] int concurrency(int busy) const { return groups_.count() > 1 ? 0 : busy; }
+  /// Of tables, by ranks of a node; those of several groups are of all ranks at work, and serve whatever others do.
+  [[nodiscard]] int concurrency(int busy) const {
+    return groups_.count() > 1 ? 0 : std::min(busy, cluster_.devices_per_node);
+  }
 
   /// Begins the next table; all ranks agree whether it is measured now.
   bool begin_table() {
@@ -412,7 +414,8 @@ class Measurements {
                    View<double>(everybodys.data(), static_cast<std::int64_t>(everybodys.size())));
     if (world_.rank() != 0) return grids;
     // A rank of one thread was timed in processor time; by the wall it shares its core.
-    const double shared = bench_.watch().by_core ? std::max(1.0, static_cast<double>(busy) / cluster_.cores) : 1.0;
+    const int on_a_node = std::min(busy, cluster_.devices_per_node);
+    const double shared = bench_.watch().by_core ? std::max(1.0, static_cast<double>(on_a_node) / cluster_.cores) : 1.0;
     std::size_t first = 0;
     for (std::size_t i = 0; i < grids.size(); ++i) {
       const double crowd = groups_.count() > 1 ? groups_.crowds[i] : shared;

@@ -119,8 +119,14 @@ class Profile {
     }
     if (progress_) progress_({"done", 1.0, others()});
     MixedCluster out{cluster_.name, std::move(tables_.clusters), {}};
-    // Groups of one machine.
-    out.links.assign(group_pairs(static_cast<int>(out.groups.size())), inside);
+    std::vector<int> ends;  // of each group, the machine of its last rank
+    int devices = 0;
+    for (const Cluster& group : out.groups) {
+      for (const int machine : ends)
+        out.links.push_back(machine == devices / cluster_.devices_per_node ? inside : group.across_nodes);
+      devices += group.devices;
+      ends.push_back((devices - 1) / cluster_.devices_per_node);
+    }
     return out;
   }
 
@@ -133,8 +139,8 @@ class Profile {
     for (std::size_t i = 0; i < groups.count(); ++i) {
       Cluster& group = tables_.clusters[i];
       group.devices = static_cast<int>(groups.sizes[i]);
-      group.devices_per_node = group.devices;
-      if (group.cores > 0) group.cores = group.devices * group.threads_per_rank;
+      group.devices_per_node = std::min(group.devices, cluster_.devices_per_node);
+      if (group.cores > 0) group.cores = group.devices_per_node * group.threads_per_rank;
       const int last = first + group.devices - 1;
       group.name += (group.devices == 1 ? " rank " : " ranks ") + std::to_string(first);
       if (last > first) group.name += "-" + std::to_string(last);
@@ -184,8 +190,9 @@ void Profile::measure(comm::World& world, const Platform& platform) {
   using Rank = Measurements<Platform>;
   using Sweep = typename Rank::Sweep;
   const bool watches = plan_.watches_cores && world.rank() == 0;
-  const RankGroups groups =
-      plan_.tells_ranks_apart ? measured_groups(world, bench, plan_.seconds_to_tell_apart) : one_group(ranks_);
+  const RankGroups groups = plan_.tells_ranks_apart
+                                ? measured_groups(world, bench, plan_.seconds_to_tell_apart, cluster_.devices_per_node)
+                                : one_group(ranks_);
   if (world.rank() == 0) begin(groups);
   Rank rank(world, bench, larger ? *larger : bench, plan_, cluster_, groups, tables_, watches ? &shares_ : nullptr,
             tell);

@@ -31,9 +31,10 @@ inline RankGroups one_group(int ranks) { return {{static_cast<std::size_t>(ranks
 /// How much faster than the slowest of its group a rank may be.
 inline constexpr double alike_speeds = 1.15;
 
-/// Groups of neighbours that are alike.
-/// @param speeds, crowds  of each rank
-inline RankGroups groups_of_speeds(const std::vector<double>& speeds, const std::vector<double>& crowds) {
+/// Groups of neighbours that are alike, each in one machine or of whole machines.
+/// @param speeds, crowds  of each rank  @param node  ranks of a machine
+inline RankGroups groups_of_speeds(const std::vector<double>& speeds, const std::vector<double>& crowds,
+                                   std::size_t node) {
   RankGroups out;
   for (std::size_t first = 0, end = 0; first < speeds.size(); first = end) {
     double least = speeds[first];
@@ -45,6 +46,8 @@ inline RankGroups groups_of_speeds(const std::vector<double>& speeds, const std:
       least = low;
       most = high;
     }
+    const std::size_t border = first / node * node + node;  // of the machine
+    if (end > border) end = first % node == 0 ? end / node * node : border;
     out.sizes.push_back(end - first);
     out.crowds.push_back(median_of(
         {crowds.begin() + static_cast<std::ptrdiff_t>(first), crowds.begin() + static_cast<std::ptrdiff_t>(end)}));
@@ -55,8 +58,9 @@ inline RankGroups groups_of_speeds(const std::vector<double>& speeds, const std:
 /// Every rank multiplies matrices, all at the same time, in four windows that together take `seconds`; they agree on
 /// the groups that this shows. A rank of one thread is timed in processor time, so how much of it the rank gets is
 /// measured as well. The best window counts: other programs only ever slow a rank down.
+/// @param node  ranks of a machine
 template <class Platform>
-RankGroups measured_groups(comm::World& world, Bench<Platform>& bench, double seconds) {
+RankGroups measured_groups(comm::World& world, Bench<Platform>& bench, double seconds, int node) {
   auto& all = world.control().everybody();
   const op::Work product{.kind = op::Kind::gemm_nt, .m = 256, .n = 256, .k = 256};
   const auto work = [&](double window) {
@@ -88,7 +92,7 @@ RankGroups measured_groups(comm::World& world, Bench<Platform>& bench, double se
     speeds.push_back(everybodys[i]);
     crowds.push_back(everybodys[i + 1]);
   }
-  return groups_of_speeds(speeds, crowds);
+  return groups_of_speeds(speeds, crowds, static_cast<std::size_t>(node));
 }
 
 }  // namespace galvatron::train::detail
