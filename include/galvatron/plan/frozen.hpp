@@ -30,6 +30,15 @@ struct FrozenRun {
   friend constexpr bool operator==(const FrozenRun&, const FrozenRun&) = default;
 };
 
+/// A PlanStage without its lists.
+struct FrozenStage {
+  int first_layer = 0;
+  int last_layer = 0;
+  int first_rank = 0;
+  int rank_count = 1;
+  int group = 0;
+};
+
 /// A Plan without allocations: equal neighbours are one run, and of what was predicted the figures of the alternatives
 /// are left out. Texts are literals.
 template <std::size_t Stages, std::size_t Runs, std::size_t PredictedStages>
@@ -47,8 +56,8 @@ struct FrozenPlan {
   bool overlap = true;
   double expert_imbalance = program::default_expert_imbalance;
   LshOptions lsh{};
-  std::array<PlanStage, Stages> stages{};                    ///< without lists
-  std::array<std::span<const int>, Stages> sample_ratios{};  ///< of the stages
+  std::array<FrozenStage, Stages> stages{};
+  std::array<std::span<const int>, Stages> sample_ratios{};  ///< of the stages, as the lists behind it
   std::array<std::span<const int>, Stages> state_ratios{};
   std::array<std::span<const int>, Stages> head_ratios{};
   std::array<std::span<const int>, Stages> width_ratios{};
@@ -73,7 +82,7 @@ struct FrozenPlan {
   }
   [[nodiscard]] constexpr int ranks() const {
     int sum = 0;
-    for (const PlanStage& stage : stages) sum += stage.rank_count;
+    for (const FrozenStage& stage : stages) sum += stage.rank_count;
     return sum;
   }
   /// The strategy of block `index`, 0 <= index < layers().
@@ -98,8 +107,13 @@ struct FrozenPlan {
     out.overlap = overlap;
     out.expert_imbalance = expert_imbalance;
     out.lsh = lsh;
-    out.stages.assign(stages.begin(), stages.end());
     for (std::size_t i = 0; i < Stages; ++i) {
+      const FrozenStage& stage = stages[i];
+      out.stages.push_back({.first_layer = stage.first_layer,
+                            .last_layer = stage.last_layer,
+                            .first_rank = stage.first_rank,
+                            .rank_count = stage.rank_count,
+                            .group = stage.group});
       const auto copy = [&](std::vector<int> PlanStage::* list, std::span<const int> from) {
         (out.stages[i].*list).assign(from.begin(), from.end());
       };
