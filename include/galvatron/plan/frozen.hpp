@@ -37,6 +37,7 @@ struct FrozenStage {
   int first_rank = 0;
   int rank_count = 1;
   int group = 0;
+  friend constexpr bool operator==(const FrozenStage&, const FrozenStage&) = default;
 };
 
 /// A Plan without allocations: equal neighbours are one run, and of what was predicted the figures of the alternatives
