@@ -24,7 +24,7 @@ namespace {
 // What a program knows of a plan when it is compiled.
 constexpr auto& everything = frozen_everything::plan;
 static_assert(everything.ranks() == 8 && everything.layers() == 8);
-static_assert(everything.stages[1] == PlanStage{4, 7, 4, 4});
+static_assert(everything.stages[1] == FrozenStage{4, 7, 4, 4});
 static_assert(everything.microbatches == 8 && everything.virtual_stages == 2);
 static_assert(everything.schedule == ScheduleKind::interleaved && everything.precision == Precision::bf16);
 static_assert(everything.moments == Precision::bf16);
