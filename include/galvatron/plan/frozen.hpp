@@ -47,6 +47,7 @@ struct FrozenPlan {
   bool overlap = true;
   double expert_imbalance = program::default_expert_imbalance;
   LshOptions lsh{};
+  AdapterSpec adapters{};
   std::array<PlanStage, Stages> stages{};                    ///< without lists
   std::array<std::span<const int>, Stages> sample_ratios{};  ///< of the stages
   std::array<std::span<const int>, Stages> state_ratios{};
@@ -98,6 +99,7 @@ struct FrozenPlan {
     out.overlap = overlap;
     out.expert_imbalance = expert_imbalance;
     out.lsh = lsh;
+    out.adapters = adapters;
     out.stages.assign(stages.begin(), stages.end());
     for (std::size_t i = 0; i < Stages; ++i) {
       const auto copy = [&](std::vector<int> PlanStage::* list, std::span<const int> from) {
