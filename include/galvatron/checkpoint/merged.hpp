@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -15,6 +15,7 @@
 #include <galvatron/model/forward.hpp>
 #include <galvatron/model/layers.hpp>
 #include <galvatron/runtime/layer.hpp>
+#include <galvatron/runtime/parameter_store.hpp>
 
 namespace galvatron::train {
 
@@ -51,6 +52,16 @@ inline std::vector<AdaptedLinear> adapted_linears(const LayerSpec& layer) {
     });
   }
   return out;
+}
+
+/// The initial values of a seed, of tensors of which the name alone is known.
+inline runtime::ParameterSource named_initial_values(const ModelSpec& model, std::uint64_t seed) {
+  std::map<std::pair<int, ParameterName>, ParameterTensor> tensors;
+  for_each_parameter(model, [&](int layer, const ParameterTensor& tensor) { tensors[{layer, tensor.name}] = tensor; });
+  return [tensors = std::move(tensors), values_of = runtime::initial_values(seed)](
+             int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+    values_of(layer, tensors.at({layer, tensor.name}), index, values);
+  };
 }
 
 /// The weights of `adapted`, which has the adapters, without them: as a source of parameters of without_adapters().

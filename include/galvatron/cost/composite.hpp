@@ -126,7 +126,7 @@ constexpr void ring_attention(const LayerShape& s, op::Kind kind, op::WorkList& 
 
 /// Norms of queries and keys in runs of `width` elements, or of all of them; see runtime/heads.hpp.
 constexpr void norm_heads(const LayerShape& s, bool forward, std::int64_t width, op::WorkList& out) {
-  const bool sums = !forward && s.spec.tensor > 1 && !s.cut;
+  const bool sums = !forward && s.spec.tensor > 1 && !s.cut && !s.layer.frozen;
   if (sums) out.push(compute(op::Kind::fill, 2 * width * 4));
   for (const std::int64_t count : {s.q, s.kv}) {
     const std::int64_t run = width == s.q ? count : width;

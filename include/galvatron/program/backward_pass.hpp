@@ -305,17 +305,20 @@ class BackwardPass : ForwardPass {
     const Id all = splits_in ? replicated(dy, y) : dy;  // all rows of dy
 
     // Gradients of the weight and the bias.
-    if (trains(node.weights[0]) || trains(node.weights[1])) {
-      const Id x_value = program_.splits ? later_operand(x) : operand(x);
+    const bool of_weight = trains(node.weights[0]);
+    if (of_weight || trains(node.weights[1])) {
+      const Id x_value = !of_weight ? -1 : program_.splits ? later_operand(x) : operand(x);
       const Id later = program_.splits ? later_gradient(dy, y) : dy;
       const Phase phase = phase_;
       phase_ = weights_phase();
-      Step step = product(Code::weight_gradient, node, width(y), width(x), region);
-      step.in[0] = id(program_.splits && splits_in ? replicated(later, y) : program_.splits ? later : all);
-      const Id x_now = program_.splits ? now(x_value, x) : x_value;
-      step.in[1] = id(splits_out ? replicated(x_now, x) : x_now);
-      push(step);
-      if (node.weights[1] >= 0)
+      if (of_weight) {
+        Step step = product(Code::weight_gradient, node, width(y), width(x), region);
+        step.in[0] = id(program_.splits && splits_in ? replicated(later, y) : program_.splits ? later : all);
+        const Id x_now = program_.splits ? now(x_value, x) : x_value;
+        step.in[1] = id(splits_out ? replicated(x_now, x) : x_now);
+        push(step);
+      }
+      if (trains(node.weights[1]))
         pushed({.code = Code::bias_gradient, .m = rows(y), .n = width(y), .weights = weights_of(node)}, later, -1);
       phase_ = phase;
     }
