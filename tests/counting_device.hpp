@@ -32,6 +32,11 @@ class Counting {
             In<A> = {}) {
     note(product(kind, m, n, k, accumulate));
   }
+  template <class A, class C>
+  void gemm_columns(Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const RowStrides&, float, View<A>, In<A>,
+                    View<C>, bool accumulate) {
+    note(product(kind, m, n, k, accumulate));
+  }
   template <class C>
   void gemm_8bit(Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16>, View<const bfloat16>,
                  View<C>, bool accumulate, View<const bfloat16>, View<std::byte>) {

@@ -8,6 +8,7 @@
 
 #include <galvatron/checkpoint/huggingface_components.hpp>
 #include <galvatron/checkpoint/huggingface_writer.hpp>
+#include <galvatron/checkpoint/peft.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/compat/export/cpp_header.hpp>
 #include <galvatron/compat/export/export.hpp>
@@ -18,15 +19,17 @@
 #include "options.hpp"
 #include "plans.hpp"
 #include "tasks.hpp"
+#include "weights.hpp"
 
 namespace galvatron::tools {
 
 namespace {
 
-void tell_of_weights(const train::CheckpointManifest& manifest, const std::string& path, const std::string& model,
-                     const std::string& out, const std::vector<std::string>& files, const Common& common) {
+void tell_of_weights(const train::CheckpointManifest& manifest, const std::string& target, const std::string& path,
+                     const std::string& model, const std::string& out, const std::vector<std::string>& files,
+                     const Common& common) {
   if (common.json) {
-    print_json({{"target", "huggingface"},
+    print_json({{"target", target},
                 {"checkpoint", path},
                 {"model", model},
                 {"step", manifest.training.step},
@@ -34,8 +37,8 @@ void tell_of_weights(const train::CheckpointManifest& manifest, const std::strin
                 {"files", files}});
     return;
   }
-  print(text_of("Wrote the weights of ", model, " after step ", manifest.training.step, " to ", out, ": ",
-                joined(files, " "), "\n"));
+  print(text_of("Wrote the ", target == "peft" ? "adapters" : "weights", " of ", model, " after step ",
+                manifest.training.step, " to ", out, ": ", joined(files, " "), "\n"));
 }
 
 // Components of a model of several tasks as the model of a config.json, of which they are all layers.
@@ -56,7 +59,7 @@ void export_components(const std::string& path, const train::CheckpointManifest&
     return load_model(of.path).and_then(
         [&](const ModelSpec& whole) { return train::write_components(out, path, model, of.names, whole, precision); });
   }());
-  tell_of_weights(manifest, path, model.name, out, files, common);
+  tell_of_weights(manifest, "huggingface", path, model.name, out, files, common);
 }
 
 // The weights of a checkpoint, for Hugging Face transformers.
@@ -70,10 +73,25 @@ void export_weights(const std::string& path, std::string model_name, const std::
     refuse("--components are those of a model of several tasks, and ", model_name,
            " has one task; name theirs with --model");
   const ModelSpec model = value_or_throw(load_model(model_name));
-  // Gains of residuals stay: transformers has tokens go to experts as they are, and the residual of a token is 0.
-  const auto checkpoint = value_or_throw(train::Checkpoint::open(path, train::with_gains_of(manifest.training, model)));
-  const auto files = value_or_throw(train::write_huggingface(out, checkpoint, model, precision));
-  tell_of_weights(manifest, checkpoint.path().string(), model.name, out, files, common);
+  const Weights weights("the checkpoint", path, model);
+  const auto files = value_or_throw(train::write_huggingface(out, weights.source(), model, precision));
+  tell_of_weights(manifest, "huggingface", value_or_throw(train::find_checkpoint(path)).string(), model.name, out,
+                  files, common);
+}
+
+// The adapters of a checkpoint, for Hugging Face's peft.
+void export_adapters(const std::string& path, std::string model_name, const std::string& out, const Common& common) {
+  if (out.empty()) refuse("--to peft writes a folder; give --out DIR");
+  const auto manifest = value_or_throw(train::Checkpoint::read_manifest(path));
+  if (model_name.empty()) model_name = manifest.training.model;
+  const ModelSpec model =
+      value_or_throw(train::with_adapters_of(manifest.training, value_or_throw(load_model(model_name))));
+  if (adapters_of(model).rank == 0)
+    refuse(path, " has no adapters but whole weights; write them with --to huggingface");
+  const auto checkpoint = value_or_throw(train::Checkpoint::open(path, model));
+  const std::string& base = manifest.training.base;
+  const auto files = value_or_throw(train::write_peft(out, checkpoint, model, base.empty() ? model_name : base));
+  tell_of_weights(manifest, "peft", checkpoint.path().string(), model.name, out, files, common);
 }
 
 // Writes the text where it is wanted, and else prints it, or the report.
@@ -140,7 +158,8 @@ void run_export(const Arguments& arguments, Common& common) {
       "Accelerate, "
       "a plan of Hetu-Galvatron; or as a C++ header with the strategies as types. What the target cannot express is "
       "told on standard error, and the job that it will run is priced: the first line warns when it does not fit. Or "
-      "writes the weights of a checkpoint for Hugging Face transformers.");
+      "writes the weights of a checkpoint for Hugging Face transformers, those of adapters merged with their base, or "
+      "adapters for peft.");
   std::string path;
   std::string to;
   std::string out;
@@ -152,11 +171,11 @@ void run_export(const Arguments& arguments, Common& common) {
   std::optional<TorchtitanRelease> torchtitan;
   bool strict = false;
   options.require(options.text("plan", path, "PATH",
-                               "the plan, as `galvatron plan --out` writes it; with --to huggingface a checkpoint, or "
-                               "a folder of them, of `galvatron train --checkpoint`"));
-  options.require(options.choice("--to", to,
-                                 {"megatron", "torchtitan", "deepspeed", "accelerate", "hetu", "header", "huggingface"},
-                                 "what to write"));
+                               "the plan, as `galvatron plan --out` writes it; with --to huggingface and --to peft a "
+                               "checkpoint, or a folder of them, of `galvatron train --checkpoint`"));
+  options.require(options.choice(
+      "--to", to, {"megatron", "torchtitan", "deepspeed", "accelerate", "hetu", "header", "huggingface", "peft"},
+      "what to write"));
   options.choice("--release", torchtitan, {TorchtitanRelease::v0_3, TorchtitanRelease::v0_2},
                  "of torchtitan: a Python module, or the TOML of older ones (default: 0.3)");
   options.text("--name", name, "NAME", "namespace of the header (default: frozen_plan)");
@@ -187,9 +206,16 @@ void run_export(const Arguments& arguments, Common& common) {
     if (to == name_of(known)) target = known;
   if (target && !name.empty()) refuse("--name is the namespace of a header; leave it out with --to ", to);
   if (torchtitan && to != "torchtitan") refuse("--release is of torchtitan; leave it out with --to ", to);
-  if (to == "huggingface") {
+  if (to == "huggingface" || to == "peft") {
     if (!name.empty() || strict || !cluster.empty())
-      refuse("--name, --strict and --cluster are for plans; leave them out with --to huggingface");
+      refuse("--name, --strict and --cluster are for plans; leave them out with --to ", to);
+  }
+  if (to == "peft") {
+    if (!components.empty() || precision)
+      refuse("--components and --precision are for --to huggingface; leave them out");
+    return export_adapters(path, model, out, common);
+  }
+  if (to == "huggingface") {
     return export_weights(path, model, components, out, precision.value_or(Precision::fp32), common);
   }
   if (!components.empty()) refuse("--components is for --to huggingface; leave it out with --to ", to);
@@ -199,6 +225,8 @@ void run_export(const Arguments& arguments, Common& common) {
 
   require_apart({{"--out", out}}, {{"the command", path}, {"--model", model}, {"--cluster", cluster}});
   const Plan plan = value_or_throw(read_plan(path));
+  if (target && plan.adapters.rank > 0)
+    refuse(path, " trains adapters, which ", to, " is told of by its own settings; export a plan without them");
   if (model.empty()) model = plan.model;
   if (cluster.empty()) cluster = plan.cluster;
   if (!target)  // the strategies as types: all of a plan is expressed

@@ -100,6 +100,29 @@ void DispatchArguments::apply(search::SearchOptions& search, ModelSpec& model) c
   model = with_dispatch(std::move(model), lsh);
 }
 
+void lora_options(Options& options, LoraArguments& a, const std::string& with) {
+  options.integer(
+      "--lora", a.rank, 1, most_adapter_rank,
+      with + "train low-rank adapters of this rank and leave the model's own parameters as they are (LoRA)");
+  options.number("--lora-alpha", a.alpha, 1e-9, 1e9,
+                 "with --lora: what adapters give is multiplied by alpha / rank (default: twice the rank)");
+  options.text(
+      "--lora-targets", a.targets, "a,b,...",
+      "with --lora: the linear layers that have adapters: q, k, v or qkv (one for all three), o, gate, up, down "
+      "(default: q,v; of GPT-2 qkv)");
+}
+
+ModelSpec LoraArguments::apply(ModelSpec model) const {
+  if (rank == 0) {
+    if (alpha != 0 || !targets.empty()) refuse("--lora-alpha and --lora-targets are of adapters; add --lora RANK");
+    return model;
+  }
+  AdapterSpec adapters{.rank = rank, .alpha = alpha == 0 ? 2 * static_cast<double>(rank) : alpha};
+  adapters = targets.empty() ? with_usual_targets(adapters, model)
+                             : value_of("--lora-targets", with_adapter_targets(adapters, targets));
+  return value_of("--lora", with_adapters(std::move(model), adapters));
+}
+
 void add_plan_options(Options& options, const std::string& name, PlanArguments& a) {
   options.require(options.text(name, a.path, "FILE", "the plan, as `galvatron plan --out` writes it"));
   options.text("--cluster", a.cluster, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
@@ -394,6 +417,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   expert_imbalance_option(options, search.expert_imbalance);
   DispatchArguments dispatch;
   dispatch_options(options, dispatch);
+  LoraArguments lora;
+  lora_options(options, lora);
   simulate::TaskSchedule task_schedule = simulate::TaskSchedule::fastest;
   task_schedule_option(options, task_schedule);
   std::string tasks;
@@ -437,6 +462,7 @@ void run_plan(const Arguments& arguments, Common& common) {
                                         {!reserve.empty(), "--reserve"},
                                         {moments.has_value(), "--moments"},
                                         {dispatch.given(), "--expert-dispatch, like --lsh-...,"},
+                                        {lora.rank != 0, "--lora"},
                                         {!space.empty(), "--space"},
                                         {!schedule.empty(), "--schedule"},
                                         {search.microbatches != 0, "--microbatches"}})
@@ -467,7 +493,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (!lengths.empty() && search.sequence != 0)
     refuse("--seq is for samples of one length, and documents have their own; give --max-tokens for packed sequences");
 
-  ModelSpec model = value_or_throw(load_model(model_name));
+  ModelSpec model = lora.apply(value_or_throw(load_model(model_name)));
   const MixedCluster mixed = mixed_cluster_named(cluster_name);
   const ClusterView cluster(mixed);
   if (cluster.is_mixed() && !lengths.empty())
@@ -479,6 +505,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   search.precision = chosen_precision(precision, cluster);
   search.moments = moments.value_or(search.moments);
   if (!trainer.empty()) search.trainer = value_or_throw(cost::load_trainer(trainer));
+  if (lora.rank != 0 && !search.trainer.is_own())
+    refuse("--lora is priced as this library trains adapters; leave --trainer ", search.trainer.name, " out");
   search.reserve = reserve_named(reserve);
   // A plan for a host is made to be trained here.
   const bool on_host = std::ranges::any_of(cluster.groups(), [](const Cluster& group) { return group.cores > 0; });
@@ -565,14 +593,17 @@ void run_cost(const Arguments& arguments, Common& common) {
   reserve_option(options, reserve);
   double imbalance = 0;  // not given
   expert_imbalance_option(options, imbalance, "the plan's own");
+  LoraArguments lora;
+  lora_options(options, lora, "in place of what the plan says: ");
   options.section("Output");
   options.flag("--json", common.json, "print one JSON object instead of text");
   if (!options.parse(arguments, common)) return;
 
   if (is_waves_file(a.path)) {
-    if (!trainer.empty() || !reserve.empty() || imbalance != 0)
+    if (!trainer.empty() || !reserve.empty() || imbalance != 0 || lora.rank != 0)
       refuse(!trainer.empty()   ? "--trainer"
              : !reserve.empty() ? "--reserve"
+             : lora.rank != 0   ? "--lora"
                                 : "--expert-imbalance",
              " is for models of one task; leave it out");
     return cost_tasks(a, common);
@@ -581,7 +612,9 @@ void run_cost(const Arguments& arguments, Common& common) {
   if (!trainer.empty()) plan.trainer = value_or_throw(cost::load_trainer(trainer));
   if (!reserve.empty()) plan.reserve = reserve_named(reserve);
   if (imbalance != 0) plan.expert_imbalance = imbalance;
-  const ModelSpec model = with_dispatch(value_or_throw(load_model(a.model.empty() ? plan.model : a.model)), plan.lsh);
+  const ModelSpec loaded = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));
+  if (lora.rank != 0 || lora.alpha != 0 || !lora.targets.empty()) plan.adapters = adapters_of(lora.apply(loaded));
+  const ModelSpec model = value_or_throw(as_planned(plan, loaded));
   const std::string& cluster_name = a.cluster.empty() ? plan.cluster : a.cluster;
   const MixedCluster cluster = mixed_cluster_named(cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
@@ -615,7 +648,8 @@ void run_explain(const Arguments& arguments, Common& common) {
   }
 
   Plan plan = value_or_throw(read_plan(a.path));
-  const ModelSpec model = with_dispatch(value_or_throw(load_model(a.model.empty() ? plan.model : a.model)), plan.lsh);
+  const ModelSpec model =
+      value_or_throw(as_planned(plan, value_or_throw(load_model(a.model.empty() ? plan.model : a.model))));
   if (!a.cluster.empty() && a.cluster != plan.cluster) {
     plan.cluster = a.cluster;
     plan.predicted.alternatives.clear();  // what lost on another cluster

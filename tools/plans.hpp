@@ -49,6 +49,17 @@ struct DispatchArguments {
 };
 void dispatch_options(Options& options, DispatchArguments& a);
 
+/// Low-rank adapters; a rank of 0: none.
+struct LoraArguments {
+  std::int64_t rank = 0;
+  double alpha = 0;     ///< 0: twice the rank
+  std::string targets;  ///< empty: the usual ones
+
+  /// The model with them. Throws Failure (usage).
+  [[nodiscard]] ModelSpec apply(ModelSpec model) const;
+};
+void lora_options(Options& options, LoraArguments& a, const std::string& with = "");
+
 /// The budget of each device: what was asked for (0: nothing), or, with a note, all that a device has, of the group
 /// that has most, if that is less.
 Bytes memory_to_plan_with(Bytes wanted, const ClusterView& cluster, const Common& common);

@@ -71,10 +71,6 @@ bool restarts_itself(const RunFileArguments& a) {
 
 void check(const RunFileArguments& a) {
   if (a.checkpoint.empty() && a.checkpoint_every > 0) refuse("--checkpoint-every needs --checkpoint DIR");
-  if (!a.initial.empty() && !a.resume.empty() && !restarts_itself(a))
-    refuse(
-        "--resume and --init-from exclude each other; the former goes on with a run, the latter begins one (a run that "
-        "begins with these weights and goes on by the same command has --resume and --checkpoint in one folder)");
 }
 
 // @param checksums  whether the files are read
@@ -92,6 +88,10 @@ RunStart found_start(const RunFileArguments& a, train::Checksums checksums) {
   if (checksums == train::Checksums::compared)
     for (const std::string& why : usable.passed_over)
       note({}, "Passed over a newer checkpoint: ", why, ". The run goes on after ", usable.path.string(), ".");
+  if (!a.initial.empty() && !restarts_itself(a) && !usable.manifest.training.architecture.contains("lora"))
+    refuse(
+        "--resume and --init-from exclude each other; the former goes on with a run, the latter begins one (a run that "
+        "begins with these weights and goes on by the same command has --resume and --checkpoint in one folder)");
   return {.checkpoint = usable.path.string(), .manifest = std::move(usable.manifest)};
 }
 
@@ -197,8 +197,14 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
 }
 
 runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const ModelSpec& model,
-                                                   std::uint64_t /*seed*/) {
-  return weights_.emplace("--init-from", path, model).source();
+                                                   std::uint64_t seed) {
+  const bool adapts = is_adapted(model);
+  auto base = weights_.emplace("--init-from", path, adapts ? without_adapters(model) : model).source();
+  if (!adapts) return base;
+  return [base = std::move(base), fresh = runtime::initial_values(seed)](int layer, const ParameterTensor& tensor,
+                                                                         std::int64_t index, View<float> values) {
+    (tensor.frozen ? base : fresh)(layer, tensor, index, values);
+  };
 }
 
 runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const MultiTaskModel& model,

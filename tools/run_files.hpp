@@ -112,8 +112,12 @@ class RunFiles {
     if (!start.checkpoint.empty()) {
       resumed_ = value_of("--resume", train::Checkpoint::open(start.checkpoint, model, train::Checksums::known));
       options.resume = &*resumed_;
-    } else if (!a.initial.empty()) {
-      options.initial = initial_weights(a.initial, model, options.seed);
+    }
+    // Adapters that are resumed have the same base.
+    const std::string base = resumed_ && a.initial.empty() ? resumed_->training().base : a.initial;
+    if (!base.empty() && (!resumed_ || is_adapted(model))) {
+      options.initial = initial_weights(base, model, options.seed);
+      if constexpr (requires { options.initial_name; }) options.initial_name = base;
     }
     if (writes_metrics) begin_metrics(a, train::first_step(options));
   }
@@ -127,6 +131,8 @@ class RunFiles {
   void go_back_to(std::int64_t step);
 
  private:
+  static bool is_adapted(const ModelSpec& model) { return adapters_of(model).rank > 0; }
+  static bool is_adapted(const MultiTaskModel&) { return false; }
   /// @param seed  of what has no weights
   runtime::ParameterSource initial_weights(const std::string& path, const ModelSpec& model, std::uint64_t seed);
   runtime::ParameterSource initial_weights(const std::string& path, const MultiTaskModel& model, std::uint64_t seed);

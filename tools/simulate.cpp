@@ -40,7 +40,7 @@ Simulated simulated_file(const std::string& path, const PlanArguments& a) {
   Plan plan = value_or_throw(read_plan(path));
   if (!a.cluster.empty()) plan.cluster = a.cluster;
   if (!a.model.empty()) plan.model = a.model;
-  ModelSpec model = with_dispatch(value_or_throw(load_model(plan.model)), plan.lsh);
+  ModelSpec model = value_or_throw(as_planned(plan, value_or_throw(load_model(plan.model))));
   MixedCluster cluster = mixed_cluster_named(plan.cluster, plan.ranks());
   return simulated(path, std::move(plan), std::move(model), std::move(cluster));
 }

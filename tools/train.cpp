@@ -55,6 +55,7 @@ int train_with_tasks(const TrainArguments& a, const RunStart& start, bool starts
                                       {a.moments.has_value(), "--moments"},
                                       {a.expert_imbalance != 0, "--expert-imbalance"},
                                       {a.dispatch.given(), "--expert-dispatch, like --lsh-...,"},
+                                      {a.lora.rank != 0, "--lora"},
                                       {!a.space.empty(), "--space"},
                                       {a.pack, "--pack"},
                                       {!a.validation.empty(), "--validate"},
@@ -113,7 +114,8 @@ void check_against(const Plan& plan, const ModelSpec& model, const TrainArgument
     refuse("the plan does not suit the model ", model.name, ": ", why, "; make a plan for this model");
   if (model.name != plan.model) {
     const auto planned = load_model(plan.model);
-    const auto difference = planned ? first_difference(with_dispatch(*planned, plan.lsh), model) : std::nullopt;
+    const auto difference =
+        planned ? first_difference(value_or_throw(as_planned(plan, *planned)), model) : std::nullopt;
     if (difference)
       refuse("the plan was made for the model ", plan.model, ", not for ", model.name, ": ", difference->field, " ",
              difference->first, " there, ", difference->second, " here; make a plan for this model");
@@ -212,9 +214,14 @@ ModelSpec trainable_model(const std::string& name) {
   return model;
 }
 
+// @param name  empty: the plan's
+ModelSpec trainable_model(const std::string& name, const Plan& plan) {
+  return value_or_throw(as_planned(plan, trainable_model(name.empty() ? plan.model : name)));
+}
+
 Prepared given_plan(const TrainArguments& a, const Launcher& launcher) {
   Plan plan = value_or_throw(read_plan(a.plan_path));
-  ModelSpec model = with_dispatch(trainable_model(a.model.empty() ? plan.model : a.model), plan.lsh);
+  ModelSpec model = trainable_model(a.model, plan);
   check_against(plan, model, a, launcher);
   return {std::move(model), std::move(plan), std::nullopt};
 }
@@ -246,7 +253,7 @@ PackedDocuments documents_to_plan(const train::DocumentSource& documents, const 
 Prepared searched_here(const TrainArguments& a, const Common& common, const CheckData& check_data,
                        const Launcher& launcher) {
   Prepared out;
-  out.model = trainable_model(a.model);
+  out.model = a.lora.apply(trainable_model(a.model));
   search::SearchOptions search;
   search.global_batch = a.global_batch;
   search.sequence = a.sequence == 0 ? out.model.positions() : a.sequence;
@@ -313,15 +320,14 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
   const auto searched = nlohmann::json::parse(launcher.shared(""));
   out.plan = value_or_throw(plan_from_json(searched.at("plan"), "the plan of rank 0"));
   out.cluster = value_or_throw(cluster_from_json(searched.at("cluster"), "the cluster of rank 0"));
-  out.model = with_dispatch(std::move(out.model), out.plan.lsh);
+  out.model = value_or_throw(as_planned(out.plan, std::move(out.model)));
   check_data(out.model, out.plan.sequence_length, a.pack);
   return out;
 }
 
 // The plan of a job that goes on where another one has lost ranks.
 Prepared restarted_plan(const Restart& restart, const TrainArguments& a) {
-  const std::string name = a.model.empty() ? restart.plan.model : a.model;
-  return {with_dispatch(trainable_model(name), restart.plan.lsh), restart.plan, std::nullopt};
+  return {trainable_model(a.model, restart.plan), restart.plan, std::nullopt};
 }
 
 // What this process has to know if its job goes on where another one has lost ranks.
@@ -330,9 +336,7 @@ std::optional<Restart> restart_of(const std::optional<JobFolder>& job, const Tra
   std::string text;
   if (launcher.shows() && job) {
     const bool all_here = static_cast<int>(launcher.ranks_here(Plan{}).size()) == launcher.ranks();
-    text = job->restart_text(all_here, [&](const Plan& plan) {
-      return with_dispatch(trainable_model(a.model.empty() ? plan.model : a.model), plan.lsh);
-    });
+    text = job->restart_text(all_here, [&](const Plan& plan) { return trainable_model(a.model, plan); });
   }
   text = launcher.shared(text);
   return text.empty() ? std::nullopt : std::optional<Restart>(text);
@@ -351,7 +355,7 @@ void start_replaced_ranks(const TrainArguments& a, int ranks, const Arguments& a
             const std::optional<Plan> plan = job.plan();
             const std::string first = text_of("rank ", lost.begin()->first, " ", lost.begin()->second);
             if (!plan) throw Failure(ErrorKind::machine, first + " before training began");
-            const ModelSpec model = with_dispatch(trainable_model(a.model.empty() ? plan->model : a.model), plan->lsh);
+            const ModelSpec model = trainable_model(a.model, *plan);
             adapt.plan_for = [&](const Plan& before, int left) { return plan_for_left(before, model, left, a.memory); };
             std::vector<int> left;
             for (int rank = 0; rank < plan->ranks(); ++rank)

@@ -38,6 +38,7 @@ bool read_train_arguments(const Arguments& arguments, TrainArguments& a, Common&
   moments_option(options, a.moments);
   expert_imbalance_option(options, a.expert_imbalance);
   dispatch_options(options, a.dispatch);
+  lora_options(options, a.lora, "with --auto: ");
   options.text("--space", a.space, "a,b,...",
                "with --auto: what to choose from: " + std::string(space_names) + " (default: runnable)");
   options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
@@ -146,6 +147,7 @@ void check_train_arguments(const TrainArguments& a, const train::LearningRate& r
                                         {a.moments.has_value(), "--moments"},
                                         {a.expert_imbalance != 0, "--expert-imbalance"},
                                         {a.dispatch.given(), "--expert-dispatch, like --lsh-...,"},
+                                        {a.lora.rank != 0, "--lora"},
                                         {!a.space.empty(), "--space"},
                                         {a.schedule != simulate::TaskSchedule::fastest, "--task-schedule"},
                                         {a.max_tokens != 0, "--max-tokens"},

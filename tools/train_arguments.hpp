@@ -43,6 +43,7 @@ struct TrainArguments {
   std::optional<Precision> moments;
   double expert_imbalance = 0;  // 0: not given
   DispatchArguments dispatch;
+  LoraArguments lora;
   std::string space;
   std::string cluster;
   double profile_seconds = 8;

@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include <galvatron/checkpoint/folder.hpp>
+#include <galvatron/checkpoint/merged.hpp>
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/data/token_source.hpp>
 #include <galvatron/files.hpp>
@@ -15,13 +16,24 @@
 namespace galvatron::tools {
 
 Weights::Weights(const std::string& option, const std::string& path, const ModelSpec& model) {
-  if (train::find_checkpoint(path))
-    checkpoint_ = value_of(option, train::Checkpoint::open(path, model));
-  else
+  if (!train::find_checkpoint(path)) {
     huggingface_ = value_of(option, train::HuggingFaceWeights::open(path, model));
+    return;
+  }
+  const auto training = value_of(option, train::Checkpoint::read_manifest(path)).training;
+  // Gains of residuals stay: they are of compressed dispatch, without which the residual of a token is 0.
+  adapted_ = value_of(option, train::with_adapters_of(training, train::with_gains_of(training, model)));
+  checkpoint_ = value_of(option, train::Checkpoint::open(path, adapted_));
+  if (adapters_of(adapted_).rank > 0 && !training.base.empty())
+    base_ = std::make_unique<Weights>(option, training.base, model);
 }
 runtime::ParameterSource Weights::source() const {
-  return checkpoint_ ? checkpoint_->weights() : huggingface_->weights();
+  if (huggingface_) return huggingface_->weights();
+  if (adapters_of(adapted_).rank == 0) return checkpoint_->weights();
+  return train::merged_weights(
+      adapted_,
+      base_ ? base_->source() : train::named_initial_values(without_adapters(adapted_), checkpoint_->training().seed),
+      *checkpoint_);
 }
 
 void TextModel::made(const generate::Capacity& capacity, Common& common,

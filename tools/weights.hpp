@@ -19,16 +19,19 @@
 
 namespace galvatron::tools {
 
-/// Weights of a checkpoint of ours, or of Hugging Face.
+/// Weights of a checkpoint of ours, or of Hugging Face; of adapters, merged with those of their base.
 class Weights {
  public:
   /// Throws Failure (usage), with the option that named them.
+  /// @param model  without adapters
   Weights(const std::string& option, const std::string& path, const ModelSpec& model);
   /// This must outlive it.
   [[nodiscard]] runtime::ParameterSource source() const;
 
  private:
   std::optional<train::Checkpoint> checkpoint_;
+  ModelSpec adapted_;              ///< of the checkpoint
+  std::unique_ptr<Weights> base_;  ///< of its adapters; null: the initial values of its seed
   std::optional<train::HuggingFaceWeights> huggingface_;
 };
 

@@ -30,7 +30,7 @@ void interpret(const Product& product, Epilogue epilogue, const std::vector<T>& 
     if (transposed) std::swap(row, column);
     REQUIRE(row < m.rows);
     REQUIRE(column < m.columns);
-    return static_cast<double>(static_cast<float>(values.at(static_cast<std::size_t>(row + column * m.rows))));
+    return static_cast<double>(static_cast<float>(values.at(static_cast<std::size_t>(row + column * m.stride))));
   };
   const std::int64_t inner = p.x_transposed ? p.x.rows : p.x.columns;
   REQUIRE(inner == (p.y_transposed ? p.y.columns : p.y.rows));

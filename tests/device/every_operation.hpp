@@ -104,6 +104,11 @@ void twice(const F& body) {
   CHECK(first.bits() == second.bits());
 }
 
+template <class U>
+View<U> behind_eight(View<U> all) {
+  return all.slice(8, all.count - 8);
+}
+
 /// Matrix products.
 template <class Backend, class T>
 void matrix_products() {
@@ -126,6 +131,17 @@ void matrix_products() {
         p.check("sum of products", sum, between_devices<T>);
         p.run([&](auto& d, auto of) { d.gemm(kind, m, n, k, of(a), of(b), of(sum), false, of(bias)); });
         p.check("float product with a bias", sum, between_devices<T>);
+        if (k == 0) continue;
+        // Columns 8 to 47 of wider operands and results; all others stay as they are.
+        constexpr std::int64_t part = 40;
+        const bool sums = kind == op::Kind::gemm_tn;
+        const device::RowStrides strides{.a = sums ? m : k, .b = kind == op::Kind::gemm_nt ? k : n, .c = n};
+        p.run([&](auto& d, auto of) {
+          d.gemm_columns(kind, m, part, k, strides, 0.75F, of(a), View<const T>(of(b)), behind_eight(of(c)), false);
+          d.gemm_columns(kind, m, part, k, strides, -1.5F, of(a), View<const T>(of(b)), behind_eight(of(sum)), true);
+        });
+        p.check("columns of a product", c);
+        p.check("columns of a sum", sum, between_devices<T>);
       }
   });
 }
@@ -376,6 +392,7 @@ void norms() {
         auto dx = p.template zeros<T>(rows * hidden);
         auto dgamma = p.template random<float>(hidden);
         auto dbeta = p.template random<float>(hidden);
+        auto dx_alone = p.template zeros<T>(rows * hidden);
         p.run([&](auto& d, auto of) {
           const bool shifts = kind == NormKind::layer_norm;
           View<const T> shift = of(beta);
@@ -386,6 +403,8 @@ void norms() {
                              of(sum_stats));
           d.norm_backward(kind, rows, hidden, of(dy), of(x), of(gamma), of(stats), of(residual), of(dx), of(dgamma),
                           shifts ? of(dbeta) : View<float>{});
+          d.norm_backward(kind, rows, hidden, of(dy), of(x), of(gamma), of(stats), of(residual), of(dx_alone),
+                          View<float>{}, View<float>{});
         });
         p.check("y", y);
         p.check("y again", again);
@@ -394,6 +413,7 @@ void norms() {
         p.check("norm of the sum", sum_y);
         p.check("its statistics", sum_stats, 1e-5);
         p.check("dx", dx);
+        p.check("dx of frozen parameters", dx_alone);
         p.check("dgamma", dgamma, 1e-5);
         p.check("dbeta", dbeta, 1e-5);
       }

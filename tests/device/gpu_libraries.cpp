@@ -89,7 +89,7 @@ TEST_CASE("cuBLASLt's objects hold what the column-major description says") {
       const auto check = [](const cuda::ColumnMajorMatrix& matrix, cublasLtMatrixLayout_t its) {
         CHECK(of_layout<std::uint64_t>(its, CUBLASLT_MATRIX_LAYOUT_ROWS) == static_cast<std::uint64_t>(matrix.rows));
         CHECK(of_layout<std::uint64_t>(its, CUBLASLT_MATRIX_LAYOUT_COLS) == static_cast<std::uint64_t>(matrix.columns));
-        CHECK(of_layout<std::int64_t>(its, CUBLASLT_MATRIX_LAYOUT_LD) == matrix.rows);
+        CHECK(of_layout<std::int64_t>(its, CUBLASLT_MATRIX_LAYOUT_LD) == matrix.stride);
         CHECK(of_layout<std::int32_t>(its, CUBLASLT_MATRIX_LAYOUT_ORDER) == CUBLASLT_ORDER_COL);
         CHECK(of_layout<std::uint32_t>(its, CUBLASLT_MATRIX_LAYOUT_TYPE) ==
               static_cast<std::uint32_t>(matrix.precision == Precision::bf16 ? CUDA_R_16BF : CUDA_R_32F));

@@ -59,7 +59,7 @@ TEST_CASE("every field of a layer that changes is found, by a name of its own an
       &L::tokens, &L::memory, &L::target, &L::norm_order, &L::closing_norm, &L::window, &L::shift, &L::bias_rows,
       &L::merges, &L::qkv_bias, &L::query_key_norm, &L::experts, &L::active_experts, &L::shared_ffn, &L::shared_gate,
       &L::patch_width, &L::class_token, &L::token_types, &L::rotary_dim, &L::score_width, &L::sliding_window,
-      &L::parallel, &L::embedding_scale, &L::logits_bias, &L::head, &L::loss_weight, &L::place);
+      &L::parallel, &L::embedding_scale, &L::logits_bias, &L::head, &L::loss_weight, &L::frozen, &L::place);
   const auto check_within = [&](auto whole, auto field) {
     ModelSpec other = model;
     change(other.blocks[1].*whole.*field);
@@ -72,6 +72,9 @@ TEST_CASE("every field of a layer that changes is found, by a name of its own an
   using A = LatentAttention;
   const auto all_within = [&](auto whole, auto... fields) { (check_within(whole, fields), ...); };
   all_within(&L::latent, &A::rank, &A::query_rank, &A::rotary_dim, &A::value_dim, &A::norm_epsilon);
+  using Adapters = AdapterSpec;
+  all_within(&L::adapters, &Adapters::rank, &Adapters::alpha, &Adapters::query, &Adapters::key, &Adapters::value,
+             &Adapters::fused_qkv, &Adapters::attention_out, &Adapters::gate, &Adapters::up, &Adapters::down);
   using S = RotaryScaling;
   all_within(&L::rotary_scaling, &S::ramp, &S::factor, &S::positions, &S::fast, &S::slow, &S::amplitude,
              &S::score_rate);

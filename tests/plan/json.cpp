@@ -155,6 +155,24 @@ TEST_CASE("compressed dispatch is said where a layer has it, and its numbers whe
         std::string::npos);
 }
 
+TEST_CASE("adapters are said where a plan has some") {
+  CHECK_FALSE(to_json(example()).contains("lora"));
+  Plan plan = example();
+  plan.adapters = {.rank = 16, .alpha = 24.5, .query = true, .value = true, .down = true};
+  const json written = to_json(plan);
+  CHECK(written["lora"] == json{{"rank", 16}, {"alpha", 24.5}, {"targets", "q,v,down"}});
+  CHECK(value_or_throw(plan_from_json(written, "plan.json")) == plan);
+  const auto changed = [&](const char* key, const json& to) {
+    return why_changed([&](json& value) {
+      value["lora"] = {{"rank", 16}, {"alpha", 32}, {"targets", "q,v"}};
+      value["lora"][key] = to;
+    });
+  };
+  CHECK(says(changed("rank", 0), "rank"));
+  CHECK(says(changed("targets", "q,w"), "no linear layer is named \"w\""));
+  CHECK(says(changed("dropout", 0.1), "dropout"));
+}
+
 TEST_CASE("nodes of experts are said where tokens go by them") {
   CHECK_FALSE(to_json(example())["layers"][0].contains("expert_nodes"));
   Plan plan = example();

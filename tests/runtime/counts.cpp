@@ -13,6 +13,7 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/cost/layer.hpp>
+#include <galvatron/model/adapters.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/components.hpp>
 #include <galvatron/runtime/make_layer.hpp>
@@ -461,6 +462,16 @@ TEST_CASE("The formulas count a backward in two parts, and what lies between the
   CHECK(check_model(small_gpt(), 2, true) > 3000);
   CHECK(check_model(small_llama(), 2, true) > 3000);
   CHECK(check_model(small_bert(), 2, true, {{24, 24}}) > 1000);  // whose backward stays in one
+}
+
+TEST_CASE("The formulas count adapters and frozen parameters, byte for byte") {
+  const auto adapted = [](const ModelSpec& model, const char* targets) {
+    return value_or_throw(with_adapters(model, *with_adapter_targets({.rank = 5, .alpha = 8}, targets)));
+  };
+  CHECK(check_model(adapted(small_gpt(), "qkv,o,up,down"), 1) > 3000);
+  CHECK(check_model(adapted(small_llama(), "q,v,gate"), 2) > 3000);
+  CHECK(check_model(adapted(small_llama(), "k,o,gate,up,down"), 2, true) > 3000);
+  CHECK(check_model(adapted(small_decoder_kinds(), "q,k,v,down"), 1) > 3000);
 }
 
 TEST_CASE("The formulas of a BERT model count what its layers do and take, byte for byte") {

@@ -289,4 +289,5 @@ def main():
     print(f"{cases} models of each of {len(FAMILIES)} families: losses, greedy texts and weights are the same")
 
 
-main()
+if __name__ == "__main__":
+    main()

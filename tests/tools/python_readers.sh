@@ -36,6 +36,11 @@ done
 "$galvatron" export whole.json --to torchtitan --strict --out whole_torchtitan.py --quiet
 "$galvatron" export whole.json --to accelerate --strict --out whole.yaml --quiet
 "$python" "$tests/tools/python_readers.py" exports whole
+if "$python" -c 'import torch, transformers, peft' 2>/dev/null; then
+  "$python" "$tests/tools/python_adapters.py" "$galvatron"
+else
+  echo "no torch, transformers and peft here: adapters were not read by peft"
+fi
 if "$python" -c 'import torch, transformers' 2>/dev/null; then
   "$python" "$tests/tools/python_families.py" "$galvatron" "${GALVATRON_FAMILY_CASES:-1}"
 else

@@ -166,7 +166,7 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
       for (const std::int64_t largest : {std::int64_t{20'000}, std::int64_t{1} << 40}) {
         const fs::path out = folder.path / ("out" + std::to_string(largest));
         fs::remove_all(out);
-        const auto written = write_huggingface(out, *checkpoint, *model, Precision::fp32, {largest});
+        const auto written = write_huggingface(out, checkpoint->weights(), *model, Precision::fp32, {largest});
         REQUIRE(written.has_value());
         CHECK((written->back() == "model.safetensors.index.json") == (largest == 20'000));
         if (name != "llama-f16") CHECK(tensors(out) == tensors(golden / plain));
@@ -179,7 +179,8 @@ TEST_CASE("published weights give the loss of PyTorch, and come out as they came
       if (!together) continue;
       const fs::path out = folder.path / "together";
       fs::remove_all(out);
-      REQUIRE(write_huggingface(out, *checkpoint, *model, Precision::fp32, {1 << 30}, ExpertTensors::together));
+      REQUIRE(
+          write_huggingface(out, checkpoint->weights(), *model, Precision::fp32, {1 << 30}, ExpertTensors::together));
       CHECK(tensors(out) == tensors(golden / name));
     }
   }
@@ -236,7 +237,7 @@ TEST_CASE("weights are written in bf16 too") {
   loss_of(plan, *model, *weights, folder.path / "saved");
   const auto checkpoint = Checkpoint::open(folder.path / "saved", *model);
   REQUIRE(checkpoint.has_value());
-  REQUIRE(write_huggingface(folder.path / "out", *checkpoint, *model, Precision::bf16).has_value());
+  REQUIRE(write_huggingface(folder.path / "out", checkpoint->weights(), *model, Precision::bf16).has_value());
   const auto rounded = HuggingFaceWeights::open(folder.path / "out", *model);
   REQUIRE(rounded.has_value());
   for_each_parameter(*model, [&](int layer, const ParameterTensor& tensor) {

@@ -124,6 +124,8 @@ inline Result<void> complete_checkpoint(const std::filesystem::path& folder, con
   CheckpointManifest written = manifest;
   if (!find_model(written.training.model))
     written.training.model = path_for_file(written.training.model, temporary / manifest_name);
+  if (!written.training.base.empty())
+    written.training.base = path_for_file(written.training.base, temporary / manifest_name);
   if (auto done = write_file_atomically(temporary / manifest_name, manifest_text(written)); !done) return done;
   galvatron::detail::sync_folder(temporary);
   if (auto done = detail::put_in_place(temporary, path); !done) return done;

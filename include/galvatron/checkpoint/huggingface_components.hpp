@@ -173,7 +173,7 @@ inline Result<std::vector<std::string>> write_components(const std::filesystem::
   const auto opened = Checkpoint::open(checkpoint, own);
   if (!opened) return tl::unexpected<Error>(opened.error());
   of.embedding.tied = of.head.tied = false;
-  return write_huggingface(folder, *opened, of, precision);
+  return write_huggingface(folder, opened->weights(), of, precision);
 }
 
 /// The same of a CLIP: `names` are its towers and its loss, in any order. Errors (usage): those of Checkpoint::open;
@@ -194,7 +194,7 @@ inline Result<std::vector<std::string>> write_components(const std::filesystem::
                        "texts, that of images and their loss");
   const auto opened = Checkpoint::open(checkpoint, own);
   if (!opened) return tl::unexpected<Error>(opened.error());
-  return write_huggingface(folder, *opened, clip_config(clip, precision), clip_tensors(clip), precision);
+  return write_huggingface(folder, opened->weights(), clip_config(clip, precision), clip_tensors(clip), precision);
 }
 
 }  // namespace galvatron::train

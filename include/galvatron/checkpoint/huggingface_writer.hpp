@@ -1,4 +1,4 @@
-// Writes a checkpoint as Hugging Face transformers publishes models: config.json and safetensors. Where the parameters
+// Writes weights as Hugging Face transformers publishes models: config.json and safetensors. Where the parameters
 // stand in them: huggingface.hpp.
 #pragma once
 
@@ -17,13 +17,13 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/checkpoint/huggingface.hpp>
-#include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/checkpoint/safetensors.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/runtime/layer.hpp>
 
 namespace galvatron::train {
 
@@ -44,8 +44,17 @@ inline Precision precision_in_file(const HuggingFaceTensor& tensor, Precision pr
   return tensor.parameter == ParameterName::router_bias ? Precision::fp32 : precision;
 }
 
-/// The tensor's bytes in the file, from the checkpoint's masters.
-inline std::vector<std::byte> huggingface_bytes(const Checkpoint& checkpoint, TensorParts parts, Precision precision) {
+/// Rows [row, row + shape.rows) of a parameter.
+inline std::vector<float> values_of(const runtime::ParameterSource& weights, int layer, ParameterName parameter,
+                                    std::int64_t row, TensorShape shape) {
+  std::vector<float> out(static_cast<std::size_t>(shape.count()));
+  weights(layer, {.name = parameter, .columns = shape.columns}, row * shape.columns, {out.data(), shape.count()});
+  return out;
+}
+
+/// The tensor's bytes in the file.
+inline std::vector<std::byte> huggingface_bytes(const runtime::ParameterSource& weights, TensorParts parts,
+                                                Precision precision) {
   const auto width = static_cast<std::size_t>(element_bytes(precision));
   std::vector<std::byte> out(static_cast<std::size_t>(parts.front().file_count()) * width);
   const auto put = [&](std::int64_t place, float value) {
@@ -58,8 +67,7 @@ inline std::vector<std::byte> huggingface_bytes(const Checkpoint& checkpoint, Te
   };
   for (const HuggingFaceTensor& part : parts) {
     const auto [rows, columns] = part.shape;
-    std::vector<float> values(static_cast<std::size_t>(part.shape.count()));
-    checkpoint.read(part.layer, part.parameter, StateKind::master, {part.row, rows, 0, columns}, values.data());
+    const std::vector<float> values = values_of(weights, part.layer, part.parameter, part.row, part.shape);
     constexpr std::int64_t side = 32;  // of a square that is turned within the cache
     for (std::int64_t r = 0; r < rows; r += side)
       for (std::int64_t c = 0; c < columns; c += side)
@@ -71,7 +79,7 @@ inline std::vector<std::byte> huggingface_bytes(const Checkpoint& checkpoint, Te
   return out;
 }
 
-inline Result<void> write_huggingface_file(const std::filesystem::path& path, const Checkpoint& checkpoint,
+inline Result<void> write_huggingface_file(const std::filesystem::path& path, const runtime::ParameterSource& weights,
                                            std::span<const TensorParts> tensors, Precision precision) {
   std::vector<SafetensorsEntry> entries;
   std::int64_t end = 0;
@@ -87,7 +95,7 @@ inline Result<void> write_huggingface_file(const std::filesystem::path& path, co
   if (auto done = file->write(safetensors_header(entries, {{"format", "pt"}})); !done) return done;
   for (const TensorParts& tensor : tensors) {
     const std::vector<std::byte> bytes =
-        huggingface_bytes(checkpoint, tensor, precision_in_file(tensor.front(), precision));
+        huggingface_bytes(weights, tensor, precision_in_file(tensor.front(), precision));
     if (auto done = file->write(std::span<const std::byte>(bytes)); !done) return done;
   }
   return file->commit();
@@ -99,10 +107,10 @@ inline Result<void> write_huggingface_file(const std::filesystem::path& path, co
 /// and model.safetensors.index.json.
 inline constexpr Bytes largest_huggingface_file{5'000'000'000};
 
-/// Writes config.json and these tensors of a checkpoint to a folder. The names of the files that were written,
+/// Writes config.json and these tensors to a folder. The names of the files that were written,
 /// config.json first. Errors (usage): what the system says.
 inline Result<std::vector<std::string>> write_huggingface(
-    const std::filesystem::path& folder, const Checkpoint& checkpoint, const nlohmann::ordered_json& config,
+    const std::filesystem::path& folder, const runtime::ParameterSource& weights, const nlohmann::ordered_json& config,
     const std::vector<HuggingFaceTensor>& parts, Precision precision, Bytes largest = largest_huggingface_file) {
   if (auto made = galvatron::detail::make_folder(folder); !made) return tl::unexpected<Error>(std::move(made.error()));
   const std::vector<detail::TensorParts> tensors = detail::whole_tensors(parts);
@@ -130,7 +138,7 @@ inline Result<std::vector<std::string>> write_huggingface(
     written.emplace_back(name);
     const std::span part = std::span(tensors).subspan(starts[k], end - starts[k]);
     for (const detail::TensorParts& tensor : part) index["weight_map"][tensor.front().name] = name;
-    if (auto done = detail::write_huggingface_file(folder / name, checkpoint, part, precision); !done)
+    if (auto done = detail::write_huggingface_file(folder / name, weights, part, precision); !done)
       return tl::unexpected<Error>(std::move(done.error()));
   }
   if (starts.size() == 1) return written;
@@ -143,13 +151,12 @@ inline Result<std::vector<std::string>> write_huggingface(
 namespace detail {
 
 /// True for a T5 whose blocks of a side have equal tables of positions.
-inline bool has_one_table_a_side(const Checkpoint& checkpoint, const ModelSpec& model) {
+inline bool has_one_table_a_side(const runtime::ParameterSource& weights, const ModelSpec& model) {
   std::array<std::vector<float>, 2> first;
   for (int i = 1; i + 1 < model.layers(); ++i) {
     const LayerSpec& block = model.layer(i);
-    std::vector<float> table(static_cast<std::size_t>(block.bias_rows * block.heads));
-    checkpoint.read(i, ParameterName::relative_positions, StateKind::master, {0, block.bias_rows, 0, block.heads},
-                    table.data());
+    const std::vector<float> table =
+        values_of(weights, i, ParameterName::relative_positions, 0, {block.bias_rows, block.heads});
     std::vector<float>& other = first[block.memory.any() ? 1 : 0];
     if (other.empty()) other = table;
     if (table != other) return false;
@@ -159,18 +166,19 @@ inline bool has_one_table_a_side(const Checkpoint& checkpoint, const ModelSpec& 
 
 }  // namespace detail
 
-/// The same of all weights of a checkpoint of `model`. A T5 whose tables of positions have come to differ from block to
+/// The same of all weights of `model`. A T5 whose tables of positions have come to differ from block to
 /// block is written as a umT5. Each expert has tensors of its own unless told otherwise, which
 /// all versions of transformers read. Errors (usage): a model of another family; what the system says.
 inline Result<std::vector<std::string>> write_huggingface(const std::filesystem::path& folder,
-                                                          const Checkpoint& checkpoint, const ModelSpec& model,
-                                                          Precision precision, Bytes largest = largest_huggingface_file,
+                                                          const runtime::ParameterSource& weights,
+                                                          const ModelSpec& model, Precision precision,
+                                                          Bytes largest = largest_huggingface_file,
                                                           ExpertTensors experts = ExpertTensors::each) {
   auto family = huggingface_family(model);
   if (!family) return tl::unexpected<Error>(family.error());
-  if (*family == HuggingFaceFamily::umt5 && detail::has_one_table_a_side(checkpoint, model))
+  if (*family == HuggingFaceFamily::umt5 && detail::has_one_table_a_side(weights, model))
     family = HuggingFaceFamily::t5;
-  return write_huggingface(folder, checkpoint, huggingface_config(model, *family, precision),
+  return write_huggingface(folder, weights, huggingface_config(model, *family, precision),
                            huggingface_tensors(model, *family, experts), precision, largest);
 }
 

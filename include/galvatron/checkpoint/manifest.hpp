@@ -20,6 +20,7 @@
 #include <galvatron/core/json.hpp>
 #include <galvatron/data/task_stream.hpp>
 #include <galvatron/device/device.hpp>
+#include <galvatron/model/adapters.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/spec.hpp>
 
@@ -82,7 +83,10 @@ struct LearningRate {
 struct TrainingState {
   std::string model;            ///< a preset's name, or the path of a config.json; in the file from its own folder
   nlohmann::json architecture;  ///< of model_architecture()
-  std::int64_t step = 0;        ///< steps done; the learning rate's schedule and Adam's go on from here
+  /// Of a model with adapters, whose checkpoints have these alone: the weights of its base, as --init-from has them; in
+  /// the file from its own folder. Empty: the base has the initial values of the seed.
+  std::string base{};
+  std::int64_t step = 0;  ///< steps done; the learning rate's schedule and Adam's go on from here
   std::uint64_t seed = 0;
   std::int64_t global_batch = 0;
   std::int64_t sequence_length = 0;
@@ -152,6 +156,8 @@ nlohmann::json model_architecture(const ModelSpec& model) {
   if (block.parallel) out["parallel"] = true;
   if (model.embedding.embedding_scale != 1) out["embedding_scale"] = model.embedding.embedding_scale;
   if (model.head.logits_bias) out["logits_bias"] = true;
+  if (const AdapterSpec adapters = adapters_of(model); adapters.rank > 0)
+    out["lora"] = {{"rank", adapters.rank}, {"alpha", adapters.alpha}, {"targets", adapter_target_names(adapters)}};
   if (block.query_key_norm != QueryKeyNorm::none) out["query_key_norm"] = field_text(block.query_key_norm);
   if (const LatentAttention& latent = block.latent; latent.rank > 0)
     out["latent"] = {{"rank", latent.rank},
@@ -189,6 +195,21 @@ inline ModelSpec with_gains_of(const TrainingState& training, ModelSpec model) {
   if (training.architecture.contains("residual_gain"))
     for (LayerSpec& block : model.blocks) block.router.residual_gain = block.experts > 0;
   return model;
+}
+
+/// The model with the adapters of a checkpoint, whose weights are these alone. Errors (usage): those of
+/// with_adapters(), and of a manifest that was changed.
+inline Result<ModelSpec> with_adapters_of(const TrainingState& training, ModelSpec model) {
+  if (!training.architecture.contains("lora")) return model;
+  AdapterSpec adapters;
+  JsonObject fields(training.architecture.at("lora"), "architecture: lora");
+  fields.field("rank", adapters.rank, 1, most_adapter_rank);
+  fields.field("alpha", adapters.alpha, 1e-9, 1e9);
+  const auto targets = fields.required<std::string>("targets");
+  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  return with_adapter_targets(adapters, targets).and_then([&](const AdapterSpec& named) {
+    return with_adapters(std::move(model), named);
+  });
 }
 
 /// Why a checkpoint's weights are not those of `model`; empty when they are.
@@ -245,6 +266,7 @@ std::string manifest_text(const CheckpointManifest& manifest) {
                      {"clip", t.clip},
                      {"files", nlohmann::json::array()}};
   if (t.data_crc32c) out["data_crc32c"] = *t.data_crc32c;
+  if (!t.base.empty()) out["base"] = t.base;
   for (const TaskStream& stream : t.streams) {
     nlohmann::json own{
         {"task", stream.task}, {"batch", stream.batch_at(t.step - 1)}, {"samples", stream.samples_at(t.step)}};
@@ -287,6 +309,7 @@ Result<CheckpointManifest> parse_manifest(std::string_view text, const std::stri
   t.global_batch = fields.required<std::int64_t>("global_batch", 1, std::int64_t{1} << 22);
   t.sequence_length = fields.required<std::int64_t>("sequence_length", 1);
   t.data_tokens = fields.required<std::int64_t>("data_tokens", 0);
+  if (fields.contains("base")) t.base = fields.required<std::string>("base");
   if (fields.contains("data_crc32c")) t.data_crc32c = fields.required<std::uint32_t>("data_crc32c");
   if (fields.contains("streams"))
     fields.list("streams", t.streams, [&t](JsonObject& own, TaskStream& stream) {

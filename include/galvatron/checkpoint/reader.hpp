@@ -189,6 +189,8 @@ class Checkpoint : public StateReader<Checkpoint> {
         read_text_file(file).and_then([&](const auto& text) { return parse_manifest(text, file.string()); });
     if (manifest && !find_model(manifest->training.model))
       manifest->training.model = path_from_file(manifest->training.model, file);
+    if (manifest && !manifest->training.base.empty())
+      manifest->training.base = path_from_file(manifest->training.base, file);
     return manifest;
   }
 

@@ -188,10 +188,11 @@ inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(cons
   return out;
 }
 
-/// Calls f(part) for the stores of a layer; a tied head's table is the embedding's.
+/// Calls f(part) for the stores of a layer that are trained; a tied head's table is the embedding's.
 template <class F>
 void for_each_part(const LayerSpec& layer, F&& f) {
-  if (layer.kind == LayerKind::embedding || (layer.kind == LayerKind::head && !layer.tied)) f(ParameterPart::table);
+  if (!layer.frozen && (layer.kind == LayerKind::embedding || (layer.kind == LayerKind::head && !layer.tied)))
+    f(ParameterPart::table);
   f(ParameterPart::rest);
   if (layer.experts > 0 && layer.kind == LayerKind::block) f(ParameterPart::experts);
 }

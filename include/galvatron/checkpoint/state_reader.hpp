@@ -78,13 +78,13 @@ class StateReader {
 
 /// Puts a rank's part of a state in its place. The plan need not be the one under which it was kept.
 /// @param stage      a Stage, which has taken its memory
-/// @param otherwise  the parameters of layers that the source has not; their moments are 0
+/// @param otherwise  the parameters of layers that the source has not, whose moments are 0, and those that are frozen
 template <class Stage, class Source>
 void restore(Stage& stage, const StateReader<Source>& state, const runtime::ParameterSource& otherwise = {}) {
   const auto& source = static_cast<const Source&>(state);
   const runtime::ParameterSource weights = source.weights();
   stage.initialise([&](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
-    (source.has(layer) ? weights : otherwise)(layer, tensor, index, values);
+    (source.has(layer) && !tensor.frozen ? weights : otherwise)(layer, tensor, index, values);
   });
   stage.visit([&](const runtime::StoreView& store) {
     if (source.has(store.layer)) source.restore_moments(stage.device(), store);

@@ -126,7 +126,7 @@ constexpr void ring_attention(const LayerShape& s, op::Kind kind, op::WorkList& 
 
 /// Norms of queries and keys in runs of `width` elements, or of all of them; see runtime/heads.hpp.
 constexpr void norm_heads(const LayerShape& s, bool forward, std::int64_t width, op::WorkList& out) {
-  const bool sums = !forward && s.spec.tensor > 1 && !s.cut;
+  const bool sums = !forward && s.spec.tensor > 1 && !s.cut && !s.layer.frozen;
   if (sums) out.push(compute(op::Kind::fill, 2 * width * 4));
   for (const std::int64_t count : {s.q, s.kv}) {
     const std::int64_t run = width == s.q ? count : width;
@@ -370,9 +370,9 @@ constexpr void cross_entropy(const LayerShape& s, std::int64_t rows, std::int64_
     if (s.spec.tensor > 1) push_times(out, s.tensor_group(op::Kind::all_gather, s.spec.tensor * n * 3 * 4), times);
     if (v == 0) return push_times(out, compute(op::Kind::fill, n * s.h * s.e), times);
     push_times(out, compute(op::Kind::softmax_backward, n, v), times);
-    push_times(out, compute(op::Kind::gemm_tn, v, s.h, n), times);
+    if (!s.layer.frozen) push_times(out, compute(op::Kind::gemm_tn, v, s.h, n), times);
     push_times(out, compute(op::Kind::gemm_nn, n, s.h, v), times);
-    if (s.layer.has_logits_bias()) push_times(out, compute(op::Kind::bias_gradient, n, v), times);
+    if (s.layer.has_logits_bias() && !s.layer.frozen) push_times(out, compute(op::Kind::bias_gradient, n, v), times);
   };
   if (rows == 0) return;
   chunks_of(chunk, rows / chunk);

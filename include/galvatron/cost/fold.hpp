@@ -36,7 +36,9 @@ class Fold {
         defers_in_place_(program.options.keeps_outputs && shape_.splits_backward() && !is_end()) {
     for (int b = 0; b < p_.buffers.size; ++b)
       bytes_[static_cast<std::size_t>(b)] = program::bytes_of(p_.buffer(b), values_, shape_.e);
-    if (is_end()) stores_.emplace(Stores{store_of(ParameterPart::table), store_of(ParameterPart::rest)});
+    if (is_end())
+      stores_.emplace(
+          Stores{store_of(ParameterPart::table), store_of(ParameterPart::rest), store_of(ParameterPart::frozen)});
   }
 
   /// All bytes, and the work of some steps.
@@ -94,7 +96,7 @@ class Fold {
  private:
   using Code = program::Code;
   using Step = program::Step;
-  using Stores = std::array<StoreCounts, 2>;
+  using Stores = std::array<StoreCounts, 3>;
   static constexpr program::Numbers numbers_of(const program::LayerProgram& program, const StrategySpec& spec,
                                                const Batch& batch) {
     const LayerSpec& layer = program.graph.layer;
@@ -219,12 +221,24 @@ class Fold {
       case Code::weight_gradient: {
         if (m == 0 || n == 0) return;
         op::Work work = product(K::gemm_tn, m, n, k, step.eight_bit);
-        if (p_.graph.weight(step.weights[0]).is_split()) work.writes_one_in = shape_.writes_one_in(p_.graph);
+        const forward::WeightSpec& weight = p_.graph.weight(step.weights[0]);
+        if (weight.is_split() && !weight.of_adapter) work.writes_one_in = shape_.writes_one_in(p_.graph);
         return out.push(work);
       }
       case Code::bias_gradient:
         if (!has_columns) return;
         return push(K::bias_gradient, m, n);
+      case Code::adapter_forward:
+      case Code::adapter_input_gradient:
+      case Code::adapter_gradient:
+        return program::for_each_adapter(p_.graph, step.weights[0], numbers_, [&](const program::LocalAdapter& part) {
+          const std::int64_t rank = p_.graph.weight(step.weights[0]).columns.extent;
+          if (part.columns == 0 && step.code == Code::adapter_input_gradient) return push(K::fill, m * rank * e);
+          if (part.columns == 0 || m == 0) return;
+          out.push(step.code == Code::adapter_forward          ? compute(K::gemm_nt, m, part.columns, rank)
+                   : step.code == Code::adapter_input_gradient ? compute(K::gemm_nn, m, rank, part.columns)
+                                                               : compute(K::gemm_tn, part.columns, rank, m));
+        });
       case Code::segment_gradient:
       case Code::prepend_backward:
       case Code::mean:  // sums of columns
@@ -420,7 +434,7 @@ class Fold {
   [[nodiscard]] constexpr StoreCounts store_of(ParameterPart part) const { return {shape_, p_.graph, part}; }
   // Of an end. Those of blocks are parameter_counts'.
   [[nodiscard]] constexpr const StoreCounts& store(ParameterPart part) const {
-    return (*stores_)[static_cast<std::size_t>(part)];
+    return (*stores_)[part == ParameterPart::frozen ? 2 : static_cast<std::size_t>(part)];
   }
   // Once an iteration. A tied head uses the embedding's table where it can; else its table is a second copy, whose
   // gradient is in the norm once already.
@@ -460,7 +474,7 @@ class Fold {
   program::ExtentValues values_;
   std::array<std::int64_t, program::most_buffers> bytes_;  // of the program's buffers; the rest is not set
   bool defers_in_place_;
-  std::optional<Stores> stores_;  // of an end's table and of its other parameters
+  std::optional<Stores> stores_;  // of an end's table, of its other parameters, and of the frozen ones of these
 };
 
 }  // namespace galvatron::cost::detail

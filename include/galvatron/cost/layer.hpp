@@ -89,17 +89,17 @@ constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, 
 /// The stores of a block, and how many elements of them a rank has under strategies of some degrees.
 class BlockStores {
  public:
-  static constexpr std::array parts{ParameterPart::rest, ParameterPart::experts};
+  static constexpr std::array parts{ParameterPart::rest, ParameterPart::frozen, ParameterPart::experts};
 
   [[nodiscard]] constexpr const detail::StoreElements& elements(ParameterPart part, const forward::Graph& graph,
                                                                 const StrategySpec& spec, const Batch& batch) {
-    std::optional<detail::StoreElements>& known = elements_[part == ParameterPart::experts ? 1 : 0];
+    std::optional<detail::StoreElements>& known = elements_[static_cast<std::size_t>(part)];
     if (!known) known.emplace(graph, spec, batch, part);
     return *known;
   }
 
  private:
-  std::array<std::optional<detail::StoreElements>, parts.size()> elements_{};
+  std::array<std::optional<detail::StoreElements>, parameter_parts.size()> elements_{};  ///< by part
 };
 
 /// What the parameters of a block add to its passes: states, traffic of parameters and gradients, memory for them. The

@@ -163,7 +163,7 @@ class LayerPricer {
     const std::span<const ParameterPart> parts(BlockStores::parts);
     if (layer_.experts == 0) return of(parts);
     std::optional<PricedLayer>& rest = rest_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
-    if (!rest) rest = of(parts.first(1));
+    if (!rest) rest = of(parts.first(2));
     return sum(*rest, of(parts.last(1)));
   }
   // Messages that run beside products are priced with all of these, and not by parts.

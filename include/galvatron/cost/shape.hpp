@@ -102,15 +102,21 @@ constexpr op::Work compute(op::Kind kind, std::int64_t m, std::int64_t n = 0, st
 /// Elements of a rank's part of a store.
 struct StoreElements {
   std::int64_t all = 0;
-  std::int64_t whole = 0;    ///< that no tensor rank cuts: norms and some biases
-  std::int64_t written = 0;  ///< see ParameterLayout::written_end
+  std::int64_t whole = 0;      ///< that no tensor rank cuts: norms and some biases
+  std::int64_t written = 0;    ///< see ParameterLayout::written_end
+  bool frozen = false;         ///< the same
+  bool partial_whole = false;  ///< the same
 
   constexpr StoreElements(const forward::Graph& graph, const StrategySpec& spec, const Batch& batch, ParameterPart part)
       : StoreElements(parameter_layout(graph, part, spec, batch.ratios, batch.local_rank)) {}
 
  private:
   explicit constexpr StoreElements(const ParameterLayout& layout)
-      : all(layout.elements), whole(layout.whole_end - layout.whole_begin), written(layout.written_end) {}
+      : all(layout.elements),
+        whole(layout.whole_end - layout.whole_begin),
+        written(layout.written_end),
+        frozen(layout.frozen),
+        partial_whole(layout.partial_whole) {}
 };
 
 /// What one parameter store keeps, and its traffic.
@@ -119,7 +125,13 @@ class StoreCounts {
   constexpr StoreCounts(const LayerShape& shape, const forward::Graph& graph, ParameterPart part)
       : StoreCounts(shape, part, StoreElements(graph, shape.spec, shape.batch, part)) {}
   constexpr StoreCounts(const LayerShape& shape, ParameterPart part, const StoreElements& elements)
-      : s_(shape), ranks_(shape.spec, part), zero_(shape.spec.zero), n_(elements.all), whole_(elements.whole) {
+      : s_(shape),
+        ranks_(shape.spec, part),
+        zero_(shape.spec.zero),
+        n_(elements.all),
+        whole_(elements.whole),
+        frozen_(elements.frozen),
+        sums_whole_(shape.cut || elements.partial_whole) {
     added_ = s_.traits.writes_gradients ? n_ - elements.written : n_;
     const Batch& batch = shape.batch;
     own_ = batch.ratios.states.empty()
@@ -135,12 +147,13 @@ class StoreCounts {
     const std::int64_t moments = 2 * element_bytes(s_.batch.moments);
     // Without parameters beside the master, ZeRO-3 has those of other ranks only where they are gathered.
     const bool kept = s_.traits.keeps_parameters || master == 0 || zero_ != 3;
+    if (frozen_) return {parameters * s_.e};
     return {(kept ? parameters * s_.e : 0) + gradients * s_.traits.gradient_bytes + optimizer * (moments + master)};
   }
   /// The gathered parameters while the layer works.
   [[nodiscard]] constexpr Bytes gathered() const { return {zero_ == 3 ? n_ * s_.e : 0}; }
   /// The whole gradient while the layer works backward.
-  [[nodiscard]] constexpr Bytes gradient() const { return {zero_ >= 2 ? n_ * s_.traits.message_bytes : 0}; }
+  [[nodiscard]] constexpr Bytes gradient() const { return {zero_ >= 2 && !frozen_ ? n_ * s_.traits.message_bytes : 0}; }
   /// See StoreElements.
   [[nodiscard]] constexpr std::int64_t whole() const { return whole_; }
 
@@ -148,22 +161,22 @@ class StoreCounts {
     if (n_ > 0 && zero_ == 3) push(out, shard_group(op::Kind::all_gather, n_ * s_.e));
   }
   constexpr void open_gradients(op::WorkList& out) const {
-    if (n_ > 0 && zero_ >= 2 && added_ > 0) out.push(compute(op::Kind::fill, added_ * 4));
+    if (n_ > 0 && zero_ >= 2 && added_ > 0 && !frozen_) out.push(compute(op::Kind::fill, added_ * 4));
   }
   constexpr void close_gradients(op::WorkList& out) const {
-    if (n_ == 0 || zero_ < 2) return;
+    if (n_ == 0 || zero_ < 2 || frozen_) return;
     sum_whole(out);
     push(out, shard_group(op::Kind::reduce_scatter, n_ * s_.traits.message_bytes));
     out.push(compute(op::Kind::add, own_));
   }
   constexpr void synchronise(op::WorkList& out) const {
-    if (n_ == 0 || zero_ >= 2) return;
+    if (n_ == 0 || zero_ >= 2 || frozen_) return;
     sum_whole(out);
     push(out, shard_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.traits.message_bytes));
   }
   /// The all-reduce that keeps the two copies of a tied table alike: one rank of the first with one of the last stage.
   constexpr void tie(op::WorkList& out) const {
-    if (!s_.layer.tied || s_.batch.stages == 1) return;
+    if (!s_.layer.tied || s_.batch.stages == 1 || frozen_) return;
     op::Work work = compute(op::Kind::all_reduce, 4 * (zero_ >= 1 ? own_ : n_), 2);
     work.between_ends = true;
     work.stride = s_.batch.last_first_rank > 0 ? s_.batch.last_first_rank : (s_.batch.stages - 1) * s_.spec.ranks();
@@ -171,7 +184,7 @@ class StoreCounts {
   }
   /// @param in_norm  false for the second copy of a tied table: its gradient is in the norm once already
   constexpr void update(op::WorkList& out, bool in_norm = true) const {
-    if (n_ == 0) return;
+    if (n_ == 0 || frozen_) return;
     const std::int64_t zeroed = zero_ >= 2 ? own_ : added_;
     if (zeroed > 0) out.push(compute(op::Kind::fill, zeroed * 4));
     if (in_norm) out.push(compute(op::Kind::norm_squared, own_));
@@ -182,7 +195,7 @@ class StoreCounts {
 
  private:
   constexpr void sum_whole(op::WorkList& out) const {
-    if (s_.cut && whole_ > 0) out.push(s_.tensor_group(op::Kind::all_reduce, whole_ * 4));
+    if (sums_whole_ && s_.spec.tensor > 1 && whole_ > 0) out.push(s_.tensor_group(op::Kind::all_reduce, whole_ * 4));
   }
 
   // A message, unless a rank is alone.
@@ -197,8 +210,10 @@ class StoreCounts {
   StoreRanks ranks_;
   int shards_ = ranks_.shards();
   int zero_;
-  std::int64_t n_;          // elements
-  std::int64_t whole_;      // of them, that no tensor rank cuts
+  std::int64_t n_;      // elements
+  std::int64_t whole_;  // of them, that no tensor rank cuts
+  bool frozen_;
+  bool sums_whole_;         // their gradients, over tensor ranks
   std::int64_t own_ = 0;    // of them, in the shard of the rank
   std::int64_t added_ = 0;  // of them, whose gradients begin as zeros; the others are written
 };

@@ -26,6 +26,7 @@
 #include <galvatron/device/kernels/jitter.hpp>
 #include <galvatron/device/kernels/lsh.hpp>
 #include <galvatron/device/kernels/router.hpp>
+#include <galvatron/device/product.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
 #include <galvatron/strategy/lsh_options.hpp>
@@ -152,13 +153,13 @@ inline constexpr std::int64_t most_layer_sums = 1 << 13;
 constexpr int sum_of_loss(int loss) { return loss == 0 ? loss_sum : other_losses + loss - 1; }
 
 template <class D>
-concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
-                          View<const bfloat16> half, View<std::byte> raw, std::int64_t n, AttentionShape shape,
-                          AttentionBias bias, DocumentRows documents, WindowShape windows, AdamW adam, AdamWPart part,
-                          Runs runs, RelativePositions relative, kernels::Router router, RouterLoss router_loss,
-                          ChoiceOrder order, kernels::CrossPolytope hashing, kernels::Jitter jitter,
-                          TokenBuckets buckets, ResidualGain gain, View<std::int32_t> numbers, View<double> sum,
-                          View<const double> sums, float* host, void (*writer)(View<float>), void (*body)()) {
+concept Device = requires(
+    D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens, View<const bfloat16> half,
+    View<std::byte> raw, std::int64_t n, AttentionShape shape, AttentionBias bias, DocumentRows documents,
+    WindowShape windows, AdamW adam, AdamWPart part, Runs runs, RelativePositions relative, kernels::Router router,
+    RouterLoss router_loss, ChoiceOrder order, kernels::CrossPolytope hashing, kernels::Jitter jitter,
+    TokenBuckets buckets, ResidualGain gain, RowStrides strides, View<std::int32_t> numbers, View<double> sum,
+    View<const double> sums, float* host, void (*writer)(View<float>), void (*body)()) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// True when gemm_grouped() is an operation of its own, not a gemm() for each expert.
@@ -172,6 +173,10 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // The same with a and b bfloat16 that are scaled and rounded to 8 bits first (device/product.hpp), for extents
   // that cost::fits_8bit; c bfloat16 or float; `buffer` of cost::buffer_bytes_8bit(m, n, k) bytes.
   d.gemm_8bit(op::Kind::gemm_nt, n, n, n, half, half, f, /*accumulate=*/false, /*bias=*/half, /*buffer=*/raw);
+
+  // c = scale * a * b, or c += scale * a * b, of operands that are columns of wider matrices (device/product.hpp);
+  // every extent at least 1.
+  d.gemm_columns(op::Kind::gemm_nt, n, n, n, strides, /*scale=*/1.0F, cf, cf, f, /*accumulate=*/true);
 
   // o (queries * b rows) and lse (b, heads, queries): natural-log sum of exponentials. Blocked; no (S, S) matrix.
   d.attention_forward(shape, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*o=*/f, /*lse=*/f);
@@ -206,7 +211,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // y again from the statistics kept.
   d.norm_recompute(NormKind::layer_norm, n, n, cf, cf, cf, /*stats=*/cf, /*y=*/f);
   // dx = d_residual (empty: 0) + dnorm/dx * dy; dx may be d_residual, dy or x; dgamma, dbeta (RMSNorm: empty) +=
-  // theirs.
+  // theirs. Both are empty where gamma and beta are frozen.
   d.norm_backward(NormKind::layer_norm, n, n, /*dy=*/cf, /*x=*/cf, /*gamma=*/cf, /*stats=*/cf, /*d_residual=*/cf,
                   /*dx=*/f, /*dgamma=*/f, /*dbeta=*/f);
 

@@ -17,7 +17,15 @@
 
 namespace galvatron::device {
 
-/// c (m, n) = a * b [+ bias (n)], or c += a * b; row-major, operands as op::Kind says: what a library prepares once.
+/// Elements from one row of an operand or a result to the next, where it is columns of a wider matrix; 0: its rows
+/// follow each other.
+struct RowStrides {
+  std::int64_t a = 0, b = 0, c = 0;
+  friend constexpr auto operator<=>(const RowStrides&, const RowStrides&) = default;
+};
+
+/// c (m, n) = scale * a * b [+ bias (n)], or c += scale * a * b; row-major, operands as op::Kind says: what a library
+/// prepares once.
 struct Product {
   op::Kind kind = op::Kind::gemm_nt;     ///< of op::gemms
   Precision operands = Precision::fp32;  ///< of a, b and the bias; fp8: a and b are rounded, the bias is bfloat16
@@ -26,7 +34,18 @@ struct Product {
   bool bias = false;
   bool gradient = false;  ///< fp8 only: a is float8_e5m2, not float8_e4m3
   std::int64_t m = 0, n = 0, k = 0;
+  float scale = 1;
+  RowStrides strides{};
   friend constexpr auto operator<=>(const Product&, const Product&) = default;
+
+  // Elements from row to row.
+  [[nodiscard]] constexpr std::int64_t a_stride() const {
+    return strides.a != 0 ? strides.a : kind == op::Kind::gemm_tn ? m : k;
+  }
+  [[nodiscard]] constexpr std::int64_t b_stride() const {
+    return strides.b != 0 ? strides.b : kind == op::Kind::gemm_nt ? k : n;
+  }
+  [[nodiscard]] constexpr std::int64_t c_stride() const { return strides.c != 0 ? strides.c : n; }
 };
 
 /// c of type C from operands of type T.
@@ -92,10 +111,11 @@ struct Buffers8bit {
 
 namespace galvatron::device::cuda {
 
-/// Element (row, column) lies at row + column * rows.
+/// Element (row, column) lies at row + column * stride.
 struct ColumnMajorMatrix {
   std::int64_t rows = 0, columns = 0;
   Precision precision = Precision::fp32;
+  std::int64_t stride = rows;
   friend constexpr bool operator==(const ColumnMajorMatrix&, const ColumnMajorMatrix&) = default;
 };
 
@@ -121,6 +141,9 @@ constexpr ColumnMajorProduct column_major(const Product& p) {
                          .y_transposed = p.kind == op::Kind::gemm_tn};
   if (out.x_transposed) std::swap(out.x.rows, out.x.columns);
   if (out.y_transposed) std::swap(out.y.rows, out.y.columns);
+  out.x.stride = p.b_stride();
+  out.y.stride = p.a_stride();
+  out.d.stride = p.c_stride();
   return out;
 }
 

@@ -74,8 +74,8 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
                causal, tied, rope_theta, rotary_scaling, rotary_dim, score_width, sliding_window, norm_epsilon, layers,
                tokens, memory, target, norm_order, closing_norm, window, shift, bias_rows, merges, parallel, qkv_bias,
                query_key_norm, latent, experts, active_experts, router, shared_ffn, shared_gate, patch_width,
-               class_token, end_token, token_types, embedding_scale, logits_bias, head, loss_weight, place,
-               forward_pass] = b;
+               class_token, end_token, token_types, embedding_scale, logits_bias, head, loss_weight, frozen, adapters,
+               place, forward_pass] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
   f("attention heads", a.heads, heads);
@@ -145,6 +145,17 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("token types", a.token_types, token_types);
   f("kind of head", a.head, head);
   f("weight of the loss", a.loss_weight, loss_weight);
+  f("frozen parameters", a.frozen, frozen);
+  f("rank of adapters", a.adapters.rank, adapters.rank);
+  f("alpha of adapters", a.adapters.alpha, adapters.alpha);
+  f("adapter of queries", a.adapters.query, adapters.query);
+  f("adapter of keys", a.adapters.key, adapters.key);
+  f("adapter of values", a.adapters.value, adapters.value);
+  f("adapter of queries, keys and values together", a.adapters.fused_qkv, adapters.fused_qkv);
+  f("adapter of attention's output", a.adapters.attention_out, adapters.attention_out);
+  f("adapter of the MLP's gate", a.adapters.gate, adapters.gate);
+  f("adapter of the MLP's input", a.adapters.up, adapters.up);
+  f("adapter of the MLP's output", a.adapters.down, adapters.down);
   f("place in the graph", a.place, place);
   f("forward pass", a.forward_pass, forward_pass);
 }

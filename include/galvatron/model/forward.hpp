@@ -111,6 +111,8 @@ struct WeightSpec {
   bool of_experts = false;       ///< a parameter group of its own: experts have ranks of their own
   double epsilon = 0;            ///< of the norm that it scales
   bool balances = false;         ///< no gradient steps it, but the load of experts (RouterSpec::bias_rate)
+  bool frozen = false;           ///< it stays as it is: no gradient, no states of the optimizer
+  bool of_adapter = false;       ///< one of the two factors of an adapter
 
   /// True where it is divided over tensor-parallel ranks.
   [[nodiscard]] constexpr bool is_split() const { return rows.split || columns.split; }
@@ -121,12 +123,25 @@ struct Node {
   std::array<int, 3> inputs{-1, -1, -1};  ///< tensors
   int output = -1;                        ///< tensor; -1 of a loss
   /// Weight and bias, gamma and beta (gammas of queries and keys), a table (and a bias); of experts router, inputs,
-  /// outputs, bias of the choice, gain of residuals.
+  /// outputs, bias of the choice, gain of residuals; of a linear layer behind its bias the factors A and B of its
+  /// adapter.
   std::array<int, 5> weights{-1, -1, -1, -1, -1};
   NormKind norm{};
   ActivationKind activation{};
-  std::int64_t heads = 0;       ///< that are turned
-  std::int64_t head_width = 0;  ///< of them
+  std::int64_t heads = 0;         ///< that are turned
+  std::int64_t head_width = 0;    ///< of them
+  std::array<bool, 3> adapted{};  ///< sections of the result of a linear layer that have an adapter each; none: one
+                                  ///< adapter of all
+
+  [[nodiscard]] constexpr bool has_adapter() const { return operation == Kind::linear && weights[2] >= 0; }
+};
+
+/// The adapter of one section of a linear layer's result, or of all of it.
+struct AdapterPart {
+  Width width;             ///< of the section
+  Width before;            ///< columns of the result before it
+  Width rows_before;       ///< rows of B before it
+  std::int64_t index = 0;  ///< of the adapter among those of the layer
 };
 
 /// A layer's forward pass. The first input is -1 where tokens come in, the first output where a loss comes out. A
@@ -172,6 +187,29 @@ struct Graph {
       if (node(i).output == tensor) return i;
     return -1;
   }
+  /// Calls f(part) for the adapters of a linear layer.
+  template <class F>
+  constexpr void for_each_adapter(const Node& linear, const F& f) const {
+    const Width all = width(linear.output);
+    const auto run = [&all](std::int64_t columns) { return Width{columns, all.split, all.sections, all.head_groups}; };
+    if (linear.adapted == std::array<bool, 3>{}) return f(AdapterPart{all, run(0), run(0), 0});
+    AdapterPart part{.width = all, .before = run(0), .rows_before = run(0)};
+    for (std::size_t k = 0; k < all.sections.size(); ++k) {
+      part.width = run(all.sections[k]);
+      if (linear.adapted[k]) {
+        f(part);
+        part.rows_before.extent += all.sections[k];
+        ++part.index;
+      }
+      part.before.extent += all.sections[k];
+    }
+  }
+  /// The linear layer that has an adapter with this factor B.
+  [[nodiscard]] constexpr const Node& adapted_by(int b) const {
+    for (int i = 0; i < node_count; ++i)
+      if (node(i).has_adapter() && node(i).weights[3] == b) return node(i);
+    throw std::logic_error("a factor of no adapter");
+  }
   /// Nodes that read a tensor; an output of the layer counts as one more.
   [[nodiscard]] constexpr int uses(int tensor) const {
     int count = is_output(tensor) ? 1 : 0;
@@ -180,6 +218,19 @@ struct Graph {
     return count;
   }
 };
+
+namespace detail {
+/// 1 / sqrt(x) of x >= 1, by Newton's iteration: std::sqrt is not constexpr.
+constexpr double inverse_root(double x) {
+  double root = x;
+  for (int i = 0; i < 200; ++i) {
+    const double next = 0.5 * (root + x / root);
+    if (next == root) break;
+    root = next;
+  }
+  return 1 / root;
+}
+}  // namespace detail
 
 /// Writes a forward pass down. Throws std::invalid_argument where shapes do not fit, std::length_error beyond the
 /// largest graph.
@@ -292,6 +343,33 @@ class Builder {
                           double deviation = 0.02) {
     const Weight w = weight(weight_name, outputs, width_of(x), deviation);
     return linear(x, w, graph_.layer.bias ? vector(bias_name, outputs) : Weight{});
+  }
+  /// The last linear layer gets a low-rank adapter: y += scale * B (A x) (Hu et al., arXiv 2106.09685). A (rank,
+  /// inputs) begins as torch.nn.Linear does, but normal: deviation 1 / sqrt(3 inputs); B (outputs, rank) begins with
+  /// zeros. Where the weight is split in its rows B is too; where in its columns A is.
+  /// @param sections  of the result that have an adapter each, whose factors lie behind each other; none: one of all
+  constexpr void adapt(std::int64_t rank, const std::array<bool, 3>& sections, ParameterName a, ParameterName b) {
+    check(graph_.node_count > 0, "an adapter is of a linear layer");
+    Node& node = graph_.nodes[static_cast<std::size_t>(graph_.node_count - 1)];
+    check(node.operation == Kind::linear && node.weights[2] < 0, "an adapter is of a linear layer");
+    const Width inputs = graph_.width(node.inputs[0]);
+    Width outputs = graph_.width(node.output);
+    node.adapted = sections;
+    std::int64_t adapters = 1;
+    if (sections != std::array<bool, 3>{}) {
+      const std::array<std::int64_t, 3> all = outputs.sections;
+      outputs.sections = {};
+      outputs.extent = adapters = 0;
+      for (std::size_t k = 0; k < all.size(); ++k) {
+        if (!sections[k]) continue;
+        check(all[k] > 0, "an adapter is of a section that its layer has");
+        outputs.sections[static_cast<std::size_t>(adapters++)] = all[k];
+        outputs.extent += all[k];
+      }
+    }
+    const double deviation = detail::inverse_root(3 * static_cast<double>(inputs.extent));
+    node.weights[2] = factor(a, whole(adapters * rank), inputs, ParameterInit::normal, deviation).id;
+    node.weights[3] = factor(b, outputs, whole(rank), ParameterInit::zero, 0).id;
   }
   /// @param width  of the result, which differs from that of x for gated kinds
   constexpr Tensor activation(ActivationKind kind, Tensor x, Width width) {
@@ -438,8 +516,21 @@ class Builder {
   }
   constexpr Weight parameter(const WeightSpec& spec) {
     check_count(graph_.weight_count, Graph::most_weights);
-    graph_.weights[static_cast<std::size_t>(graph_.weight_count)] = spec;
+    WeightSpec& own = graph_.weights[static_cast<std::size_t>(graph_.weight_count)];
+    own = spec;
+    own.frozen = graph_.layer.frozen && !spec.of_adapter;
     return {graph_.weight_count++};
+  }
+  /// A matrix of an adapter. Its gradients are added up, whatever products make them.
+  constexpr Weight factor(ParameterName name, const Width& rows, const Width& columns, ParameterInit init,
+                          double deviation) {
+    return parameter({.name = name,
+                      .rows = rows,
+                      .columns = columns,
+                      .decays = true,
+                      .init = init,
+                      .deviation = deviation,
+                      .of_adapter = true});
   }
   constexpr void factor_of_product(Weight w) { ++graph_.weights[static_cast<std::size_t>(w.id)].products; }
   /// Throws std::invalid_argument.

@@ -41,6 +41,8 @@ constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l
   const forward::Weight w = b.weight(ParameterName::qkv_weight, width, forward::Builder::whole(l.hidden));
   forward::Tensor qkv = b.linear(
       n, w, l.bias || l.qkv_bias ? b.vector(ParameterName::qkv_bias, width) : forward::Weight{});  // (T, q + 2 kv)
+  if (const AdapterSpec& a = l.adapters; a.fused_qkv || a.query || a.key || a.value)
+    b.adapt(a.rank, {a.query, a.key, a.value}, ParameterName::qkv_adapter_a, ParameterName::qkv_adapter_b);
   if (l.query_key_norm != QueryKeyNorm::none) {
     const bool heads = l.query_key_norm == QueryKeyNorm::heads;
     const auto gamma = [&](ParameterName name, std::int64_t all) {
@@ -55,8 +57,11 @@ constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l
           ? b.weight(ParameterName::relative_positions, forward::Builder::whole(l.bias_rows), b.heads(l.heads))
           : forward::Weight{};
   const forward::Tensor o = b.attend(qkv, b.heads(q), biases);  // (T, q)
-  return b.linear(o, ParameterName::attention_out_weight, ParameterName::attention_out_bias,
-                  forward::Builder::whole(l.hidden), detail::residual_deviation(l));  // (T, H)
+  const forward::Tensor y = b.linear(o, ParameterName::attention_out_weight, ParameterName::attention_out_bias,
+                                     forward::Builder::whole(l.hidden), detail::residual_deviation(l));  // (T, H)
+  if (l.adapters.attention_out)
+    b.adapt(l.adapters.rank, {}, ParameterName::attention_out_adapter_a, ParameterName::attention_out_adapter_b);
+  return y;
 }
 
 /// The same with latent attention. r of a head's d elements are turned by positions, c = query rank, k = rank, and v is
@@ -106,11 +111,19 @@ constexpr forward::Tensor cross_attention(forward::Builder& b, const LayerSpec& 
 
 /// The MLP of a block, between its norm and its residual: n (T, H) -> (T, H).
 constexpr forward::Tensor feed_forward(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
-  const forward::Tensor g = b.activation(
-      l.activation, b.linear(n, ParameterName::mlp_in_weight, ParameterName::mlp_in_bias, detail::mlp_inputs(l, l.ffn)),
-      forward::Builder::split(l.ffn));  // (T, F)
-  return b.linear(g, ParameterName::mlp_out_weight, ParameterName::mlp_out_bias, forward::Builder::whole(l.hidden),
-                  detail::residual_deviation(l));  // (T, H)
+  const AdapterSpec& a = l.adapters;
+  const forward::Tensor u =
+      b.linear(n, ParameterName::mlp_in_weight, ParameterName::mlp_in_bias, detail::mlp_inputs(l, l.ffn));
+  if (a.gate || a.up) {
+    const bool gated = inputs_of(l.activation) == 2;
+    b.adapt(a.rank, {gated && a.gate, gated && a.up, false}, ParameterName::mlp_in_adapter_a,
+            ParameterName::mlp_in_adapter_b);
+  }
+  const forward::Tensor g = b.activation(l.activation, u, forward::Builder::split(l.ffn));  // (T, F)
+  const forward::Tensor y = b.linear(g, ParameterName::mlp_out_weight, ParameterName::mlp_out_bias,
+                                     forward::Builder::whole(l.hidden), detail::residual_deviation(l));  // (T, H)
+  if (a.down) b.adapt(a.rank, {}, ParameterName::mlp_out_adapter_a, ParameterName::mlp_out_adapter_b);
+  return y;
 }
 
 /// MLPs of which a router chooses some for every token, and one for all of them: n (T, H) -> (T, H). They have no

@@ -66,6 +66,15 @@ enum class ParameterName : std::uint8_t {
   attention_norm_beta,
   mlp_norm_gamma,
   mlp_norm_beta,
+  // Of adapters (AdapterSpec): the factors A (rank of each adapter of the layer, inputs) and B (outputs, rank).
+  qkv_adapter_a,
+  qkv_adapter_b,
+  attention_out_adapter_a,
+  attention_out_adapter_b,
+  mlp_in_adapter_a,
+  mlp_in_adapter_b,
+  mlp_out_adapter_a,
+  mlp_out_adapter_b,
 };
 
 /// Their names in files, in this order.
@@ -82,10 +91,27 @@ inline constexpr auto parameter_names = std::to_array<std::string_view>(
      "transform_weight", "transform_bias", "logits_bias",
      // block with experts: the numbers of names choose the streams of initial values and stay as they are
      "router_bias", "shared_in_weight", "shared_out_weight", "shared_gate_weight"});
-inline constexpr auto late_parameter_names = std::to_array<std::string_view>(
-    {"query_gamma", "key_gamma", "query_down_weight", "query_up_weight", "latent_down_weight", "latent_up_weight",
-     "key_rotary_weight", "residual_gain", "logit_scale", "attention_norm_gamma", "attention_norm_beta",
-     "mlp_norm_gamma", "mlp_norm_beta"});
+inline constexpr auto late_parameter_names = std::to_array<std::string_view>({"query_gamma",
+                                                                              "key_gamma",
+                                                                              "query_down_weight",
+                                                                              "query_up_weight",
+                                                                              "latent_down_weight",
+                                                                              "latent_up_weight",
+                                                                              "key_rotary_weight",
+                                                                              "residual_gain",
+                                                                              "logit_scale",
+                                                                              "attention_norm_gamma",
+                                                                              "attention_norm_beta",
+                                                                              "mlp_norm_gamma",
+                                                                              "mlp_norm_beta",
+                                                                              "qkv_adapter_a",
+                                                                              "qkv_adapter_b",
+                                                                              "attention_out_adapter_a",
+                                                                              "attention_out_adapter_b",
+                                                                              "mlp_in_adapter_a",
+                                                                              "mlp_in_adapter_b",
+                                                                              "mlp_out_adapter_a",
+                                                                              "mlp_out_adapter_b"});
 static_assert(static_cast<std::size_t>(ParameterName::shared_gate_weight) + 1 == parameter_names.size());
 
 /// Parameters of layers that are not of this library: so many names.
@@ -93,7 +119,7 @@ inline constexpr int user_parameters = 16;
 inline constexpr int first_user_parameter = 40;
 inline constexpr int first_late_parameter = static_cast<int>(ParameterName::query_gamma);
 static_assert(first_user_parameter + user_parameters == first_late_parameter);
-static_assert(static_cast<std::size_t>(ParameterName::mlp_norm_beta) + 1 ==
+static_assert(static_cast<std::size_t>(ParameterName::mlp_out_adapter_b) + 1 ==
               first_late_parameter + late_parameter_names.size());
 /// The i-th of them; from 0.
 constexpr ParameterName user_parameter(int i) { return static_cast<ParameterName>(first_user_parameter + i); }

@@ -188,6 +188,24 @@ struct BundlePlace {
   friend constexpr bool operator==(const BundlePlace&, const BundlePlace&) = default;
 };
 
+/// Low-rank adapters of a block's linear layers (LoRA: Hu et al., arXiv 2106.09685): y = W x + alpha / rank * B (A x).
+struct AdapterSpec {
+  std::int64_t rank = 0;  ///< 0: none
+  double alpha = 0;
+  // Linear layers that have one. Fused ones have one adapter for all their rows (GPT-2's c_attn).
+  bool query = false;
+  bool key = false;
+  bool value = false;
+  bool fused_qkv = false;
+  bool attention_out = false;
+  bool gate = false;  ///< of gated MLPs
+  bool up = false;
+  bool down = false;
+
+  friend constexpr bool operator==(const AdapterSpec&, const AdapterSpec&) = default;
+  [[nodiscard]] constexpr double scale() const { return rank > 0 ? alpha / static_cast<double>(rank) : 0; }
+};
+
 /// One layer. Shape letters: B batch, S sequence, H hidden, A heads, V vocabulary, L layers.
 struct LayerSpec {
   LayerKind kind = LayerKind::block;
@@ -243,6 +261,8 @@ struct LayerSpec {
   bool logits_bias = false;           ///< language head: logits have biases (Phi); those of other heads always do
   HeadKind head = HeadKind::language;
   double loss_weight = 1;  ///< of a head's loss in the model's
+  bool frozen = false;     ///< its parameters stay as they are, but for adapters
+  AdapterSpec adapters{};  ///< of a block
   BundlePlace place{};     ///< in the model's graph
   /// Of a layer that is not of this library; null: that of model/layers.hpp. Numbers of the layer that attention and
   /// positions read are those above.
@@ -250,12 +270,13 @@ struct LayerSpec {
 
   friend constexpr bool operator==(const LayerSpec&, const LayerSpec&) = default;
   /// True when the two take the same time and memory: windows cost as much wherever they lie, and positions however
-  /// fast they turn.
+  /// fast they turn, and adapters whatever they are multiplied by.
   [[nodiscard]] constexpr bool costs_like(const LayerSpec& other) const {
     LayerSpec moved = other;
     moved.shift = shift;
     moved.rope_theta = rope_theta;
     moved.rotary_scaling = rotary_scaling;
+    moved.adapters.alpha = adapters.alpha;
     return *this == moved;
   }
   /// Of a head.

@@ -21,6 +21,7 @@ inline Plan asked_plan(const ModelSpec& model, const ClusterView& cluster, const
   out.moments = options.moments;
   out.expert_imbalance = options.expert_imbalance;
   out.lsh = options.lsh;
+  out.adapters = adapters_of(model);
   return out;
 }
 

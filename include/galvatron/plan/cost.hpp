@@ -130,15 +130,28 @@ inline Prediction prediction_of(const PlanCost& cost, Bytes budget) {
   return out;
 }
 
-/// Arithmetic of one iteration without recomputation: three times the forward pass (backward is twice the forward).
+/// What the products with frozen weights of a layer take, of so many samples: gradients of these are not computed.
+inline Flops frozen_flops(const LayerSpec& layer, const cost::Batch& batch) {
+  const forward::Graph graph = forward_of(layer);
+  double products = 0;  // elements of their weights
+  for (int i = 0; i < graph.weight_count; ++i)
+    if (const forward::WeightSpec& w = graph.weight(i); w.frozen && w.products > 0)
+      products += static_cast<double>(w.products * w.rows.extent * w.columns.extent);
+  return {2 * products * static_cast<double>(layer.tokens.of(batch.sequence) * batch.microbatch)};
+}
+
+/// Arithmetic of one iteration without recomputation: three times the forward pass (backward is twice the forward), but
+/// for gradients of frozen weights.
 inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std::int64_t sequence) {
   const cost::Batch batch{.microbatch = global_batch, .sequence = sequence};
-  Flops sum = cost::layer_counts(model.embedding, {}, batch).forward.flops() + cost::head_flops(model.head, batch);
+  const Flops head = cost::head_flops(model.head, batch);
+  Flops sum =
+      cost::layer_counts(model.embedding, {}, batch).forward.flops() + head * (model.head.frozen ? 2.0 / 3 : 1.0);
   const LayerSpec* previous = nullptr;
   Flops block;
   for (const LayerSpec& layer : model.blocks) {
     if (previous == nullptr || !previous->costs_like(layer))
-      block = cost::layer_counts(layer, {}, batch).forward.flops();
+      block = cost::layer_counts(layer, {}, batch).forward.flops() + frozen_flops(layer, batch) * (-1.0 / 3);
     previous = &layer;
     sum += block;
   }

@@ -296,6 +296,19 @@ inline std::string experts(const Plan& plan, const ModelSpec& model, const PlanC
   return out;
 }
 
+/// What of a model with adapters is trained.
+inline std::string adapters_text(const ModelSpec& model) {
+  const AdapterSpec adapters = adapters_of(model);
+  if (adapters.rank == 0) return {};
+  const std::int64_t all = parameters(model);
+  const std::int64_t trained = all - parameters(without_adapters(model));
+  return wrapped("It trains adapters of rank " + std::to_string(adapters.rank) + " and alpha " +
+                     shortest_text(adapters.alpha) + " of " + adapter_target_names(adapters) + ": " +
+                     std::to_string(trained) + " of " + std::to_string(all) + " parameters, " +
+                     percent(static_cast<double>(trained) / static_cast<double>(all)) + ". The others are frozen.",
+                 0);
+}
+
 inline std::string reasons(const Plan& plan, const PlanCost& cost) {
   const Prediction& p = plan.predicted;
   if (p.alternatives.empty()) return {};
@@ -365,6 +378,7 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
           (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +
           (stages > 1 ? ", schedule " + std::string(name_of(plan.schedule)) : "") + ".",
       0);
+  out += detail::adapters_text(model);
   const auto share = [&](Seconds part) { return detail::percent(part / cost.iteration); };
   if (plan.packed)
     out += detail::wrapped(

@@ -57,6 +57,7 @@ struct FrozenPlan {
   bool overlap = true;
   double expert_imbalance = program::default_expert_imbalance;
   LshOptions lsh{};
+  AdapterSpec adapters{};
   std::array<FrozenStage, Stages> stages{};
   std::array<std::span<const int>, Stages> sample_ratios{};  ///< of the stages, as the lists behind it
   std::array<std::span<const int>, Stages> state_ratios{};
@@ -108,6 +109,7 @@ struct FrozenPlan {
     out.overlap = overlap;
     out.expert_imbalance = expert_imbalance;
     out.lsh = lsh;
+    out.adapters = adapters;
     for (std::size_t i = 0; i < Stages; ++i) {
       const FrozenStage& stage = stages[i];
       out.stages.push_back({.first_layer = stage.first_layer,

@@ -16,11 +16,12 @@
 // "chunk_layers" of a stage has the lengths of its virtual stages, where they are not as even as possible, and
 // "rank_groups", such a list too, has the groups of a mixed cluster that its ranks are on, where these are
 // several.
-// "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
-// A stage on another group of devices of a mixed cluster than the first one says "group", its number.
-// Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
-// `explain`; plans written by hand leave it out or empty. "model" and "cluster" are presets' names or paths; a relative
-// path begins at the folder of the plan file, or, in files of before, at the current folder (core/file.hpp).
+// "lora": { "rank": 16, "alpha": 32, "targets": "q,v" } gives these linear layers of all blocks adapters and freezes
+// the rest (model/adapters.hpp). "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4. A stage on
+// another group of devices of a mixed cluster than the first one says "group", its number. Layers count from 0;
+// last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and `explain`; plans
+// written by hand leave it out or empty. "model" and "cluster" are presets' names or paths; a relative path begins at
+// the folder of the plan file, or, in files of before, at the current folder (core/file.hpp).
 #pragma once
 
 #include <algorithm>
@@ -179,6 +180,28 @@ inline constexpr auto lsh_fields = [](auto& fields, LshOptions& lsh) {
   fields.field("seed", lsh.seed, 0);
 };
 
+/// Adapters; left out where there are none.
+inline void adapters_field(JsonObject& fields, AdapterSpec& adapters) {
+  if (!fields.has("lora", false)) return;
+  fields.object("lora", adapters, [](JsonObject& own, AdapterSpec& out) {
+    own.field("rank", out.rank, 1, most_adapter_rank);
+    own.field("alpha", out.alpha, 1e-9, 1e9);
+    const auto named = with_adapter_targets(out, own.required<std::string>("targets"));
+    if (named)
+      out = *named;
+    else
+      own.fail(own.name("targets") + ": " + named.error().message);
+  });
+}
+inline void adapters_field(JsonWriter<ordered_json>& fields, AdapterSpec& adapters) {
+  if (adapters.rank == 0) return;
+  fields.object("lora", adapters, [](auto& own, AdapterSpec& out) {
+    own.field("rank", out.rank);
+    own.field("alpha", out.alpha);
+    own.field("targets", adapter_target_names(out));
+  });
+}
+
 /// In bytes; left out where the trainer says it.
 inline void reserve_field(JsonObject& fields, std::optional<Bytes>& reserve) {
   if (fields.has("reserve", false)) fields.field("reserve", reserve.emplace().count, 0);
@@ -207,6 +230,7 @@ void plan_fields(Fields& fields, Plan& plan) {
   if (fields.has("expert_imbalance", plan.expert_imbalance != program::default_expert_imbalance))
     fields.field("expert_imbalance", plan.expert_imbalance, 1, 1e6);
   if (fields.has("lsh", plan.lsh != LshOptions{})) fields.object("lsh", plan.lsh, lsh_fields);
+  adapters_field(fields, plan.adapters);
   fields.list("stages", plan.stages, [](auto& item, PlanStage& stage) {
     item.field("first_layer", stage.first_layer, 0, std::numeric_limits<int>::max() - 1);
     item.field("last_layer", stage.last_layer, 0, std::numeric_limits<int>::max() - 1);

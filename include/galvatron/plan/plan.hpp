@@ -16,6 +16,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/trainer.hpp>
+#include <galvatron/model/adapters.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan_stages.hpp>
 #include <galvatron/strategy/legality.hpp>
@@ -85,6 +86,7 @@ struct Plan {
   bool overlap = true;                  ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   LshOptions lsh{};                                             ///< of layers with compressed dispatch
+  AdapterSpec adapters{};  ///< of all blocks, whose own parameters are frozen then; a rank of 0: none
   std::vector<PlanStage> stages;
   std::vector<StrategySpec> layers;  ///< of every block
   StrategySpec embedding;            ///< on the ranks of the first stage
@@ -312,10 +314,22 @@ inline ModelSpec with_dispatch(ModelSpec model, const LshOptions& lsh) {
   return model;
 }
 
+/// The model as a plan trains it: with its adapters, and with what compressed dispatch adds. Errors (usage): those of
+/// with_adapters().
+inline Result<ModelSpec> as_planned(const Plan& plan, ModelSpec model) {
+  model = with_dispatch(std::move(model), plan.lsh);
+  return plan.adapters.rank == 0 ? Result<ModelSpec>(std::move(model)) : with_adapters(std::move(model), plan.adapters);
+}
+
 /// Why a consistent plan does not suit this model; empty when it does.
 inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
   if (plan.packed)
     if (const auto why = why_unpacked(model); !why.empty()) return std::string(why);
+  if (plan.adapters != adapters_of(model))
+    return plan.adapters.rank == 0 ? "the model has adapters, and the plan has none"
+                                   : "the plan has adapters, and the model has not these (as_planned)";
+  if (!plan.trainer.is_own() && plan.adapters.rank > 0)
+    return "adapters are priced as this library trains them; leave \"trainer\" out";
   if (plan.layers.size() != model.blocks.size())
     return "the plan has " + std::to_string(plan.layers.size()) + " layers and the model " + model.name + " has " +
            std::to_string(model.blocks.size());

@@ -51,6 +51,7 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
   plan.packed = options.packed;
   plan.precision = options.precision;
   plan.moments = options.moments;
+  plan.adapters = adapters_of(model);
   plan.microbatches = options.microbatches == 0 ? stages : options.microbatches;
   plan.schedule = S::schedule;
   plan.virtual_stages = options.virtual_stages == 0 ? usual_virtual_stages(S::schedule) : options.virtual_stages;

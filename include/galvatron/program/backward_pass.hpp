@@ -36,7 +36,8 @@ class BackwardPass : ForwardPass {
       phase_ = weights_phase();
       push_groups(Code::open_gradients);
       phase_ = Phase::backward;
-      if (!is_block() && g().has_norm()) push_group(Code::acquire, ParameterPart::rest);
+      if (!is_block() && g().has_norm())
+        push_group(Code::acquire, program_.has(ParameterPart::frozen) ? ParameterPart::frozen : ParameterPart::rest);
       if (full_) run(true);
     }
     for (int i = g().node_count; i-- > 0;) back(i);
@@ -132,7 +133,7 @@ class BackwardPass : ForwardPass {
       case forward::Kind::norm:
         return norm_backward(i, dy);
       case forward::Kind::linear:
-        return linear_backward(node, dy);
+        return linear_backward(i, dy);
       case forward::Kind::activation:
         return activation_backward(node, dy);
       case forward::Kind::multiply: {
@@ -190,13 +191,14 @@ class BackwardPass : ForwardPass {
       case forward::Kind::add_positions:
       case forward::Kind::add_segment:
         step.code = node.operation == forward::Kind::add_segment ? Code::segment_gradient : Code::positions_gradient;
-        pushed(step, dy, -1);
+        if (trains(node.weights[0])) pushed(step, dy, -1);
         give(x, dy);
         break;
       case forward::Kind::prepend:
         step.code = Code::prepend_backward;
         step.m = of(Letter::first_rows);
-        give(x, pushed(step, dy, value(buffer_of(dy), Part::patches)));
+        give(x, trains(node.weights[0]) ? pushed(step, dy, value(buffer_of(dy), Part::patches))
+                                        : pushed({.code = Code::view}, dy, value(buffer_of(dy), Part::patches)));
         break;
       case forward::Kind::first_token: {
         const bool in_input = x == g().inputs[0] && replaces_input();
@@ -220,7 +222,7 @@ class BackwardPass : ForwardPass {
         step.code = Code::look_up_backward;
         step.m = of(region_rows(y));
         step.rows = g().rows(y);
-        pushed(step, replicated(dy, y), -1);
+        if (trains(node.weights[0])) pushed(step, replicated(dy, y), -1);
         break;
       case forward::Kind::cross_entropy:
       case forward::Kind::contrast:
@@ -293,7 +295,8 @@ class BackwardPass : ForwardPass {
     return last_use && !g().is_input(x) ? in_place(u) : fresh(elements(x));
   }
 
-  constexpr void linear_backward(const forward::Node& node, Id dy) {
+  constexpr void linear_backward(int i, Id dy) {
+    const forward::Node& node = g().node(i);
     const int x = node.inputs[0];
     const int y = node.output;
     const bool splits_in = g().width(x).split;
@@ -302,23 +305,29 @@ class BackwardPass : ForwardPass {
     const Id all = splits_in ? replicated(dy, y) : dy;  // all rows of dy
 
     // Gradients of the weight and the bias.
-    const Id x_value = program_.splits ? later_operand(x) : operand(x);
-    const Id later = program_.splits ? later_gradient(dy, y) : dy;
-    const Phase phase = phase_;
-    phase_ = weights_phase();
-    Step step = product(Code::weight_gradient, node, width(y), width(x), region);
-    step.in[0] = id(program_.splits && splits_in ? replicated(later, y) : program_.splits ? later : all);
-    const Id x_now = program_.splits ? now(x_value, x) : x_value;
-    step.in[1] = id(splits_out ? replicated(x_now, x) : x_now);
-    push(step);
-    if (node.weights[1] >= 0)
-      pushed({.code = Code::bias_gradient, .m = rows(y), .n = width(y), .weights = weights_of(node)}, later, -1);
-    phase_ = phase;
+    const bool of_weight = trains(node.weights[0]);
+    if (of_weight || trains(node.weights[1])) {
+      const Id x_value = !of_weight ? -1 : program_.splits ? later_operand(x) : operand(x);
+      const Id later = program_.splits ? later_gradient(dy, y) : dy;
+      const Phase phase = phase_;
+      phase_ = weights_phase();
+      if (of_weight) {
+        Step step = product(Code::weight_gradient, node, width(y), width(x), region);
+        step.in[0] = id(program_.splits && splits_in ? replicated(later, y) : program_.splits ? later : all);
+        const Id x_now = program_.splits ? now(x_value, x) : x_value;
+        step.in[1] = id(splits_out ? replicated(x_now, x) : x_now);
+        push(step);
+      }
+      if (trains(node.weights[1]))
+        pushed({.code = Code::bias_gradient, .m = rows(y), .n = width(y), .weights = weights_of(node)}, later, -1);
+      phase_ = phase;
+    }
+    const Id d_low = node.has_adapter() ? adapter_backward(i, all, region) : -1;
     if (g().takes_data && x == g().inputs[0]) return;
 
     // Gradient of the input.
     const int producer = g().producer(x);
-    if (options().fuses && is_block() && producer >= 0 && g().uses(x) == 1 &&
+    if (options().fuses && is_block() && producer >= 0 && g().uses(x) == 1 && d_low < 0 &&
         g().node(producer).operation == forward::Kind::activation) {
       const forward::Node& activation = g().node(producer);
       Step input = product(Code::activation_gradient, node, region, width(x), width(y));
@@ -331,8 +340,32 @@ class BackwardPass : ForwardPass {
       return;
     }
     const Step input = product(Code::input_gradient, node, region, width(x), width(y));
-    const Id dx = pushed(input, all, splits_out ? partial(x, Storage::frame) : gradient_of(x));
+    Id dx = pushed(input, all, splits_out ? partial(x, Storage::frame) : gradient_of(x));
+    if (d_low >= 0) {
+      Step more{.code = Code::input_gradient, .m = region, .n = width(x), .k = adapter_width(node), .adds = true};
+      more.weights = only(node, 2);
+      more.in[1] = id(dx);
+      dx = pushed(more, d_low, in_place(dx));
+    }
     give(x, splits_out ? reduced(dx, x) : dx);
+  }
+  /// Gradients of an adapter's factors, and of what is between them, (region, rank): where B is split a part of it, as
+  /// the gradient of A then is.
+  /// @param dy  all rows
+  constexpr Id adapter_backward(int i, Id dy, const Extent& region) {
+    const forward::Node& node = g().node(i);
+    const int x = node.inputs[0];
+    Step of_b = adapter_step(Code::adapter_gradient, node, region);
+    of_b.in = listed<Operands>(dy, low_rank_[at(i)]);
+    push(of_b);
+    const Extent low = adapter_width(node);
+    const Id d_low =
+        pushed(adapter_step(Code::adapter_input_gradient, node, region), dy, fresh(region.times(low.factor)));
+    Step of_a{.code = Code::weight_gradient, .m = low, .n = width(x), .k = region, .weights = only(node, 2)};
+    const Id n = operand(x);
+    of_a.in = listed<Operands>(d_low, g().width(node.output).split ? replicated(n, x) : n);
+    push(of_a);
+    return d_low;
   }
   /// A place for the gradient of a linear layer's operand: that of the operand, if it was kept for the weight's
   /// gradient alone, which is made by now.
@@ -444,7 +477,9 @@ class BackwardPass : ForwardPass {
       exchange(Code::to_heads, by_tokens, d_output);
     }
     const bool crosses = node.operation == forward::Kind::cross_attend;
-    if (kept_.recomputes_core() && !kept_.drops_results()) attend(i, Storage::frame);
+    // Where its result is an operand of a weight's gradient, it was computed for that.
+    const bool is_there = kept_.drops_results() && again_[at(node.output)] == phase_mark();
+    if (kept_.recomputes_core() && !is_there) attend(i, Storage::frame);
     if (has_biases(node) && biases_[at(i)] < 0) biases_[at(i)] = spread_biases(node);
     const Extent projection = region_elements(node.inputs[0]);
     Id d_input = ulysses_ ? core_projection(Storage::frame) : fresh(projection);
@@ -481,7 +516,7 @@ class BackwardPass : ForwardPass {
     free_slot_ = storage(core_input_[at(i)]) == Storage::slot ? buffer_of(core_input_[at(i)]) : -1;
     give(node.inputs[0], d_input);
     if (crosses) give(node.inputs[1], d_more);
-    if (!has_biases(node)) return;
+    if (!has_biases(node) || !trains(node.weights[0])) return;
     pushed({.code = Code::gather_biases, .m = heads(), .n = of(Letter::distances), .weights = weights_of(node)}, d_more,
            -1);
   }

@@ -237,11 +237,13 @@ class Emitter {
     if (code == Code::acquire || code == Code::close_gradients) step.ranks = Ranks::shards;
     push(step);
   }
-  /// The same of every group of the layer.
+  /// The same of every group of the layer; gradients are of those that have some.
   constexpr void push_groups(Code code) {
     for (const ParameterPart part : parameter_parts)
-      if (program_.has(part)) push_group(code, part);
+      if (program_.has(part) && (code == Code::acquire || !is_frozen(g(), part))) push_group(code, part);
   }
+  /// True for a weight that has a gradient; -1: none.
+  [[nodiscard]] constexpr bool trains(int weight) const { return weight >= 0 && !g().weight(weight).frozen; }
 
   LayerProgram program_;
   KeptTensors kept_{program_.graph, program_.kinds, program_.options};

@@ -19,7 +19,8 @@ class ForwardPass : protected Emitter {
 
   constexpr void forward() {
     for (auto* of_tensors : {&own_, &gradients_}) of_tensors->fill(-1);
-    for (auto* of_nodes : {&statistics_, &core_input_, &core_output_, &biases_, &heads_}) of_nodes->fill(-1);
+    for (auto* of_nodes : {&statistics_, &core_input_, &core_output_, &biases_, &heads_, &low_rank_})
+      of_nodes->fill(-1);
     const BundlePlace& place = g().layer.place;
     for (std::size_t k = 0; k < 2; ++k) {
       const int tensor = g().inputs[k];
@@ -73,7 +74,7 @@ class ForwardPass : protected Emitter {
   [[nodiscard]] constexpr bool is_wanted(int i, const Nodes& wanted) const {
     const forward::Node& node = g().node(i);
     if (node.operation == forward::Kind::norm || node.operation == forward::Kind::norm_heads ||
-        node.operation == forward::Kind::experts || forward::is_attention(node.operation))
+        node.operation == forward::Kind::experts || forward::is_attention(node.operation) || node.has_adapter())
       return true;  // statistics, results
     return (node.output >= 0 && kept_.keeps(node.output)) || is_read(i, wanted);
   }
@@ -90,7 +91,7 @@ class ForwardPass : protected Emitter {
     const forward::Kind second = g().node(next).operation;
     if (first == forward::Kind::add) return second == forward::Kind::norm;
     return first == forward::Kind::linear && second == forward::Kind::activation && is_block() &&
-           g().uses(g().node(i).output) == 1;
+           !g().node(i).has_adapter() && g().uses(g().node(i).output) == 1;
   }
   [[nodiscard]] constexpr bool is_block() const { return g().layer.kind == LayerKind::block; }
   constexpr void run_fused(int i, int next) {
@@ -137,7 +138,7 @@ class ForwardPass : protected Emitter {
         pushed(step, own(x), own(y));
         break;
       case forward::Kind::linear:
-        return run_linear(node);
+        return run_linear(i, whole);
       case forward::Kind::activation:
       case forward::Kind::merge:
       case forward::Kind::jitter:
@@ -252,14 +253,37 @@ class ForwardPass : protected Emitter {
   constexpr Id norm_statistics(int y) {
     return fresh(capacity(y).times(std::int64_t{2}), kept_storage(), Scalar::fp32);
   }
-  constexpr void run_linear(const forward::Node& node) {
+  constexpr void run_linear(int i, bool whole) {
+    const forward::Node& node = g().node(i);
     const int x = node.inputs[0];
     const int y = node.output;
     const bool sums = g().width(x).split;  // over a split extent
     Step step = product(Code::linear, node, sums ? of(region_rows(y)) : rows(y), width(y), width(x));
     step.bias_once = sums;
-    const Id out = pushed(step, product_operand(node), sums ? partial(y, home(y)) : made(y));
+    const Id n = product_operand(node);
+    whole = whole || kept_.keeps(y);
+    Id out = whole ? pushed(step, n, sums ? partial(y, home(y)) : made(y)) : -1;
+    if (node.has_adapter()) {
+      const Id low = low_rank_[at(i)] = fresh(step.m.times(adapter_width(node).factor), kept_storage());
+      pushed({.code = Code::linear, .m = step.m, .n = adapter_width(node), .k = width(x), .weights = only(node, 2)}, n,
+             low);
+      if (!whole) return;
+      Step up = adapter_step(Code::adapter_forward, node, step.m);
+      up.in[1] = id(out);
+      out = pushed(up, low, in_place(out));
+    }
     own_[at(y)] = sums ? reduced(out, y, home(y)) : out;
+  }
+  /// The ranks of all adapters of a linear layer together.
+  [[nodiscard]] constexpr Extent adapter_width(const forward::Node& node) const {
+    return extent(g().weight(node.weights[2]).rows);
+  }
+  constexpr Step adapter_step(Code code, const forward::Node& node, const Extent& m) const {
+    return {.code = code, .m = m, .n = width(node.output), .k = adapter_width(node), .weights = only(node, 3)};
+  }
+  /// One weight of a node.
+  [[nodiscard]] static constexpr std::array<std::int8_t, 5> only(const forward::Node& node, std::size_t weight) {
+    return {static_cast<std::int8_t>(node.weights[weight]), -1, -1, -1, -1};
   }
   /// All rows of a linear layer's operand where its result is divided over tensor ranks.
   constexpr Id product_operand(const forward::Node& node) {
@@ -615,8 +639,9 @@ class ForwardPass : protected Emitter {
   std::array<Id, forward::Graph::most_nodes> statistics_{};   ///< of norms and attention; masks of dropout
   std::array<Id, forward::Graph::most_nodes> core_input_{};
   std::array<Id, forward::Graph::most_nodes> core_output_{};
-  std::array<Id, forward::Graph::most_nodes> biases_{};  ///< of attention, by distance
-  std::array<Id, forward::Graph::most_nodes> heads_{};   ///< queries, and then keys, before their norms
+  std::array<Id, forward::Graph::most_nodes> biases_{};    ///< of attention, by distance
+  std::array<Id, forward::Graph::most_nodes> heads_{};     ///< queries, and then keys, before their norms
+  std::array<Id, forward::Graph::most_nodes> low_rank_{};  ///< of linear layers with adapters: A x
   std::array<Routed, forward::Graph::most_nodes> routed_{};
   std::array<std::array<Id, 3>, forward::Graph::most_nodes> scores_{};  ///< of attention that is not fused
 };

@@ -19,7 +19,7 @@ class KeptTensors {
   constexpr KeptTensors(const forward::Graph& graph, const StrategySpec& kinds, const Options& options)
       : graph_(graph), kinds_(kinds), keeps_outputs_(options.keeps_outputs || kinds.recompute == RecomputeKind::none) {
     for (int i = 0; i < graph_.node_count; ++i)
-      for (std::size_t k = 0; k < needed_operands(graph_.node(i).operation); ++k) need(graph_.node(i).inputs[k]);
+      for (std::size_t k = 0; k < needed_operands(graph_.node(i)); ++k) need(graph_.node(i).inputs[k]);
   }
 
   [[nodiscard]] constexpr bool recomputes_core() const { return kinds_.recompute == RecomputeKind::selective; }
@@ -64,10 +64,11 @@ class KeptTensors {
   }
   /// How many of an operation's operands its gradients need. The others need nothing but the result's gradient, or
   /// tokens, or what forward has made already; Ulysses keeps what its exchange gives.
-  [[nodiscard]] constexpr std::size_t needed_operands(forward::Kind operation) const {
-    switch (operation) {
+  [[nodiscard]] constexpr std::size_t needed_operands(const forward::Node& node) const {
+    switch (node.operation) {
+      case forward::Kind::linear:  // of the gradient of its weight, or of an adapter's
+        return graph_.weight(node.weights[0]).frozen && !node.has_adapter() ? 0 : 1;
       case forward::Kind::norm:
-      case forward::Kind::linear:
       case forward::Kind::activation:
       case forward::Kind::experts:
         return 1;

@@ -46,6 +46,10 @@ enum class Code : std::uint8_t {
   activation_gradient,  ///< the same through an activation: in1 is u, out0 is du; scratch0 (m, n)
   weight_gradient,      ///< weight's gradient (m, n) from in0 (k, m) and in1 (k, n)
   bias_gradient,        ///< bias's gradient from in0 (m, n)
+  // Adapters of a linear layer, whose factor B is the weight: m rows, n outputs, k = rank of all of them together.
+  adapter_forward,         ///< in place of in1 (m, n): + scale * in0 (m, k) * B^T, section by section
+  adapter_input_gradient,  ///< out0 (m, k) = scale * in0 (m, n) * B
+  adapter_gradient,        ///< B's gradient from in0 (m, n) and in1 (m, k)
   // Rows. m rows of n.
   norm_forward,         ///< out0 = norm(in0), out1 statistics
   add_norm_forward,     ///< out0 = in0 + in1, out1 = norm(out0), out2 statistics
@@ -235,12 +239,13 @@ struct BasicStep {
   bool bias_once = false;      ///< the bias enters a sum over tensor ranks: the first of them adds it
   bool deferred_norm = false;  ///< parameters are read from the deferred copy
   bool local = false;          ///< rows are those of this rank between tensor-parallel regions
+  bool adds = false;           ///< an input_gradient is added to in1, which it lies in place of
 
   /// The same with the extents that f makes of these.
   template <class F>
   constexpr auto with_extents(const F& f) const -> BasicStep<decltype(f(m))> {
     return {code, f(m),  f(n),       f(k),  f(l),      in,        out,           scratch, weights,
-            rows, ranks, activation, group, eight_bit, bias_once, deferred_norm, local};
+            rows, ranks, activation, group, eight_bit, bias_once, deferred_norm, local,   adds};
   }
 };
 
@@ -313,6 +318,25 @@ class ExtentValues {
  private:
   std::array<std::int64_t, LayerProgram::most_extents> values_{};
 };
+
+/// The adapter of one section of a linear layer's result, on one rank.
+struct LocalAdapter {
+  std::int64_t columns = 0;       ///< of the section
+  std::int64_t first = 0;         ///< its first column in the result
+  std::int64_t first_row = 0;     ///< its first row of B
+  std::int64_t first_column = 0;  ///< in what the factors A give
+};
+/// Calls f(adapter) for those of the linear layer with this factor B.
+template <class F>
+constexpr void for_each_adapter(const forward::Graph& graph, int b, const Numbers& numbers, const F& f) {
+  const auto local = [&numbers](const forward::Width& w) {
+    return numbers(Extent{w.extent, Letter::one, Letter::one, w.split ? w.units() : 0, w.head_groups > 0});
+  };
+  graph.for_each_adapter(graph.adapted_by(b), [&](const forward::AdapterPart& part) {
+    f(LocalAdapter{local(part.width), local(part.before), local(part.rows_before),
+                   part.index * graph.weight(b).columns.extent});
+  });
+}
 
 /// Bytes that a buffer takes on a rank.
 /// @param e  bytes of an element of activations

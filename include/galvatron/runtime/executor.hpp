@@ -324,7 +324,11 @@ class Executor {
         break;
       }
       case Code::input_gradient:
-        return product(step, op::Kind::gemm_nn, in, parameter(weight), out);
+        return product(step, op::Kind::gemm_nn, in, parameter(weight), out, step.adds);
+      case Code::adapter_forward:
+      case Code::adapter_input_gradient:
+      case Code::adapter_gradient:
+        return adapt(step);
       case Code::activation_gradient: {
         const View<T> u = value(step.in[1]);
         const View<T> dg = value(step.scratch[0]);
@@ -542,6 +546,33 @@ class Executor {
       default:
         return false;
     }
+  }
+
+  // Products of the factor B of adapters. A rank may have no columns of a section.
+  void adapt(const Step& step) {
+    const std::int64_t m = of(step.m);
+    const std::int64_t n = of(step.n);
+    const std::int64_t all = of(step.k);
+    const int b = step.weights[0];
+    const std::int64_t rank = program_.graph.weight(b).columns.extent;
+    const auto scale = static_cast<float>(layer_.adapters.scale());
+    const View<T> in = value(step.in[0]);
+    program::for_each_adapter(program_.graph, b, numbers_, [&](const program::LocalAdapter& part) {
+      const View<const T> factor = parameter(b).slice(part.first_row * rank, part.columns * rank);
+      const std::int64_t low = part.first_column;
+      if (step.code == Code::adapter_forward)
+        context_.device.gemm_columns(op::Kind::gemm_nt, m, part.columns, rank, {.a = all, .c = n}, scale,
+                                     behind(in, low), factor, behind(value(step.out[0]), part.first), true);
+      else if (step.code == Code::adapter_gradient)
+        context_.device.gemm_columns(op::Kind::gemm_tn, part.columns, rank, m, {.a = n, .b = all}, scale,
+                                     behind(in, part.first), View<const T>(behind(value(step.in[1]), low)),
+                                     gradient(b).slice(part.first_row * rank, part.columns * rank), true);
+      else if (part.columns == 0)
+        context_.device.zero(raw_bytes(value(step.out[0]).slice(m * low, m * rank)));
+      else
+        context_.device.gemm_columns(op::Kind::gemm_nn, m, rank, part.columns, {.a = n, .c = all}, scale,
+                                     behind(in, part.first), factor, behind(value(step.out[0]), low), false);
+    });
   }
 
   // The weights of a node of experts: router, inputs, outputs, bias of the choice.

@@ -91,7 +91,7 @@ void forward_logits(Context<D>& c, const LayerSpec& layer, std::int64_t rows, Vi
 }
 
 /// n (rows, H) becomes this rank's part of its gradient: the sum over tensor ranks is whole. targets (rows).
-/// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow
+/// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow, or are empty: frozen
 /// The device's sum of the loss grows by the rows' cross-entropies, on the first tensor rank only.
 template <class D, class T>
 void cross_entropy(Context<D>& c, const LayerSpec& layer, std::int64_t rows, View<const T> table, View<const T> bias,
@@ -112,7 +112,7 @@ void cross_entropy(Context<D>& c, const LayerSpec& layer, std::int64_t rows, Vie
     }
     c.device.softmax_backward(m, shard, head.own_tokens.count(), head.own_tokens.begin, scratch.lse, wanted,
                               term.weight, false, part);
-    c.device.gemm(op::Kind::gemm_tn, shard, h, m, part, tokens, d_table, true, {});
+    if (d_table.count > 0) c.device.gemm(op::Kind::gemm_tn, shard, h, m, part, tokens, d_table, true, {});
     c.device.gemm(op::Kind::gemm_nn, m, h, shard, part, table, tokens, false, {});
     if (d_bias.count > 0) c.device.bias_gradient(m, shard, part, d_bias);
   }

@@ -1,5 +1,5 @@
 // ParameterGroups: the parameters of a layer by the weights of its forward pass, in groups with a store each: the
-// vocabulary's table, which tied ends share, the experts, whose ranks are other ones, and the rest.
+// vocabulary's table, which tied ends share, the experts, whose ranks are other ones, the frozen ones, and the rest.
 #pragma once
 
 #include <array>
@@ -41,6 +41,8 @@ class ParameterGroups {
               bias) {
     if (const ParameterLayout layout = layout_in(ParameterPart::experts, context); layout.elements > 0)
       experts_ = std::make_unique<OwnStore>(context, states, ParameterPart::experts, layout, number);
+    if (const ParameterLayout layout = layout_in(ParameterPart::frozen, context); layout.elements > 0)
+      frozen_ = std::make_unique<OwnStore>(context, states, ParameterPart::frozen, layout, number);
   }
 
   [[nodiscard]] const forward::Graph& graph() const { return graph_; }
@@ -53,6 +55,7 @@ class ParameterGroups {
     if (own_table_) f(*own_table_);
     if (!rest_.empty()) f(rest_);
     if (experts_) f(*experts_);
+    if (frozen_) f(*frozen_);
   }
 
   // Of a pass.
@@ -65,13 +68,13 @@ class ParameterGroups {
   /// The gradients that open_gradients() opened.
   [[nodiscard]] View<float> opened(ParameterPart group) const { return open(group).gradients; }
 
-  /// A parameter, and its gradient; empty for weight -1.
+  /// A parameter, and its gradient; empty for weight -1, the gradient also where it is frozen.
   View<const T> parameter(int weight) const {
     if (weight < 0) return {};
     return tensor_of(layout_of(weight), open(part(weight)).parameters, graph_.weight(weight).name);
   }
   View<float> gradient(int weight) const {
-    if (weight < 0) return {};
+    if (weight < 0 || graph_.weight(weight).frozen) return {};
     return tensor_of(layout_of(weight), open(part(weight)).gradients, graph_.weight(weight).name);
   }
   /// True for the gradient of a weight that products add to: the others are written by the first micro-batch.
@@ -112,7 +115,17 @@ class ParameterGroups {
   [[nodiscard]] ParameterPart part(int weight) const { return part_of(graph_.weight(weight)); }
   OwnStore& store(ParameterPart part) { return const_cast<OwnStore&>(std::as_const(*this).store(part)); }
   [[nodiscard]] const OwnStore& store(ParameterPart part) const {
-    return part == ParameterPart::table ? *table_ : part == ParameterPart::experts ? *experts_ : rest_;
+    switch (part) {
+      case ParameterPart::table:
+        return *table_;
+      case ParameterPart::experts:
+        return *experts_;
+      case ParameterPart::frozen:
+        return *frozen_;
+      case ParameterPart::rest:
+        break;
+    }
+    return rest_;
   }
   Open& open(ParameterPart part) { return open_[static_cast<std::size_t>(part)]; }
   [[nodiscard]] const Open& open(ParameterPart part) const { return open_[static_cast<std::size_t>(part)]; }
@@ -124,6 +137,7 @@ class ParameterGroups {
   OwnStore* table_;
   OwnStore rest_;
   std::unique_ptr<OwnStore> experts_;
+  std::unique_ptr<OwnStore> frozen_;
   std::array<Open, parameter_parts.size()> open_{};  ///< by part
 };
 

@@ -9,7 +9,7 @@
 //
 // (Rajbhandari et al. 2020.) With fp32 the parameters are their own masters; with bf16 the master lies with the
 // optimizer's shard, as the moments do, which are binary32 or bfloat16. Shards are equal runs of the store, so every
-// stage is one operation over one run of memory.
+// stage is one operation over one run of memory. A frozen store has parameters alone.
 #pragma once
 
 #include <algorithm>
@@ -72,7 +72,10 @@ inline ParameterSource initial_values(std::uint64_t seed, int threads = 1) {
       std::fill(values.begin(), values.end(), value_of(tensor.init));
       return;
     }
-    const std::uint64_t stream = static_cast<std::uint64_t>(layer) * 64 + static_cast<std::uint64_t>(tensor.name);
+    // 64 streams of a layer, and others of names behind them.
+    const auto name = static_cast<std::uint64_t>(tensor.name);
+    const std::uint64_t stream =
+        static_cast<std::uint64_t>(layer) * 64 + name % 64 + (name < 64 ? 0 : std::uint64_t{1} << 40);
     constexpr std::int64_t most = 1 << 13;  // elements that a thread draws at a time: some 20 microseconds
     team->each(static_cast<std::size_t>(divide_up(values.count, most)), [&](std::size_t piece) {
       const std::int64_t first = static_cast<std::int64_t>(piece) * most;
@@ -127,7 +130,7 @@ class ParameterStore final : public Store {
       for (int i = 0; i < shards_->size(); ++i) ends_.push_back(cut.range(i).end);
     if (n == 0) return;
     parameters_ = states.take<T>(zero_ == 3 ? shard : n);
-    if (!context.trains) return;
+    if (!trains()) return;
     gradients_ = states.take<float>(zero_ >= 2 ? shard : n);
     const std::int64_t optimizer = zero_ >= 1 ? shard : n;
     first_moment_ = MomentView(states, optimizer, context.moments);
@@ -140,6 +143,8 @@ class ParameterStore final : public Store {
 
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
   [[nodiscard]] bool empty() const { return layout_.elements == 0; }
+  /// False for a store without gradients.
+  [[nodiscard]] bool trains() const { return context_->trains && !layout_.frozen && !empty(); }
 
   /// Parameters from `source`; the moments are 0, where there are any.
   void initialise(const ParameterSource& source) override {
@@ -181,7 +186,7 @@ class ParameterStore final : public Store {
     return {zero_ == 3 ? layout_.elements * static_cast<std::int64_t>(sizeof(T)) : 0};
   }
   [[nodiscard]] Bytes gradient_buffer_bytes() const override {
-    return {zero_ >= 2 ? layout_.elements * static_cast<std::int64_t>(sizeof(float)) : 0};
+    return {zero_ >= 2 && !layout_.frozen ? layout_.elements * static_cast<std::int64_t>(sizeof(float)) : 0};
   }
   void start_gather(View<std::byte> buffer) override {
     gathered_ = typed<T>(buffer);
@@ -190,6 +195,7 @@ class ParameterStore final : public Store {
   void release_parameters() override { gathered_ = {}; }
   void set_gradient_buffer(View<std::byte> buffer) override { gradient_buffer_ = typed<float>(buffer); }
   void finish_gradients() override {
+    if (layout_.frozen) return;
     shards_->finish(reducing_);
     context_->device.accumulate(own_.count(), gradient_buffer_.slice(own_.begin, own_.count()), gradients_);
     gradient_buffer_ = {};
@@ -237,11 +243,12 @@ class ParameterStore final : public Store {
 
   /// After the last micro-batch: begins to make the gradient that of the whole batch, which it is after synchronise().
   void start_synchronise() override {
-    if (zero_ < 2 && context_->overlap && !empty()) begin_reduction();
+    if (zero_ < 2 && context_->overlap && trains()) begin_reduction();
   }
   /// The gradient of the whole batch, whole (ZeRO-0) or in this rank's shard.
   void synchronise() override {
-    if (zero_ < 2 && !empty()) {
+    if (!trains()) return;
+    if (zero_ < 2) {
       if (!reduction_begun_) begin_reduction();
       reduction_begun_ = false;
       shards_->finish(reducing_);
@@ -272,7 +279,7 @@ class ParameterStore final : public Store {
   /// The device's sum of squares grows by this rank's part of the gradient: every parameter of the model is counted on
   /// one rank.
   void add_gradient_squares() override {
-    if (empty() || !counted_) return;
+    if (!trains() || !counted_) return;
     const View<float> own = zero_ == 0 ? gradients_.slice(own_.begin, own_.count()) : optimizer_gradients();
     const auto part = [&](Range range) {
       const Range r = intersection(range, own_);
@@ -288,7 +295,7 @@ class ParameterStore final : public Store {
   /// One step of AdamW under the device's gradient scale; parameters of more than one dimension decay. ZeRO-1/2 begin
   /// to gather the working parameters; acquire() ends it.
   void update() override {
-    if (empty()) return;
+    if (!trains()) return;
     const std::uint32_t number = static_cast<std::uint32_t>(2 * layer_ + (part_ == ParameterPart::table ? 1 : 0));
     const std::uint32_t degree = static_cast<std::uint32_t>(place_.tensor_degree);
     // Those of experts begin behind those of all layers.
@@ -337,7 +344,7 @@ class ParameterStore final : public Store {
   /// Before the first micro-batch of a step.
   void zero_gradients() override {
     is_first_ = true;
-    if (!empty()) zero(zero_ >= 2 ? gradients_ : added_part(gradients_));
+    if (trains()) zero(zero_ >= 2 ? gradients_ : added_part(gradients_));
   }
 
  private:
@@ -378,10 +385,11 @@ class ParameterStore final : public Store {
     else if (zero_ == 1)
       reducing_ = shards_->start_reduce_scatter(gradients_, gradients_.slice(own_.begin, own_.count()), ends_);
   }
-  // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
+  // Whole tensors under sequence parallelism, where each tensor rank saw its own tokens only, and of adapters.
   void sum_whole(View<float> gradients) {
     const std::int64_t n = layout_.whole_end - layout_.whole_begin;
-    if (context_->spec.sequence == SequenceKind::megatron && n > 0)
+    const bool sums = context_->spec.sequence == SequenceKind::megatron || layout_.partial_whole;
+    if (sums && context_->spec.tensor > 1 && n > 0)
       context_->tensor.all_reduce(gradients.slice(layout_.whole_begin, n), comm::ReduceOp::sum);
   }
 

@@ -243,12 +243,13 @@ constexpr bool is_fit(const LayerSpec& layer, const StrategySpec& spec, std::int
 
 /// True when zb-h1 defers the weight gradients of a layer: of blocks that keep all that backward needs. Of a layer
 /// that recomputes it the second part would recompute it once more, or keep it after all: its backward comes in one
-/// part, as that of the embedding, whose input has no gradient, and of the head, whose backward is done in forward.
+/// part, as that of the embedding, whose input has no gradient, and of the head, whose backward is done in forward. So
+/// does that of a frozen layer: the products of adapters are too few to fill a bubble with.
 constexpr bool splits_backward(RecomputeKind recompute) {
   return recompute == RecomputeKind::cheap || recompute == RecomputeKind::none;
 }
 constexpr bool splits_backward(const LayerSpec& layer, const StrategySpec& spec) {
-  return (layer.is_plain_block() || layer.forward_pass != nullptr) && splits_backward(spec.recompute);
+  return (layer.is_plain_block() || layer.forward_pass != nullptr) && !layer.frozen && splits_backward(spec.recompute);
 }
 
 }  // namespace galvatron

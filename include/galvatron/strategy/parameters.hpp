@@ -2,7 +2,8 @@
 //
 // A rank keeps the parameters of a layer in flat "stores", so that ZeRO shards, reduces and updates a layer in single
 // operations whatever tensors it has. Blocks have one store, and a second one of experts; embedding and head have two:
-// the vocabulary table, which tied models share, and the rest. Inside a store the tensors are ordered
+// the vocabulary table, which tied models share, and the rest. Frozen parameters of the rest are a store of their own,
+// which has neither gradients nor states of the optimizer. Inside a store the tensors are ordered
 //
 //     | decays, cut over tensor ranks | decays, whole | does not decay, whole | does not decay, cut | padding |
 //                                     ^ whole_begin                           ^ whole_end
@@ -10,7 +11,8 @@
 // The last of the whole tensors that do not decay is a router's bias, where there is one: balance_begin to whole_end.
 //
 // "Whole" tensors are the same on every tensor-parallel rank; under Megatron sequence parallelism every rank sees only
-// its own tokens, so their gradients are summed over the tensor-parallel group: one all-reduce of one run.
+// its own tokens, so their gradients are summed over the tensor-parallel group: one all-reduce of one run. Those of the
+// whole factors of adapters are partial sums always: A in front of split rows, B behind split columns.
 #pragma once
 
 #include <array>
@@ -49,6 +51,7 @@ struct ParameterTensor {
   std::int64_t offset = 0;       ///< elements from the start of the store
   ParameterCut cut = ParameterCut::whole;
   bool decays = false;
+  bool frozen = false;
   ParameterInit init = ParameterInit::zero;
   double deviation = 0;  ///< of the normal initialisation
   /// For ParameterCut::rows: local rows of each section, and where they begin in the whole matrix.
@@ -72,7 +75,9 @@ struct ParameterLayout {
   /// Elements [0, written_end) are weights of a block whose gradients are one product each, without gaps: a micro-batch
   /// can write them, where it adds all others to zeros. See writes_gradients.
   std::int64_t written_end = 0;
-  std::int64_t elements = 0;  ///< with padding; a multiple of parameter_alignment * data
+  bool frozen = false;         ///< no gradients, no states of the optimizer
+  bool partial_whole = false;  ///< gradients of whole tensors are sums over tensor ranks, whatever splits the sequence
+  std::int64_t elements = 0;   ///< with padding; a multiple of parameter_alignment * data
 
   [[nodiscard]] constexpr const ParameterTensor* begin() const { return tensors.data(); }
   [[nodiscard]] constexpr const ParameterTensor* end() const { return tensors.data() + size; }
@@ -84,10 +89,19 @@ struct ParameterLayout {
 };
 
 /// The parts of a layer's parameters: each is one store.
-enum class ParameterPart : std::uint8_t { table, rest, experts };
-inline constexpr std::array parameter_parts{ParameterPart::table, ParameterPart::rest, ParameterPart::experts};
+enum class ParameterPart : std::uint8_t { table, rest, experts, frozen };
+inline constexpr std::array parameter_parts{ParameterPart::table, ParameterPart::rest, ParameterPart::experts,
+                                            ParameterPart::frozen};
 constexpr ParameterPart part_of(const forward::WeightSpec& weight) {
-  return weight.is_table ? ParameterPart::table : weight.of_experts ? ParameterPart::experts : ParameterPart::rest;
+  if (weight.is_table) return ParameterPart::table;
+  if (weight.of_experts) return ParameterPart::experts;
+  return weight.frozen ? ParameterPart::frozen : ParameterPart::rest;
+}
+/// True where no parameter of a part has a gradient.
+constexpr bool is_frozen(const forward::Graph& graph, ParameterPart part) {
+  for (int i = 0; i < graph.weight_count; ++i)
+    if (part_of(graph.weight(i)) == part && !graph.weight(i).frozen) return false;
+  return part != ParameterPart::rest;
 }
 
 /// What of the whole parameters of a store a rank has.
@@ -143,7 +157,8 @@ constexpr bool writes_gradients(const forward::Graph& graph) {
   if (graph.layer.kind != LayerKind::block) return false;
   for (int i = 0; i < graph.weight_count; ++i)
     if (const forward::WeightSpec& w = graph.weight(i);
-        w.products == 1 && w.is_split() && (w.rows.split ? w.columns.extent : w.rows.extent) % parameter_alignment != 0)
+        w.products == 1 && !w.frozen && w.is_split() &&
+        (w.rows.split ? w.columns.extent : w.rows.extent) % parameter_alignment != 0)
       return false;
   return true;
 }
@@ -171,6 +186,7 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
            .all_columns = w.columns.extent,
            .offset = end,
            .decays = decays,
+           .frozen = w.frozen,
            .init = w.init,
            .deviation = w.deviation,
            .copies = copies,
@@ -203,6 +219,9 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
       end = round_up(end + t.count(), parameter_alignment);
     }
   };
+  for (int i = 0; i < graph.weight_count; ++i)
+    out.partial_whole |= graph.weight(i).of_adapter && part_of(graph.weight(i)) == part;
+  out.frozen = is_frozen(graph, part);
   add(true, true, true);
   if (part != ParameterPart::table && writes_gradients(graph)) out.written_end = end;
   add(true, true, false);

@@ -89,9 +89,11 @@ class WantedState : public StateReader<WantedState> {
 /// Collective: puts the state of a stage, which has taken its memory, together from what all ranks have kept.
 /// @param control  the world for memory of the program
 /// @param model    a ModelSpec or a MultiTaskModel, with the layers of both plans
+/// @param frozen   the parameters that are not trained, which nobody keeps
 /// @return  bytes that this rank got of others
 template <class Model, class Stage>
-std::int64_t move_states(comm::World& control, const KeptState& kept, const Model& model, Stage& stage) {
+std::int64_t move_states(comm::World& control, const KeptState& kept, const Model& model, Stage& stage,
+                         const runtime::ParameterSource& frozen = {}) {
   using Piece = KeptState::Piece;
   comm::Group& everybody = control.everybody();
   const int ranks = control.size();
@@ -129,7 +131,9 @@ std::int64_t move_states(comm::World& control, const KeptState& kept, const Mode
   for (const Piece& piece : kept.pieces())
     images.add({piece.layer, piece.parameter, piece.state}, piece.slice, kept.data() + piece.begin);
   const detail::WantedState wanted_state(images);
-  restore(stage, wanted_state);
+  restore(stage, wanted_state, [](int, const ParameterTensor&, std::int64_t, View<float> values) {
+    std::fill(values.begin(), values.end(), 0.0F);
+  });
   for (const auto& [key, slice] : wanted_state.slices())
     cover(slice, found[key], [&](const Piece& piece, const TensorSlice& part) {
       if (piece.rank == self) return;
@@ -181,7 +185,7 @@ std::int64_t move_states(comm::World& control, const KeptState& kept, const Mode
   control.post(sends);
   control.receive(receives);
   control.wait_sent();
-  restore(stage, images);
+  restore(stage, images, frozen);
   return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 

@@ -185,9 +185,11 @@ class Stage {
   /// Calls `before` in every step, when the parameters and moments are about to change.
   void before_update(std::function<void()> before) { before_update_ = std::move(before); }
 
-  /// Calls `visit` for every parameter store on this rank.
+  /// Calls `visit` for every parameter store on this rank that is trained.
   void visit(const runtime::StoreVisitor& visitor) {
-    for_stores([&](runtime::Store& store) { visitor(store.view()); });
+    for_stores([&](runtime::Store& store) {
+      if (const runtime::StoreView view = store.view(); !view.layout->frozen) visitor(view);
+    });
   }
 
  private:

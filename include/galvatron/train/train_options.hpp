@@ -44,7 +44,8 @@ struct TrainOptions {
   double clip = 1.0;     ///< the largest gradient norm; 0 for no clipping
   std::uint64_t seed = 1;
   OnNan on_nan = OnNan::stop;
-  runtime::ParameterSource initial{};     ///< the parameters to start from; empty: by the seed
+  runtime::ParameterSource initial{};     ///< the parameters to start from, and the frozen ones; empty: by the seed
+  std::string initial_name{};             ///< where they come from, for the manifests of adapters
   const Checkpoint* resume = nullptr;     ///< go on after its step, with its parameters and moments
   const Continuation* goes_on = nullptr;  ///< the same from memory, before all others
   AdaptOptions adapt{};

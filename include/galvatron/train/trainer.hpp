@@ -142,18 +142,20 @@ class RankRun {
 
   // The state that the stage starts with.
   void begin(Rank& rank, RankStage& stage) {
+    const runtime::ParameterSource initial =
+        options_.initial ? options_.initial : runtime::initial_values(options_.seed, platform_.threads);
     if (kept_ != nullptr) {
-      move_states(world_.control(), *kept_, model_, stage);
+      move_states(world_.control(), *kept_, model_, stage, initial);
       kept_.reset();
       if (world_.rank() == 0) report(adaptation_, last_);
       return;
     }
     if (options_.goes_on != nullptr)
-      restore(stage, *options_.goes_on->states);
+      restore(stage, *options_.goes_on->states, initial);
     else if (options_.resume != nullptr)
-      restore(stage, *options_.resume);
+      restore(stage, *options_.resume, initial);
     else
-      stage.initialise(options_.initial ? options_.initial : runtime::initial_values(options_.seed, platform_.threads));
+      stage.initialise(initial);
     if constexpr (requires { rank.begin_search(); }) {
       if (options_.searches && world_.size() == 1) {  // on values of training: a GPU multiplies zeros faster
         rank.begin_search();
@@ -172,6 +174,7 @@ class RankRun {
   [[nodiscard]] TrainingState training_state() const {
     return {.model = model_.name,
             .architecture = model_architecture(model_),
+            .base = adapters_of(model_).rank > 0 ? options_.initial_name : "",
             .step = step_,
             .seed = options_.seed,
             .global_batch = plan_.global_batch,

@@ -205,6 +205,11 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   if (plan.lsh != LshOptions{})
     field("lsh", "{", plan.lsh.hashes, ", ", plan.lsh.width, ", galvatron::ResidualKind::", name_of(plan.lsh.residual),
           ", ", cpp_number(plan.lsh.rate), ", ", plan.lsh.seed, ", ", cpp_number(plan.lsh.most_rate), "}");
+  if (plan.adapters.rank > 0) {
+    std::string targets;
+    for (const AdapterTarget& target : adapter_targets) targets += plan.adapters.*target.has ? ", true" : ", false";
+    field("adapters", "{", plan.adapters.rank, ", ", cpp_number(plan.adapters.alpha), targets, "}");
+  }
   array("stages", stages);
   for (const auto& [key, list] : lists)
     if (!list.names.empty()) field(key, "{{", list.names, "}}");

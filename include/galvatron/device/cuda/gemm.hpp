@@ -43,7 +43,7 @@ using MatrixLayout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 inline MatrixLayout layout(const ColumnMajorMatrix& m, bool gradient = false) {
   MatrixLayout out;
   check(cublasLtMatrixLayoutCreate(out.out(), cuda_type(m.precision, gradient), static_cast<std::uint64_t>(m.rows),
-                                   static_cast<std::uint64_t>(m.columns), m.rows),
+                                   static_cast<std::uint64_t>(m.columns), m.stride),
         "layout of a matrix");
   return out;
 }
@@ -138,7 +138,7 @@ class Products {
     if (epilogue != Epilogue::none) p.objects.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, u);
     if (product.operands == Precision::fp8) p.objects.set_scales(unscale + Buffers8bit::of_b, unscale);
     const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
-      const float alpha = 1;
+      const float alpha = product.scale;
       const float beta = product.accumulate ? 1 : 0;
       return cublasLtMatmul(handle_.get(), p.objects.description.get(), &alpha, b, p.objects.x.get(), a,
                             p.objects.y.get(), &beta, c, p.objects.d.get(), c, p.objects.d.get(), &algorithm,
@@ -269,7 +269,10 @@ class Products {
     const Product& p = key.product;
     return to_string(p) + " to " + galvatron::name_of(p.result) + (p.accumulate ? ", added" : "") +
            (p.gradient ? ", of a gradient" : "") + (p.bias ? ", bias" : "") + ", epilogue " +
-           std::to_string(static_cast<int>(key.epilogue)) + ", on " + std::to_string(key.alignment) + " bytes";
+           std::to_string(static_cast<int>(key.epilogue)) + ", on " + std::to_string(key.alignment) + " bytes" +
+           (p.strides == RowStrides{} ? ""
+                                      : ", rows " + std::to_string(p.a_stride()) + ", " + std::to_string(p.b_stride()) +
+                                            " and " + std::to_string(p.c_stride()) + " apart");
   }
 
   const Stream& stream_;

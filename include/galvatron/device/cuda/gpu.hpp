@@ -83,6 +83,16 @@ class Gpu {
     m_.multiply(product_of<T, C>(kind, m, n, k, accumulate, !bias.empty()), a.data, b.data, bias.data, c.data);
   }
 
+  template <class A, class C>
+  void gemm_columns(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const RowStrides& strides,
+                    float scale, View<A> a, In<A> b, View<C> c, bool accumulate) {
+    check_gemm(kind);
+    Product product = product_of<std::remove_const_t<A>, C>(kind, m, n, k, accumulate);
+    product.scale = scale;
+    product.strides = strides;
+    if (m > 0 && n > 0 && k > 0) m_.multiply(product, a.data, b.data, nullptr, c.data);
+  }
+
   /// Tensor cores take 8-bit operands whose rows go along the sum only: others are transposed as they are rounded.
   template <class C>
   void gemm_8bit(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,

@@ -336,8 +336,9 @@ void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::
   launcher.launch(share.geometry,
                   Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
                          gamma_offset(kind), dbeta != nullptr, shares, dy, x, gamma, stats, d_residual, dx, partials});
-  column_sums(launcher, share.geometry.blocks, width, 1, static_cast<const float*>(partials),
-              AddSums{hidden, dgamma, dbeta});
+  if (dgamma != nullptr)
+    column_sums(launcher, share.geometry.blocks, width, 1, static_cast<const float*>(partials),
+                AddSums{hidden, dgamma, dbeta});
 }
 
 /// db += the sums over the rows of dy. Blocks leave those of runs of rows; the last of a tile's blocks adds them.

@@ -56,10 +56,12 @@ struct Operands {
   dnnl_memory_desc_t a, b, bias, c;
 
   Operands(const Product& p, std::int64_t rows)
-      : a(p.kind == op::Kind::gemm_tn ? matrix(rows, p.k, 1, p.m, p.operands) : matrix(rows, p.k, p.k, 1, p.operands)),
-        b(p.kind == op::Kind::gemm_nt ? matrix(p.k, p.n, 1, p.k, p.operands) : matrix(p.k, p.n, p.n, 1, p.operands)),
+      : a(p.kind == op::Kind::gemm_tn ? matrix(rows, p.k, 1, p.a_stride(), p.operands)
+                                      : matrix(rows, p.k, p.a_stride(), 1, p.operands)),
+        b(p.kind == op::Kind::gemm_nt ? matrix(p.k, p.n, 1, p.b_stride(), p.operands)
+                                      : matrix(p.k, p.n, p.b_stride(), 1, p.operands)),
         bias(matrix(1, p.n, p.n, 1, p.operands)),
-        c(matrix(rows, p.n, p.n, 1, p.result)) {}
+        c(matrix(rows, p.n, p.c_stride(), 1, p.result)) {}
 };
 
 /// The implementation that oneDNN chooses; dnnl_unimplemented when it has none on this processor.
@@ -73,6 +75,7 @@ inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_e
   Owner<dnnl_post_ops_t, dnnl_post_ops_destroy> after;
   check(dnnl_primitive_attr_create(attributes.out()), "attributes");
   check(dnnl_primitive_attr_set_scratchpad_mode(attributes.get(), dnnl_scratchpad_mode_user), "scratchpad mode");
+  if (p.scale != 1) check(dnnl_primitive_attr_set_output_scales(attributes.get(), 1, 0, &p.scale), "scale");
   if (p.accumulate) {
     check(dnnl_post_ops_create(after.out()), "post-ops");
     check(dnnl_post_ops_append_sum(after.get(), 1.0F), "sum post-op");
@@ -134,8 +137,8 @@ class Products {
   void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c) {
     Bands& bands = bands_of(product);
     const auto row_bytes = [](std::int64_t elements, Precision p) { return elements * element_bytes(p); };
-    const std::int64_t a_step = row_bytes(product.kind == op::Kind::gemm_tn ? 1 : product.k, product.operands);
-    const std::int64_t c_step = row_bytes(product.n, product.result);
+    const std::int64_t a_step = row_bytes(product.kind == op::Kind::gemm_tn ? 1 : product.a_stride(), product.operands);
+    const std::int64_t c_step = row_bytes(product.c_stride(), product.result);
     for (std::int64_t row = 0; row < product.m; row += bands.rows) {
       Kernel& kernel = bands.kernels[row + bands.rows <= product.m ? 0 : 1];
       kernel.execute(stream_.get(), static_cast<const std::byte*>(a) + row * a_step, b, bias,

@@ -73,11 +73,17 @@ class Host {
       if (!accumulate && k == 0) empty_product(m, n, c.data, bias);
       return;
     }
-    // oneDNN reads the calling thread's setting.
-    const int before = omp_get_max_threads();
-    omp_set_num_threads(team_.threads);
-    products_.multiply(product_of<T, C>(kind, m, n, k, accumulate, !bias.empty()), a.data, b.data, bias.data, c.data);
-    omp_set_num_threads(before);
+    execute(product_of<T, C>(kind, m, n, k, accumulate, !bias.empty()), a.data, b.data, bias.data, c.data);
+  }
+  /// See Device.
+  template <class A, class C>
+  void gemm_columns(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const RowStrides& strides,
+                    float scale, View<A> a, In<A> b, View<C> c, bool accumulate) {
+    check_gemm(kind);
+    Product product = product_of<std::remove_const_t<A>, C>(kind, m, n, k, accumulate);
+    product.scale = scale;
+    product.strides = strides;
+    if (m > 0 && n > 0 && k > 0) execute(product, a.data, b.data, nullptr, c.data);
   }
 
   template <class C>
@@ -224,6 +230,13 @@ class Host {
   }
 
  private:
+  void execute(const Product& product, const void* a, const void* b, const void* bias, void* c) {
+    // oneDNN reads the calling thread's setting.
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(team_.threads);
+    products_.multiply(product, a, b, bias, c);
+    omp_set_num_threads(before);
+  }
   /// c = 0 or bias in every row: a product over no elements.
   template <class T>
   static void empty_product(std::int64_t m, std::int64_t n, auto* c, View<const T> bias) {

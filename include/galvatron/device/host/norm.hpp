@@ -185,7 +185,7 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
       }
     });
   });
-  add_partial_sums(team, hidden, threads, 0, dgamma);
+  if (dgamma != nullptr) add_partial_sums(team, hidden, threads, 0, dgamma);
   if (dbeta != nullptr) add_partial_sums(team, hidden, threads, width, dbeta);
 }
 
