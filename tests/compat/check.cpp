@@ -13,11 +13,14 @@
 #include <galvatron/compat/check/deepspeed.hpp>
 #include <galvatron/compat/check/megatron.hpp>
 #include <galvatron/compat/check/torchtitan.hpp>
+#include <galvatron/compat/export/megatron.hpp>
 #include <galvatron/model/zoo.hpp>
 
 #include "../folder.hpp"
+#include "export_plans.hpp"
 
 using namespace galvatron;
+using testing::told;
 
 namespace {
 
@@ -137,6 +140,39 @@ TEST_CASE("the embedding and the head of Megatron-LM may count as layers") {
       megatron_job(base + "--account-for-loss-in-pipeline-split --num-virtual-stages-per-pipeline-rank 4 "));
   CHECK(plan_of_job(one, *one.model, 4).error().message.find("there are 15") != std::string::npos);
   CHECK_FALSE(megatron_job(base + ends + "--decoder-first-pipeline-num-layers 2 "));
+}
+
+TEST_CASE("what is exported to Megatron-LM is read back, with its context ranks and tensor ranks that cut sequences") {
+  const ModelSpec model = value_or_throw(find_model("llama2-7b"));
+  const auto read = [&](const std::string& arguments) {
+    return value_or_throw(
+        megatron_job(arguments + "\nrun ${PLAN_ARGS[@]} --hidden-size 4096 --num-attention-heads 32"));
+  };
+  for (const StrategySpec& spec :
+       {StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2, .zero = 1},
+        StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .data = 2, .zero = 1},
+        StrategySpec{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .data = 2, .zero = 1},
+        StrategySpec{.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .data = 2, .zero = 1},
+        StrategySpec{.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 1},
+        StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 1}}) {
+    Plan plan = testing::plan_of(spec, std::vector<int>(1, 32));
+    const TrainerJob job = read(export_megatron(plan).text);
+    const Plan back = value_or_throw(plan_of_job(job, model, 8));
+    CHECK(back.layers == plan.layers);
+    CHECK(job.unknown.empty());
+    CHECK(told(job.assumed, "cp-comm-type") == 0);
+    CHECK(changes_between(plan, back, ConfigKind::megatron).empty());
+    CHECK(cost_of(back, model, value_or_throw(find_cluster("8xh100-80g"))));
+    if (spec.context == 1) continue;
+    StrategySpec other = spec;
+    other.sequence = spec.exchanges_heads() ? SequenceKind::ring : SequenceKind::ulysses;
+    const Plan changed = testing::plan_of(other.with_cut(spec.cuts_over_tensor()), std::vector<int>(1, 32));
+    CHECK(changes_between(plan, changed, ConfigKind::megatron).size() == 1);
+  }
+  const std::string base = "PLAN_ARGS=(--num-layers 32 --seq-length 2048 --bf16 --context-parallel-size 2 ";
+  CHECK(told(read(base + "--cp-comm-type allgather)").assumed, "allgather is priced as p2p") == 1);
+  CHECK(told(read(base + "--cp-comm-type a2a+p2p)").assumed, "a2a+p2p is priced as a2a") == 1);
+  CHECK(told(read(base + "--cp-comm-type p2p a2a)").assumed, "differs from layer to layer") == 1);
 }
 
 TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps") {

@@ -157,6 +157,20 @@ TEST_CASE("Megatron-LM: context parallelism, a kind for each layer") {
   check_whole(cut);
   CHECK(has_line(cut.text, "--cp-comm-type p2p"));
   CHECK(has_line(cut.text, "--sequence-parallel"));
+  Plan both = plan_of({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2}, {4});
+  const Exported exchanged = export_megatron(both);
+  check_whole(exchanged);
+  check_same_job(exchanged, both);
+  CHECK(has_line(exchanged.text, "--cp-comm-type a2a"));
+  CHECK(has_line(exchanged.text, "--sequence-parallel"));
+  both.layers[2].sequence = SequenceKind::megatron;  // with a ring
+  const Exported each = export_megatron(both);
+  check_whole(each);
+  check_same_job(each, both);
+  CHECK(has_line(each.text, "--cp-comm-type a2a a2a p2p a2a"));
+  both.layers[2].sequence = SequenceKind::ulysses;  // with whole sequences between the tensor-parallel regions
+  CHECK(told(export_megatron(both).not_expressed,
+             "tp2 megatron cp2 ulysses dp2 (layers 0-1 and 3), tp2 cp2 ulysses dp2 (layer 2)") == 1);
 }
 
 TEST_CASE("Megatron-LM: uneven stages") {

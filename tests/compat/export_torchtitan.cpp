@@ -150,6 +150,7 @@ TEST_CASE("torchtitan 0.2: kinds of data parallelism") {
   v = values({.sequence = SequenceKind::ring, .context = 2, .data = 4}, "context parallelism without ZeRO");
   CHECK(v["parallelism.data_parallel_replicate_degree"] == "1");
   values({.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 2}, "Ulysses");
+  values({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2, .zero = 2}, "Ulysses");
 }
 
 TEST_CASE("torchtitan 0.2: the job is what the file says") {
@@ -166,6 +167,13 @@ TEST_CASE("torchtitan 0.2: the job is what the file says") {
   CHECK(first({.tensor = 2, .sequence = SequenceKind::megatron, .data = 4}).zero == 2);
   CHECK(first({.tensor = 2, .data = 4, .zero = 3}).sequence == SequenceKind::megatron);
   CHECK(first({.sequence = SequenceKind::ulysses, .context = 2, .data = 4}).sequence == SequenceKind::ring);
+  CHECK(first({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2, .zero = 2}) ==
+        StrategySpec{.tensor = 2,
+                     .sequence = SequenceKind::megatron,
+                     .context = 2,
+                     .data = 2,
+                     .zero = 2,
+                     .recompute = RecomputeKind::none});
   CHECK(first({.data = 8, .recompute = RecomputeKind::selective}).recompute == RecomputeKind::full);
   Plan kept = plan_of({.data = 8});
   kept.layers[1].recompute = RecomputeKind::cheap;

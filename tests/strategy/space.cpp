@@ -32,13 +32,13 @@ TEST_CASE("the default space has every legal strategy once") {
     for (int tensor = 1; tensor <= ranks; ++tensor)
       for (int context = 1; context <= ranks; ++context)
         for (int data = 1; data <= ranks; ++data)
-          for (int kinds = 0; kinds < 4 * 4 * 4; ++kinds) {
+          for (int kinds = 0; kinds < 5 * 4 * 4; ++kinds) {
             legal += tensor * context * data == ranks && is_legal({.tensor = tensor,
-                                                                   .sequence = static_cast<SequenceKind>(kinds % 4),
+                                                                   .sequence = static_cast<SequenceKind>(kinds % 5),
                                                                    .context = context,
                                                                    .data = data,
-                                                                   .zero = kinds / 4 % 4,
-                                                                   .recompute = static_cast<RecomputeKind>(kinds / 16)})
+                                                                   .zero = kinds / 5 % 4,
+                                                                   .recompute = static_cast<RecomputeKind>(kinds / 20)})
                          ? 1
                          : 0;
           }
@@ -147,10 +147,10 @@ TEST_CASE("the trainer instantiates all of a space") {
   for (const int ranks : {1, 2, 6, 8})
     for (const StrategySpec& spec : strategies({}, ranks)) CHECK(is_instantiated(InstantiatedStrategies{}, spec));
   // 4 ranks: tp1 dp4: 4 stages; tp2 dp2: 2 kinds of sequence x 4 stages; tp4: 2 kinds; cp2 dp2 and cp4: 2 kinds x 4
-  // stages, tp2 cp2: 3; all with four kinds of recomputation.
-  CHECK(strategies(Space{}, 4).size() == 4 * (4 + 8 + 2 + 2 * 8 + 12));
+  // stages, tp2 cp2: 4; all with four kinds of recomputation.
+  CHECK(strategies(Space{}, 4).size() == 4 * (4 + 8 + 2 + 2 * 8 + 16));
   CHECK(of("runnable", 8) == strategies(Space{}, 8));
-  CHECK(of("runnable,max-tp=2,recompute=full", 4).size() == 4 + 8 + 2 * 8 + 12);
+  CHECK(of("runnable,max-tp=2,recompute=full", 4).size() == 4 + 8 + 2 * 8 + 16);
 }
 
 TEST_CASE("a space names what may be used") {
@@ -186,8 +186,14 @@ TEST_CASE("context parallelism is named by its kind or by its degree") {
   CHECK(of("tp,ring,cp=2", 4) == std::vector<StrategySpec>{plain});
   CHECK(of("tp,sp,ring,cp=2", 4) == std::vector<StrategySpec>{cut, plain});
   CHECK(of("tp,sp=megatron,ring,cp=2", 4) == std::vector<StrategySpec>{cut});
-  CHECK(of("tp,sp,ulysses,cp=2", 4) ==
-        std::vector<StrategySpec>{{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2}});
+  const StrategySpec exchanged{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2};
+  const StrategySpec both{.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2};
+  CHECK(of("tp,ulysses,cp=2", 4) == std::vector<StrategySpec>{exchanged});
+  CHECK(of("tp,sp,ulysses,cp=2", 4) == std::vector<StrategySpec>{both, exchanged});
+  CHECK(of("tp,sp=megatron,ulysses,cp=2", 4) == std::vector<StrategySpec>{both});
+  CHECK(of("tp,sp,cp=2", 4) == std::vector<StrategySpec>{cut, both, exchanged, plain});
+  CHECK(of("sp=megatron,sp=ulysses,tp,cp=4", 4) == std::vector<StrategySpec>{ulysses});
+  CHECK_FALSE(parse_space("tp,cp,sp=megatron_ulysses").has_value());  // sp=megatron,sp=ulysses
   for (const StrategySpec& spec : of("all,max-cp=2", 8)) CHECK(spec.context <= 2);
   for (const StrategySpec& spec : of("all,sp=none", 8)) CHECK(spec.sequence == SequenceKind::none);
   CHECK(of("all,cp=1", 8) == of("all,sp=none,sp=megatron", 8));

@@ -49,7 +49,8 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   for (int stages = 1; stages <= 4 && stages <= ranks; stages *= 2)
     for (int t = 1; t <= ranks / stages; t *= 2)
       for (int c = 2; c <= ranks / stages / t; c *= 2)
-        for (const SequenceKind sequence_kind : {SequenceKind::ulysses, SequenceKind::ring, SequenceKind::megatron})
+        for (const SequenceKind sequence_kind :
+             {SequenceKind::ulysses, SequenceKind::ring, SequenceKind::megatron, SequenceKind::megatron_ulysses})
           for (int zero = 0; zero <= 3; ++zero, ++turn)
             add(stages,
                 {.tensor = t,

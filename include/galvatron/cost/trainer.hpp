@@ -84,7 +84,7 @@ constexpr double expected_largest(int n) {
 struct Expressible {
   OneForAll target = OneForAll::no;  ///< whose limits they keep to (strategy/one_for_all.hpp): with an exporter
   std::vector<ScheduleKind> schedules{schedule_kinds.begin(), schedule_kinds.end()};
-  std::vector<SequenceKind> sequence{sequence_kinds.begin(), sequence_kinds.end()};
+  std::vector<SequenceKind> sequence{named_sequence_kinds.begin(), named_sequence_kinds.end()};
   std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
   std::array<bool, 4> zero{true, true, true, true};
   bool tensor = true;

@@ -69,7 +69,7 @@ inline void expressible_fields(JsonObject& fields, Expressible& e) {
   if (fields.has("target", false))
     fields.word("target", e.target, expressible_targets, [](OneForAll t) { return std::string(name_of(t)); });
   names_field(fields, "schedules", e.schedules, schedule_kinds);
-  names_field(fields, "sequence", e.sequence, sequence_kinds);
+  names_field(fields, "sequence", e.sequence, named_sequence_kinds);
   names_field(fields, "recompute", e.recompute, recompute_kinds);
   if (fields.has("zero", false)) {
     e.zero = {};

@@ -381,7 +381,7 @@ class ParameterStore final : public Store {
   // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
   void sum_whole(View<float> gradients) {
     const std::int64_t n = layout_.whole_end - layout_.whole_begin;
-    if (context_->spec.sequence == SequenceKind::megatron && n > 0)
+    if (context_->spec.cuts_over_tensor() && n > 0)
       context_->tensor.all_reduce(gradients.slice(layout_.whole_begin, n), comm::ReduceOp::sum);
   }
 

@@ -192,6 +192,14 @@ class MegatronOptions {
       if (option.name == name && !option.values.empty()) out = option.values.front();
     return out;
   }
+  /// All values of an option.
+  [[nodiscard]] std::vector<std::string> values(const std::string& name) {
+    seen_.insert(name);
+    std::vector<std::string> out;
+    for (const ScriptOption& option : options_)
+      if (option.name == name) out = option.values;
+    return out;
+  }
   /// A positive number. `finish` reports text that is no positive number.
   [[nodiscard]] std::int64_t number(const std::string& name, std::int64_t otherwise) {
     const std::string found = text(name);
@@ -311,6 +319,18 @@ inline void megatron_trainer(MegatronOptions& options, TrainerJob& job) {
   if (options.has("--tp-comm-overlap-cfg")) job.ignored.emplace_back("--tp-comm-overlap-cfg");
 }
 
+/// How context ranks exchange: keys and values around a ring (p2p), or heads (a2a).
+inline void megatron_exchange(MegatronOptions& options, TrainerJob& job) {
+  const std::vector<std::string> kinds = options.values("--cp-comm-type");
+  if (kinds.empty() || job.context == 1) return;
+  const std::string& first = kinds.front();
+  if (first.starts_with("a2a")) job.context_kind = SequenceKind::ulysses;
+  const char* const priced = job.context_kind == SequenceKind::ulysses ? "a2a" : "p2p";
+  if (first != priced) job.assume("--cp-comm-type ", one_line(first, 40), " is priced as ", priced);
+  if (std::ranges::any_of(kinds, [&](const std::string& kind) { return kind != first; }))
+    job.assume("--cp-comm-type differs from layer to layer, and is priced as ", priced, " in all");
+}
+
 }  // namespace detail
 
 /// The job of a launch script. Errors (usage): no option of Megatron-LM, values that are no numbers.
@@ -332,7 +352,7 @@ inline Result<TrainerJob> megatron_job(std::string_view script) {
   job.global_batch = options.number("--global-batch-size", 0);
   job.sequence = options.number("--seq-length", 0);
   job.sequence_parallel = options.has("--sequence-parallel");
-  if (options.text("--cp-comm-type", "p2p").starts_with("a2a")) job.context_kind = SequenceKind::ulysses;
+  detail::megatron_exchange(options, job);
   if (options.has("--use-distributed-optimizer")) job.zero = 1;
   if (options.has("--use-megatron-fsdp") || options.has("--use-custom-fsdp")) {
     const bool renamed = options.has("--use-megatron-fsdp");

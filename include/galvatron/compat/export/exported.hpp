@@ -190,7 +190,11 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
                                 bool either_context = false) {
   const auto same = [&](StrategySpec a, StrategySpec b) {
     for (StrategySpec* spec : {&a, &b})
-      if (either_context && spec->sequence == SequenceKind::ring) spec->sequence = SequenceKind::ulysses;
+      if (either_context && spec->uses_ring()) {
+        const bool cut = spec->cuts_over_tensor();
+        spec->sequence = SequenceKind::ulysses;
+        *spec = spec->with_cut(cut);
+      }
     return a == b;
   };
   const auto degrees = layers_by(plan, degrees_of, same);

@@ -228,12 +228,11 @@ inline Exported export_torchtitan(const Plan& plan, const ModelSpec* model = nul
   detail::TorchtitanTables tables(release);
   const bool toml = tables.is_toml();
   StrategySpec spec = detail::one_for_all(plan, target, out, model);
-  const bool whole_sequences = spec.tensor > 1 && spec.sequence != SequenceKind::megatron;
+  const bool whole_sequences = spec.tensor > 1 && !spec.cuts_over_tensor();
   if (whole_sequences && toml)
     out.lacks(
         "tensor parallelism with whole sequences between its regions: torchtitan 0.2 always splits the sequence there");
-  if (spec.sequence == SequenceKind::ulysses)
-    out.lacks("Ulysses: torchtitan passes keys and values around, as ring attention does");
+  if (spec.exchanges_heads()) out.lacks("Ulysses: torchtitan passes keys and values around, as ring attention does");
   spec.sequence = spec.tensor > 1 && (toml || !whole_sequences) ? SequenceKind::megatron
                   : spec.context > 1                            ? SequenceKind::ring
                                                                 : SequenceKind::none;
