@@ -190,6 +190,16 @@ TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps")
   CHECK(job("--fp16").trainer.traits.gradient_bytes == 2);
   CHECK(job("").precision == Precision::fp32);
   CHECK(job("--bf16 --fp8-format hybrid").precision == Precision::fp8);
+  // megatron/training/arguments.py: --fp8-recipe is tensorwise, delayed, mxfp8 or blockwise; delayed where not given.
+  CHECK(job("--bf16 --fp8-format hybrid").trainer.traits.fp8_recipe == Fp8Recipe::delayed);
+  for (const Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::delayed, Fp8Recipe::blockwise, Fp8Recipe::mxfp8}) {
+    const TrainerJob by = job(std::string("--bf16 --fp8-format hybrid --fp8-recipe ") + name_of(recipe));
+    CHECK(by.trainer.traits.fp8_recipe == recipe);
+    CHECK(told(by.assumed, "recipe") == 0);
+    CHECK(by.unknown.empty());
+  }
+  CHECK(told(job("--bf16 --fp8-format hybrid --fp8-recipe custom").assumed, "recipe custom is priced as") == 1);
+  CHECK(job("--bf16 --fp8-recipe mxfp8").trainer.traits.fp8_recipe == Fp8Recipe::tensorwise);  // of no 8-bit products
   CHECK(job("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1").virtual_stages == 2);
   const TrainerJob block = job("--recompute-granularity full --recompute-method block --recompute-num-layers 1");
   const Plan plan = value_or_throw(plan_of_job(block, *block.model, 1));
@@ -222,6 +232,23 @@ TEST_CASE("settings of torchtitan, DeepSpeed and Accelerate are read by their na
   CHECK(titan.devices == 16);
   CHECK(titan.unknown == std::vector<std::string>{"parallelism.typo_degree"});
   REQUIRE(titan.model);
+  const auto with = [](const char* converters, const char* quantize) {
+    return value_or_throw(
+        torchtitan_job(json_of(std::string(R"({"model": {"name": "llama3", "flavor": "8B", )") + R"("converters": [")" +
+                               converters + R"("]}, "quantize": {"linear": )" + quantize + "}}"),
+                       8));
+  };
+  const TrainerJob rows = with("quantize.linear.float8", R"({"float8": {"recipe_name": "rowwise"}})");
+  CHECK(rows.precision == Precision::fp8);
+  CHECK(rows.trainer.traits.fp8_recipe == Fp8Recipe::rowwise);
+  CHECK(told(rows.assumed, "recipe") == 0);
+  const TrainerJob precise = with("quantize.linear.float8", R"({"float8": {"recipe_name": "rowwise_with_gw_hp"}})");
+  CHECK(told(precise.assumed, "rowwise_with_gw_hp") == 1);
+  const TrainerJob mx = with("quantize.linear.mx", R"({"mx": {"recipe_name": "mxfp8_cublas"}})");
+  CHECK(mx.precision == Precision::fp8);
+  CHECK(mx.trainer.traits.fp8_recipe == Fp8Recipe::mxfp8);
+  CHECK(mx.unknown.empty());
+  CHECK(with("quantize.linear.float8", "{}").trainer.traits.fp8_recipe == Fp8Recipe::tensorwise);
 
   const TrainerJob deepspeed = value_or_throw(deepspeed_job(json_of(config("deepspeed_zero2_offload.json"))));
   CHECK(deepspeed.zero == 2);

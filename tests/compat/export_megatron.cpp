@@ -35,6 +35,21 @@ TEST_CASE("Megatron-LM: 8-bit products") {
   const Exported out = export_megatron(plan);
   check_whole(out);
   CHECK(has(out.text, "  --bf16\n  --fp8-format hybrid\n  --fp8-recipe tensorwise\n"));
+  const auto by = [&](Fp8Recipe recipe) {
+    plan.trainer.traits.fp8_recipe = recipe;
+    return export_megatron(plan);
+  };
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::blockwise, Fp8Recipe::mxfp8}) {
+    const Exported other = by(recipe);
+    check_whole(other);
+    CHECK(has_line(other.text, std::string("--fp8-recipe ") + name_of(recipe)));
+    CHECK(has_line(other.text, recipe == Fp8Recipe::delayed ? "--fp8-format hybrid" : "--fp8-format e4m3"));
+    CHECK(other.job.value().trainer.traits.fp8_recipe == recipe);
+  }
+  const Exported rows = by(Fp8Recipe::rowwise);
+  check_tells(rows, "a scale for each row");
+  CHECK(has_line(rows.text, "--fp8-recipe tensorwise"));
+  CHECK(rows.job.value().trainer.traits.fp8_recipe == Fp8Recipe::tensorwise);
 }
 
 TEST_CASE("Megatron-LM: moments in bf16, which its distributed optimizer has") {

@@ -89,6 +89,18 @@ TEST_CASE("torchtitan 0.2: 8-bit products") {
   CHECK(out.text.find("mixed_precision_param = \"bfloat16\"") != std::string::npos);
   CHECK(out.text.find("[quantize.linear.float8]\nfilter_fqns = [\n  \"output\",\n]\n") != std::string::npos);
   CHECK(told(out.set_elsewhere, "converters = [\"quantize.linear.float8\"]") == 1);
+  plan.trainer.traits.fp8_recipe = Fp8Recipe::rowwise;
+  check_whole(toml(plan));
+  CHECK(toml(plan).text.find("[quantize.linear.float8]\nrecipe_name = \"rowwise\"\n") != std::string::npos);
+  CHECK(told(export_torchtitan(plan).set_elsewhere, "Float8LinearConverter.Config(recipe_name=\"rowwise\")") == 1);
+  plan.trainer.traits.fp8_recipe = Fp8Recipe::mxfp8;
+  check_whole(toml(plan));
+  CHECK(toml(plan).text.find("[quantize.linear.mx]\nrecipe_name = \"mxfp8_cublas\"\n") != std::string::npos);
+  CHECK(told(toml(plan).set_elsewhere, "converters = [\"quantize.linear.mx\"]") == 1);
+  CHECK(told(export_torchtitan(plan).set_elsewhere, "MXLinearConverter.Config(recipe_name=\"mxfp8_cublas\")") == 1);
+  plan.trainer.traits.fp8_recipe = Fp8Recipe::delayed;
+  check_tells(toml(plan), "the FP8 recipe delayed");
+  CHECK(toml(plan).job.value().trainer.traits.fp8_recipe == Fp8Recipe::tensorwise);
 }
 
 TEST_CASE("torchtitan 0.2: moments in bf16 are told") {

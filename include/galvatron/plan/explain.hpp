@@ -358,7 +358,7 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
   const int stages = static_cast<int>(plan.stages.size());
   std::string out = detail::wrapped(
       plan.model + " on " + plan.cluster + ": " + std::to_string(plan.ranks()) + " ranks in " + std::to_string(stages) +
-          (stages == 1 ? " stage" : " pipeline stages") + ", " + name_of(plan.precision) +
+          (stages == 1 ? " stage" : " pipeline stages") + ", " + precision_text(plan) +
           (plan.moments == Precision::fp32 ? "" : std::string(" with moments in ") + name_of(plan.moments)) + ", " +
           batch_text(plan) + " in " + std::to_string(plan.microbatches) +
           (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +

@@ -319,6 +319,18 @@ inline void megatron_trainer(MegatronOptions& options, TrainerJob& job) {
   if (options.has("--tp-comm-overlap-cfg")) job.ignored.emplace_back("--tp-comm-overlap-cfg");
 }
 
+/// The recipe of 8-bit products, of which `delayed` is the usual one.
+inline void megatron_recipe(MegatronOptions& options, TrainerJob& job) {
+  const std::string name = options.text("--fp8-recipe", name_of(Fp8Recipe::delayed));
+  if (job.precision != Precision::fp8) return;
+  const std::vector<Fp8Recipe>& known = job.trainer.expressible.fp8_recipes;
+  const auto recipe = std::ranges::find_if(known, [&](Fp8Recipe each) { return name == name_of(each); });
+  if (recipe != known.end())
+    job.trainer.traits.fp8_recipe = *recipe;
+  else
+    job.assume("the FP8 recipe ", one_line(name, 40), " is priced as ", name_of(job.trainer.traits.fp8_recipe));
+}
+
 /// How context ranks exchange: keys and values around a ring (p2p), or heads (a2a).
 inline void megatron_exchange(MegatronOptions& options, TrainerJob& job) {
   const std::vector<std::string> kinds = options.values("--cp-comm-type");
@@ -398,8 +410,7 @@ inline Result<TrainerJob> megatron_job(std::string_view script) {
     job.precision = Precision::fp8;
   else if (!options.has("--bf16") && !options.has("--fp16"))
     job.precision = Precision::fp32;
-  if (options.has("--fp8-recipe") && options.text("--fp8-recipe") != "tensorwise")
-    job.assume("the FP8 recipe ", detail::one_line(options.text("--fp8-recipe"), 40), " is priced as that per tensor");
+  detail::megatron_recipe(options, job);
   job.first_layers = options.number("--decoder-first-pipeline-num-layers", 0);
   job.last_layers = options.number("--decoder-last-pipeline-num-layers", 0);
   if (job.first_layers < 0 || job.first_layers > (1 << 20) || job.last_layers < 0 || job.last_layers > (1 << 20))

@@ -264,7 +264,7 @@ inline int size_of(const LayerRange& chunk) { return chunk.last - chunk.first + 
 inline std::string export_title(const Plan& plan) {
   return text_of("a plan for ", one_line(plan.model, 80), " on ", one_line(plan.cluster, 80), ": ",
                  counted(plan.ranks(), "rank"), ", batch of ", plan.global_batch, " x ", plan.sequence_length,
-                 " tokens, ", name_of(plan.precision));
+                 " tokens, ", precision_text(plan));
 }
 
 /// What the text leaves out, as comment lines.

@@ -123,8 +123,15 @@ inline Exported export_megatron(const Plan& plan, const ModelSpec* model = nullp
   arguments.add("--global-batch-size ", plan.global_batch);
   if (plan.precision != Precision::fp32) arguments.add("--bf16");
   if (plan.precision == Precision::fp8) {
-    arguments.add("--fp8-format hybrid");
-    arguments.add("--fp8-recipe tensorwise");
+    Fp8Recipe& recipe = out.job->trainer.traits.fp8_recipe;
+    if (recipe == Fp8Recipe::rowwise) {
+      out.lacks("a scale for each row of 8-bit operands: Megatron-LM has none, and one for each tensor is written");
+      recipe = Fp8Recipe::tensorwise;
+    }
+    // Scales of blocks leave E4M3 enough range for gradients too (Float8BlockScaling, MXFP8BlockScaling).
+    const bool blocks = recipe == Fp8Recipe::blockwise || recipe == Fp8Recipe::mxfp8;
+    arguments.add("--fp8-format ", blocks ? "e4m3" : "hybrid");
+    arguments.add("--fp8-recipe ", name_of(recipe));
   }
   arguments.add("--tensor-model-parallel-size ", spec.tensor);
   if (spec.cuts_over_tensor()) arguments.add("--sequence-parallel");
