@@ -85,19 +85,22 @@ ModelSpec small_experts() {
   return model;
 }
 
+LlamaShape small_normed(int layers, bool qkv_bias) {
+  return {.layers = layers,
+          .hidden = 96,
+          .heads = 24,
+          .kv_heads = 8,
+          .ffn = 240,
+          .vocabulary = 777,
+          .positions = 512,
+          .head_dim = 8,
+          .qkv_bias = qkv_bias,
+          .query_key_norm = QueryKeyNorm::heads};
+}
+
 // A block with norms of heads and biases, one with norms of all queries and keys, two with latent attention.
 ModelSpec small_attention_kinds() {
-  LlamaShape shape{.layers = 4,
-                   .hidden = 96,
-                   .heads = 24,
-                   .kv_heads = 8,
-                   .ffn = 240,
-                   .vocabulary = 777,
-                   .positions = 512,
-                   .head_dim = 8,
-                   .qkv_bias = true,
-                   .query_key_norm = QueryKeyNorm::heads};
-  ModelSpec model = llama("llama", shape);
+  ModelSpec model = llama("llama", small_normed(4, true));
   model.blocks[1].query_key_norm = QueryKeyNorm::all;
   for (std::size_t i = 2; i < 4; ++i) {
     LayerSpec& block = model.blocks[i];
@@ -112,15 +115,7 @@ ModelSpec small_attention_kinds() {
 
 // Blocks of Gemma 3's and of Phi's kind, and ends of both.
 ModelSpec small_decoder_kinds() {
-  ModelSpec model = llama("llama", {.layers = 2,
-                                    .hidden = 96,
-                                    .heads = 24,
-                                    .kv_heads = 8,
-                                    .ffn = 240,
-                                    .vocabulary = 777,
-                                    .positions = 512,
-                                    .head_dim = 8,
-                                    .query_key_norm = QueryKeyNorm::heads});
+  ModelSpec model = llama("llama", small_normed(2, false));
   LayerSpec& gemma = model.blocks[0];
   gemma.norm = NormKind::rms_norm_from_one;
   gemma.activation = ActivationKind::geglu;

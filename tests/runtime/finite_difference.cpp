@@ -35,16 +35,10 @@ LayerSpec gpt_layer(LayerKind kind) {
   layer.kind = kind;
   return layer;
 }
+constexpr LlamaShape llama_shape{
+    .layers = 2, .hidden = 32, .heads = 8, .kv_heads = 2, .ffn = 48, .vocabulary = 97, .positions = 128, .head_dim = 8};
 LayerSpec llama_layer(LayerKind kind) {
-  LayerSpec layer = llama("llama", {.layers = 2,
-                                    .hidden = 32,
-                                    .heads = 8,
-                                    .kv_heads = 2,
-                                    .ffn = 48,
-                                    .vocabulary = 97,
-                                    .positions = 128,
-                                    .head_dim = 8})
-                        .blocks[0];
+  LayerSpec layer = llama("llama", llama_shape).blocks[0];
   layer.kind = kind;
   return layer;
 }
@@ -115,17 +109,9 @@ LayerSpec latent_block(const LatentAttention& latent) {
 }
 // Gemma 3's norms, activation and scores.
 LayerSpec gemma_layer(LayerKind kind) {
-  const ModelSpec model = gemma("gemma", {.decoder = {.layers = 2,
-                                                      .hidden = 32,
-                                                      .heads = 8,
-                                                      .kv_heads = 2,
-                                                      .ffn = 48,
-                                                      .vocabulary = 97,
-                                                      .positions = 128,
-                                                      .head_dim = 8,
-                                                      .query_key_norm = QueryKeyNorm::heads},
-                                          .norms_around = true,
-                                          .score_width = 20});
+  GemmaShape shape{.decoder = llama_shape, .norms_around = true, .score_width = 20};
+  shape.decoder.query_key_norm = QueryKeyNorm::heads;
+  const ModelSpec model = gemma("gemma", shape);
   return kind == LayerKind::embedding ? model.embedding : kind == LayerKind::head ? model.head : model.blocks[0];
 }
 LayerSpec phi_layer(LayerKind kind) {

@@ -13,9 +13,11 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include <galvatron/checkpoint/folder.hpp>
 #include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"
@@ -225,7 +227,14 @@ TEST_CASE("a rank that is lost with a part of the states leaves the last checkpo
     const test::Folder folder;
     std::atomic<bool> alive = true;
     options.adapt.before_step = [&](int rank, std::int64_t step) {
-      if (rank == 0 && step == 11 && alive.exchange(false)) throw DeviceFailure("its core is broken");
+      if (rank != 0 || step != 11 || !alive.exchange(false)) return;
+      const auto is_saved = [&] {  // the checkpoint of step 8 is written beside training
+        const auto saved = list_checkpoints(folder.path / "saved");
+        return !saved.empty() && saved.back().step == 8;
+      };
+      for (int waits = 0; saves && !is_saved() && waits < 6000; ++waits)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      throw DeviceFailure("its core is broken");
     };
     options.checkpoint = {};
     if (saves) options.checkpoint = {.folder = folder.path / "saved", .every = 4};

@@ -20,7 +20,7 @@
 #include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"
-#include "toy.hpp"
+#include "toy_mixed.hpp"
 
 using namespace galvatron;
 using namespace galvatron::train;
@@ -56,32 +56,6 @@ class PatternTokens final : public BatchSource {
   std::int64_t vocabulary_;
 };
 
-/// Those of its T5s: the decoder's are behind the encoder's, and some are predicted.
-class PatternSides final : public BatchSource {
- public:
-  PatternSides(const ModelSpec& model, std::int64_t tokens)
-      : pattern_(model.vocabulary()), source_(tokens), predictions_(predictions(model, tokens)) {}
-  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
-              View<std::int32_t> out) override {
-    pattern_.inputs(step, first, samples, range, out);
-  }
-  void decoder_inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
-                      View<std::int32_t> out) override {
-    pattern_.inputs(step, first, samples, {source_ + range.first, range.count}, out);
-  }
-  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
-               View<std::int32_t> out) override {
-    pattern_.targets(step, first, samples, {source_ + range.first, range.count}, out);
-    for (std::int64_t row = 0; row < out.count; ++row)
-      if (range.first + row / samples >= predictions_) out[row] = -1;
-  }
-
- private:
-  PatternTokens pattern_;
-  std::int64_t source_;
-  std::int64_t predictions_;
-};
-
 std::string file_content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -112,7 +86,7 @@ StepReport step_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWe
   options.initial = weights.weights();
   options.checkpoint.folder = folder;
   PatternTokens tokens(model.vocabulary());
-  PatternSides sides(model, plan.sequence_length);
+  toy::SidedTokens<PatternTokens> sides(model, plan.sequence_length, model.vocabulary());
   BatchSource& source = model.is_encoder_decoder() ? static_cast<BatchSource&>(sides) : tokens;
   return train::train(plan, model, source, options).steps.front();
 }

@@ -177,7 +177,7 @@ TEST_CASE("what norms and activations give is the same bits, kept or computed ag
     ScheduleKind schedule;
   };
   for (const ModelSpec& spec :
-       {model(false, 4), model(true, 4), bert(4), t5(4), swin({2, 2, 0, 0}), attention_kinds(4)}) {
+       {model(false, 4), model(true, 4), bert(4), t5(4), swin({2, 2, 0, 0}), attention_kinds(4), decoder_kinds(4)}) {
     const bool plain = spec.blocks.front().is_plain_block();
     for (const Shape& shape : {Shape{1, {}, ScheduleKind::one_f_one_b},
                                Shape{2, {.tensor = 2, .sequence = SequenceKind::megatron}, ScheduleKind::one_f_one_b},

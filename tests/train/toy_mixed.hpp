@@ -160,11 +160,13 @@ inline ModelSpec decoder_kinds(int layers) {
   return out;
 }
 
-/// The tokens of `Tokens` for the encoder, and later ones for the decoder.
+/// The first tokens of a source for the encoder, and those behind them for the decoder; the model's predictions count.
+template <class Source>
 class SidedTokens final : public train::BatchSource {
  public:
-  SidedTokens(const ModelSpec& model, std::int64_t tokens)
-      : tokens_(2 * tokens), source_(tokens), predictions_(predictions(model, tokens)) {}
+  /// @param tokens  of a side  @param of_source  what makes a source of both
+  SidedTokens(const ModelSpec& model, std::int64_t tokens, std::int64_t of_source)
+      : tokens_(of_source), source_(tokens), predictions_(predictions(model, tokens)) {}
   void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
               View<std::int32_t> out) override {
     tokens_.inputs(step, first, samples, range, out);
@@ -181,7 +183,7 @@ class SidedTokens final : public train::BatchSource {
   }
 
  private:
-  Tokens tokens_;
+  Source tokens_;
   std::int64_t source_;
   std::int64_t predictions_;
 };
@@ -251,7 +253,7 @@ class Images final : public train::BatchSource {
 /// Data that the model can learn from.
 inline std::unique_ptr<train::BatchSource> source_of(const ModelSpec& model, std::int64_t tokens) {
   if (model.takes_images()) return std::make_unique<Images>(model);
-  if (model.is_encoder_decoder()) return std::make_unique<SidedTokens>(model, tokens);
+  if (model.is_encoder_decoder()) return std::make_unique<SidedTokens<Tokens>>(model, tokens, 2 * tokens);
   if (model.head.head == HeadKind::masked_language) return std::make_unique<MaskedTokens>(tokens);
   return std::make_unique<Tokens>(tokens);
 }

@@ -66,17 +66,18 @@ constexpr PassMemory pass_memory(std::span<const LayerCounts> layers, std::span<
 /// @param layouts  of their activations
 /// @param slots    micro-batches in flight (microbatches_in_flight)
 /// @param deferred  those of them between the two parts of a split backward (microbatches_deferred)
-/// @param back, on  buffers for what is sent to the chunks before and after (message_buffers); 0 where there is none
+/// @param to_previous, to_next  buffers for what is sent to the chunks before and after (message_buffers); 0 at the
+/// ends
 /// @param library  the device's library workspace
 constexpr StageMemory stage_memory(std::span<const LayerCounts> layers, std::span<const ActivationLayout> layouts,
-                                   int slots, int deferred, int back, int on, Bytes library) {
+                                   int slots, int deferred, int to_previous, int to_next, Bytes library) {
   const PassMemory pass = pass_memory(layers, layouts);
   StageMemory out;
   out.library = library;
   out.stash = pass.stash * slots + pass.deferred * deferred;
   out.workspace = max(max(pass.forward_workspace, pass.backward_workspace), pass.weights_workspace);
   for (const LayerCounts& layer : layers) out.states += layer.states;
-  if (!layers.empty()) out.boundary += layers.front().input * back + layers.back().activation * on;
+  if (!layers.empty()) out.boundary += layers.front().input * to_previous + layers.back().activation * to_next;
   return out;
 }
 

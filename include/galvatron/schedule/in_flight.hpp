@@ -8,8 +8,9 @@
 
 namespace galvatron {
 
-/// Micro-batches by which stage `stage` is late with the second part of their backward, in its chunk `chunk`; of zb-v
-/// at the end of a step, before there is none. Source: Qi et al. 2024 (arXiv 2401.10241), sections 3 and 6.
+/// Micro-batches by which the weight gradients of chunk `chunk` of stage `stage` follow their input gradients; in zb-v
+/// those of the end of a step, where earlier ones follow at once. Source: Qi et al. 2024 (arXiv 2401.10241), sections 3
+/// and 6.
 constexpr int weights_late(ScheduleKind kind, int stage, int chunk) {
   if (kind == ScheduleKind::zb_2p) return 2 * stage;
   return kind == ScheduleKind::zb_v && chunk == 1 && stage > 0 ? stage - 1 : stage;

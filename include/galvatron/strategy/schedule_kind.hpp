@@ -35,7 +35,7 @@ constexpr bool splits_backward(ScheduleKind kind) {
   return kind == ScheduleKind::zb_h1 || kind == ScheduleKind::zb_2p || kind == ScheduleKind::zb_v;
 }
 
-/// Virtual stages of each stage where nobody says how many: zb-v has two always, interleaved any number.
+/// Virtual stages of each stage by default: zb-v has two always, interleaved any number.
 constexpr int usual_virtual_stages(ScheduleKind kind) {
   return kind == ScheduleKind::interleaved || kind == ScheduleKind::zb_v ? 2 : 1;
 }

@@ -49,7 +49,8 @@ struct Survivor {
   int rank = 0;
   std::int64_t step = 0;             ///< steps that its state has behind it; -1: an update was cut short, it has none
   std::shared_ptr<KeptState> state;  ///< null: none
-  /// Of the last of these steps, which a lost rank 0 may not have reported; nothing where there is none.
+  /// Of the last of these steps, in case the lost rank is rank 0 and ended before its own report; empty before the
+  /// first.
   std::optional<StepReport> report{};
 };
 

@@ -50,8 +50,8 @@ inline void refuse_if(JsonObject& fields, std::string_view key, bool refused_val
                 (refused_value ? "false" : "true") + " is");
 }
 
-/// Fails the reader when `key` has a value. Whoever removes it has the file of another model: the way out says what to
-/// take instead.
+/// Fails the reader when `key` has a value. A file without the key describes another model, so the way out names what
+/// to use instead.
 inline void refuse_present(JsonObject& fields, std::string_view key, std::string_view what, std::string_view way_out) {
   const nlohmann::json* value = fields.any(key);
   if (value != nullptr && !value->is_null())
