@@ -112,6 +112,8 @@ inline int check_expert_degrees(const ModelSpec& model) {
                                 .expert = expert,
                                 .expert_tensor = etp,
                                 .recompute = recompute_kinds[static_cast<std::size_t>(plans / 4 % 4)]};
+              // Beside Megatron's with a ring, whose tokens go to experts alike, whole experts are enough.
+              if (split == SequenceKind::megatron_ulysses && etp > 1) continue;
               if (spec.data > 0 && spec.shards() == 1) spec.zero = 0;
               if (spec.data == 0 || !spec.exchanges_tokens() || !is_legal(spec)) continue;
               const int microbatches = 1 + plans % 2;
