@@ -91,7 +91,8 @@ inline std::vector<int> pipeline_degrees(const Space& space, int ranks) {
 namespace detail {
 
 /// The kinds of sequence parallelism of a space for these degrees. Where it allows Megatron's and not none, that is no
-/// choice but the rule for tensor degrees above 1.
+/// choice but the rule for tensor degrees above 1; so it is for Ulysses where it allows Megatron's at all, which saves
+/// memory at next to no time.
 constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, int context) {
   const auto allows = [&space](SequenceKind kind) {
     return std::find(space.sequence.begin(), space.sequence.end(), kind) != space.sequence.end();
@@ -101,8 +102,8 @@ constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, in
   std::vector<SequenceKind> out;
   if (context == 1 && may_be_whole) out.push_back(SequenceKind::none);
   if (cuts && (context == 1 || allows(SequenceKind::ring))) out.push_back(SequenceKind::megatron);
-  if (context > 1 && allows(SequenceKind::ulysses) && cuts) out.push_back(SequenceKind::megatron_ulysses);
-  if (context > 1 && allows(SequenceKind::ulysses) && may_be_whole) out.push_back(SequenceKind::ulysses);
+  if (context > 1 && allows(SequenceKind::ulysses))
+    out.push_back(cuts ? SequenceKind::megatron_ulysses : SequenceKind::ulysses);
   if (context > 1 && allows(SequenceKind::ring) && may_be_whole) out.push_back(SequenceKind::ring);
   return out;
 }
