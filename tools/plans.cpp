@@ -219,7 +219,7 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, const
 std::string plan_summary(const Plan& plan, const std::string& cluster_name, const PlanCost& cost,
                          const ClusterView& cluster, const PredictionInterval& interval) {
   std::string out = text_of(plan.model, " on ", cluster_name, ": ", counted(plan.ranks(), "rank"), ", ",
-                            batch_text(plan), ", ", name_of(plan.precision), "\n") +
+                            batch_text(plan), ", ", precision_text(plan), "\n") +
                     row("strategy", plan_words(plan)) +
                     row("iteration", format_seconds(cost.iteration), ", ", format_count(cost.samples_per_second),
                         " samples/s, ", format_count(cost.tokens_per_second), " tokens/s", mfu_text(cost.mfu)) +
@@ -382,6 +382,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   std::string model_name;
   std::string cluster_name;
   std::optional<Precision> precision;
+  std::optional<Fp8Recipe> recipe;
   std::optional<Precision> moments;
   std::string trainer;
   std::string reserve;
@@ -413,6 +414,11 @@ void run_plan(const Arguments& arguments, Common& common) {
   trainer_option(options, trainer, "galvatron");
   options.choice("--precision", precision, {Precision::bf16, Precision::fp32, Precision::fp8},
                  "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
+  options.choice(
+      "--fp8-recipe", recipe,
+      {Fp8Recipe::tensorwise, Fp8Recipe::delayed, Fp8Recipe::rowwise, Fp8Recipe::blockwise, Fp8Recipe::mxfp8},
+      "what has a scale of its own among 8-bit operands, with --precision fp8 and a --trainer that has it: "
+      "docs/precision.md (default: the trainer's, tensorwise)");
   moments_option(options, moments);
   expert_imbalance_option(options, search.expert_imbalance);
   DispatchArguments dispatch;
@@ -507,6 +513,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (!trainer.empty()) search.trainer = value_or_throw(cost::load_trainer(trainer));
   if (lora.rank != 0 && !search.trainer.is_own())
     refuse("--lora is priced as this library trains adapters; leave --trainer ", search.trainer.name, " out");
+  if (recipe && search.precision != Precision::fp8) refuse("--fp8-recipe is of --precision fp8; add it");
+  search.trainer.traits.fp8_recipe = recipe.value_or(search.trainer.traits.fp8_recipe);
   search.reserve = reserve_named(reserve);
   // A plan for a host is made to be trained here.
   const bool on_host = std::ranges::any_of(cluster.groups(), [](const Cluster& group) { return group.cores > 0; });
@@ -609,7 +617,11 @@ void run_cost(const Arguments& arguments, Common& common) {
     return cost_tasks(a, common);
   }
   Plan plan = value_or_throw(read_plan(a.path));
-  if (!trainer.empty()) plan.trainer = value_or_throw(cost::load_trainer(trainer));
+  if (!trainer.empty()) {
+    const Fp8Recipe recipe = plan.trainer.traits.fp8_recipe;
+    plan.trainer = value_or_throw(cost::load_trainer(trainer));
+    plan.trainer.traits.fp8_recipe = recipe;
+  }
   if (!reserve.empty()) plan.reserve = reserve_named(reserve);
   if (imbalance != 0) plan.expert_imbalance = imbalance;
   const ModelSpec loaded = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));

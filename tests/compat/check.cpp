@@ -13,11 +13,14 @@
 #include <galvatron/compat/check/deepspeed.hpp>
 #include <galvatron/compat/check/megatron.hpp>
 #include <galvatron/compat/check/torchtitan.hpp>
+#include <galvatron/compat/export/megatron.hpp>
 #include <galvatron/model/zoo.hpp>
 
 #include "../folder.hpp"
+#include "export_plans.hpp"
 
 using namespace galvatron;
+using testing::told;
 
 namespace {
 
@@ -139,6 +142,39 @@ TEST_CASE("the embedding and the head of Megatron-LM may count as layers") {
   CHECK_FALSE(megatron_job(base + ends + "--decoder-first-pipeline-num-layers 2 "));
 }
 
+TEST_CASE("what is exported to Megatron-LM is read back, with its context ranks and tensor ranks that cut sequences") {
+  const ModelSpec model = value_or_throw(find_model("llama2-7b"));
+  const auto read = [&](const std::string& arguments) {
+    return value_or_throw(
+        megatron_job(arguments + "\nrun ${PLAN_ARGS[@]} --hidden-size 4096 --num-attention-heads 32"));
+  };
+  for (const StrategySpec& spec :
+       {StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2, .zero = 1},
+        StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .data = 2, .zero = 1},
+        StrategySpec{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .data = 2, .zero = 1},
+        StrategySpec{.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .data = 2, .zero = 1},
+        StrategySpec{.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 1},
+        StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 1}}) {
+    Plan plan = testing::plan_of(spec, std::vector<int>(1, 32));
+    const TrainerJob job = read(export_megatron(plan).text);
+    const Plan back = value_or_throw(plan_of_job(job, model, 8));
+    CHECK(back.layers == plan.layers);
+    CHECK(job.unknown.empty());
+    CHECK(told(job.assumed, "cp-comm-type") == 0);
+    CHECK(changes_between(plan, back, ConfigKind::megatron).empty());
+    CHECK(cost_of(back, model, value_or_throw(find_cluster("8xh100-80g"))));
+    if (spec.context == 1) continue;
+    StrategySpec other = spec;
+    other.sequence = spec.exchanges_heads() ? SequenceKind::ring : SequenceKind::ulysses;
+    const Plan changed = testing::plan_of(other.with_cut(spec.cuts_over_tensor()), std::vector<int>(1, 32));
+    CHECK(changes_between(plan, changed, ConfigKind::megatron).size() == 1);
+  }
+  const std::string base = "PLAN_ARGS=(--num-layers 32 --seq-length 2048 --bf16 --context-parallel-size 2 ";
+  CHECK(told(read(base + "--cp-comm-type allgather)").assumed, "allgather is priced as p2p") == 1);
+  CHECK(told(read(base + "--cp-comm-type a2a+p2p)").assumed, "a2a+p2p is priced as a2a") == 1);
+  CHECK(told(read(base + "--cp-comm-type p2p a2a)").assumed, "differs from layer to layer") == 1);
+}
+
 TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps") {
   const std::string base = "run --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 ";
   const auto job = [&](const std::string& more) { return value_or_throw(megatron_job(base + more)); };
@@ -154,6 +190,16 @@ TEST_CASE("arguments of Megatron-LM change what its runtime overlaps and keeps")
   CHECK(job("--fp16").trainer.traits.gradient_bytes == 2);
   CHECK(job("").precision == Precision::fp32);
   CHECK(job("--bf16 --fp8-format hybrid").precision == Precision::fp8);
+  // megatron/training/arguments.py: --fp8-recipe is tensorwise, delayed, mxfp8 or blockwise; delayed where not given.
+  CHECK(job("--bf16 --fp8-format hybrid").trainer.traits.fp8_recipe == Fp8Recipe::delayed);
+  for (const Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::delayed, Fp8Recipe::blockwise, Fp8Recipe::mxfp8}) {
+    const TrainerJob by = job(std::string("--bf16 --fp8-format hybrid --fp8-recipe ") + name_of(recipe));
+    CHECK(by.trainer.traits.fp8_recipe == recipe);
+    CHECK(told(by.assumed, "recipe") == 0);
+    CHECK(by.unknown.empty());
+  }
+  CHECK(told(job("--bf16 --fp8-format hybrid --fp8-recipe custom").assumed, "recipe custom is priced as") == 1);
+  CHECK(job("--bf16 --fp8-recipe mxfp8").trainer.traits.fp8_recipe == Fp8Recipe::tensorwise);  // of no 8-bit products
   CHECK(job("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1").virtual_stages == 2);
   const TrainerJob block = job("--recompute-granularity full --recompute-method block --recompute-num-layers 1");
   const Plan plan = value_or_throw(plan_of_job(block, *block.model, 1));
@@ -197,6 +243,23 @@ TEST_CASE("settings of torchtitan, DeepSpeed and Accelerate are read by their na
   CHECK(titan.devices == 16);
   CHECK(titan.unknown == std::vector<std::string>{"parallelism.typo_degree"});
   REQUIRE(titan.model);
+  const auto with = [](const char* converters, const char* quantize) {
+    return value_or_throw(
+        torchtitan_job(json_of(std::string(R"({"model": {"name": "llama3", "flavor": "8B", )") + R"("converters": [")" +
+                               converters + R"("]}, "quantize": {"linear": )" + quantize + "}}"),
+                       8));
+  };
+  const TrainerJob rows = with("quantize.linear.float8", R"({"float8": {"recipe_name": "rowwise"}})");
+  CHECK(rows.precision == Precision::fp8);
+  CHECK(rows.trainer.traits.fp8_recipe == Fp8Recipe::rowwise);
+  CHECK(told(rows.assumed, "recipe") == 0);
+  const TrainerJob precise = with("quantize.linear.float8", R"({"float8": {"recipe_name": "rowwise_with_gw_hp"}})");
+  CHECK(told(precise.assumed, "rowwise_with_gw_hp") == 1);
+  const TrainerJob mx = with("quantize.linear.mx", R"({"mx": {"recipe_name": "mxfp8_cublas"}})");
+  CHECK(mx.precision == Precision::fp8);
+  CHECK(mx.trainer.traits.fp8_recipe == Fp8Recipe::mxfp8);
+  CHECK(mx.unknown.empty());
+  CHECK(with("quantize.linear.float8", "{}").trainer.traits.fp8_recipe == Fp8Recipe::tensorwise);
 
   const TrainerJob deepspeed = value_or_throw(deepspeed_job(json_of(config("deepspeed_zero2_offload.json"))));
   CHECK(deepspeed.zero == 2);

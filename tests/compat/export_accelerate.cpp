@@ -51,6 +51,10 @@ TEST_CASE("Accelerate: kinds of data parallelism") {
   check_tells(accelerate({.tensor = 8}), "tensor parallelism without data ranks");
   check_tells(accelerate({.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 3}), "Ulysses");
   check_tells(accelerate({.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 3}), "Megatron sequence");
+  const Exported both =
+      accelerate({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2, .zero = 3});
+  CHECK(told(both.not_expressed, "Megatron sequence parallelism") == 1);
+  CHECK(told(both.not_expressed, "Ulysses") == 1);
 }
 
 TEST_CASE("Accelerate: recomputation of every block or none, and no pipeline") {

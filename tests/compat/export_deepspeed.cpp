@@ -111,6 +111,8 @@ TEST_CASE("DeepSpeed: context ranks beside a pipeline or tensor ranks are refuse
   refused(plan_of({.sequence = SequenceKind::ulysses, .context = 2, .data = 2}, {4, 4}), "beside a pipeline");
   refused(plan_of({.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .data = 2}), "beside tensor ranks");
   refused(plan_of({.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .data = 2}), "beside tensor ranks");
+  refused(plan_of({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2}),
+          "beside tensor ranks");
 }
 
 TEST_CASE("DeepSpeed: outputs of norms and activations are kept, but where a pipeline recomputes every layer") {

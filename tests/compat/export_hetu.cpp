@@ -142,6 +142,12 @@ TEST_CASE("Hetu-Galvatron: what it lacks is told") {
   check_tells(export_hetu(plan), "the schedule zb-h1");
   check_tells(export_hetu(plan_of({.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .data = 2})),
               "tensor parallelism and Ulysses together");
+  const Exported both =
+      export_hetu(plan_of({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2}));
+  check_tells(both, "tensor parallelism and Ulysses together");
+  CHECK(told(both.set_elsewhere, "sequence_parallel is true") == 1);
+  CHECK(both.job.value().layers[0].tensor == 4);
+  CHECK(both.job.value().layers[0].sequence == SequenceKind::megatron);
   const Exported never = export_hetu(plan_of({.data = 8, .zero = 2, .recompute = RecomputeKind::none}));
   check_whole(never);
   Plan none = plan_of({.data = 8, .zero = 2});

@@ -35,6 +35,21 @@ TEST_CASE("Megatron-LM: 8-bit products") {
   const Exported out = export_megatron(plan);
   check_whole(out);
   CHECK(has(out.text, "  --bf16\n  --fp8-format hybrid\n  --fp8-recipe tensorwise\n"));
+  const auto by = [&](Fp8Recipe recipe) {
+    plan.trainer.traits.fp8_recipe = recipe;
+    return export_megatron(plan);
+  };
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::blockwise, Fp8Recipe::mxfp8}) {
+    const Exported other = by(recipe);
+    check_whole(other);
+    CHECK(has_line(other.text, std::string("--fp8-recipe ") + name_of(recipe)));
+    CHECK(has_line(other.text, recipe == Fp8Recipe::delayed ? "--fp8-format hybrid" : "--fp8-format e4m3"));
+    CHECK(other.job.value().trainer.traits.fp8_recipe == recipe);
+  }
+  const Exported rows = by(Fp8Recipe::rowwise);
+  check_tells(rows, "a scale for each row");
+  CHECK(has_line(rows.text, "--fp8-recipe tensorwise"));
+  CHECK(rows.job.value().trainer.traits.fp8_recipe == Fp8Recipe::tensorwise);
 }
 
 TEST_CASE("Megatron-LM: moments in bf16, which its distributed optimizer has") {
@@ -157,6 +172,20 @@ TEST_CASE("Megatron-LM: context parallelism, a kind for each layer") {
   check_whole(cut);
   CHECK(has_line(cut.text, "--cp-comm-type p2p"));
   CHECK(has_line(cut.text, "--sequence-parallel"));
+  Plan both = plan_of({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2}, {4});
+  const Exported exchanged = export_megatron(both);
+  check_whole(exchanged);
+  check_same_job(exchanged, both);
+  CHECK(has_line(exchanged.text, "--cp-comm-type a2a"));
+  CHECK(has_line(exchanged.text, "--sequence-parallel"));
+  both.layers[2].sequence = SequenceKind::megatron;  // with a ring
+  const Exported each = export_megatron(both);
+  check_whole(each);
+  check_same_job(each, both);
+  CHECK(has_line(each.text, "--cp-comm-type a2a a2a p2p a2a"));
+  both.layers[2].sequence = SequenceKind::ulysses;  // with whole sequences between the tensor-parallel regions
+  CHECK(told(export_megatron(both).not_expressed,
+             "tp2 megatron cp2 ulysses dp2 (layers 0-1 and 3), tp2 cp2 ulysses dp2 (layer 2)") == 1);
 }
 
 TEST_CASE("Megatron-LM: uneven stages") {

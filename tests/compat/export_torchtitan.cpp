@@ -89,6 +89,18 @@ TEST_CASE("torchtitan 0.2: 8-bit products") {
   CHECK(out.text.find("mixed_precision_param = \"bfloat16\"") != std::string::npos);
   CHECK(out.text.find("[quantize.linear.float8]\nfilter_fqns = [\n  \"output\",\n]\n") != std::string::npos);
   CHECK(told(out.set_elsewhere, "converters = [\"quantize.linear.float8\"]") == 1);
+  plan.trainer.traits.fp8_recipe = Fp8Recipe::rowwise;
+  check_whole(toml(plan));
+  CHECK(toml(plan).text.find("[quantize.linear.float8]\nrecipe_name = \"rowwise\"\n") != std::string::npos);
+  CHECK(told(export_torchtitan(plan).set_elsewhere, "Float8LinearConverter.Config(recipe_name=\"rowwise\")") == 1);
+  plan.trainer.traits.fp8_recipe = Fp8Recipe::mxfp8;
+  check_whole(toml(plan));
+  CHECK(toml(plan).text.find("[quantize.linear.mx]\nrecipe_name = \"mxfp8_cublas\"\n") != std::string::npos);
+  CHECK(told(toml(plan).set_elsewhere, "converters = [\"quantize.linear.mx\"]") == 1);
+  CHECK(told(export_torchtitan(plan).set_elsewhere, "MXLinearConverter.Config(recipe_name=\"mxfp8_cublas\")") == 1);
+  plan.trainer.traits.fp8_recipe = Fp8Recipe::delayed;
+  check_tells(toml(plan), "the FP8 recipe delayed");
+  CHECK(toml(plan).job.value().trainer.traits.fp8_recipe == Fp8Recipe::tensorwise);
 }
 
 TEST_CASE("torchtitan 0.2: moments in bf16 are told") {
@@ -150,6 +162,7 @@ TEST_CASE("torchtitan 0.2: kinds of data parallelism") {
   v = values({.sequence = SequenceKind::ring, .context = 2, .data = 4}, "context parallelism without ZeRO");
   CHECK(v["parallelism.data_parallel_replicate_degree"] == "1");
   values({.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 2}, "Ulysses");
+  values({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2, .zero = 2}, "Ulysses");
 }
 
 TEST_CASE("torchtitan 0.2: the job is what the file says") {
@@ -166,6 +179,13 @@ TEST_CASE("torchtitan 0.2: the job is what the file says") {
   CHECK(first({.tensor = 2, .sequence = SequenceKind::megatron, .data = 4}).zero == 2);
   CHECK(first({.tensor = 2, .data = 4, .zero = 3}).sequence == SequenceKind::megatron);
   CHECK(first({.sequence = SequenceKind::ulysses, .context = 2, .data = 4}).sequence == SequenceKind::ring);
+  CHECK(first({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2, .zero = 2}) ==
+        StrategySpec{.tensor = 2,
+                     .sequence = SequenceKind::megatron,
+                     .context = 2,
+                     .data = 2,
+                     .zero = 2,
+                     .recompute = RecomputeKind::none});
   CHECK(first({.data = 8, .recompute = RecomputeKind::selective}).recompute == RecomputeKind::full);
   Plan kept = plan_of({.data = 8});
   kept.layers[1].recompute = RecomputeKind::cheap;

@@ -41,5 +41,7 @@ static_assert(StrategyPolicy<ZeRO<1>> && !StrategyPolicy<int>);
 static_assert(InstantiatedStrategies::size == 136);
 static_assert(is_instantiated(InstantiatedStrategies{}, Static::spec));
 static_assert(is_instantiated(InstantiatedStrategies{}, {.sequence = SequenceKind::ring, .context = 2}));
+static_assert(is_instantiated(InstantiatedStrategies{},
+                              {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2}));
 static_assert(is_instantiated(InstantiatedStrategies{}, {.data = 2, .expert = 2}));
 static_assert(why_illegal({.zero = 3}).size() > 10 && is_legal({.data = 2, .zero = 3}));

@@ -153,7 +153,8 @@ inline std::vector<StrategySpec> degrees_of(const StrategySpec& kind, const Laye
 
 }  // namespace frozen
 
-/// Every kind of strategy (sequence split, ZeRO stage, recomputation) for every layer; degrees and batches take turns.
+/// Every kind of strategy (named sequence split, ZeRO stage, recomputation) for every layer; degrees and batches take
+/// turns.
 inline std::vector<CountCase> count_cases() {
   std::vector<CountCase> out;
   for (const frozen::CountedModel& counted : frozen::counted_models())
@@ -162,7 +163,7 @@ inline std::vector<CountCase> count_cases() {
       std::size_t turn = 0;
       std::size_t number = 0;
       const int cases = layer.kind == LayerKind::block ? counted.cases : (counted.cases + 2) / 3;
-      for (const SequenceKind sequence : sequence_kinds)
+      for (const SequenceKind sequence : named_sequence_kinds)
         for (int zero = 0; zero <= 3; ++zero)
           for (const RecomputeKind recompute : recompute_kinds) {
             const StrategySpec kind{.sequence = sequence, .zero = zero, .recompute = recompute};

@@ -98,7 +98,7 @@ TEST_CASE("every rank holds its share, and together they hold every token as oft
     }
 }
 
-TEST_CASE("in zigzag the parts of tensor ranks one after the other are those of their context rank") {
+TEST_CASE("the parts of tensor ranks one after the other are those of their context rank, in zigzag too") {
   const auto tokens = [](const ActivationLayout& layout, int rank) {
     std::vector<std::int64_t> out;
     for (int i = 0; i < layout.pieces(); ++i)
@@ -108,13 +108,14 @@ TEST_CASE("in zigzag the parts of tensor ranks one after the other are those of 
   };
   for (const int tensor : {2, 3, 4})
     for (const int context : {2, 3, 4})
-      for (const bool strided : {false, true}) {
-        StrategySpec spec{
-            .tensor = tensor, .sequence = SequenceKind::ring, .context = context, .data = 2, .strided = strided};
+      for (const auto& [kind, strided] :
+           {std::pair(SequenceKind::ring, false), std::pair(SequenceKind::ring, true),
+            std::pair(SequenceKind::ulysses, false), std::pair(SequenceKind::ulysses, true)}) {
+        const StrategySpec spec{.tensor = tensor, .sequence = kind, .context = context, .data = 2, .strided = strided};
         const std::int64_t sequence = std::int64_t{4} * tensor * context;
         const ActivationLayout whole = activation_layout(spec, 5, 4, sequence);
-        spec.sequence = SequenceKind::megatron;
-        const ActivationLayout cut = activation_layout(spec, 5, 4, sequence);
+        const ActivationLayout cut = activation_layout(spec.with_cut(true), 5, 4, sequence);
+        CHECK(region_layout(spec.with_cut(true), 5, 4, sequence) == whole);
         for (int shard = 0; shard < spec.shards(); ++shard) {
           std::vector<std::int64_t> together;
           const int first = 5 + shard * spec.shard_stride();
@@ -227,6 +228,7 @@ TEST_CASE("strategies that lay out tokens alike need no move, whatever they are 
   const StrategySpec ulysses{.sequence = SequenceKind::ulysses, .context = 4, .data = 2};
   const StrategySpec ring{.sequence = SequenceKind::ring, .context = 4, .data = 2};
   CHECK(of(megatron) == of(ulysses));
+  CHECK(of({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2}) == of(ulysses));
   CHECK(of(ulysses) != of(ring));
   CHECK(cost::relayout_of(of(ulysses), of(ring)).share > 0);
   CHECK(cost::relayout_of(of(ulysses), of(ring)).span == 4);

@@ -91,6 +91,29 @@ TEST_CASE("the moments of a plan's optimizer are fp32 unless it says that they a
   CHECK(says(why_changed([](json& v) { v["moments"] = "fp8"; }), "known are fp32, bf16"));
 }
 
+TEST_CASE("the recipe of 8-bit products is tensorwise unless a plan says another that its trainer has") {
+  Plan plan = example();
+  plan.precision = Precision::fp8;
+  CHECK(plan_text(plan).find("fp8_recipe") == std::string::npos);
+  plan.trainer = value_or_throw(cost::load_trainer("megatron-2026"));
+  for (const Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::delayed, Fp8Recipe::mxfp8}) {
+    plan.trainer.traits.fp8_recipe = recipe;
+    CHECK((plan_text(plan).find("fp8_recipe") != std::string::npos) == (recipe != Fp8Recipe::tensorwise));
+    CHECK(value_or_throw(plan_from_json(to_json(plan), "test")) == plan);
+  }
+  const auto why = [](const Plan& other) { return plan_from_json(to_json(other), "test").error().message; };
+  plan.trainer.traits.fp8_recipe = Fp8Recipe::rowwise;
+  CHECK(why(plan).find("the FP8 recipe of megatron-2026 is tensorwise, delayed, blockwise or mxfp8, not rowwise") !=
+        std::string::npos);
+  // This library's runtime.
+  plan.trainer = {};
+  plan.trainer.traits.fp8_recipe = Fp8Recipe::delayed;
+  CHECK(why(plan).find("the FP8 recipe of galvatron is tensorwise, not delayed") != std::string::npos);
+  auto value = to_json(plan);
+  value["precision"] = "bf16";
+  CHECK(plan_from_json(value, "test").error().message.find("a recipe is of") != std::string::npos);
+}
+
 TEST_CASE("version 2 of plan files has the words of the command line for what is recomputed") {
   Plan plan = example();
   plan.version = 2;

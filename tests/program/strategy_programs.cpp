@@ -41,7 +41,7 @@ void check_program() {
 
 template <class... Strategies>
 void check_all(TypeList<Strategies...> /*list*/) {
-  static_assert(sizeof...(Strategies) == 136);
+  static_assert(sizeof...(Strategies) == 168);
   (check_program<Strategies, gpt_block>(), ...);
   (check_program<Strategies, llama_block>(), ...);
 }

@@ -373,7 +373,7 @@ std::vector<StrategySpec> strategies(int most_tensor, int most_data) {
 // Ranks of a stage that do what the formulas say. Of images that are cut, the first rank has the class tokens: a
 // classifier works there, and an embedding more elsewhere.
 std::vector<int> counted_ranks(const LayerSpec& layer, const StrategySpec& spec) {
-  const bool uneven = layer.class_token && spec.sequence == SequenceKind::megatron;
+  const bool uneven = layer.class_token && spec.cuts_over_tensor();
   // The formulas are of the last rank of a ring.
   const int first = spec.uses_ring() ? (spec.context - 1) * spec.shard_stride() : 0;
   std::vector<int> out;

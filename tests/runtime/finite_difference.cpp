@@ -335,6 +335,18 @@ const std::vector<StrategySpec>& compared_strategies() {
        .zero = 3,
        .recompute = RecomputeKind::none},
       {.tensor = 3, .sequence = SequenceKind::megatron, .context = 2, .zero = 3, .recompute = RecomputeKind::full},
+      {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2, .zero = 3},
+      {.tensor = 2,
+       .sequence = SequenceKind::megatron_ulysses,
+       .context = 4,
+       .zero = 1,
+       .recompute = RecomputeKind::selective},
+      {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .recompute = RecomputeKind::full},
+      {.tensor = 2,
+       .sequence = SequenceKind::megatron_ulysses,
+       .context = 2,
+       .zero = 2,
+       .recompute = RecomputeKind::none},
       {.tensor = 2, .sequence = SequenceKind::megatron, .context = 3, .zero = 1, .recompute = RecomputeKind::selective},
   };
   return all;
@@ -356,7 +368,8 @@ const std::vector<StrategySpec>& exchanging_strategies() {
          .sequence = SequenceKind::megatron,
          .context = 2,
          .data = 2,
-         .recompute = RecomputeKind::selective}};
+         .recompute = RecomputeKind::selective},
+        {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2}};
     for (StrategySpec spec : attention)
       for (spec.expert = 1; spec.expert <= 4; spec.expert *= 2)
         for (spec.expert_tensor = 1; spec.expert_tensor <= 4; spec.expert_tensor *= 2)

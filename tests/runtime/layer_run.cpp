@@ -256,7 +256,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
 
 std::vector<int> sources_of_rows(const StrategySpec& spec, Tokens shape) {
   std::vector<int> out(reference::at(shape.rows()), -1);
-  const bool cut = spec.sequence == SequenceKind::megatron;
+  const bool cut = spec.cuts_over_tensor();
   const ActivationLayout layout = cut ? activation_layout(spec, 0, shape.samples, shape.sequence)
                                       : region_layout(spec, 0, shape.samples, shape.sequence);
   for (int rank = 0; rank < spec.ranks(); ++rank) {

@@ -40,6 +40,15 @@ TEST_CASE("each rule tells its reason") {
   CHECK(mentions(why_illegal({.sequence = SequenceKind::ring}), "context degree of at least 2"));
   CHECK(mentions(why_illegal({.context = 2}), "choose Ulysses or ring"));
   CHECK(is_legal({.tensor = 2, .sequence = SequenceKind::megatron, .context = 2}));  // with ring attention
+  CHECK(is_legal({.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2}));
+  CHECK(mentions(why_illegal({.sequence = SequenceKind::megatron_ulysses, .context = 2}), "tensor degree of at least"));
+  CHECK(mentions(why_illegal({.tensor = 2, .sequence = SequenceKind::megatron_ulysses}), "context degree of at least"));
+  CHECK(mentions(why_illegal({.tensor = 2,
+                              .sequence = SequenceKind::megatron_ulysses,
+                              .context = 2,
+                              .zero = 3,
+                              .groups = SequenceGroupKind::per_batch}),
+                 "choose Ulysses or ring"));
   CHECK(mentions(why_illegal({.data = 4, .expert = 3}), "divides their number"));
   CHECK(mentions(why_illegal({.tensor = 2, .data = 2, .expert = 4}), "divides their number"));
   CHECK(mentions(why_illegal({.data = 4, .dispatch = DispatchKind::lsh}), "experts on other ranks"));
@@ -72,7 +81,7 @@ TEST_CASE("any values whatever get an answer") {
   int legal = 0;
   for (int i = 0; i < 100'000; ++i) {
     const StrategySpec spec{.tensor = number(),
-                            .sequence = static_cast<SequenceKind>(random() % 4),
+                            .sequence = static_cast<SequenceKind>(random() % 5),
                             .context = number(),
                             .data = number(),
                             .zero = number(),
@@ -121,6 +130,11 @@ TEST_CASE("a block needs degrees that divide its heads, its MLP, the sequence an
   CHECK(is_fit(block, {.sequence = SequenceKind::ring, .context = 2}, 1, 60));
   CHECK(mentions(why_unfit(block, {.sequence = SequenceKind::ring, .context = 4}, 1, 60), "twice the context degree"));
   CHECK(is_fit(block, {.sequence = SequenceKind::ulysses, .context = 4}, 1, 60));
+  const StrategySpec both{.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2};
+  CHECK(is_fit(block, both, 1, 60));
+  CHECK(mentions(why_unfit(block, both, 1, 62), "product of both degrees"));
+  CHECK(mentions(why_unfit(block, {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 4}, 1, 64),
+                 "Ulysses exchanges heads"));
 }
 
 TEST_CASE("ring attention takes no sliding window that is shorter than the sequence") {

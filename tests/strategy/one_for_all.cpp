@@ -48,6 +48,12 @@ static_assert(!can_give(OneForAll::accelerate, ulysses_beside_data, 1, Precision
 static_assert(can_give(OneForAll::hetu, split_sequence, 2, Precision::bf16));
 static_assert(can_give(OneForAll::hetu, ulysses_beside_data, 2, Precision::bf16));
 static_assert(!can_give(OneForAll::hetu, {.data = 8, .zero = 1}, 1, Precision::bf16));
+constexpr StrategySpec both_splits{.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .zero = 2};
+static_assert(can_give(OneForAll::megatron, both_splits, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::torchtitan, both_splits, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::deepspeed, both_splits, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::accelerate, both_splits, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::hetu, both_splits, 1, Precision::bf16));
 static_assert(!can_give(OneForAll::hetu, {.tensor = 2, .sequence = SequenceKind::ulysses, .context = 4}, 1,
                         Precision::bf16));
 
@@ -74,6 +80,7 @@ TEST_CASE("Megatron-LM's Ulysses needs a key/value head for each context rank") 
   const StrategySpec copies{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 8};
   CHECK(can_split_layer(OneForAll::megatron, layer, eight));
   CHECK(!can_split_layer(OneForAll::megatron, layer, copies));
+  CHECK(!can_split_layer(OneForAll::megatron, layer, copies.with_cut(true)));
   CHECK(!can_split_layer(OneForAll::uniform, layer, copies));
   CHECK(can_split_layer(OneForAll::deepspeed, layer, copies));
   CHECK(can_split_layer(OneForAll::megatron, layer, {.sequence = SequenceKind::ring, .context = 16}));

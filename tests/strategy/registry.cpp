@@ -13,7 +13,7 @@ namespace {
 
 TEST_CASE("strategies of all kinds are instantiated, all different") {
   const std::vector<std::string> names = names_of(InstantiatedStrategies{});
-  CHECK(names.size() == 4 * 4 * 4 * 2 + 2 * 4);  // and groups of every batch
+  CHECK(names.size() == 4 * 5 * 4 * 2 + 2 * 4);  // and groups of every batch
   CHECK(std::set<std::string>(names.begin(), names.end()).size() == names.size());
 }
 

@@ -27,18 +27,19 @@ TEST_CASE("the default space has every legal strategy once") {
       CHECK(specs[i].ranks() == ranks);
       for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(specs[i] == specs[j]);
     }
-    // As many as there are at all, without experts.
+    // As many as there are at all, without experts, and with Ulysses beside tensor ranks always with Megatron's.
     std::size_t legal = 0;
     for (int tensor = 1; tensor <= ranks; ++tensor)
       for (int context = 1; context <= ranks; ++context)
         for (int data = 1; data <= ranks; ++data)
-          for (int kinds = 0; kinds < 4 * 4 * 4; ++kinds) {
+          for (int kinds = 0; kinds < 5 * 4 * 4; ++kinds) {
+            if (tensor > 1 && static_cast<SequenceKind>(kinds % 5) == SequenceKind::ulysses) continue;
             legal += tensor * context * data == ranks && is_legal({.tensor = tensor,
-                                                                   .sequence = static_cast<SequenceKind>(kinds % 4),
+                                                                   .sequence = static_cast<SequenceKind>(kinds % 5),
                                                                    .context = context,
                                                                    .data = data,
-                                                                   .zero = kinds / 4 % 4,
-                                                                   .recompute = static_cast<RecomputeKind>(kinds / 16)})
+                                                                   .zero = kinds / 5 % 4,
+                                                                   .recompute = static_cast<RecomputeKind>(kinds / 20)})
                          ? 1
                          : 0;
           }
@@ -186,8 +187,14 @@ TEST_CASE("context parallelism is named by its kind or by its degree") {
   CHECK(of("tp,ring,cp=2", 4) == std::vector<StrategySpec>{plain});
   CHECK(of("tp,sp,ring,cp=2", 4) == std::vector<StrategySpec>{cut, plain});
   CHECK(of("tp,sp=megatron,ring,cp=2", 4) == std::vector<StrategySpec>{cut});
-  CHECK(of("tp,sp,ulysses,cp=2", 4) ==
-        std::vector<StrategySpec>{{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2}});
+  const StrategySpec exchanged{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2};
+  const StrategySpec both{.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2};
+  CHECK(of("tp,ulysses,cp=2", 4) == std::vector<StrategySpec>{exchanged});
+  CHECK(of("tp,sp,ulysses,cp=2", 4) == std::vector<StrategySpec>{both});
+  CHECK(of("tp,sp=megatron,ulysses,cp=2", 4) == std::vector<StrategySpec>{both});
+  CHECK(of("tp,sp,cp=2", 4) == std::vector<StrategySpec>{cut, both, plain});
+  CHECK(of("sp=megatron,sp=ulysses,tp,cp=4", 4) == std::vector<StrategySpec>{ulysses});
+  CHECK_FALSE(parse_space("tp,cp,sp=megatron_ulysses").has_value());  // sp=megatron,sp=ulysses
   for (const StrategySpec& spec : of("all,max-cp=2", 8)) CHECK(spec.context <= 2);
   for (const StrategySpec& spec : of("all,sp=none", 8)) CHECK(spec.sequence == SequenceKind::none);
   CHECK(of("all,cp=1", 8) == of("all,sp=none,sp=megatron", 8));

@@ -20,6 +20,7 @@ inline constexpr StrategySpec exchanging_strategies[] = {
     {.tensor = 2, .data = 2, .zero = 1, .expert = 4, .expert_tensor = 1, .recompute = RecomputeKind::none},
     {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .expert = 2, .expert_tensor = 2},
     {.sequence = SequenceKind::ulysses, .context = 2, .data = 2, .zero = 2, .expert = 2},
+    {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .expert = 2},
 };
 
 /// No two tokens are taken together: compressed dispatch is plain dispatch.

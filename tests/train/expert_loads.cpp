@@ -44,6 +44,7 @@ TEST_CASE("all choices of a step are counted, and counting them changes no bit")
         {1, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .expert = 4, .expert_tensor = 1}},
         {2, {.data = 2, .expert = 2, .recompute = RecomputeKind::full}},
         {1, {.tensor = 2, .data = 2, .expert = 2}},
+        {1, {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .expert = 4, .expert_tensor = 1}},
         {1, {.sequence = SequenceKind::ring, .context = 2, .data = 2, .zero = 3}}}) {
     CAPTURE(strategy_text(spec));
     const Plan plan = toy::uniform(model, stages, spec, 2, ScheduleKind::one_f_one_b);

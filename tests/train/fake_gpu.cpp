@@ -84,7 +84,9 @@ TEST_CASE("ranks that share the GPU train as one does") {
         uniform(spec, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .recompute = RecomputeKind::none}, 2,
                 ScheduleKind::zb_h1),
         uniform(spec, 1, {.sequence = SequenceKind::ring, .context = 2, .data = 1, .zero = 2}, 1, ScheduleKind::gpipe),
-        uniform(spec, 2, {.sequence = SequenceKind::ulysses, .context = 2}, 2, ScheduleKind::zb_h1)})
+        uniform(spec, 2, {.sequence = SequenceKind::ulysses, .context = 2}, 2, ScheduleKind::zb_h1),
+        uniform(spec, 1, {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .zero = 3}, 2,
+                ScheduleKind::one_f_one_b)})
     check_plan(plan, spec, reference, on_gpu);
 }
 

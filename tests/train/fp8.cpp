@@ -112,6 +112,8 @@ TEST_CASE("plans of several ranks train in fp8 as one rank does, but for scales,
         uniform(spec, 2, {.data = 2, .zero = 3, .recompute = RecomputeKind::selective}, 2, ScheduleKind::gpipe),
         uniform(spec, 2, {.tensor = 2}, 2, ScheduleKind::zb_h1),
         uniform(spec, 1, {.sequence = SequenceKind::ulysses, .context = 2, .data = 2}, 1, ScheduleKind::one_f_one_b),
+        uniform(spec, 1, {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2}, 1,
+                ScheduleKind::one_f_one_b),
         uniform(spec, 1, {.sequence = SequenceKind::ring, .context = 2, .data = 2}, 1, ScheduleKind::one_f_one_b)}) {
     INFO(text(plan));
     const Outcome outcome = run(with_8bit(plan), spec, steps);

@@ -150,7 +150,8 @@ TEST_CASE("a plan that runs twice gives the same bits") {
          {StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2},
           StrategySpec{.sequence = SequenceKind::ulysses, .context = 4, .zero = 3, .recompute = RecomputeKind::full},
           StrategySpec{.sequence = SequenceKind::ring, .context = 4, .recompute = RecomputeKind::selective},
-          StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .zero = 1}}) {
+          StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .zero = 1},
+          StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .zero = 2}}) {
       const Plan plan = uniform(spec, 2, strategy, 2, ScheduleKind::one_f_one_b);
       check_same_bits(plan, spec, 8);
     }
@@ -212,8 +213,8 @@ TEST_CASE("bf16 trains like fp32 to its precision, on one rank and on many") {
   for (const RecomputeKind recompute : recompute_kinds) {
     for (const SequenceKind kind : {SequenceKind::ulysses, SequenceKind::ring})
       strategies.push_back({.sequence = kind, .context = 4, .zero = 1, .recompute = recompute});
-    strategies.push_back(
-        {.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .zero = 1, .recompute = recompute});
+    for (const SequenceKind kind : {SequenceKind::megatron, SequenceKind::megatron_ulysses})
+      strategies.push_back({.tensor = 2, .sequence = kind, .context = 2, .zero = 1, .recompute = recompute});
   }
   for (const StrategySpec& strategy : strategies) {
     Plan plan = uniform(spec, 2, strategy, 2, ScheduleKind::one_f_one_b);

@@ -43,6 +43,7 @@ TEST_CASE("packed documents train as one by one, for every kind of strategy") {
       {1, {.sequence = ring, .context = 2, .data = 2, .recompute = RecomputeKind::full}},
       {1, {.sequence = ring, .context = 4, .zero = 3}},
       {1, {.tensor = 2, .sequence = megatron, .context = 2, .data = 1, .zero = 1}},
+      {1, {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .data = 2, .zero = 3}},
       {2, {.data = 2, .zero = 2}},
       {2, {.tensor = 2, .sequence = megatron, .context = 2}},
       {3, {.sequence = ring, .context = 2}},

@@ -98,7 +98,7 @@ inline train::Packing random_packing(std::mt19937& random, const std::vector<std
                                      const StrategySpec& spec, const std::vector<int>& degrees, std::int64_t most) {
   const auto below = [&random](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   const bool ring = spec.uses_ring();
-  const std::int64_t cut = spec.sequence == SequenceKind::megatron ? spec.tensor : 1;
+  const std::int64_t cut = spec.cuts_over_tensor() ? spec.tensor : 1;
   std::vector<std::int64_t> order(lengths.size());
   std::iota(order.begin(), order.end(), std::int64_t{0});
   std::shuffle(order.begin(), order.end(), random);

@@ -26,6 +26,7 @@ void check_packed_documents(const ModelSpec& spec, const Train& train, bool roun
            StrategySpec{
                .sequence = SequenceKind::ulysses, .context = 4, .zero = 3, .groups = SequenceGroupKind::per_batch},
            StrategySpec{.sequence = SequenceKind::ring, .context = 2, .data = 2},
+           StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2},
            StrategySpec{
                .sequence = SequenceKind::ring, .context = 4, .zero = 3, .groups = SequenceGroupKind::per_batch},
        }) {

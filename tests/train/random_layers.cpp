@@ -115,6 +115,7 @@ const std::vector<StrategySpec> tried_strategies = {
     {.sequence = SequenceKind::ring, .context = 2, .data = 2},
     {.sequence = SequenceKind::ulysses, .context = 2, .data = 2, .zero = 1},
     {.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .recompute = RecomputeKind::none},
+    {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2},
     {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2, .recompute = RecomputeKind::selective},
     {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .recompute = RecomputeKind::full},
     {.tensor = 4, .sequence = SequenceKind::megatron, .recompute = RecomputeKind::none},

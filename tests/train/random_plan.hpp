@@ -108,7 +108,7 @@ class SequenceTally {
         if (spec.tensor == 1) continue;
         heads_ += stage.head_ratios.empty() ? 0 : 1;
         widths_ += stage.width_ratios.empty() ? 0 : 1;
-        tokens_ += stage.token_ratios.empty() || spec.sequence != SequenceKind::megatron ? 0 : 1;
+        tokens_ += stage.token_ratios.empty() || !spec.cuts_over_tensor() ? 0 : 1;
       }
     if (plan.head.tensor > 1 && plan.head.shard_kind == ShardKind::by_ratio)
       vocabularies_ += plan.stages.back().vocabulary_ratios.empty() ? 0 : 1;

@@ -49,7 +49,8 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   for (int stages = 1; stages <= 4 && stages <= ranks; stages *= 2)
     for (int t = 1; t <= ranks / stages; t *= 2)
       for (int c = 2; c <= ranks / stages / t; c *= 2)
-        for (const SequenceKind sequence_kind : {SequenceKind::ulysses, SequenceKind::ring, SequenceKind::megatron})
+        for (const SequenceKind sequence_kind :
+             {SequenceKind::ulysses, SequenceKind::ring, SequenceKind::megatron, SequenceKind::megatron_ulysses})
           for (int zero = 0; zero <= 3; ++zero, ++turn)
             add(stages,
                 {.tensor = t,
@@ -111,6 +112,8 @@ inline int check_expert_degrees(const ModelSpec& model) {
                                 .expert = expert,
                                 .expert_tensor = etp,
                                 .recompute = recompute_kinds[static_cast<std::size_t>(plans / 4 % 4)]};
+              // Beside Megatron's with a ring, whose tokens go to experts alike, whole experts are enough.
+              if (split == SequenceKind::megatron_ulysses && etp > 1) continue;
               if (spec.data > 0 && spec.shards() == 1) spec.zero = 0;
               if (spec.data == 0 || !spec.exchanges_tokens() || !is_legal(spec)) continue;
               const int microbatches = 1 + plans % 2;

@@ -73,7 +73,7 @@ inline std::string overview(const Simulated& s, const Measured* measured) {
               "</h1>\n<p class=\"lead\">", escaped(plan_words(plan)), " &middot; ", counted(plan.ranks(), "rank"),
               " in ", counted(std::ssize(plan.stages), "stage"),
               plan.virtual_stages > 1 ? text_of(" of ", plan.virtual_stages, " chunks") : "", " &middot; ",
-              name_of(plan.precision), " &middot; ", batch_text(plan), " in ", plan.microbatches,
+              precision_text(plan), " &middot; ", batch_text(plan), " in ", plan.microbatches,
               plan.microbatches == 1 ? " micro-batch" : " micro-batches",
               plan.stages.size() > 1 ? text_of(" &middot; schedule ", name_of(plan.schedule)) : "", "</p>\n");
   if (!s.fits())

@@ -175,6 +175,8 @@ inline constexpr auto device_fields = [](auto& fields, auto& device) {
     fields.word("attention_kernel", device.attention_kernel,
                 std::array{op::AttentionKernel::fa2, op::AttentionKernel::cudnn},
                 [](op::AttentionKernel kernel) { return std::string(op::word_of(kernel)); });
+  if (fields.has("fp8_recipes", device.fp8_recipes != DeviceSpec{}.fp8_recipes))
+    names_field(fields, "fp8_recipes", device.fp8_recipes, fp8_recipes);
   if (fields.has("power", device.power != 1)) fields.field("power", device.power, 0.1, 1);
   if (fields.has("reserve", device.reserve.count != 0)) bytes_field(fields, "reserve", device.reserve, false);
   fields.check("reserve", device.reserve < device.memory, "it is not smaller than the memory");

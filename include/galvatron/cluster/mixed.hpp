@@ -83,10 +83,10 @@ class ClusterView {
     return std::ranges::any_of(groups_, [=](const Cluster& group) { return group.supports(precision); });
   }
   /// Why no plan of this precision can be; empty when one can, on some groups.
-  [[nodiscard]] std::string lack_of(Precision precision) const {
+  [[nodiscard]] std::string lack_of(Precision precision, Fp8Recipe recipe) const {
     std::string why;
     for (const Cluster& group : groups_) {
-      why = group.lack_of(precision);
+      why = group.lack_of(precision, recipe);
       if (why.empty()) return {};
     }
     return why;

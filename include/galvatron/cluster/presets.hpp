@@ -79,6 +79,7 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
                   {Precision::fp32, "fp32", preset.fp32_tflops * 1e12, 0.85}};
   if (preset.fp8.tflops > 0)
     device.rates.push_back({Precision::fp8, "fp8", preset.fp8.tflops * 1e12, preset.fp8.share, preset.fp8.sustained});
+  device.fp8_recipes.assign(fp8_recipes.begin(), fp8_recipes.begin() + preset.recipes);
   for (const op::Kind kind : {op::Kind::attention_forward, op::Kind::attention_backward})
     for (const int head_dim : {64, 128}) {
       const auto& [forward, backward, narrow] = preset.attention;

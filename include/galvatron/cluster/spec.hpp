@@ -13,6 +13,7 @@
 
 #include <galvatron/cluster/calibration.hpp>
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/op/kind.hpp>
 #include <galvatron/op/work.hpp>
@@ -218,6 +219,8 @@ struct DeviceSpec {
   std::vector<PrecisionRate> rates;
   op::AttentionKernel attention_kernel = op::AttentionKernel::fa2;  ///< the best one: fa2, or cudnn from Hopper on
   std::vector<AttentionCurve> attention;
+  /// Of 8-bit products, where there are some.
+  std::vector<Fp8Recipe> fp8_recipes{Fp8Recipe::tensorwise, Fp8Recipe::delayed};
   double power = 1;  ///< a cap, as a share of what the data sheet allows
   Bytes reserve;     ///< of the memory, what this library's runtime takes beside a rank's arena
 
@@ -273,8 +276,14 @@ struct Cluster {
   /// True when the device can compute in this precision.
   [[nodiscard]] bool supports(Precision precision) const { return device.rate(precision) != nullptr; }
   /// Why no plan of this precision can be; empty when one can.
-  [[nodiscard]] std::string lack_of(Precision precision) const {
-    if (precision != Precision::fp8 || supports(precision)) return {};
+  [[nodiscard]] std::string lack_of(Precision precision, Fp8Recipe recipe) const {
+    if (precision != Precision::fp8) return {};
+    if (supports(precision)) {
+      const std::vector<Fp8Recipe>& known = device.fp8_recipes;
+      if (std::ranges::find(known, recipe) != known.end()) return {};
+      return "the devices of " + name + " have no 8-bit products of the recipe " + name_of(recipe) + ", but of " +
+             joined(known, ", ", [](Fp8Recipe each) { return std::string(name_of(each)); }, " and ");
+    }
     return "the devices of " + name + " have no 8-bit products" +
            (cores > 0 ? " that were measured; plan with --precision bf16, or profile with fp8"
                       : "; plan with --precision bf16");

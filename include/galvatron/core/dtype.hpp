@@ -3,6 +3,7 @@
 
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -33,6 +34,21 @@ inline constexpr std::array precisions{Precision::fp32, Precision::bf16, Precisi
 constexpr const char* name_of(Precision precision) {
   return precision == Precision::fp32 ? "fp32" : precision == Precision::bf16 ? "bf16" : "fp8";
 }
+/// What has a scale of its own among the 8-bit operands of precision fp8, and from which magnitudes
+/// (docs/precision.md#recipes).
+enum class Fp8Recipe : std::uint8_t {
+  tensorwise,  ///< a tensor, from its own: this library's runtime
+  delayed,     ///< a tensor, from those of earlier steps
+  rowwise,     ///< a row along the sum, from its own
+  blockwise,   ///< 128 elements along the sum of activations and gradients, 128 x 128 of weights
+  mxfp8,       ///< 32 elements along the sum: powers of two
+};
+inline constexpr std::array fp8_recipes{Fp8Recipe::tensorwise, Fp8Recipe::delayed, Fp8Recipe::rowwise,
+                                        Fp8Recipe::blockwise, Fp8Recipe::mxfp8};
+constexpr const char* name_of(Fp8Recipe recipe) {
+  return std::array{"tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"}[static_cast<std::size_t>(recipe)];
+}
+
 /// The format of activations and working parameters.
 constexpr Precision element_format(Precision precision) {
   return precision == Precision::fp32 ? Precision::fp32 : Precision::bf16;

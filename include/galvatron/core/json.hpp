@@ -389,4 +389,29 @@ class JsonWriter {
   Json& out_;
 };
 
+namespace detail {
+
+/// A list of names, of which there is at least one; left alone where a file has none.
+template <class T, class Values>
+void names_field(JsonObject& fields, const char* key, std::vector<T>& items, const Values& values) {
+  if (!fields.has(key, false)) return;
+  items.clear();
+  for (const nlohmann::json& item : fields.required_array(key)) {
+    const auto at = std::ranges::find_if(values, [&](T each) { return item == std::string(name_of(each)); });
+    if (at == std::end(values))
+      return fields.fail(fields.name(key) + ": unknown value, " + JsonObject::describe(item) + "; known are " +
+                         joined(values, ", ", [](T each) { return name_of(each); }));
+    items.push_back(*at);
+  }
+  fields.check(key, !items.empty(), "at least one is needed");
+}
+template <class Json, class T, class Values>
+void names_field(JsonWriter<Json>& fields, const char* key, const std::vector<T>& items, const Values&) {
+  std::vector<std::string> names;
+  for (const T each : items) names.emplace_back(name_of(each));
+  fields.field(key, names);
+}
+
+}  // namespace detail
+
 }  // namespace galvatron

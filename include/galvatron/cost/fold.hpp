@@ -410,7 +410,9 @@ class Fold {
   [[nodiscard]] constexpr op::Work product(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k,
                                            bool eight_bit) const {
     op::Work work = compute(kind, m, n, k);
-    work.eight_bit = eight_bit && shape_.batch.precision == Precision::fp8 && fits_8bit(m, n, k);
+    const Fp8Recipe recipe = shape_.traits.fp8_recipe;
+    work.eight_bit = eight_bit && shape_.batch.precision == Precision::fp8 && fits_8bit(m, n, k, recipe);
+    if (work.eight_bit) work.recipe = recipe;
     return work;
   }
   // A product and the activation behind it, or its gradient.
@@ -464,7 +466,9 @@ class Fold {
     const std::int64_t m = of(step.m);
     const std::int64_t n = step.code == Code::linear_activation ? inputs_of(step.activation) * of(step.n) : of(step.n);
     const std::int64_t k = of(step.k);
-    return step.eight_bit && fits_8bit(m, n, k) ? buffer_bytes_8bit(m, n, k) : 0;
+    const Fp8Recipe recipe = shape_.traits.fp8_recipe;
+    if (!step.eight_bit || !fits_8bit(m, n, k, recipe)) return 0;
+    return buffer_bytes_8bit(m, n, k, recipe, step.code != Code::weight_gradient);
   }
 
   const program::LayerProgram& p_;

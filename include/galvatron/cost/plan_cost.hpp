@@ -174,7 +174,7 @@ class MovePricer {
   [[nodiscard]] constexpr Seconds receive(const StrategySpec& spec) const {
     const ActivationLayout layout = activation_layout(spec, 0, 1, 1);
     const double share = 1.0 / layout.data / layout.parts;
-    const bool copies = spec.tensor > 1 && spec.sequence != SequenceKind::megatron;
+    const bool copies = spec.tensor > 1 && !spec.cuts_over_tensor();
     if (!copies || !batch_.trainer->scatters_sends) return seconds(share, 0);
     const op::Work gather{
         .kind = op::Kind::all_gather, .m = moved(share).count, .n = spec.tensor, .stride = spec.tensor_stride()};

@@ -127,15 +127,17 @@ constexpr double gemm_model_seconds(const op::Work& w, Precision precision, cons
   return device.launch.value + std::max({device.gemm_launch.value + computed, streamed, powered});
 }
 
-/// What rounding both operands to 8 bits takes: passes over each that memory bounds.
-constexpr double rounding_seconds(const op::Work& w, const DeviceSpec& device) {
-  const double bytes = static_cast<double>(rounding_bytes((w.m + w.n) * w.k));
-  return 2 * rounding_passes * device.launch.value + streaming_seconds(device, bytes);
+/// What rounding both operands to 8 bits takes: passes over each that memory bounds, and scales that are written and
+/// read by the product.
+constexpr double rounding_seconds(const op::Work& w, Fp8Recipe recipe, const DeviceSpec& device) {
+  const std::int64_t scales = scale_bytes(w.m, w.n, w.k, recipe, w.kind != op::Kind::gemm_tn);
+  const double bytes = real(rounding_bytes((w.m + w.n) * w.k, recipe) + 2 * scales);
+  return 2 * rounding_passes(recipe) * device.launch.value + streaming_seconds(device, bytes);
 }
 
 /// By a table, if there is one of this weight alone by that, which of fp8 has the seconds of a product with the
-/// rounding before it, or else by the model. What is written is priced like what is added to where only that was
-/// measured, and a part of a grouped product like a product by itself.
+/// rounding before it by the recipe tensorwise, or else by the model. What is written is priced like what is added to
+/// where only that was measured, and a part of a grouped product like a product by itself.
 constexpr double gemm_seconds(const op::Work& w, Precision precision, const Cluster& cluster, int busy) {
   if (w.writes_one_in > 1) {  // the mean
     op::Work one = w;
@@ -166,9 +168,13 @@ constexpr double gemm_seconds(const op::Work& w, Precision precision, const Clus
   }
   if (tables.found())
     return tables.seconds(cluster, busy, [&](const GemmTable& table) {
-      return table.seconds({real(w.m), real(w.n), real(w.k)}, {1, 1, 1});
+      const double measured = table.seconds({real(w.m), real(w.n), real(w.k)}, {1, 1, 1});
+      if (!w.eight_bit || w.recipe == Fp8Recipe::tensorwise) return measured;
+      const double usual = rounding_seconds(w, Fp8Recipe::tensorwise, cluster.device);
+      const double product = std::max(measured - usual, measured / 4);  // on a host rounding is no pass over memory
+      return product + std::min(measured - product, usual) / usual * rounding_seconds(w, w.recipe, cluster.device);
     });
-  const double rounding = w.eight_bit ? rounding_seconds(w, cluster.device) : 0;
+  const double rounding = w.eight_bit ? rounding_seconds(w, w.recipe, cluster.device) : 0;
   return (gemm_model_seconds(w, precision, cluster.device) + rounding) * oversubscription(cluster, busy);
 }
 

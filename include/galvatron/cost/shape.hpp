@@ -33,7 +33,7 @@ struct LayerShape {
   std::int64_t b = batch.microbatch / spec.data;              ///< samples of a rank
   std::int64_t tokens = layer.tokens.of(batch.sequence) / c;  ///< of a sequence, on a rank
   std::int64_t rows = tokens * b;                             ///< of activations
-  bool cut = spec.sequence == SequenceKind::megatron;         ///< Megatron sequence parallelism
+  bool cut = spec.cuts_over_tensor();                         ///< Megatron sequence parallelism
   std::int64_t rows_local = between(tokens) * b;              ///< between tensor-parallel regions
   std::int64_t h = layer.hidden;
   std::int64_t kv_heads = shares.heads().count(layer.kv_heads);

@@ -30,7 +30,7 @@ constexpr std::int64_t gradient_bytes(const op::Work& w) {
 constexpr Bytes bytes_of(const op::Work& w, Precision precision) {
   const std::int64_t e = element_bytes(precision);
   const std::int64_t elements = (w.m + w.n) * w.k;  // of a product's operands
-  const std::int64_t operands = w.eight_bit ? rounding_bytes(elements) + elements : e * elements;
+  const std::int64_t operands = w.eight_bit ? rounding_bytes(elements, w.recipe) + elements : e * elements;
   const std::int64_t cells = w.m * std::max<std::int64_t>(w.n, 1);
   switch (w.kind) {
     case op::Kind::gemm_nt:
@@ -140,8 +140,8 @@ class WorkPrices {
   static constexpr bool costs_like(const op::Work& a, const op::Work& b) {
     return a.m == b.m && a.n == b.n && a.k == b.k && a.l == b.l && a.kind == b.kind && a.stride == b.stride &&
            a.writes_one_in == b.writes_one_in && a.causal == b.causal && a.seen == b.seen &&
-           a.eight_bit == b.eight_bit && a.between_ends == b.between_ends && a.grouped == b.grouped &&
-           a.kernel == b.kernel && a.dropout == b.dropout;
+           a.eight_bit == b.eight_bit && a.recipe == b.recipe && a.between_ends == b.between_ends &&
+           a.grouped == b.grouped && a.kernel == b.kernel && a.dropout == b.dropout;
   }
   // Extents are often powers of two, so that the low bits alone would tell little.
   static constexpr std::size_t place(const op::Work& w) {

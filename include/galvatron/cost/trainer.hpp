@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/text.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/op/work.hpp>
 #include <galvatron/program/program.hpp>
@@ -39,6 +41,7 @@ struct RuntimeTraits {
   program::Options passes{};     ///< of which programs are lowered
   bool writes_gradients = true;  ///< of a block's weights where it can; else they are added to zeros
   op::AttentionKernel attention = op::AttentionKernel::device;
+  Fp8Recipe fp8_recipe = Fp8Recipe::tensorwise;  ///< of products in precision fp8
   // How often an operation goes over memory where a fused kernel does once.
   int norm_passes = 1;
   int activation_passes = 1;
@@ -84,9 +87,10 @@ constexpr double expected_largest(int n) {
 struct Expressible {
   OneForAll target = OneForAll::no;  ///< whose limits they keep to (strategy/one_for_all.hpp): with an exporter
   std::vector<ScheduleKind> schedules{schedule_kinds.begin(), schedule_kinds.end()};
-  std::vector<SequenceKind> sequence{sequence_kinds.begin(), sequence_kinds.end()};
+  std::vector<SequenceKind> sequence{named_sequence_kinds.begin(), named_sequence_kinds.end()};
   std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
   std::array<bool, 4> zero{true, true, true, true};
+  std::vector<Fp8Recipe> fp8_recipes{Fp8Recipe::tensorwise};
   bool tensor = true;
   bool context = true;
   bool pipeline = true;
@@ -112,6 +116,17 @@ struct Trainer {
   [[nodiscard]] bool is_own() const { return traits.own; }
   friend bool operator==(const Trainer&, const Trainer&) = default;
 };
+
+/// Why this trainer does not compute so; empty when it does.
+inline std::string why_no_recipe(const Trainer& trainer, Precision precision) {
+  const std::vector<Fp8Recipe>& known = trainer.expressible.fp8_recipes;
+  const Fp8Recipe wanted = trainer.traits.fp8_recipe;
+  if (precision != Precision::fp8 || std::ranges::find(known, wanted) != known.end()) return {};
+  return "the FP8 recipe of " + trainer.name + " is " +
+         joined(
+             known, ", ", [](Fp8Recipe each) { return std::string(name_of(each)); }, " or ") +
+         ", not " + name_of(wanted);
+}
 
 /// What a rank's libraries take beside its tensors. Of other trainers it is in what they keep free (reserve_of).
 /// @param workspace  DeviceSpec::library_workspace

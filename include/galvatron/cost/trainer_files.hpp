@@ -69,7 +69,7 @@ inline constexpr TrainerFile trainer_files[] = {
 {"megatron-2024", R"json({
   "format": "galvatron-trainer", "version": 1, "name": "megatron-2024", "like": "megatron-2022",
   "expresses": { "sequence": ["none", "megatron", "ulysses", "ring"], "zero": [0, 1], "context": true,
-                 "experts": true },
+                 "experts": true, "fp8_recipes": ["tensorwise", "delayed"] },
   "attention": { "kernel": "cudnn", "dropout": false },
   "overlap": { "tensor_pieces": 4, "gradients": true, "parameters": true },
   "states": { "gradient_bytes": 4, "message_bytes": 4 },
@@ -77,7 +77,8 @@ inline constexpr TrainerFile trainer_files[] = {
   "sources": {
     "expresses": [
       "Megatron Core 0.8, docs/source/api-guide: context parallelism with all-gather, p2p or a2a exchange, expert",
-      "parallelism, distributed optimizer"],
+      "parallelism, distributed optimizer; --fp8-format with Transformer Engine's DelayedScaling. Tensorwise is of",
+      "later years, and what plan files without a recipe are priced with"],
     "attention": [
       "Transformer Engine, docs/examples/attention/attention.ipynb: cuDNN's fused attention comes first on Hopper and",
       "Blackwell, FlashAttention-2 on Ampere, where both are alike; published recipes from Llama on have no dropout"],
@@ -95,11 +96,12 @@ inline constexpr TrainerFile trainer_files[] = {
 
 {"megatron-2026", R"json({
   "format": "galvatron-trainer", "version": 1, "name": "megatron-2026", "like": "megatron-2024",
-  "expresses": { "zero": [0, 1, 2, 3] },
+  "expresses": { "zero": [0, 1, 2, 3], "fp8_recipes": ["tensorwise", "delayed", "blockwise", "mxfp8"] },
   "sources": {
     "expresses": [
       "Megatron Core 0.14 and later: --use-megatron-fsdp with --data-parallel-sharding-strategy optim_grads and",
-      "optim_grads_params (megatron/training/arguments.py; 0.12 and 0.13 call it --use-custom-fsdp)"]
+      "optim_grads_params (megatron/training/arguments.py; 0.12 and 0.13 call it --use-custom-fsdp); --fp8-recipe",
+      "(docs/user-guide/features/low_precision_training.md)"]
   } })json"},
 
 {"megatron-deepspeed", R"json({
@@ -118,7 +120,8 @@ inline constexpr TrainerFile trainer_files[] = {
 {"pytorch-fsdp", R"json({
   "format": "galvatron-trainer", "version": 1, "name": "pytorch-fsdp",
   "expresses": { "target": "torchtitan", "schedules": ["1f1b"], "sequence": ["none"], "recompute": ["none", "full"],
-                 "zero": [0, 2, 3], "tensor": false, "context": false, "pipeline": false, "experts": false },
+                 "zero": [0, 2, 3], "tensor": false, "context": false, "pipeline": false, "experts": false,
+                 "fp8_recipes": ["tensorwise", "rowwise", "mxfp8"] },
   "attention": { "kernel": "fa2", "dropout": false },
   "passes": { "keeps_outputs": true, "fused": false, "whole_logits": true, "rms_norm": 4, "gated_activation": 2,
               "rotary": 5 },
@@ -189,7 +192,7 @@ inline constexpr TrainerFile trainer_files[] = {
 {"deepspeed", R"json({
   "format": "galvatron-trainer", "version": 1, "name": "deepspeed", "like": "pytorch-fsdp",
   "expresses": { "target": "deepspeed", "sequence": ["none", "ulysses"], "zero": [0, 1, 2, 3], "tensor": true,
-                 "context": true, "pipeline": true, "experts": true },
+                 "context": true, "pipeline": true, "experts": true, "fp8_recipes": ["tensorwise"] },
   "overlap": { "parameters": false },
   "states": { "keeps_parameters": true, "gradient_bytes": 2, "message_bytes": 2 },
   "memory": { "context": "512MiB", "collectives": "1GiB", "fragmentation": 0.07 },
@@ -230,8 +233,12 @@ inline constexpr TrainerFile trainer_files[] = {
 
 {"nemo", R"json({
   "format": "galvatron-trainer", "version": 1, "name": "nemo", "like": "megatron-2024",
+  "expresses": { "fp8_recipes": ["tensorwise", "delayed", "mxfp8"] },
   "spread": { "time": 0.06, "memory": 0.04 },
   "sources": {
+    "expresses": [
+      "as megatron-2024; Megatron Bridge, bridge.training.mixed_precision: FP8 with delayed, with current scaling, and",
+      "MXFP8"],
     "spread": [
       "NVIDIA NeMo's performance recipes run Megatron Core with overlaps of tensor, data and pipeline ranks on;",
       "what differs from it is an assumption"]

@@ -44,22 +44,8 @@ inline std::vector<std::string> trainer_names() {
 namespace detail {
 
 using galvatron::detail::bytes_field;
+using galvatron::detail::names_field;
 using galvatron::detail::one_line;
-
-/// A list of names, of which there is at least one.
-template <class T, class Values>
-void names_field(JsonObject& fields, const char* key, std::vector<T>& items, const Values& values) {
-  if (!fields.has(key, false)) return;
-  items.clear();
-  for (const nlohmann::json& item : fields.required_array(key)) {
-    const auto at = std::ranges::find_if(values, [&](T each) { return item == std::string(name_of(each)); });
-    if (at == std::end(values))
-      return fields.fail(fields.name(key) + ": unknown value, " + JsonObject::describe(item) + "; known are " +
-                         joined(values, ", ", [](T each) { return name_of(each); }));
-    items.push_back(*at);
-  }
-  fields.check(key, !items.empty(), "at least one is needed");
-}
 
 inline constexpr std::array expressible_targets{OneForAll::no,         OneForAll::uniform,   OneForAll::megatron,
                                                 OneForAll::torchtitan, OneForAll::deepspeed, OneForAll::accelerate,
@@ -69,8 +55,9 @@ inline void expressible_fields(JsonObject& fields, Expressible& e) {
   if (fields.has("target", false))
     fields.word("target", e.target, expressible_targets, [](OneForAll t) { return std::string(name_of(t)); });
   names_field(fields, "schedules", e.schedules, schedule_kinds);
-  names_field(fields, "sequence", e.sequence, sequence_kinds);
+  names_field(fields, "sequence", e.sequence, named_sequence_kinds);
   names_field(fields, "recompute", e.recompute, recompute_kinds);
+  names_field(fields, "fp8_recipes", e.fp8_recipes, fp8_recipes);
   if (fields.has("zero", false)) {
     e.zero = {};
     for (const int stage : fields.numbers<int>("zero", 0, 3)) e.zero[static_cast<std::size_t>(stage)] = true;
@@ -93,6 +80,8 @@ inline void pass_fields(JsonObject& fields, RuntimeTraits& t) {
   fields.field_or("keeps_outputs", t.passes.keeps_outputs, t.passes.keeps_outputs);
   fields.field_or("fused", t.passes.fuses, t.passes.fuses);
   fields.field_or("whole_logits", t.passes.whole_logits, t.passes.whole_logits);
+  if (fields.has("fp8_recipe", false))
+    fields.word("fp8_recipe", t.fp8_recipe, fp8_recipes, [](Fp8Recipe r) { return std::string(name_of(r)); });
   fields.field_or("rms_norm", t.norm_passes, t.norm_passes, 1, most);
   fields.field_or("gated_activation", t.activation_passes, t.activation_passes, 1, most);
   fields.field_or("rotary", t.rotary_passes, t.rotary_passes, 1, most);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/op/kind.hpp>
 
@@ -42,7 +43,8 @@ struct Work {
   bool causal = false;     ///< attention only
   double seen = 1;         ///< attention only: the share of its pairs that a sliding window leaves
   bool eight_bit = false;  ///< products only: of operands that are rounded to 8 bits first (cost/product_8bit.hpp)
-  bool grouped = false;    ///< products only: each is one expert's of a call that computes all (Device::gemm_grouped)
+  Fp8Recipe recipe = Fp8Recipe::tensorwise;  ///< of 8-bit operands
+  bool grouped = false;  ///< products only: each is one expert's of a call that computes all (Device::gemm_grouped)
   AttentionKernel kernel = AttentionKernel::device;  ///< attention only
   bool dropout = false;                              ///< attention that is not fused only: of the scores
   std::uint8_t overlap = 0;   ///< 0: alone; else a number of 1 to overlaps, see cost::Elapsed: turns of ring attention,

@@ -381,7 +381,7 @@ Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster
     return usage_error("the plan does not suit the model " + model.name + ": " + why);
   if (const std::string why = detail::why_no_devices(plan, cluster); !why.empty()) return usage_error(why);
   for (const int group : plan.groups())
-    if (std::string lack = cluster.group(group).lack_of(plan.precision); !lack.empty())
+    if (std::string lack = cluster.group(group).lack_of(plan.precision, plan.trainer.traits.fp8_recipe); !lack.empty())
       return tl::unexpected<Error>(Error{ErrorKind::infeasible, std::move(lack)});
   const detail::PlanDevices devices(plan, cluster);
   PlanCost out;

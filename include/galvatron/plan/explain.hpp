@@ -46,8 +46,7 @@ inline std::string short_strategy(const StrategySpec& spec) {
   std::string out;
   const auto add = [&out](const std::string& part) { out += (out.empty() ? "" : " ") + part; };
   if (spec.tensor > 1)
-    add("tp" + std::to_string(spec.tensor) + (spec.sequence == SequenceKind::megatron ? "+sp" : "") +
-        (spec.strided ? " strided" : ""));
+    add("tp" + std::to_string(spec.tensor) + (spec.cuts_over_tensor() ? "+sp" : "") + (spec.strided ? " strided" : ""));
   if (spec.context > 1) add("cp" + std::to_string(spec.context) + (spec.uses_ring() ? " ring" : " ulysses"));
   if (spec.data > 1) add("dp" + std::to_string(spec.data));
   if (spec.zero > 0) add("zero" + std::to_string(spec.zero));
@@ -147,7 +146,7 @@ inline std::string tensor_shares(const PlanStage& stage, const StrategySpec& spe
   add(stage.width_ratios, "hidden units", [&](const TensorShares& s) { return s.widths().count(block.ffn); });
   add(stage.vocabulary_ratios, "tokens of the vocabulary",
       [&](const TensorShares& s) { return s.vocabulary(model.head.vocabulary).count(); });
-  if (spec.sequence == SequenceKind::megatron)
+  if (spec.cuts_over_tensor())
     add(stage.token_ratios, "tokens of a sequence", [&](const TensorShares& s) { return s.tokens().count(sequence); });
   return out;
 }
@@ -372,7 +371,7 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
   const int stages = static_cast<int>(plan.stages.size());
   std::string out = detail::wrapped(
       plan.model + " on " + plan.cluster + ": " + std::to_string(plan.ranks()) + " ranks in " + std::to_string(stages) +
-          (stages == 1 ? " stage" : " pipeline stages") + ", " + name_of(plan.precision) +
+          (stages == 1 ? " stage" : " pipeline stages") + ", " + precision_text(plan) +
           (plan.moments == Precision::fp32 ? "" : std::string(" with moments in ") + name_of(plan.moments)) + ", " +
           batch_text(plan) + " in " + std::to_string(plan.microbatches) +
           (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +

@@ -166,7 +166,7 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& all, cons
                        format_bytes(all.most_memory()) + ": give a smaller --reserve");
   auto options = search::completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
-  if (std::string lack = cluster.lack_of(options->precision); !lack.empty()) {
+  if (std::string lack = cluster.lack_of(options->precision, options->trainer.traits.fp8_recipe); !lack.empty()) {
     FoundPlan none;
     none.reason = std::move(lack);
     return none;

@@ -52,7 +52,8 @@ class SpreadSearch {
     upper_ = upper;
     std::vector<int> order;
     for (int group = 0; group < cluster_.count(); ++group)
-      if (cluster_.group(group).lack_of(options_.precision).empty()) order.push_back(group);
+      if (cluster_.group(group).lack_of(options_.precision, options_.trainer.traits.fp8_recipe).empty())
+        order.push_back(group);
     std::ranges::sort(order, std::greater<>(),
                       [this](int group) { return cluster_.group(group).peak_flops(options_.precision); });
     const std::size_t count = order.size();

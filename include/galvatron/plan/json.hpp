@@ -219,6 +219,11 @@ void plan_fields(Fields& fields, Plan& plan) {
   fields.field("sequence_length", plan.sequence_length, 1, 1 << 24);
   if (fields.has("packed", plan.packed)) fields.field("packed", plan.packed);
   name_field(fields, "precision", plan.precision, precisions);
+  Fp8Recipe& recipe = plan.trainer.traits.fp8_recipe;
+  if (fields.has("fp8_recipe", plan.precision == Precision::fp8 && recipe != Fp8Recipe::tensorwise))
+    name_field(fields, "fp8_recipe", recipe, fp8_recipes);
+  fields.check("fp8_recipe", plan.precision == Precision::fp8 || recipe == Fp8Recipe::tensorwise,
+               "a recipe is of \"precision\": \"fp8\"");
   fields.field("microbatches", plan.microbatches, 1);
   name_field(fields, "schedule", plan.schedule, schedule_kinds);
   fields.field("virtual_stages", plan.virtual_stages, 1, 1 << 12);
@@ -296,7 +301,9 @@ Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& wher
     const bool is_file = !plan_file.empty() && !cost::find_trainer(plan.trainer.name);
     auto trainer = cost::load_trainer(is_file ? path_from_file(plan.trainer.name, plan_file) : plan.trainer.name);
     if (!trainer) return usage_error(where + ": \"trainer\": " + trainer.error().message);
+    const Fp8Recipe recipe = plan.trainer.traits.fp8_recipe;
     plan.trainer = std::move(*trainer);
+    if (plan.precision == Precision::fp8) plan.trainer.traits.fp8_recipe = recipe;
   }
   if (std::string why = why_inconsistent(plan); !why.empty()) {
     if (why.ends_with('.')) why.pop_back();

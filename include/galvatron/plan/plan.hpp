@@ -131,6 +131,13 @@ struct Plan {
   [[nodiscard]] std::int64_t sequences() const { return packed ? microbatch() * microbatches : global_batch; }
 };
 
+/// `bf16`, `fp8`, or `fp8 (delayed)` where its recipe is not tensorwise.
+inline std::string precision_text(const Plan& plan) {
+  const Fp8Recipe recipe = plan.trainer.traits.fp8_recipe;
+  const bool usual = plan.precision != Precision::fp8 || recipe == Fp8Recipe::tensorwise;
+  return std::string(name_of(plan.precision)) + (usual ? "" : " (" + std::string(name_of(recipe)) + ")");
+}
+
 /// A step in words: "batch of 8 x 512 tokens", "batch of 64 documents in sequences of 512 tokens".
 inline std::string batch_text(const Plan& plan) {
   return "batch of " + std::to_string(plan.global_batch) + (plan.packed ? " documents in sequences of " : " x ") +
@@ -246,6 +253,7 @@ std::string why_inconsistent(const Plan& plan) {
                text(plan.stages[i].last_layer);
   }
 
+  if (std::string why = cost::why_no_recipe(plan.trainer, plan.precision); !why.empty()) return why;
   if (plan.packed && (plan.schedule != ScheduleKind::one_f_one_b || plan.virtual_stages > 1))
     return "documents are packed into as many micro-batches as they need: write \"schedule\": \"1f1b\"";
   const auto why = [&](const std::string& name, const StrategySpec& spec, const PlanStage& stage) -> std::string {

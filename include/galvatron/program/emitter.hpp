@@ -247,7 +247,7 @@ class Emitter {
 
   LayerProgram program_;
   KeptTensors kept_{program_.graph, program_.kinds, program_.options};
-  bool megatron_ = program_.kinds.sequence == SequenceKind::megatron;
+  bool megatron_ = program_.kinds.cuts_over_tensor();
   bool full_ = program_.kinds.recompute == RecomputeKind::full;
   bool has_loss_ = program_.graph.has_loss();
   Phase phase_ = Phase::forward;

@@ -119,7 +119,7 @@ class Numbers {
     const std::int64_t rows = tokens * b;
     const std::int64_t memory = layer.memory.of(sequence) / cp;
     const std::int64_t target = layer.target.of(sequence) / cp;
-    const bool megatron = spec.sequence == SequenceKind::megatron;
+    const bool megatron = spec.cuts_over_tensor();
     // Of so many tokens, those between the regions.
     const auto between = [&](std::int64_t all) { return megatron ? shares.tokens().count(all) : all; };
     const std::int64_t local = between(tokens) * b;

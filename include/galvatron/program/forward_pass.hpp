@@ -630,7 +630,7 @@ class ForwardPass : protected Emitter {
                   -1, fresh(bias_elements(), Storage::frame, Scalar::fp32));
   }
 
-  bool ulysses_ = program_.kinds.sequence == SequenceKind::ulysses;
+  bool ulysses_ = program_.kinds.exchanges_heads();
   bool ring_ = program_.kinds.uses_ring();
   bool exchanges_ = program_.kinds.exchanges_tokens();
   bool compresses_ = program_.kinds.compresses_tokens();

@@ -77,7 +77,7 @@ class KeptTensors {
       case forward::Kind::cross_attend:
         return 2;
       case forward::Kind::attend:
-        return kinds_.sequence == SequenceKind::ulysses ? 0 : 1;
+        return kinds_.exchanges_heads() ? 0 : 1;
       default:
         return 0;
     }

@@ -64,7 +64,7 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
   const View<T> out = value(step.out[0]);
   const auto scratch = [&](int i) { return value(step.scratch[static_cast<std::size_t>(i)]); };
   const auto sums = [&](int i) { return statistics(step.scratch[static_cast<std::size_t>(i)]); };
-  const bool by_heads = context.spec.sequence == SequenceKind::ulysses;
+  const bool by_heads = context.spec.exchanges_heads();
   // Of whole sequences, from a fused projection.
   const auto fused = [&](View<T> all) { return by_heads ? ulysses.core(all) : heads.fused(all); };
   const auto shape = [&](const Projections<T>& from, bool causal) -> device::AttentionShape {

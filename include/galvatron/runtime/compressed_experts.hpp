@@ -128,7 +128,7 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
     compression_.gain_backward(buckets(number(4), number(5), number(6), number(7)), own_weights(1, rows), own(2, rows),
                                View<const T>(this->template in<T>(3)), own(0, rows), sums);
     // Tensor ranks that have the same rows have sent a part of them each.
-    if (this->c_.spec.tensor > 1 && this->c_.spec.sequence != SequenceKind::megatron)
+    if (this->c_.spec.tensor > 1 && !this->c_.spec.cuts_over_tensor())
       this->c_.tensor.all_reduce(sums, comm::ReduceOp::sum);
     this->c_.device.accumulate(sums.count, View<const float>(sums), d_gains);
   }

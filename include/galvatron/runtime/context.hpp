@@ -56,7 +56,7 @@ struct Context {
   }  ///< tokens inside tensor-parallel regions
   /// Of so many tokens of a sequence inside the regions, those between them.
   [[nodiscard]] Sharding::Range between(std::int64_t all) const {
-    return spec.sequence == SequenceKind::megatron ? shares().tokens().of(all) : Sharding::Range{0, all};
+    return spec.cuts_over_tensor() ? shares().tokens().of(all) : Sharding::Range{0, all};
   }
   [[nodiscard]] std::int64_t rows_local() const { return batch.samples * between(tokens()).count(); }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
@@ -98,7 +98,7 @@ struct Context {
   /// The same for runs of tokens that follow each other, f(first row, rows, first token): two under zigzag, else one.
   template <class F>
   void for_each_piece(std::int64_t all, bool local, const F& f) const {
-    const bool cut = local && spec.sequence == SequenceKind::megatron;
+    const bool cut = local && spec.cuts_over_tensor();
     const int part = cut ? context->rank() * spec.tensor + tensor.rank() : context->rank();
     const RankRatios own = {.tokens = ratios.tokens};
     const ActivationLayout layout = cut ? activation_layout(spec, 0, spec.data, batch.sequence, own)

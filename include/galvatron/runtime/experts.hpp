@@ -198,7 +198,7 @@ class ExpertSteps {
       const std::int64_t own = d_weights.count / c_.spec.tensor;
       if (!c_.spec.exchanges_tokens())
         c_.tensor.all_reduce(d_weights, comm::ReduceOp::sum);
-      else if (c_.spec.sequence != SequenceKind::megatron)
+      else if (!c_.spec.cuts_over_tensor())
         c_.tensor.all_gather(View<const float>(d_weights.slice(c_.tensor_rank() * own, own)), d_weights);
     }
     const std::int64_t first = part_of(d_weights.count, rows * k);
@@ -396,7 +396,7 @@ class ExpertSteps {
   // ---- losses
 
   /// Where tensor ranks have the same rows, the first one adds.
-  [[nodiscard]] bool counts_rows() const { return c_.spec.sequence == SequenceKind::megatron || c_.tensor_rank() == 0; }
+  [[nodiscard]] bool counts_rows() const { return c_.spec.cuts_over_tensor() || c_.tensor_rank() == 0; }
   [[nodiscard]] bool by_sequence() const { return layer_.router.balance_scope == BalanceScope::sequence; }
   /// Samples whose choices are counted each for itself.
   [[nodiscard]] std::int64_t samples() const { return by_sequence() ? c_.batch.samples : 1; }
@@ -423,7 +423,7 @@ class ExpertSteps {
       const auto sum = [&counts](comm::Group& group) {
         if (group.size() > 1) group.all_reduce(counts, comm::ReduceOp::sum);
       };
-      if (c_.spec.sequence == SequenceKind::megatron) sum(c_.tensor);
+      if (c_.spec.cuts_over_tensor()) sum(c_.tensor);
       sum(layer_.router.balance_scope == BalanceScope::data_ranks ? c_.data : *c_.context);
     }
     if (rows == 0) return;

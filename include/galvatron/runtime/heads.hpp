@@ -115,8 +115,7 @@ template <class D, class T>
 void norm_heads_backward(Context<D>& context, const HeadNorms& norms, View<T> d_qkv, View<T> before,
                          View<float> statistics, View<T> d, View<float> gammas, View<const T> query_gamma,
                          View<const T> key_gamma, View<float> d_query_gamma, View<float> d_key_gamma) {
-  const bool sums =
-      context.spec.tensor > 1 && context.spec.sequence != SequenceKind::megatron && d_query_gamma.count > 0;
+  const bool sums = context.spec.tensor > 1 && !context.spec.cuts_over_tensor() && d_query_gamma.count > 0;
   if (sums) context.device.zero(raw_bytes(gammas));
   std::int64_t first_norm = 0;
   norms.for_each([&](std::int64_t first, std::int64_t count, std::int64_t width, int which) {

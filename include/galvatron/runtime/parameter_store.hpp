@@ -388,7 +388,7 @@ class ParameterStore final : public Store {
   // Whole tensors under sequence parallelism, where each tensor rank saw its own tokens only, and of adapters.
   void sum_whole(View<float> gradients) {
     const std::int64_t n = layout_.whole_end - layout_.whole_begin;
-    const bool sums = context_->spec.sequence == SequenceKind::megatron || layout_.partial_whole;
+    const bool sums = context_->spec.cuts_over_tensor() || layout_.partial_whole;
     if (sums && context_->spec.tensor > 1 && n > 0)
       context_->tensor.all_reduce(gradients.slice(layout_.whole_begin, n), comm::ReduceOp::sum);
   }

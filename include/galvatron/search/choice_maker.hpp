@@ -76,17 +76,17 @@ struct StageSetting {
 };
 
 /// Whether samples can be divided where `spec` divides sequences: the strategy with context ranks as data ranks. It has
-/// the same tokens, states and gradients on every rank and no messages inside the layer, so `spec` is not needed.
+/// the same tokens, states and gradients on every rank and no messages of context ranks, so `spec` is not needed.
 constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec& layer, const Space& space,
                                        const cost::Batch& batch) {
   if (spec.context == 1) return false;
   StrategySpec other = spec;
   other.data = spec.data * spec.context;
   other.context = 1;
-  other.sequence = SequenceKind::none;
+  other.sequence = spec.cuts_over_tensor() ? SequenceKind::megatron : SequenceKind::none;
   return space.context.allows(1) && space.data.allows(other.data) &&
          is_fit(layer, other, batch.microbatch, batch.sequence) &&
-         (spec.tensor == 1 ||
+         (spec.tensor == 1 || spec.cuts_over_tensor() ||
           std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
 }
 

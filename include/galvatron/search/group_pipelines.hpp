@@ -64,7 +64,7 @@ class FindGroupPipelines {
       if (options.microbatches == 0 || options.microbatches == m) counts_.push_back(m);
     for (int group = 0; group < cluster.count(); ++group) {
       degrees_.emplace_back();
-      if (!cluster.group(group).lack_of(options.precision).empty()) continue;
+      if (!cluster.group(group).lack_of(options.precision, options.trainer.traits.fp8_recipe).empty()) continue;
       degrees_.back() = divisors(cluster.group(group).devices, options.space.powers_of_two);
       std::erase_if(degrees_.back(), [this](int stages) { return stages >= layers(); });
     }

@@ -52,7 +52,7 @@ class GroupSearches {
   void run(const ModelSpec& model) {
     for (int group = 0; group < cluster_.count(); ++group) {
       results_.emplace_back();
-      if (!cluster_.group(group).lack_of(options_.precision).empty()) continue;
+      if (!cluster_.group(group).lack_of(options_.precision, options_.trainer.traits.fp8_recipe).empty()) continue;
       auto found = search<Executor>(model, cluster_.group(group), options_);
       if (found) {
         add(group, std::move(*found));

@@ -101,6 +101,8 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
     return refused(options.microbatches, " micro-batches do not divide the global batch of ", options.global_batch,
                    ": choose a divisor");
+  if (const std::string why = cost::why_no_recipe(options.trainer, options.precision); !why.empty())
+    return refused(why);
   if (!options.trainer.is_own())
     for (const LayerSpec& block : model.blocks)
       if (!block.is_plain_block())

@@ -161,12 +161,12 @@ class HeldRegions {
 };
 
 /// Megatron sequence parallelism cuts sequences over tensor ranks, Ulysses and ring attention over context ranks (ring:
-/// zigzag), and Megatron's with ring attention over both. Layouts are equal where every rank holds the same tokens,
+/// zigzag), and Megatron's with one of them over both. Layouts are equal where every rank holds the same tokens,
 /// whatever the strategy is called.
 /// @param ratios  of the stage's ranks
 constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first_rank, std::int64_t microbatch,
                                              std::int64_t sequence, const RankRatios& ratios = {}) {
-  const bool megatron = spec.sequence == SequenceKind::megatron;
+  const bool megatron = spec.cuts_over_tensor();
   const RankRatios own = ratios.of(spec);
   const bool cuts_tokens = (megatron || spec.context > 1) && !spec.uses_ring();
   return {.first_rank = first_rank,
@@ -184,11 +184,9 @@ constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first
 
 /// The same inside tensor-parallel regions, where tensor ranks have put together what Megatron's sequence parallelism
 /// cuts: every rank has all tokens of its context rank.
-constexpr ActivationLayout region_layout(StrategySpec spec, int first_rank, std::int64_t microbatch,
+constexpr ActivationLayout region_layout(const StrategySpec& spec, int first_rank, std::int64_t microbatch,
                                          std::int64_t sequence, const RankRatios& ratios = {}) {
-  if (spec.sequence == SequenceKind::megatron)
-    spec.sequence = spec.uses_ring() ? SequenceKind::ring : SequenceKind::none;
-  return activation_layout(spec, first_rank, microbatch, sequence, ratios);
+  return activation_layout(spec.with_cut(false), first_rank, microbatch, sequence, ratios);
 }
 
 /// The part of `to.region(receiver, receiver_piece)` that `sender` supplies out of `from.region(sender, sender_piece)`

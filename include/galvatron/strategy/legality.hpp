@@ -24,9 +24,7 @@ constexpr bool has_too_many_ranks(const StrategySpec& s) {
 constexpr bool spreads_experts_evenly(const StrategySpec& s) {
   return !s.exchanges_tokens() || s.ranks() % (std::int64_t{s.etp()} * s.expert) == 0;
 }
-constexpr bool is_split_over_context(SequenceKind kind) {
-  return kind == SequenceKind::ulysses || kind == SequenceKind::ring;
-}
+constexpr bool is_split_over_context(SequenceKind kind) { return exchanges_heads(kind) || kind == SequenceKind::ring; }
 
 }  // namespace detail
 
@@ -40,7 +38,7 @@ constexpr bool is_split_over_context(SequenceKind kind) {
   RULE((s).zero > 0 && (s).data == 1 && (s).context == 1,                                                              \
        "ZeRO shards states over data- and context-parallel ranks: a stage above 0 needs a data degree of at least "    \
        "2, or a context degree.")                                                                                      \
-  RULE((s).sequence == ::galvatron::SequenceKind::megatron && (s).tensor == 1,                                         \
+  RULE((s).cuts_over_tensor() && (s).tensor == 1,                                                                      \
        "Megatron sequence parallelism splits tokens over the tensor-parallel ranks: it needs a tensor degree of at "   \
        "least 2.")                                                                                                     \
   RULE(::galvatron::detail::is_split_over_context((s).sequence) && (s).context == 1,                                   \
@@ -63,7 +61,7 @@ constexpr bool is_split_over_context(SequenceKind kind) {
   RULE((s).exchanges_tokens() && (s).strided,                                                                          \
        "ranks that exchange the tokens of experts are neighbours: tensor-parallel ranks are not strided then.")        \
   RULE((s).groups == ::galvatron::SequenceGroupKind::per_batch &&                                                      \
-           !::galvatron::detail::is_split_over_context((s).sequence),                                                  \
+           (!::galvatron::detail::is_split_over_context((s).sequence) || (s).cuts_over_tensor()),                      \
        "groups of every batch share sequences over context-parallel ranks: choose Ulysses or ring.")                   \
   RULE((s).groups == ::galvatron::SequenceGroupKind::per_batch && ((s).zero < 3 || (s).strided),                       \
        "groups of every batch change over all ranks that share parameters: they need ZeRO-3, and no strided tensor "   \
@@ -91,7 +89,7 @@ constexpr bool is_legal(const StrategySpec& spec) { return why_illegal(spec).emp
 /// there are fewer key/value heads than ranks, each is copied to equally many.
 constexpr bool splits_heads_evenly(const LayerSpec& layer, const StrategySpec& spec) {
   if (layer.heads % spec.tensor != 0 || layer.kv_heads % spec.tensor != 0) return false;
-  if (spec.sequence != SequenceKind::ulysses) return true;
+  if (!spec.exchanges_heads()) return true;
   const std::int64_t heads = layer.heads / spec.tensor;
   const std::int64_t kv_heads = layer.kv_heads / spec.tensor;
   return heads % spec.context == 0 && (kv_heads % spec.context == 0 || spec.context % kv_heads == 0);
@@ -110,9 +108,8 @@ constexpr bool splits_over_context(const LayerSpec& layer) {
 
 /// Ring attention lays out sequences in two chunks a rank.
 constexpr bool splits_sequence_evenly(const StrategySpec& spec, std::int64_t sequence) {
-  if (spec.sequence == SequenceKind::megatron)
-    return sequence % (std::int64_t{spec.tensor} * spec.context * (spec.context > 1 ? 2 : 1)) == 0;
-  return sequence % (std::int64_t{spec.context} * (spec.sequence == SequenceKind::ring ? 2 : 1)) == 0;
+  const std::int64_t cut = spec.cuts_over_tensor() ? spec.tensor : 1;
+  return sequence % (cut * spec.context * (spec.uses_ring() ? 2 : 1)) == 0;
 }
 
 /// The tensor degree divides every width, and every section of one, that tensor ranks share equally.
@@ -134,7 +131,7 @@ constexpr bool splits_widths_evenly(const forward::Graph& graph, int tensor, boo
 /// Why tensor ranks cannot share a layer by these ratios, which the strategy takes; empty when they can.
 constexpr std::string_view why_no_shares(const LayerSpec& layer, const StrategySpec& spec, const RankRatios& ratios) {
   if (!ratios.tokens.empty() && (spec.sequence != SequenceKind::none || spec.context > 1)) {
-    if (spec.sequence != SequenceKind::megatron || spec.context > 1)
+    if (!spec.cuts_over_tensor() || spec.context > 1)
       return "context ranks have equally many tokens of a sequence: leave the ratios of tokens out.";
     if (layer.patch_width > 0 || layer.class_token || layer.window > 0 || layer.merges ||
         layer.head == HeadKind::classifier || layer.head == HeadKind::contrastive)
@@ -144,7 +141,7 @@ constexpr std::string_view why_no_shares(const LayerSpec& layer, const StrategyS
       return "tensor ranks have equally many of the tokens that are routed to experts: leave the ratios of tokens out.";
   }
   if (layer.kind != LayerKind::block || spec.tensor == 1) return {};
-  if (!ratios.heads.empty() && spec.sequence == SequenceKind::ulysses)
+  if (!ratios.heads.empty() && spec.exchanges_heads())
     return "Ulysses exchanges heads, of which tensor ranks have equally many: leave the ratios of heads out.";
   if (layer.forward_pass == nullptr || (ratios.heads.empty() && ratios.widths.empty())) return {};
   // What tensors of an operation share is cut alike.
@@ -207,8 +204,7 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
     if (layer.experts > 0 && spec.exchanges_tokens() && spec.tensor > 1 &&
         layer.tokens.of(sequence) / spec.context * (samples / spec.data) % spec.tensor != 0)
       return "tensor ranks share the tokens that go to experts: the tensor degree divides those of a rank.";
-    if (layer.merges && spec.sequence == SequenceKind::megatron &&
-        side_of_square(layer.tokens.of(sequence)) % spec.tensor != 0)
+    if (layer.merges && spec.cuts_over_tensor() && side_of_square(layer.tokens.of(sequence)) % spec.tensor != 0)
       return "Megatron sequence parallelism gives every rank whole rows of an image whose tokens are merged: the "
              "tensor degree divides the rows of the merged image.";
   }
@@ -230,8 +226,8 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
         !splits_sequence_evenly(spec, layer.after(i).tokens.of(sequence)))
       return spec.sequence == SequenceKind::ring
                  ? "ring attention gives a rank two chunks of a sequence: twice the context degree divides it."
-                 : "Megatron sequence parallelism needs a sequence that the tensor degree divides; with context ranks, "
-                   "twice the product of both degrees.";
+                 : "Megatron sequence parallelism needs a sequence that the tensor degree divides; with Ulysses, the "
+                   "product of both degrees; with ring attention, twice that.";
   if (samples % spec.data != 0) return "the data degree does not divide the samples of a micro-batch.";
   return {};
 }

@@ -71,15 +71,15 @@ constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages,
   if (spec.strided || spec.compresses_tokens() || spec.relays_tokens()) return false;
   switch (trainer) {
     case OneForAll::torchtitan: {
-      if (spec.tensor > 1 && spec.sequence != SequenceKind::megatron) return false;
-      if (spec.sequence == SequenceKind::ulysses || spec.zero == 1) return false;
+      if (spec.tensor > 1 && !spec.cuts_over_tensor()) return false;
+      if (spec.exchanges_heads() || spec.zero == 1) return false;
       if (spec.exchanges_tokens() && (!torchtitan_has_experts(spec) || spec.zero < 2)) return false;
       const bool others = spec.tensor > 1 || stages > 1;
       if (spec.shards() == 1) return !others || precision == Precision::fp32;
       return spec.zero >= 2 || (!others && spec.context == 1);
     }
     case OneForAll::deepspeed:
-      if (spec.sequence == SequenceKind::megatron || spec.uses_ring()) return false;
+      if (spec.cuts_over_tensor() || spec.uses_ring()) return false;
       if (spec.context > 1 && (spec.tensor > 1 || stages > 1)) return false;
       if (spec.exchanges_tokens() && deepspeed_experts(spec, stages) == DeepspeedExperts::no) return false;
       return stages == 1 || spec.zero <= 1;
@@ -90,7 +90,7 @@ constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages,
       return spec.shards() > 1 ? spec.zero >= 2 || !others : !others;
     }
     case OneForAll::hetu:
-      return spec.zero != 1 && (spec.tensor == 1 || spec.sequence != SequenceKind::ulysses);
+      return spec.zero != 1 && (spec.tensor == 1 || !spec.exchanges_heads());
     default:
       return true;
   }
@@ -101,9 +101,8 @@ constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages,
 /// layers with experts refuse tensor ranks that do not split the sequence.
 constexpr bool can_split_layer(OneForAll trainer, const LayerSpec& layer, const StrategySpec& spec) {
   if (trainer != OneForAll::megatron && trainer != OneForAll::uniform) return true;
-  if (trainer == OneForAll::megatron && layer.experts > 0 && spec.tensor > 1 && spec.sequence != SequenceKind::megatron)
-    return false;
-  return layer.kind != LayerKind::block || spec.sequence != SequenceKind::ulysses ||
+  if (trainer == OneForAll::megatron && layer.experts > 0 && spec.tensor > 1 && !spec.cuts_over_tensor()) return false;
+  return layer.kind != LayerKind::block || !spec.exchanges_heads() ||
          layer.kv_heads % (std::int64_t{spec.tensor} * spec.context) == 0;
 }
 

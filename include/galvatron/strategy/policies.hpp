@@ -41,6 +41,7 @@ inline constexpr detail::NoneTag none{};  ///< of sequence parallelism, and of r
 inline constexpr SequenceKind megatron = SequenceKind::megatron;
 inline constexpr SequenceKind ulysses = SequenceKind::ulysses;
 inline constexpr SequenceKind ring = SequenceKind::ring;
+inline constexpr SequenceKind megatron_ulysses = SequenceKind::megatron_ulysses;
 inline constexpr DispatchKind plain = DispatchKind::plain;
 inline constexpr DispatchKind lsh = DispatchKind::lsh;
 inline constexpr SequenceGroupKind fixed = SequenceGroupKind::fixed;
@@ -89,8 +90,8 @@ struct TensorParallel {
   static constexpr bool is_strided = Strided;
 };
 
-/// How tokens are split: `none`, `megatron` (over the tensor-parallel ranks), `ulysses` or `ring` (over the
-/// context-parallel ranks).
+/// How tokens are split: `none`, `megatron` (over the tensor-parallel ranks, and with a context degree in a ring),
+/// `ulysses` or `ring` (over the context-parallel ranks), or `megatron_ulysses` (over both).
 template <SequenceKind Kind>
 struct SequenceParallel {
   static constexpr Axis axis = Axis::sequence;

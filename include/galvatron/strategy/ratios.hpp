@@ -78,7 +78,7 @@ class TensorShares {
     set(widths_, own.widths);
     has_even_vocabulary_ = !set(vocabulary_, own.vocabulary);
     // Tokens are on tensor ranks of their own between the regions of Megatron's sequence parallelism.
-    if (spec.sequence == SequenceKind::megatron) has_even_tokens_ = !set(tokens_, own.tokens);
+    if (spec.cuts_over_tensor()) has_even_tokens_ = !set(tokens_, own.tokens);
   }
 
   friend constexpr bool operator==(const TensorShares&, const TensorShares&) = default;

@@ -33,17 +33,17 @@ template <SequenceKind Sequence, RecomputeKind Again>
 using PerBatch = Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<Sequence>, ContextParallel<>,
                           SequenceGroups<per_batch>, Recompute<Again>>;
 template <std::size_t... I, std::size_t... J>
-TypeList<OfKinds<I / 16 % 4, sequence_kinds[I / 4 % 4], recompute_kinds[I % 4], dispatch_kinds[I / 64]>...,
+TypeList<OfKinds<I / 20 % 4, sequence_kinds[I / 4 % 5], recompute_kinds[I % 4], dispatch_kinds[I / 80]>...,
          PerBatch<sequence_kinds[2 + J / 4], recompute_kinds[J % 4]>...>
     all_kinds(std::index_sequence<I...>, std::index_sequence<J...>);
 }  // namespace detail
 
-/// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring} sequence
-/// parallelism x {cheap, selective, full, no} recomputation x {plain, compressed} dispatch, and groups for every batch
-/// with ZeRO 3 x {Ulysses, ring} x recomputation, with degrees and ratios of run time. A trainer that names its
-/// strategy as a type uses `TypeList<ThatType>` instead and refuses plans with others.
+/// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring, Megatron
+/// with Ulysses} sequence parallelism x {cheap, selective, full, no} recomputation x {plain, compressed} dispatch, and
+/// groups for every batch with ZeRO 3 x {Ulysses, ring} x recomputation, with degrees and ratios of run time. A trainer
+/// that names its strategy as a type uses `TypeList<ThatType>` instead and refuses plans with others.
 using InstantiatedStrategies =
-    decltype(detail::all_kinds(std::make_index_sequence<128>{}, std::make_index_sequence<8>{}));
+    decltype(detail::all_kinds(std::make_index_sequence<160>{}, std::make_index_sequence<8>{}));
 
 /// The strategies of a list in words, in its order.
 template <class... Strategies>

@@ -63,8 +63,8 @@ struct Space {
   std::int64_t experts = 0;                          ///< the most of a layer: expert degrees divide it
   std::array<bool, 4> zero{true, true, true, true};  ///< stages allowed where data x context degree is above 1
   /// None applies where the context degree is 1, Ulysses and ring where it is above. Megatron's applies to both, to the
-  /// latter together with ring.
-  std::vector<SequenceKind> sequence{sequence_kinds.begin(), sequence_kinds.end()};
+  /// latter together with Ulysses or ring.
+  std::vector<SequenceKind> sequence{named_sequence_kinds.begin(), named_sequence_kinds.end()};
   std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
   std::vector<DispatchKind> dispatch{DispatchKind::plain};  ///< of tokens that go to experts on other ranks
   bool by_nodes = true;        ///< besides, tokens cross once to each node that has experts of theirs
@@ -91,7 +91,8 @@ inline std::vector<int> pipeline_degrees(const Space& space, int ranks) {
 namespace detail {
 
 /// The kinds of sequence parallelism of a space for these degrees. Where it allows Megatron's and not none, that is no
-/// choice but the rule for tensor degrees above 1.
+/// choice but the rule for tensor degrees above 1; so it is for Ulysses where it allows Megatron's at all, which saves
+/// memory at next to no time.
 constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, int context) {
   const auto allows = [&space](SequenceKind kind) {
     return std::find(space.sequence.begin(), space.sequence.end(), kind) != space.sequence.end();
@@ -101,7 +102,8 @@ constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, in
   std::vector<SequenceKind> out;
   if (context == 1 && may_be_whole) out.push_back(SequenceKind::none);
   if (cuts && (context == 1 || allows(SequenceKind::ring))) out.push_back(SequenceKind::megatron);
-  if (context > 1 && allows(SequenceKind::ulysses)) out.push_back(SequenceKind::ulysses);
+  if (context > 1 && allows(SequenceKind::ulysses))
+    out.push_back(cuts ? SequenceKind::megatron_ulysses : SequenceKind::ulysses);
   if (context > 1 && allows(SequenceKind::ring) && may_be_whole) out.push_back(SequenceKind::ring);
   return out;
 }
@@ -208,7 +210,7 @@ inline constexpr std::string_view space_names =
 ///     all                    everything (also the default), narrowed by what else is given
 ///     runnable               likewise: `galvatron train` carries out all of it
 ///     dp, zero1, zero2, zero3 (= sdp)   data parallelism with that ZeRO stage
-///     tp, sp, pp             tensor, Megatron sequence (also with ring), pipeline parallelism
+///     tp, sp, pp             tensor, Megatron sequence (also with Ulysses or ring), pipeline parallelism
 ///     strided                tensor ranks also in different nodes, with the other ranks of the layer in one
 ///     ulysses, ring, cp      context parallelism by Ulysses, by ring attention, by either
 ///     ep, etp                experts spread over ranks; each whole on its ranks beside tensor parallelism
@@ -261,7 +263,7 @@ Result<Space> parse_space(std::string_view text) {
     }
     const std::string_view value = item.substr(equals + 1);
     if (name == "sp" || name == "recompute") {
-      if (!(name == "sp" ? add_kind(sequence_kinds, value, only_sequence)
+      if (!(name == "sp" ? add_kind(named_sequence_kinds, value, only_sequence)
                          : add_kind(recompute_kinds, value, only_recompute)))
         return unknown();
       continue;

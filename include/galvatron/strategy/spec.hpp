@@ -18,12 +18,24 @@ enum class SequenceKind : std::uint8_t {
              ///< with a context degree, sequences are also split over context ranks, with ring attention
   ulysses,   ///< sequences split, heads exchanged around attention by all-to-all
   ring,      ///< sequences split in zigzag, keys and values travel around a ring
+  megatron_ulysses,  ///< Megatron's between the tensor-parallel regions, and inside them Ulysses over context ranks
 };
 
 inline constexpr std::array sequence_kinds{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses,
-                                           SequenceKind::ring};
+                                           SequenceKind::ring, SequenceKind::megatron_ulysses};
+/// Those that spaces and trainers name. Megatron's together with Ulysses is where both are.
+inline constexpr std::array named_sequence_kinds{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses,
+                                                 SequenceKind::ring};
 constexpr const char* name_of(SequenceKind kind) {
-  return std::array{"none", "megatron", "ulysses", "ring"}[static_cast<std::size_t>(kind)];
+  return std::array{"none", "megatron", "ulysses", "ring", "megatron_ulysses"}[static_cast<std::size_t>(kind)];
+}
+/// Between the tensor-parallel regions tensor ranks have other tokens.
+constexpr bool cuts_over_tensor(SequenceKind kind) {
+  return kind == SequenceKind::megatron || kind == SequenceKind::megatron_ulysses;
+}
+/// Around attention context ranks exchange heads for tokens by all-to-all.
+constexpr bool exchanges_heads(SequenceKind kind) {
+  return kind == SequenceKind::ulysses || kind == SequenceKind::megatron_ulysses;
 }
 
 /// What backward computes again instead of keeping.
@@ -106,9 +118,21 @@ struct StrategySpec {
   [[nodiscard]] constexpr int ranks() const { return tensor * context * data; }
   /// Ranks that share parameters and gradients: the data and context ranks.
   [[nodiscard]] constexpr int shards() const { return context * data; }
+  /// See galvatron::cuts_over_tensor and galvatron::exchanges_heads.
+  [[nodiscard]] constexpr bool cuts_over_tensor() const { return galvatron::cuts_over_tensor(sequence); }
+  [[nodiscard]] constexpr bool exchanges_heads() const { return galvatron::exchanges_heads(sequence); }
   /// Context ranks pass keys and values around a ring, and hold sequences in zigzag.
   [[nodiscard]] constexpr bool uses_ring() const {
     return sequence == SequenceKind::ring || (sequence == SequenceKind::megatron && context > 1);
+  }
+  /// How context ranks split sequences, and tensor ranks besides where `cut`.
+  [[nodiscard]] constexpr StrategySpec with_cut(bool cut) const {
+    StrategySpec out = *this;
+    if (cut)
+      out.sequence = exchanges_heads() ? SequenceKind::megatron_ulysses : SequenceKind::megatron;
+    else
+      out.sequence = exchanges_heads() ? SequenceKind::ulysses : uses_ring() ? SequenceKind::ring : SequenceKind::none;
+    return out;
   }
   /// The ranks of a stage that begins at `first_rank`, numbered as above.
   [[nodiscard]] constexpr RankLayout rank_layout(int first_rank = 0) const {
@@ -172,9 +196,9 @@ std::string strategy_text(const StrategySpec& spec, bool open_tensor = false, bo
   };
   degree("tp", spec.tensor, open_tensor);
   if (spec.strided) add("strided");
-  if (spec.sequence == SequenceKind::megatron) add("megatron");
+  if (spec.cuts_over_tensor()) add("megatron");
   degree("cp", spec.context, open_context);
-  if (spec.sequence == SequenceKind::ulysses || spec.uses_ring()) add(spec.uses_ring() ? "ring" : "ulysses");
+  if (spec.exchanges_heads() || spec.uses_ring()) add(spec.uses_ring() ? "ring" : "ulysses");
   degree("dp", spec.data, open_data);
   if (spec.zero != 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert != 1) add("ep" + std::to_string(spec.expert));

@@ -26,7 +26,7 @@ namespace galvatron::train {
 
 /// Rows of which a sequence on `ranks` context ranks has a multiple.
 constexpr std::int64_t rows_multiple(const StrategySpec& spec, int ranks) {
-  const int cut = spec.sequence == SequenceKind::megatron ? spec.tensor : 1;
+  const int cut = spec.cuts_over_tensor() ? spec.tensor : 1;
   return std::int64_t{ranks} * cut * (spec.uses_ring() ? 2 : 1);
 }
 

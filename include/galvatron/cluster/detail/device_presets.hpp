@@ -64,6 +64,9 @@ struct DevicePreset {
     double share = 0;      // limit of the tile model on cuBLAS sweeps
     double sustained = 1;  // in long runs; where power bounds them, as for 16 bits
   } fp8{};
+  // The first ones of fp8_recipes: per tensor from Ada and Hopper on, rows and blocks of 128 from Hopper on, MXFP8 from
+  // Blackwell on (Transformer Engine, support_matrix; for rows the CUTLASS kernel of torchao, Float8LinearRecipeName).
+  int recipes = 2;
   struct Attention {
     AttentionRates forward{};
     AttentionRates backward{};
@@ -218,6 +221,7 @@ inline constexpr std::array device_presets{
                  .half = {"bf16", 989, 0.82, 260, 3.4, 0.66},
                  .fp32_tflops = 67,
                  .fp8 = {1979, 0.72, 0.57},
+                 .recipes = 4,
                  .attention = {h100_forward, h100_backward, 0.87},
                  .attention_kernel = op::AttentionKernel::cudnn,
                  .node = {480, 355, 330, 3.0},
@@ -230,6 +234,7 @@ inline constexpr std::array device_presets{
                  .half = {"bf16", 989, 0.95, 160, 0, 0.70},
                  .fp32_tflops = 67,
                  .fp8 = {1979, 0.72, 0.57},
+                 .recipes = 4,
                  .attention = {{315, 410, 484, 591, 644, 673}, {236, 307, 370, 474, 541, 579}, 0.87},
                  .attention_kernel = op::AttentionKernel::cudnn,
                  .node = {480, 355, 330, 2.2},
@@ -242,6 +247,7 @@ inline constexpr std::array device_presets{
                  .half = {"bf16", 2250, 0.80, 310, 0, 0.52},  // large products of a public sweep: 0.49 to 0.53
                  .fp32_tflops = 80,
                  .fp8 = {4500, 0.70, 0.455},
+                 .recipes = 5,
                  .attention = {scaled(h100_forward, 2250.0 / 989), scaled(h100_backward, 2250.0 / 989), 0.87},
                  .attention_kernel = op::AttentionKernel::cudnn,
                  .node = {668, 606, 606, 3.2},

@@ -169,9 +169,8 @@ inline Result<Plan> plan_of_job(const TrainerJob& job, const ModelSpec& model, s
   if (spec.expert > 1 || job.expert_tensor > 0)
     spec.expert_tensor =
         job.expert_tensor > 0 && job.expert_tensor != job.tensor ? static_cast<int>(job.expert_tensor) : 0;
-  spec.sequence = job.tensor > 1 && job.sequence_parallel ? SequenceKind::megatron
-                  : job.context > 1                       ? job.context_kind
-                                                          : SequenceKind::none;
+  spec.sequence = job.context > 1 ? job.context_kind : SequenceKind::none;
+  spec = spec.with_cut(job.tensor > 1 && job.sequence_parallel);
   plan.layers.assign(model.blocks.size(), spec);
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     if (model.blocks[i].experts == 0) plan.layers[i] = plan.layers[i].without_experts();
@@ -209,7 +208,10 @@ inline std::vector<Setting> settings_of(const Plan& plan, ConfigKind kind) {
              {"--pipeline-model-parallel-size", text(stages)},
              {"--context-parallel-size", text(spec.context)},
              {"--micro-batch-size", text(samples)},
-             {"--sequence-parallel", spec.sequence == SequenceKind::megatron ? "on" : "off"},
+             {"--cp-comm-type", spec.context == 1        ? "off"
+                                : spec.exchanges_heads() ? "a2a"
+                                                         : "p2p"},
+             {"--sequence-parallel", spec.cuts_over_tensor() ? "on" : "off"},
              {"--use-distributed-optimizer", spec.zero >= 1 ? "on" : "off"},
              {"--use-megatron-fsdp", spec.zero >= 2 ? "on" : "off"},
              {"--data-parallel-sharding-strategy", spec.zero == 2   ? "optim_grads"

@@ -193,6 +193,14 @@ class MegatronOptions {
       if (option.name == name && !option.values.empty()) out = option.values.front();
     return out;
   }
+  /// All values of an option.
+  [[nodiscard]] std::vector<std::string> values(const std::string& name) {
+    seen_.insert(name);
+    std::vector<std::string> out;
+    for (const ScriptOption& option : options_)
+      if (option.name == name) out = option.values;
+    return out;
+  }
   /// A positive number. `finish` reports text that is no positive number.
   [[nodiscard]] std::int64_t number(const std::string& name, std::int64_t otherwise) {
     const std::string found = text(name);
@@ -333,6 +341,30 @@ inline void megatron_trainer(MegatronOptions& options, TrainerJob& job) {
   if (options.has("--tp-comm-overlap-cfg")) job.ignored.emplace_back("--tp-comm-overlap-cfg");
 }
 
+/// The recipe of 8-bit products, of which `delayed` is the usual one.
+inline void megatron_recipe(MegatronOptions& options, TrainerJob& job) {
+  const std::string name = options.text("--fp8-recipe", name_of(Fp8Recipe::delayed));
+  if (job.precision != Precision::fp8) return;
+  const std::vector<Fp8Recipe>& known = job.trainer.expressible.fp8_recipes;
+  const auto recipe = std::ranges::find_if(known, [&](Fp8Recipe each) { return name == name_of(each); });
+  if (recipe != known.end())
+    job.trainer.traits.fp8_recipe = *recipe;
+  else
+    job.assume("the FP8 recipe ", one_line(name, 40), " is priced as ", name_of(job.trainer.traits.fp8_recipe));
+}
+
+/// How context ranks exchange: keys and values around a ring (p2p), or heads (a2a).
+inline void megatron_exchange(MegatronOptions& options, TrainerJob& job) {
+  const std::vector<std::string> kinds = options.values("--cp-comm-type");
+  if (kinds.empty() || job.context == 1) return;
+  const std::string& first = kinds.front();
+  if (first.starts_with("a2a")) job.context_kind = SequenceKind::ulysses;
+  const char* const priced = job.context_kind == SequenceKind::ulysses ? "a2a" : "p2p";
+  if (first != priced) job.assume("--cp-comm-type ", one_line(first, 40), " is priced as ", priced);
+  if (std::ranges::any_of(kinds, [&](const std::string& kind) { return kind != first; }))
+    job.assume("--cp-comm-type differs from layer to layer, and is priced as ", priced, " in all");
+}
+
 }  // namespace detail
 
 /// The job of a launch script. Errors (usage): no option of Megatron-LM, values that are no numbers.
@@ -354,7 +386,7 @@ inline Result<TrainerJob> megatron_job(std::string_view script) {
   job.global_batch = options.number("--global-batch-size", 0);
   job.sequence = options.number("--seq-length", 0);
   job.sequence_parallel = options.has("--sequence-parallel");
-  if (options.text("--cp-comm-type", "p2p").starts_with("a2a")) job.context_kind = SequenceKind::ulysses;
+  detail::megatron_exchange(options, job);
   if (options.has("--use-distributed-optimizer")) job.zero = 1;
   if (options.has("--use-megatron-fsdp") || options.has("--use-custom-fsdp")) {
     const bool renamed = options.has("--use-megatron-fsdp");
@@ -400,8 +432,7 @@ inline Result<TrainerJob> megatron_job(std::string_view script) {
     job.precision = Precision::fp8;
   else if (!options.has("--bf16") && !options.has("--fp16"))
     job.precision = Precision::fp32;
-  if (options.has("--fp8-recipe") && options.text("--fp8-recipe") != "tensorwise")
-    job.assume("the FP8 recipe ", detail::one_line(options.text("--fp8-recipe"), 40), " is priced as that per tensor");
+  detail::megatron_recipe(options, job);
   job.first_layers = options.number("--decoder-first-pipeline-num-layers", 0);
   job.last_layers = options.number("--decoder-last-pipeline-num-layers", 0);
   if (job.first_layers < 0 || job.first_layers > (1 << 20) || job.last_layers < 0 || job.last_layers > (1 << 20))

@@ -180,11 +180,22 @@ inline Result<TrainerJob> torchtitan_job(const nlohmann::json& value, std::int64
   if (const std::string reduce = s.text("training.mixed_precision_reduce", "float32"); reduce == "bfloat16")
     job.trainer.traits.message_bytes = 2;
   const std::string converters = s.text("model.converters", "[]");
+  const std::string mx = s.text("mx.recipe_name", s.text("quantize.linear.mx.recipe_name", "mxfp8_cublas"));
+  if (converters.find("linear.mx") != std::string::npos || converters.find("\"mx\"") != std::string::npos) {
+    job.precision = Precision::fp8;
+    job.trainer.traits.fp8_recipe = Fp8Recipe::mxfp8;
+    if (!mx.starts_with("mxfp8_cublas")) job.assume("the recipe ", detail::one_line(mx, 40), " is priced as mxfp8");
+    (void)s.has("mx.filter_fqns");
+    (void)s.has("quantize.linear.mx.filter_fqns");
+  }
   if (converters.find("float8") != std::string::npos) {
     job.precision = Precision::fp8;
-    if (const std::string recipe = s.text("float8.recipe_name", s.text("quantize.linear.float8.recipe_name"));
-        !recipe.empty() && recipe != "null")
-      job.assume("the float8 recipe ", detail::one_line(recipe, 40), " is priced as that per tensor");
+    const std::string recipe = s.text("float8.recipe_name", s.text("quantize.linear.float8.recipe_name"));
+    if (recipe.starts_with("rowwise")) job.trainer.traits.fp8_recipe = Fp8Recipe::rowwise;
+    if (recipe == "rowwise_with_gw_hp")
+      job.assume("the float8 recipe rowwise_with_gw_hp is priced as rowwise: its gradients of weights have 16 bits");
+    else if (!recipe.empty() && recipe != "null" && recipe != "rowwise" && recipe != "tensorwise")
+      job.assume("the float8 recipe ", detail::one_line(recipe, 40), " is priced as tensorwise");
     for (const char* const key :
          {"float8.enable_fsdp_float8_all_gather", "quantize.linear.float8.enable_fsdp_float8_all_gather"})
       if (s.flag(key)) job.assume("gathers of 8-bit parameters are priced as of 16 bits");

@@ -62,9 +62,9 @@ inline Result<Exported> export_accelerate(const Plan& plan, const ModelSpec* mod
     out.lacks("experts whose degrees are ", detail::expert_text(spec), ": Accelerate spreads no experts");
     spec = spec.without_experts();
   }
-  if (spec.sequence == SequenceKind::megatron)
+  if (spec.cuts_over_tensor())
     out.lacks("Megatron sequence parallelism: the tensor parallelism of transformers keeps whole sequences");
-  if (spec.context > 1 && spec.sequence == SequenceKind::ulysses)
+  if (spec.context > 1 && spec.exchanges_heads())
     out.lacks("Ulysses: FSDP's context parallelism passes keys and values around, as ring attention does");
   spec.sequence = spec.context > 1 ? SequenceKind::ring : SequenceKind::none;
   detail::accelerate_sharding(spec, out);

@@ -133,7 +133,7 @@ inline Result<Exported> export_deepspeed(const Plan& plan, const ModelSpec* mode
         "train_batch_size is left out, because DeepSpeed checks it as if tensor ranks were data ranks: a step has ",
         plan.global_batch, " samples, and DeepSpeed reports ", plan.global_batch * spec.tensor);
   }
-  if (spec.sequence == SequenceKind::megatron)
+  if (spec.cuts_over_tensor())
     out.lacks("Megatron sequence parallelism: DeepSpeed's tensor parallelism keeps whole sequences");
   if (spec.context > 1) {
     // The one is ignored without the other.

@@ -148,12 +148,15 @@ inline std::string search_command(const Plan& plan, ExportTarget target, const s
                                   const std::string& out) {
   const Bytes budget = plan.predicted.budget;
   const bool names_moments = plan.moments != Precision::fp32 && target == ExportTarget::megatron;
+  const Fp8Recipe recipe = plan.trainer.traits.fp8_recipe;
+  const bool names_recipe = plan.precision == Precision::fp8 && recipe != Fp8Recipe::tensorwise;
   const bool interleaved = plan.schedule == ScheduleKind::interleaved && has_schedule(target, plan.schedule);
   return text_of(
       "galvatron plan --model ", detail::shell_word(model), " --cluster ", detail::shell_word(cluster),
       " --global-batch ", plan.global_batch,
       plan.sequence_length != spec.positions() ? text_of(" --seq ", plan.sequence_length) : "", " --precision ",
-      name_of(plan.precision), names_moments ? " --moments " : "", names_moments ? name_of(plan.moments) : "",
+      name_of(plan.precision), names_recipe ? text_of(" --fp8-recipe ", name_of(recipe)) : "",
+      names_moments ? " --moments " : "", names_moments ? name_of(plan.moments) : "",
       plan.trainer.is_own() ? "" : text_of(" --trainer ", detail::shell_word(plan.trainer.name)),
       budget.count > 0 && budget < device_memory ? " --memory " + detail::size_word(budget) : "", " --space uniform,",
       name_of(target), interleaved ? " --schedule 1f1b,interleaved" : "", " --out ", detail::shell_word(out));

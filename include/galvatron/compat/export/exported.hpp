@@ -190,7 +190,11 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
                                 bool either_context = false) {
   const auto same = [&](StrategySpec a, StrategySpec b) {
     for (StrategySpec* spec : {&a, &b})
-      if (either_context && spec->sequence == SequenceKind::ring) spec->sequence = SequenceKind::ulysses;
+      if (either_context && spec->uses_ring()) {
+        const bool cut = spec->cuts_over_tensor();
+        spec->sequence = SequenceKind::ulysses;
+        *spec = spec->with_cut(cut);
+      }
     return a == b;
   };
   const auto degrees = layers_by(plan, degrees_of, same);
@@ -260,7 +264,7 @@ inline int size_of(const LayerRange& chunk) { return chunk.last - chunk.first + 
 inline std::string export_title(const Plan& plan) {
   return text_of("a plan for ", one_line(plan.model, 80), " on ", one_line(plan.cluster, 80), ": ",
                  counted(plan.ranks(), "rank"), ", batch of ", plan.global_batch, " x ", plan.sequence_length,
-                 " tokens, ", name_of(plan.precision));
+                 " tokens, ", precision_text(plan));
 }
 
 /// What the text leaves out, as comment lines.

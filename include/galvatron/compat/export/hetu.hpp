@@ -28,12 +28,8 @@ namespace galvatron {
 namespace detail {
 
 /// The degree in tp_sizes_enc: tensor ranks, Ulysses ranks, or both as tensor ranks, because a layer has one of them.
-inline int hetu_width(const StrategySpec& spec) {
-  return spec.tensor * (spec.sequence == SequenceKind::ulysses ? spec.context : 1);
-}
-inline bool hetu_uses_ulysses(const StrategySpec& spec) {
-  return spec.sequence == SequenceKind::ulysses && spec.tensor == 1;
-}
+inline int hetu_width(const StrategySpec& spec) { return spec.tensor * (spec.exchanges_heads() ? spec.context : 1); }
+inline bool hetu_uses_ulysses(const StrategySpec& spec) { return spec.exchanges_heads() && spec.tensor == 1; }
 inline int hetu_ring(const StrategySpec& spec) { return spec.uses_ring() ? spec.context : 1; }
 
 /// The strategies that the file has.
@@ -77,7 +73,7 @@ inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
   bool with = false;
   bool without = false;
   for (const StrategySpec& s : hetu_strategies(plan))
-    if (s.tensor > 1) (s.sequence == SequenceKind::megatron ? with : without) = true;
+    if (s.tensor > 1) (s.cuts_over_tensor() ? with : without) = true;
   if (with && without)
     out.lacks("Megatron sequence parallelism in some tensor-parallel layers and not in others: it is one switch there");
   if (with || without) out.elsewhere("the trainer's sequence_parallel is ", with ? "true" : "false");
@@ -121,20 +117,20 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
   }
   std::vector<StrategySpec*> all{&job.embedding};
   for (StrategySpec& layer : job.layers) all.push_back(&layer);
-  const bool cut = std::ranges::any_of(
-      all, [](const StrategySpec* s) { return s->tensor > 1 && s->sequence == SequenceKind::megatron; });
+  const bool cut =
+      std::ranges::any_of(all, [](const StrategySpec* s) { return s->tensor > 1 && s->cuts_over_tensor(); });
   for (StrategySpec* spec : all) {
     spec->recompute = kept_but(plan, spec->recompute);
     spec->dispatch = DispatchKind::plain;
     spec->expert_nodes = 1;
     if (spec->zero == 1 || (spec->zero == 0 && spec->data > 1 && sharded)) spec->zero = 2;
-    if (spec->tensor > 1 && spec->sequence == SequenceKind::ulysses) {
+    if (spec->tensor > 1 && spec->exchanges_heads()) {
       spec->tensor *= spec->context;
       spec->context = 1;
       spec->sequence = SequenceKind::none;
       if (spec->shards() == 1) spec->zero = 0;
     }
-    if (spec->tensor > 1 && cut) spec->sequence = SequenceKind::megatron;
+    if (spec->tensor > 1 && cut) *spec = spec->with_cut(true);
   }
   job.embedding.strided = false;
   job.embedding.recompute = kept_outputs(plan);
@@ -180,7 +176,7 @@ inline Exported export_hetu(const Plan& plan, const ModelSpec* model = nullptr) 
   if (plan.stages.size() > 1 && !has_schedule(OneForAll::hetu, plan.schedule))
     out.lacks("the schedule ", name_of(plan.schedule), ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
   detail::tell_hetu(
-      plan, [](const StrategySpec& s) { return s.sequence == SequenceKind::ulysses && s.tensor > 1; },
+      plan, [](const StrategySpec& s) { return s.exchanges_heads() && s.tensor > 1; },
       "tensor parallelism and Ulysses together: Hetu-Galvatron has one of them in a layer, and tensor parallelism over "
       "the ranks of both is written",
       out);

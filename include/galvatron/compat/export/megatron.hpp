@@ -91,8 +91,9 @@ inline std::string megatron_exchanges(const Plan& plan, const StrategySpec& spec
     const std::string word = own.uses_ring() ? " p2p" : " a2a";
     alike = alike && (all.empty() || all.ends_with(word));
     all += word;
-    if (spec.sequence != SequenceKind::megatron)
-      job.layers[i].sequence = own.uses_ring() ? SequenceKind::ring : SequenceKind::ulysses;
+    StrategySpec& of_job = job.layers[i];
+    of_job.sequence = own.uses_ring() ? SequenceKind::ring : SequenceKind::ulysses;
+    of_job = of_job.with_cut(spec.cuts_over_tensor());
   }
   return alike ? all.substr(0, 4) : all;
 }
@@ -108,14 +109,14 @@ inline Exported export_megatron(const Plan& plan, const ModelSpec* model = nullp
   detail::MegatronArguments arguments;
   StrategySpec spec = detail::one_for_all(plan, target, out, model, true);
   const bool has_experts = model != nullptr && std::ranges::any_of(model->blocks, &LayerSpec::experts);
-  if ((has_experts || spec.exchanges_tokens()) && spec.tensor > 1 && spec.sequence != SequenceKind::megatron) {
+  if ((has_experts || spec.exchanges_tokens()) && spec.tensor > 1 && !spec.cuts_over_tensor()) {
     out.lacks(
         "tensor parallelism with whole sequences between its regions: Megatron-LM splits the sequence there in models "
         "of experts");
-    spec.sequence = SequenceKind::megatron;
-    for (std::size_t i = 0; i < out.job->layers.size(); ++i)
-      if (spec.context == 1) out.job->layers[i].sequence = SequenceKind::megatron;
-    if (spec.context == 1) out.job->embedding.sequence = out.job->head.sequence = SequenceKind::megatron;
+    spec = spec.with_cut(true);
+    for (StrategySpec& layer : out.job->layers) layer = layer.with_cut(true);
+    out.job->embedding = out.job->embedding.with_cut(true);
+    out.job->head = out.job->head.with_cut(true);
   }
   arguments.add("--num-layers ", plan.layers.size());
   arguments.add("--seq-length ", plan.sequence_length);
@@ -123,11 +124,18 @@ inline Exported export_megatron(const Plan& plan, const ModelSpec* model = nullp
   arguments.add("--global-batch-size ", plan.global_batch);
   if (plan.precision != Precision::fp32) arguments.add("--bf16");
   if (plan.precision == Precision::fp8) {
-    arguments.add("--fp8-format hybrid");
-    arguments.add("--fp8-recipe tensorwise");
+    Fp8Recipe& recipe = out.job->trainer.traits.fp8_recipe;
+    if (recipe == Fp8Recipe::rowwise) {
+      out.lacks("a scale for each row of 8-bit operands: Megatron-LM has none, and one for each tensor is written");
+      recipe = Fp8Recipe::tensorwise;
+    }
+    // Scales of blocks leave E4M3 enough range for gradients too (Float8BlockScaling, MXFP8BlockScaling).
+    const bool blocks = recipe == Fp8Recipe::blockwise || recipe == Fp8Recipe::mxfp8;
+    arguments.add("--fp8-format ", blocks ? "e4m3" : "hybrid");
+    arguments.add("--fp8-recipe ", name_of(recipe));
   }
   arguments.add("--tensor-model-parallel-size ", spec.tensor);
-  if (spec.sequence == SequenceKind::megatron) arguments.add("--sequence-parallel");
+  if (spec.cuts_over_tensor()) arguments.add("--sequence-parallel");
   if (spec.context > 1) {
     arguments.add("--context-parallel-size ", spec.context);
     arguments.add("--cp-comm-type", detail::megatron_exchanges(plan, spec, *out.job));

@@ -215,6 +215,30 @@ inline std::string torchtitan_module(const Plan& plan, const TorchtitanTables& t
   return text;
 }
 
+/// 8-bit products are of a converter of the model: one for scales of tensors or rows, one for MXFP8
+/// (torchtitan/components/quantization/float8.py and mx.py).
+inline void torchtitan_fp8(TorchtitanTables& tables, Exported& out) {
+  Fp8Recipe& recipe = out.job->trainer.traits.fp8_recipe;
+  if (recipe == Fp8Recipe::delayed || recipe == Fp8Recipe::blockwise) {
+    out.lacks("the FP8 recipe ", name_of(recipe),
+              ": torchtitan has scales of tensors, of rows and of MXFP8, and those ", "of tensors are written");
+    recipe = Fp8Recipe::tensorwise;
+  }
+  const bool toml = tables.is_toml();
+  const bool mx = recipe == Fp8Recipe::mxfp8;
+  const std::string table = mx ? "quantize.linear.mx" : "quantize.linear.float8";
+  const std::string name = mx ? "mxfp8_cublas" : recipe == Fp8Recipe::rowwise ? "rowwise" : "";
+  if (toml)
+    out.elsewhere("the table [model] has converters = [", in_quotes(table), "], for the 8-bit products of blocks");
+  else
+    out.elsewhere("the model has converters=[", mx ? "MXLinearConverter" : "Float8LinearConverter", ".Config(",
+                  name.empty() ? "..." : "recipe_name=" + in_quotes(name), ")], for the 8-bit products of blocks");
+  if (!toml) return;
+  tables.begin(table);
+  if (!name.empty()) tables.set("recipe_name", in_quotes(name));
+  tables.set("filter_fqns", "[\n  \"output\",\n]");
+}
+
 }  // namespace detail
 
 /// What a plan decides of a configuration; comments say what it leaves out. Model parts have the module names of
@@ -228,12 +252,11 @@ inline Exported export_torchtitan(const Plan& plan, const ModelSpec* model = nul
   detail::TorchtitanTables tables(release);
   const bool toml = tables.is_toml();
   StrategySpec spec = detail::one_for_all(plan, target, out, model);
-  const bool whole_sequences = spec.tensor > 1 && spec.sequence != SequenceKind::megatron;
+  const bool whole_sequences = spec.tensor > 1 && !spec.cuts_over_tensor();
   if (whole_sequences && toml)
     out.lacks(
         "tensor parallelism with whole sequences between its regions: torchtitan 0.2 always splits the sequence there");
-  if (spec.sequence == SequenceKind::ulysses)
-    out.lacks("Ulysses: torchtitan passes keys and values around, as ring attention does");
+  if (spec.exchanges_heads()) out.lacks("Ulysses: torchtitan passes keys and values around, as ring attention does");
   spec.sequence = spec.tensor > 1 && (toml || !whole_sequences) ? SequenceKind::megatron
                   : spec.context > 1                            ? SequenceKind::ring
                                                                 : SequenceKind::none;
@@ -279,15 +302,7 @@ inline Exported export_torchtitan(const Plan& plan, const ModelSpec* model = nul
   detail::tell_moments(plan, target, out);
   const detail::TorchtitanRecompute recompute = detail::torchtitan_recompute(plan, toml, out);
   detail::write_recompute(recompute, tables);
-  const bool fp8 = plan.precision == Precision::fp8;
-  if (fp8)
-    out.elsewhere(toml ? "the table [model] has converters = [\"quantize.linear.float8\"]"
-                       : "the model has converters=[Float8LinearConverter.Config(...)]",
-                  ", for the 8-bit products of blocks");
-  if (fp8 && toml) {
-    tables.begin("quantize.linear.float8");
-    tables.set("filter_fqns", "[\n  \"output\",\n]");
-  }
+  if (plan.precision == Precision::fp8) detail::torchtitan_fp8(tables, out);
   if (!toml && std::ranges::find(detail::torchtitan_registries, plan.model, &detail::TorchtitanRegistry::model) ==
                    std::end(detail::torchtitan_registries))
     out.elsewhere("a function without arguments makes the configuration of the model and returns planned of it");

@@ -193,8 +193,8 @@ inline TrainerJob job_of_run(JsonObject& fields, const RunDefaults& defaults) {
   };
   SequenceKind sequence = SequenceKind::none;
   word("sequence", sequence, sequence_kinds);
-  job.sequence_parallel = sequence == SequenceKind::megatron;
-  job.context_kind = sequence == SequenceKind::ulysses ? SequenceKind::ulysses : SequenceKind::ring;
+  job.sequence_parallel = cuts_over_tensor(sequence);
+  job.context_kind = exchanges_heads(sequence) ? SequenceKind::ulysses : SequenceKind::ring;
   word("recompute", job.recompute, recompute_kinds);
   job.precision = defaults.precision;
   word("precision", job.precision, precisions);
