@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -215,9 +216,9 @@ class GraphReplay {
   void mix(const V& value) {
     std::uint64_t bits = 0;
     if constexpr (std::is_same_v<V, Product>) {
-      const auto& [product, operands, result, accumulate, bias, gradient, m, n, k] = value;
+      const auto& [product, operands, result, accumulate, bias, gradient, m, n, k, scale, strides] = value;
       return mix(product), mix(operands), mix(result), mix(accumulate), mix(bias), mix(gradient), mix(m), mix(n),
-             mix(k);
+             mix(k), mix(strides.a), mix(strides.b), mix(strides.c), mix(std::bit_cast<std::uint32_t>(scale));
     } else if constexpr (std::is_pointer_v<V>) {
       bits = reinterpret_cast<std::uintptr_t>(value);
     } else {
