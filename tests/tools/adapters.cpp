@@ -8,7 +8,7 @@ namespace {
 using nlohmann::json;
 
 const std::string small = " --cluster host --global-batch 8 --seq 32 --precision fp32 --quiet";
-const std::string data = " --data text.txt --lr 0.01 --json ";
+const std::string of_text = " --data text.txt --lr 0.01 --json ";
 
 }  // namespace
 
@@ -38,17 +38,17 @@ TEST_CASE("adapters train from a base, resume under another plan, and are used m
   folder.write_text();
   folder.write("few.txt", folder.read("text.txt").substr(0, 600));
   REQUIRE(folder.run("plan --model llama-tiny --space dp=2,runnable --out base.json" + small).code == 0);
-  REQUIRE(folder.run("train --plan base.json --steps 10 --checkpoint base" + data).code == 0);
+  REQUIRE(folder.run("train --plan base.json --steps 10 --checkpoint base" + of_text).code == 0);
   const std::string lora = "plan --model llama-tiny --lora 4 --lora-alpha 6 --lora-targets q,v,down";
   REQUIRE(folder.run(lora + " --space dp=2,runnable --out two.json" + small).code == 0);
   REQUIRE(folder.run(lora + " --space tp=2,runnable --out other.json" + small).code == 0);
   const Ran whole = folder.run(
       "train --plan two.json --steps 12 --init-from base --checkpoint whole --checkpoint-every 6 --checkpoint-keep 5" +
-      data);
+      of_text);
   CAPTURE(whole.err);
   REQUIRE(whole.code == 0);
   const Ran half =
-      folder.run("train --plan other.json --steps 12 --resume whole/step-00000006 --checkpoint half" + data);
+      folder.run("train --plan other.json --steps 12 --resume whole/step-00000006 --checkpoint half" + of_text);
   CAPTURE(half.err);
   REQUIRE(half.code == 0);
   CHECK(half.json().at("first_step") == 7);
@@ -72,7 +72,7 @@ TEST_CASE("adapters train from a base, resume under another plan, and are used m
   CHECK(json::parse(folder.read("adapter/adapter_config.json")).at("target_modules") ==
         json{"down_proj", "q_proj", "v_proj"});
   // Without a base the frozen weights are those of the seed.
-  const Ran alone = folder.run("train --plan other.json --steps 8 --seed 5 --checkpoint alone" + data);
+  const Ran alone = folder.run("train --plan other.json --steps 8 --seed 5 --checkpoint alone" + of_text);
   REQUIRE(alone.code == 0);
   REQUIRE(folder.run("export alone --to huggingface --out alone-merged").code == 0);
   CHECK(loss("alone-merged") == doctest::Approx(loss("alone")).epsilon(1e-6));
