@@ -38,7 +38,7 @@ static_assert(Strategy<Recompute<none>>::recompute == RecomputeKind::none);
 
 static_assert(StrategyType<Named> && StrategyType<const Named&> && !StrategyType<StrategySpec>);
 static_assert(StrategyPolicy<ZeRO<1>> && !StrategyPolicy<int>);
-static_assert(InstantiatedStrategies::size == 136);
+static_assert(InstantiatedStrategies::size == 168);
 static_assert(is_instantiated(InstantiatedStrategies{}, Static::spec));
 static_assert(is_instantiated(InstantiatedStrategies{}, {.sequence = SequenceKind::ring, .context = 2}));
 static_assert(is_instantiated(InstantiatedStrategies{},

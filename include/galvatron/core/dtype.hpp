@@ -35,7 +35,7 @@ constexpr const char* name_of(Precision precision) {
   return precision == Precision::fp32 ? "fp32" : precision == Precision::bf16 ? "bf16" : "fp8";
 }
 /// What has a scale of its own among the 8-bit operands of precision fp8, and from which magnitudes
-/// (docs/precision.md#recipes).
+/// (docs/precision.md, "Recipes").
 enum class Fp8Recipe : std::uint8_t {
   tensorwise,  ///< a tensor, from its own: this library's runtime
   delayed,     ///< a tensor, from those of earlier steps
