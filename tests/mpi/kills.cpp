@@ -54,10 +54,18 @@ std::vector<std::string> command(const std::string& launcher) {
 
 pid_t start(const Folder& folder, const std::string& launcher) {
   std::vector<std::string> words = command(launcher);
+  // Until the child has no handlers of the test program, signals wait.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, &before);
   const pid_t child = ::fork();
-  if (child != 0) return child;
+  if (child != 0) {
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
+    return child;
+  }
   ::setsid();
-  for (const auto& [number, name] : signals) std::signal(number, SIG_DFL);  // nohup may have changed them
+  for (const auto& [number, name] : signals) std::signal(number, SIG_DFL);  // nohup may have changed them too
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
   if (::chdir(folder.path().c_str()) != 0) ::_exit(99);
   ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
   ::dup2(::open("out", O_WRONLY | O_CREAT | O_TRUNC, 0666), STDOUT_FILENO);
