@@ -226,10 +226,11 @@ double undisturbed(const Measure& measure) {
 }
 
 // The median of all steps but the first.
-double seconds_of(const Candidate& candidate, const ModelSpec& model, int steps) {
+double seconds_of(const Candidate& candidate, const ModelSpec& model, int steps, int threads) {
   CheapTokens tokens(model.vocabulary());
   train::TrainOptions options;
   options.steps = steps;
+  options.threads_per_rank = threads;  // with which the cluster was measured, also where a plan leaves ranks out
   options.learning_rate = {.peak = 1e-3, .floor = 1e-3, .warmup_steps = 0, .steps = steps};
   const train::TrainReport report = train::train(candidate.plan, model, tokens, options);
   for (const cost::StageMemory& memory : report.measured_memory)
@@ -370,7 +371,9 @@ int benchmark(const Arguments& a) {
   // What is known is shown after every round: a run that is stopped has not been for nothing.
   for (int round = 0; round < a.rounds; ++round) {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      all[i].measured = std::min(all[i].measured, undisturbed([&] { return seconds_of(all[i], model, a.steps); }));
+      all[i].measured =
+          std::min(all[i].measured,
+                   undisturbed([&] { return seconds_of(all[i], model, a.steps, view.group(0).threads_per_rank); }));
       if ((i + 1) % 25 == 0)
         std::fprintf(stderr, "round %d of %d, plan %zu of %zu\n", round + 1, a.rounds, i + 1, all.size());
     }
