@@ -12,8 +12,8 @@
 // median absolute error. Without --cluster the machine is profiled first.
 //
 // A mixed cluster (`galvatron profile --unequal`) has ranks of unequal speed. Its plans are data parallel over all
-// ranks, with equal shares of the samples and with shares of their speed, pipelines of all runs of ranks, with as many
-// layers each and with layers by speed, and both on the fastest group alone; `scripts/unequal_ranks` makes such ranks.
+// ranks, with equal shares of the samples and with shares of their speed, and pipelines of all runs of ranks, with as
+// many layers each and with layers by speed. `scripts/unequal_ranks` makes such ranks.
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
@@ -136,20 +136,19 @@ std::vector<int> cut_layers(int layers, const std::vector<double>& weights, bool
   return out;
 }
 
-/// Plans on ranks [first, end) of a mixed cluster, as the head of this file says.
-void offer_unequal(std::vector<Candidate>& all, const Job& job, const ClusterView& cluster, int first, int end) {
+/// Plans on all ranks of a mixed cluster, as the head of this file says.
+void offer_unequal(std::vector<Candidate>& all, const Job& job, const ClusterView& cluster) {
   const std::vector<double> speeds = speeds_of(cluster, job.precision);
   std::vector<int> groups;
   for (int group = 0; group < cluster.count(); ++group)
     groups.insert(groups.end(), static_cast<std::size_t>(cluster.group(group).devices), group);
-  const int ranks = end - first;
+  const int ranks = cluster.devices();
   for (unsigned cuts = 0; cuts < 1U << (ranks - 1); ++cuts) {  // a bit for each border of two stages
     std::vector<PlanStage> stages;
     std::vector<double> weights;
-    for (int rank = first; rank < end; ++rank) {
-      if (rank == first || (cuts >> (rank - first - 1) & 1U) != 0) {
-        stages.push_back(
-            {.first_rank = rank - first, .rank_count = 0, .group = groups[static_cast<std::size_t>(rank)]});
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank == 0 || (cuts >> (rank - 1) & 1U) != 0) {
+        stages.push_back({.first_rank = rank, .rank_count = 0, .group = groups[static_cast<std::size_t>(rank)]});
         weights.push_back(0);
       }
       PlanStage& stage = stages.back();
@@ -197,13 +196,7 @@ void offer_unequal(std::vector<Candidate>& all, const Job& job, const ClusterVie
 /// Plans of a mixed cluster, at most `most`: evenly spread over all, in the order of their predicted times.
 std::vector<Candidate> unequal_candidates(const Job& job, const ClusterView& cluster, std::size_t most) {
   std::vector<Candidate> all;
-  offer_unequal(all, job, cluster, 0, cluster.devices());
-  int fastest = 0;
-  for (int group = 1; group < cluster.count(); ++group)
-    if (cluster.group(group).peak_flops(job.precision) > cluster.group(fastest).peak_flops(job.precision))
-      fastest = group;
-  const int first = cluster.first_device(fastest);
-  offer_unequal(all, job, cluster, first, first + cluster.group(fastest).devices);
+  offer_unequal(all, job, cluster);
   std::ranges::sort(all, {}, &Candidate::predicted);
   const auto same = std::ranges::unique(all, {}, &Candidate::plan);
   all.erase(same.begin(), same.end());
