@@ -61,10 +61,9 @@ class Launcher {
   [[nodiscard]] virtual bool copies_in_arena_memory() const { return true; }
   /// This machine before anything is measured: enough to know the precision and whether anything fits at all.
   [[nodiscard]] virtual Cluster cluster(int ranks) const = 0;
-  /// This machine, measured; one group, or several where the options tell ranks apart.
+  /// This machine, or those of the processes, measured; one group, or several where the options tell ranks apart. All
+  /// processes call it with the same options, and the one that shows gets the result.
   [[nodiscard]] virtual MixedCluster profile(const galvatron::train::ProfileOptions& options) const = 0;
-  /// True when all processes have to call profile(), with the same options; the one that shows gets the result.
-  [[nodiscard]] virtual bool profiles_together() const { return false; }
   /// The plan's ranks that this process sees to the memory of: those on this machine.
   [[nodiscard]] virtual std::vector<int> ranks_here(const Plan& plan) const {
     if (processes_ != nullptr) return {processes_->rank()};

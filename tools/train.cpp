@@ -301,10 +301,6 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
 
 // One process searches for all.
 Prepared searched_for(const TrainArguments& a, const Common& common, const CheckData& check_data, Launcher& launcher) {
-  const bool together = profiles_first(a) && launcher.profiles_together();
-  if (a.cluster.empty() && launcher.ranks() != 0 && !together &&
-      static_cast<int>(launcher.ranks_here(Plan{}).size()) != launcher.ranks())
-    refuse("--auto profiles one machine, but the ranks are on several; give --cluster FILE, or a plan with --plan");
   Prepared out;
   if (launcher.shows()) {
     out = searched_here(a, common, check_data, launcher);
@@ -313,7 +309,7 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
     return out;
   }
   out.model = value_or_throw(load_model(a.model));
-  if (together) {
+  if (profiles_first(a)) {
     const Cluster before = launcher.cluster(a.ranks);
     measured(launcher, profile_for(a, before, chosen_precision(a.precision, before), out.model), common);
   }

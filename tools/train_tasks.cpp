@@ -23,6 +23,7 @@
 #include <galvatron/train/held_out.hpp>
 #include <galvatron/train/recorder.hpp>
 
+#include "live_view.hpp"
 #include "signals.hpp"
 
 namespace galvatron::tools {
@@ -171,8 +172,7 @@ PreparedTasks prepared_tasks(TrainTasksArguments& a, Launcher& launcher, const C
       out = found_tasks_here(a, launcher, common);
       static_cast<void>(launcher.shared(to_json(out.of.plan, out.of.model, out.of.graphs).dump()));
     } else {
-      if (profiles_first(a) && launcher.profiles_together())
-        measured(launcher, profile_for(a, launcher.cluster(a.ranks)), common);
+      if (profiles_first(a)) measured(launcher, profile_for(a, launcher.cluster(a.ranks)), common);
       out.of =
           value_or_throw(multi_task_plan_from_json(nlohmann::json::parse(launcher.shared("")), "", a.wanted.model));
     }

@@ -110,7 +110,6 @@ class GpuProcess final : public GpuLauncher {
   [[nodiscard]] MixedCluster profile(const train::ProfileOptions& options) const override {
     return alone(value_or_throw(train::profile_gpus(control_, gpu_, options)));
   }
-  [[nodiscard]] bool profiles_together() const override { return true; }
   train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
                            const train::TrainOptions& options) override {
     return train::train_on_gpus(control_, gpu_, plan, model, source, options);

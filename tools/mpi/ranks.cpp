@@ -44,7 +44,6 @@ class ProcessLauncher final : public CoreLauncher {
   [[nodiscard]] MixedCluster profile(const train::ProfileOptions& options) const override {
     return value_or_throw(train::profile_host_ranks(runtime_, world_, options));
   }
-  [[nodiscard]] bool profiles_together() const override { return true; }
   train::TrainReport train(const Plan& plan, const ModelSpec& model, train::BatchSource& source,
                            const train::TrainOptions& options) override {
     return train::train(runtime_, world_, plan, model, source, options);
