@@ -116,6 +116,34 @@ TEST_CASE("samples are shared out as the best of all ways") {
   CHECK(spread_over_all == 12);
 }
 
+TEST_CASE("ranks that exchange the tokens of experts have samples by their speed, too") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  ModelSpec model = model_named("olmoe-1b-7b");
+  model.blocks.resize(4);
+  int uneven = 0;
+  for (int trial = 0; trial < 5; ++trial) {
+    const auto kind = [&] {
+      return std::vector<std::string>{"a100-80g", "h100-80g", "v100-32g", "l40s-48g"}[random() % 4];
+    };
+    const MixedCluster cluster = value_or_throw(load_mixed_cluster("2x" + kind() + "+2x" + kind()));
+    const std::int64_t batch = std::vector<std::int64_t>{6, 8, 12}[random() % 3];
+    INFO(cluster.name << ", batch " << batch);
+    const SearchOptions options = options_of(model, cluster, batch, "dp,zero1,zero3,ep,spread,keep");
+    const auto found = find_spread_plan(model, cluster, options, Seconds{1e30});
+    REQUIRE(found.has_value());
+    CHECK(value_or_throw(cost_of(found->plan, model, cluster)).iteration == found->cost.iteration);
+    // Where fewer than all ranks exchange tokens, the search takes their shares for equal.
+    const StrategySpec& spec = found->plan.layers.front();
+    const double truth = EverySpread(model, cluster, options).fastest();
+    CHECK(found->cost.iteration.value <= truth * (spec.exchange_ranks() < 4 ? 1.01 : 1 + 1e-9));
+    const std::vector<int>& samples = found->plan.stages.front().sample_ratios;
+    uneven += spec.exchanges_tokens() && std::ranges::min(samples) < std::ranges::max(samples);
+  }
+  CHECK(uneven > 0);
+}
+
 TEST_CASE("a faster device has more samples, and the search takes a spread plan where it is faster") {
   const ModelSpec model = model_named("gpt2-124m");
   const MixedCluster cluster = value_or_throw(load_mixed_cluster("8xv100-32g+8xp100-16g"));

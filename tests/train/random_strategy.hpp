@@ -34,7 +34,7 @@ inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer
     shared.expert_tensor = one_of(random, std::array{0, 1, 2, 4});
     shared.expert_nodes = one_of(random, std::array{1, 1, 2, 4});
     if (layer.experts > 0 && is_legal(shared)) spec = shared;
-    if (stage.has_ratios() && !spec.exchanges_tokens() && random() % 2 == 0) spec.shard_kind = ShardKind::by_ratio;
+    if (stage.has_ratios() && random() % 2 == 0) spec.shard_kind = ShardKind::by_ratio;
   }
   const std::int64_t tokens = layer.patch_width > 0 || layer.window > 0 ? layer.positions : sequence;
   std::erase_if(fitting, [&](const StrategySpec& spec) {

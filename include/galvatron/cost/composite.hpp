@@ -353,8 +353,7 @@ class ExpertCounts {
   const LayerShape& s_;
   const forward::Graph& graph_;
   const program::Numbers& numbers_;
-  program::ExchangeNodes nodes_ =
-      program::exchange_nodes(s_.layer, s_.spec, of(program::Letter::own_rows), s_.batch.expert_imbalance);
+  program::ExchangeNodes nodes_ = numbers_.nodes();
 };
 
 // ---- the head

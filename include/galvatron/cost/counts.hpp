@@ -33,8 +33,9 @@ struct Batch {
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
   double expert_imbalance = program::default_expert_imbalance;  ///< rows of the rank with most over the mean
   LshOptions lsh{};                                             ///< of layers with compressed dispatch
-  RankRatios ratios{};  ///< of the ranks of the stage, but for those of samples, which the micro-batch tells
-  int local_rank = 0;   ///< with such ratios: the rank of the stage that is counted
+  RankRatios ratios{};           ///< of the ranks of the stage, but for those of samples, which the micro-batch tells
+  int local_rank = 0;            ///< with such ratios: the rank of the stage that is counted
+  ExchangedSamples exchanged{};  ///< of the ranks that exchange the tokens of experts with it
 };
 
 /// What one rank keeps for one layer.

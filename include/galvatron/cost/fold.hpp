@@ -102,7 +102,7 @@ class Fold {
     const LayerSpec& layer = program.graph.layer;
     program::Numbers out(layer, spec, batch.microbatch, batch.sequence, batch.precision,
                          TensorShares(spec, batch.ratios, batch.local_rank).of_any_rank(), batch.expert_imbalance,
-                         batch.lsh);
+                         batch.lsh, batch.exchanged);
     if (program.options.whole_logits)
       out.set(program::Letter::chunk,
               out(layer.head == HeadKind::classifier ? program::Letter::samples : program::Letter::rows));

@@ -288,6 +288,10 @@ inline std::vector<int> unlike_ranks(const PlanStage& stage, const train::ChunkP
     for (std::size_t i = 0; i < chunk.layers.size(); ++i)
       if (const StrategySpec& spec = chunk.layers[i].spec; spec.tensor > 1 && spec.shard_kind == ShardKind::by_ratio)
         counts.push_back(spec.tensor_rank(rank - stage.first_rank));
+    for (std::size_t i = 0; i < chunk.layers.size(); ++i) {
+      const ExchangedSamples exchanged = exchanged_samples(chunk.layers[i].spec, chunk.layouts[i], rank);
+      counts.insert(counts.end(), {exchanged.all, exchanged.most});
+    }
     if (!stage.state_ratios.empty()) counts.push_back(rank);
     if (seen.insert(counts).second) out.push_back(rank);
   }
@@ -310,7 +314,7 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
   for (std::size_t k = 0; k < own.layers.size(); ++k) {
     const LayerSpec& layer = own.layers[k].layer;
     const StrategySpec& spec = own.layers[k].spec;
-    const cost::Batch batch = train::batch_of_rank(whole, ratios, own.layouts[k], rank);
+    const cost::Batch batch = train::batch_of_rank(whole, ratios, spec, own.layouts[k], rank);
     // Equal neighbours are common; counting and pricing are not free.
     const bool again = k > 0 && own.layers[k - 1].spec == spec && layer.kind == LayerKind::block &&
                        own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
@@ -349,7 +353,7 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
   const int count = static_cast<int>(plan.stages.size());
   // From the chunk of virtual stage `place`, in its layout; the stage itself where zb-v turns.
   const auto receive = [&](std::size_t k, std::int64_t elements, int place, const ActivationLayout& from) {
-    const cost::Batch batch = train::batch_of_rank(whole, ratios, own.layouts[k], rank);
+    const cost::Batch batch = train::batch_of_rank(whole, ratios, own.layers[k].spec, own.layouts[k], rank);
     const int peer = stage_of_virtual_stage(plan.schedule, count, place);
     const cost::MovePricer border = price(batch, elements);
     return peer == stage ? border.relayout(cost::relayout_of(from, own.layouts[k]))

@@ -100,8 +100,9 @@ class SpreadSearch {
     std::int64_t memory = 0;
     Cluster devices;  ///< as a stage on several groups sees them
     std::unique_ptr<cost::WorkPrices> prices;
-    std::map<std::int64_t, Load> loads;                          ///< by samples, of the strategy at hand
-    std::map<std::int64_t, std::unique_ptr<Pricers>> pricers{};  ///< by samples, of the data degree at hand
+    std::map<std::int64_t, Load> loads;  ///< by samples, of the strategy at hand
+    /// By samples, and those of the ranks that exchange tokens, of the data degree at hand.
+    std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Pricers>> pricers{};
   };
 
   void try_groups(std::vector<int> groups) {
@@ -120,7 +121,7 @@ class SpreadSearch {
         return on.devices % degree == 0 && degree <= on.devices_per_node;
       });
       if (options_.interrupted()) return;
-      if (!divides || spec.exchanges_tokens() || spec.data < 2) continue;
+      if (!divides || spec.data < 2) continue;
       if (options_.space.powers_of_two &&
           ((spec.tensor & (spec.tensor - 1)) | (spec.context & (spec.context - 1))) != 0)
         continue;
@@ -153,9 +154,17 @@ class SpreadSearch {
       part.loads.clear();
     }
     for (cost::LayerPrograms& kind : kinds_.programs) kind.add(spec, batch_of(plan_));
+    exchanged_ = 0;
     find_states(spec);
     for (const int count : counts_) {
       plan_.microbatches = count;
+      // Experts have tokens of all ranks, as many as in the mean: what a rank computes for them depends on the
+      // micro-batch.
+      exchanged_ = spec.exchanges_tokens()
+                       ? std::max<std::int64_t>(plan_.microbatch() * spec.exchange_ranks() / spec.data, 1)
+                       : 0;
+      for (Part& part : parts_)
+        if (exchanged_ > 0) part.loads.clear();
       if (const auto samples = balanced(options_.global_batch / count)) offer(*samples, spec);
     }
   }
@@ -201,10 +210,11 @@ class SpreadSearch {
     if (!is_new) return at->second;
     Load& out = at->second;
     const StrategySpec& spec = plan_.embedding;
-    const auto [priced, unknown] = part.pricers.try_emplace(samples);
+    const auto [priced, unknown] = part.pricers.try_emplace({samples, exchanged_});
     if (unknown) {
       cost::Batch batch = batch_of(plan_);
       batch.microbatch = samples * spec.data;
+      batch.exchanged = {exchanged_, samples};
       priced->second = std::make_unique<Pricers>(kinds_, batch, part.devices, *part.prices);
     }
     std::int64_t forward = 0, backward = 0, borders = 0;
@@ -331,6 +341,7 @@ class SpreadSearch {
   std::vector<int> counts_;           // of micro-batches
   Plan plan_;                         // of the strategy that is tried
   std::vector<Part> parts_;           // of the groups
+  std::int64_t exchanged_ = 0;        // samples of the ranks that exchange tokens, of the strategy at hand
   std::int64_t whole_ = 0;
   std::int64_t sharded_ = 0;
   std::optional<SpreadPlan> best_;

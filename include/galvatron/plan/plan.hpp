@@ -273,8 +273,6 @@ std::string why_inconsistent(const Plan& plan) {
       return name + " (" + strategy_text(spec) + "): its stage has no ratios";
     if (spec.shard_kind == ShardKind::by_ratio && plan.packed)
       return name + " (" + strategy_text(spec) + "): documents are packed into equal sequences; leave the ratios out";
-    if (spec.shard_kind == ShardKind::by_ratio && spec.exchanges_tokens())
-      return name + " (" + strategy_text(spec) + "): ranks that exchange the tokens of experts have equally many";
     // The ranks that share samples are alike, unless tensor ranks have shares of heads and hidden units by ratio.
     const bool may_differ = spec.shard_kind == ShardKind::by_ratio && !stage.head_ratios.empty() &&
                             !stage.width_ratios.empty() && spec.context == 1;

@@ -156,11 +156,12 @@ inline cost::StageMemory memory_of(const ChunkPlan& chunk, const std::vector<cos
 
 /// What one rank counts: a batch of which every data rank has as many samples as it has of this one, and its shares.
 /// @param ratios  of the ranks of the stage
-inline cost::Batch batch_of_rank(cost::Batch batch, const RankRatios& ratios, const ActivationLayout& layout,
-                                 int rank) {
+inline cost::Batch batch_of_rank(cost::Batch batch, const RankRatios& ratios, const StrategySpec& spec,
+                                 const ActivationLayout& layout, int rank) {
   batch.microbatch = layout.samples().count(layout.place(rank).data) * layout.data;
   batch.ratios = ratios;
   batch.local_rank = rank - layout.first_rank;
+  batch.exchanged = exchanged_samples(spec, layout, rank);
   return batch;
 }
 
@@ -172,8 +173,9 @@ cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
   for (const ChunkPlan& chunk : stage.chunks) {
     std::vector<cost::LayerCounts> counts;
     for (std::size_t i = 0; i < chunk.layers.size(); ++i)
-      counts.push_back(cost::layer_counts(chunk.layers[i].layer, chunk.layers[i].spec,
-                                          batch_of_rank(stage.batch, stage.ratios, chunk.layouts[i], stage.rank)));
+      counts.push_back(cost::layer_counts(
+          chunk.layers[i].layer, chunk.layers[i].spec,
+          batch_of_rank(stage.batch, stage.ratios, chunk.layers[i].spec, chunk.layouts[i], stage.rank)));
     out.add_chunk(memory_of(chunk, counts, library));
   }
   return out;

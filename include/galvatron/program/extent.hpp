@@ -108,9 +108,10 @@ class Numbers {
   /// @param shares     of the rank in what tensor ranks share; of no rank: what all that have as much make room for
   /// @param imbalance  of experts: see default_expert_imbalance
   /// @param lsh        of compressed dispatch
+  /// @param exchanged  of the ranks that exchange tokens
   constexpr Numbers(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
                     Precision precision, const TensorShares& shares, double imbalance = default_expert_imbalance,
-                    const LshOptions& lsh = {})
+                    const LshOptions& lsh = {}, const ExchangedSamples& exchanged = {})
       : shares_(shares), kv_heads_(layer.kv_heads), own_kv_heads_(shares.heads().count(layer.kv_heads)) {
     const std::int64_t cp = spec.context;
     const std::int64_t tp = spec.tensor;
@@ -152,7 +153,8 @@ class Numbers {
     set(Letter::core_heads, heads / cp);
     set(Letter::core_projection_heads, heads / cp + 2 * (copied / cp));
     set(Letter::exchanged_heads, heads < copied ? copied : heads);
-    set_experts(layer, spec, rows, local, imbalance);
+    set_experts(layer, spec, rows, local, imbalance,
+                exchanged.all > 0 ? exchanged : ExchangedSamples{b * spec.exchange_ranks(), b}, tokens);
     set_buckets(lsh);
     set(Letter::vocabulary, shares.vocabulary_rows(layer.vocabulary));
     const bool of_samples = layer.head == HeadKind::classifier || layer.head == HeadKind::contrastive;
@@ -179,10 +181,14 @@ class Numbers {
   }
   /// What the rank has of what tensor ranks share.
   [[nodiscard]] constexpr const TensorShares& shares() const { return shares_; }
+  /// Tokens of all ranks that exchange them, those of the rank among them; 0 where none are exchanged.
+  [[nodiscard]] constexpr std::int64_t exchanged_tokens() const { return exchanged_tokens_; }
+  /// The nodes between which they travel to experts.
+  [[nodiscard]] constexpr const ExchangeNodes& nodes() const { return nodes_; }
 
  private:
   constexpr void set_experts(const LayerSpec& layer, const StrategySpec& spec, std::int64_t rows, std::int64_t local,
-                             double imbalance) {
+                             double imbalance, const ExchangedSamples& exchanged, std::int64_t tokens) {
     const bool exchanges = spec.exchanges_tokens();
     const std::int64_t k = layer.active_experts;
     const std::int64_t own = exchanges ? rows / spec.tensor : rows;
@@ -192,8 +198,10 @@ class Numbers {
     if (exchanges) {
       // No more than all that the ranks have for the experts here.
       const std::int64_t here = layer.experts / spec.expert;
-      const std::int64_t most = own * spec.exchange_ranks() * (k < here ? k : here);
-      const auto stated = static_cast<std::int64_t>(static_cast<double>(own * k * parts) * imbalance) + 1;
+      exchanged_tokens_ = exchanged.all * tokens / spec.tensor;
+      const std::int64_t most = exchanged_tokens_ * (k < here ? k : here);
+      const std::int64_t mean = exchanged_tokens_ * k * parts / spec.exchange_ranks();
+      const auto stated = static_cast<std::int64_t>(static_cast<double>(mean) * imbalance) + 1;
       computed = stated < most ? stated : most;
     }
     set(Letter::choices, (exchanges ? local : rows) * k);
@@ -205,9 +213,11 @@ class Numbers {
     set(Letter::expert_scratch, layer.hidden < width ? width : layer.hidden);
     set(Letter::expert_parts, parts);
     set(Letter::exchange_ranks, exchanges ? spec.exchange_ranks() : 1);
-    set_nodes(layer, exchange_nodes(layer, spec, own, imbalance), own, parts);
+    nodes_ = exchange_nodes(layer, spec, exchanged.most * tokens / spec.tensor, imbalance);
+    set_nodes(layer, own, parts);
   }
-  constexpr void set_nodes(const LayerSpec& layer, const ExchangeNodes& nodes, std::int64_t own, std::int64_t parts) {
+  constexpr void set_nodes(const LayerSpec& layer, std::int64_t own, std::int64_t parts) {
+    const ExchangeNodes& nodes = nodes_;
     const std::int64_t k = layer.active_experts;
     const bool relays = nodes.count > 1;
     const auto most = [](std::int64_t a, std::int64_t b) { return a < b ? b : a; };
@@ -241,6 +251,8 @@ class Numbers {
 
   std::int64_t values_[letters]{};
   TensorShares shares_;
+  std::int64_t exchanged_tokens_ = 0;
+  ExchangeNodes nodes_{};
   std::int64_t kv_heads_;
   std::int64_t own_kv_heads_;  ///< of the rank
 };

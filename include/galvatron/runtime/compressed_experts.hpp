@@ -59,14 +59,16 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
  public:
   /// @param gains  of experts (E), or none
   CompressedExperts(Context<D>& context, const LayerSpec& layer, const Step& step, float token_weight,
-                    const Values& values, const Rotations<T>& rotations, View<const T> gains)
-      : Base(context, layer, step, token_weight, values),
+                    const program::Numbers& numbers, const Values& values, const Rotations<T>& rotations,
+                    View<const T> gains)
+      : Base(context, layer, step, token_weight, numbers, values),
         compression_(context.device, {context.lsh.hashes, context.lsh.width}, rotations, layer.hidden,
                      {.of_all = context.lsh.residual == ResidualKind::off ? 0.0F : 1.0F, .of_expert = in_fp32(gains)}) {
   }
 
   /// @param rows  of this rank, here and below
   void compress(std::int64_t rows) {
+    if (rows == 0) return this->c_.device.zero(raw_bytes(out_number(2)));  // no buckets
     const HashingScratch scratch(of_step<float>(this->step_.scratch[0]), of_step<std::int32_t>(this->step_.scratch[1]),
                                  of_step<std::int32_t>(this->step_.scratch[2]));
     add_time(-1);
@@ -79,10 +81,11 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
     const device::TokenBuckets found = buckets(number(2), number(3), out_number(2), out_number(3));
     const View<T> means = this->template out<T>(1);
     gather_bounds(found, all);
-    if (exceeds_rate(found, all)) {
-      compression_.pass(own(1, rows), found, means);
+    if (exceeds_rate(all)) {
+      if (rows > 0) compression_.pass(own(1, rows), found, means);
       gather_bounds(found, all);
     }
+    if (rows == 0) return;
     if (const View<double> sums = this->c_.dispatch.sums; D::counts_only || !sums.empty())
       this->c_.device.bucket_distances(found, this->layer_.hidden, own(1, rows), View<const T>(means),
                                        sums.slice(device::bucket_sums, 4));
@@ -211,7 +214,7 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
     this->c_.experts.all_gather(View<const std::int32_t>(found.bounds), all);
   }
   /// The same on all ranks of the group. @param all  (ranks, E + 1)
-  bool exceeds_rate(const device::TokenBuckets& found, View<std::int32_t> all) {
+  bool exceeds_rate(View<std::int32_t> all) {
     if (D::counts_only || this->c_.lsh.most_rate >= 1) return false;
     std::vector<std::int32_t> bounds(static_cast<std::size_t>(all.count));
     this->c_.device.fetch(View<const std::int32_t>(all), bounds.data());
@@ -219,7 +222,7 @@ class CompressedExperts : ExpertSteps<D, T, Values> {
     const auto ranks = static_cast<std::size_t>(this->c_.experts.size());
     for (std::size_t rank = 1; rank <= ranks; ++rank)
       sum += bounds[rank * static_cast<std::size_t>(this->router_.experts + 1) - 1];
-    const auto choices = static_cast<double>(found.rows * static_cast<std::int64_t>(ranks));
+    const auto choices = static_cast<double>(this->numbers().exchanged_tokens() * this->router_.active);
     return static_cast<double>(sum) > this->c_.lsh.most_rate * choices;
   }
 

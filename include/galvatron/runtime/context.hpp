@@ -45,8 +45,9 @@ struct Context {
   double expert_imbalance = program::default_expert_imbalance;  ///< that the memory of experts is for
   LshOptions lsh{};                                             ///< of compressed dispatch
   DispatchCounts dispatch{};
-  RankRatios ratios{};  ///< of the stage's ranks
-  int local_rank = 0;   ///< of the stage
+  RankRatios ratios{};           ///< of the stage's ranks
+  int local_rank = 0;            ///< of the stage
+  ExchangedSamples exchanged{};  ///< of the ranks that exchange tokens
   View<float> loads{};  ///< of the layer's experts: backward adds the choices of this rank's tokens; empty: it does not
   bool trains = true;   ///< else passes go forward alone, and parameters have neither gradients nor moments
 

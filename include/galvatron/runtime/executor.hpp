@@ -160,7 +160,8 @@ class Executor {
             precision_of<T>,
             shares,
             context_.expert_imbalance,
-            context_.lsh};
+            context_.lsh,
+            context_.exchanged};
   }
   [[nodiscard]] std::int64_t bytes(const program::Buffer& buffer) const {
     return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
@@ -304,11 +305,11 @@ class Executor {
     const auto gamma = [&] { return norm_parameter(step, 0); };
     const auto beta = [&] { return norm_parameter(step, 1); };
     const auto epsilon = [&] { return program_.graph.weight(weight).epsilon; };
-    // No rows on this rank; experts then have the choices of none, and gradients of zeros, as biases by distance have.
+    // No rows on this rank. Gradients of biases by distance are then zeros.
     if (m == 0 && step.code == Code::attention_backward && step.out[1] >= 0)
       device.zero(raw_bytes(value<float>(step.out[1])));
     const bool has_rows = m > 0 || step.n == program::ExtentId::none;
-    if (!has_rows && step.code != Code::route && step.code != Code::experts_backward) return;
+    if (!has_rows && !concerns_experts(step.code)) return;
     if (n == 0 && works_on_columns(step.code)) return;  // no heads or no hidden units
     switch (step.code) {
       case Code::linear:
@@ -529,6 +530,24 @@ class Executor {
     }
   }
 
+  // Is done without rows too: experts compute those of other ranks, and their gradients are zeros where there are none.
+  static constexpr bool concerns_experts(Code code) {
+    switch (code) {
+      case Code::route:
+      case Code::experts_backward:
+      case Code::exchange_counts:
+      case Code::exchange_forward:
+      case Code::exchange_backward:
+      case Code::compress:
+      case Code::exchange_bounds:
+      case Code::compressed_forward:
+      case Code::compressed_backward:
+        return true;
+      default:
+        return false;
+    }
+  }
+
   // Does nothing where it has no columns.
   static constexpr bool works_on_columns(Code code) {
     switch (code) {
@@ -578,7 +597,7 @@ class Executor {
   // The weights of a node of experts: router, inputs, outputs, bias of the choice.
   void experts(const Step& step, std::int64_t rows) {
     const auto values = [this]<class U>(std::type_identity<U> /*type*/, int id) { return value<U>(id); };
-    ExpertSteps<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, values);
+    ExpertSteps<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, numbers_, values);
     const auto [router, in, out, bias, gain] = step.weights;
     switch (step.code) {
       case Code::route:
@@ -604,7 +623,7 @@ class Executor {
 
   void compressed_experts(const Step& step, std::int64_t rows) {
     const auto values = [this]<class U>(std::type_identity<U> /*type*/, int id) { return value<U>(id); };
-    CompressedExperts<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, values, rotations_,
+    CompressedExperts<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, numbers_, values, rotations_,
                                                     parameter(step.weights[4]));
     const int in = step.weights[1];
     const int out = step.weights[2];

@@ -23,6 +23,7 @@
 #include <galvatron/device/device.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/kind.hpp>
+#include <galvatron/program/extent.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/context.hpp>
 #include <galvatron/runtime/expert_exchange.hpp>
@@ -47,10 +48,12 @@ class ExpertSteps {
 
  public:
   /// @param token_weight  of a token in the mean of the global batch
-  ExpertSteps(Context<D>& context, const LayerSpec& layer, const Step& step, float token_weight, const Values& values)
+  ExpertSteps(Context<D>& context, const LayerSpec& layer, const Step& step, float token_weight,
+              const program::Numbers& numbers, const Values& values)
       : c_(context),
         layer_(layer),
         step_(step),
+        numbers_(numbers),
         values_(values),
         router_(device::kernels::router_of(layer)),
         token_weight_(token_weight) {}
@@ -125,7 +128,7 @@ class ExpertSteps {
   void exchange_forward(std::int64_t rows, View<const T> w1, View<const T> w2) {
     const std::int64_t routed = rows * router_.active;
     const bool whole = step_.out[0] >= 0;
-    const Exchange exchange = exchange_of(5, rows);
+    const Exchange exchange = exchange_of(5);
     std::optional<Relay> relay = relay_of(exchange, rows);
     const std::int64_t sent = relay ? relay->rows() : routed;  // places of what comes back
     const View<float> weights = own_choices(in<float>(1), routed);
@@ -147,7 +150,7 @@ class ExpertSteps {
                          View<float> d_w2, bool adds2) {
     const std::int64_t routed = rows * router_.active;
     const std::int64_t h = layer_.hidden;
-    const Exchange exchange = exchange_of(5, rows);
+    const Exchange exchange = exchange_of(5);
     std::optional<Relay> relay = relay_of(exchange, rows);
     const std::int64_t sent = relay ? relay->rows() : routed;
     const View<T> u = in<T>(6);
@@ -215,6 +218,7 @@ class ExpertSteps {
   }
 
  protected:
+  [[nodiscard]] const program::Numbers& numbers() const { return numbers_; }
   template <class U>
   View<U> in(int i) const {
     return values_(std::type_identity<U>{}, step_.in[static_cast<std::size_t>(i)]);
@@ -293,12 +297,11 @@ class ExpertSteps {
     [[nodiscard]] bool by_nodes() const { return plan ? plan->by_nodes() : nodes.count > 1; }
   };
   /// @param counts  the operand that has the offsets of all ranks
-  /// @param rows    of this rank, where tokens may go by nodes
-  Exchange exchange_of(int counts, std::int64_t rows = 0) {
+  Exchange exchange_of(int counts) {
     const View<const std::int32_t> all = in<std::int32_t>(counts);
     const std::int64_t capacity =
         scratch(0).count > 0 ? scratch(0).count / layer_.hidden : out<T>(2).count / layer_.hidden;
-    const ExchangeNodes nodes = program::exchange_nodes(layer_, c_.spec, rows, c_.expert_imbalance);
+    const ExchangeNodes& nodes = numbers_.nodes();
     if constexpr (D::counts_only) return {std::nullopt, capacity, nodes};
     std::vector<std::int32_t> offsets(static_cast<std::size_t>(all.count));
     c_.device.fetch(all, offsets.data());
@@ -437,6 +440,7 @@ class ExpertSteps {
   Context<D>& c_;
   const LayerSpec& layer_;
   const Step& step_;
+  const program::Numbers& numbers_;
   const Values& values_;
   device::kernels::Router router_;
   float token_weight_;

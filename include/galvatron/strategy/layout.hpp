@@ -135,6 +135,20 @@ struct ActivationLayout {
   }
 };
 
+/// Of the ranks with which `rank` exchanges the tokens of experts.
+constexpr ExchangedSamples exchanged_samples(const StrategySpec& spec, const ActivationLayout& layout, int rank) {
+  ExchangedSamples out;
+  if (!spec.exchanges_tokens() || layout.ratios.empty()) return out;
+  const Sharding samples = layout.samples();
+  const RankLayout ranks = layout.rank_layout();
+  for (const int member : spec.expert_layout(layout.first_rank).group(RankMode::tp | RankMode::ep, rank)) {
+    const std::int64_t own = samples.count(ranks.coordinate(RankMode::dp, member));
+    out.all += own;
+    out.most = std::max(out.most, own);
+  }
+  return out;
+}
+
 /// What each rank of a layout holds, for who asks of many.
 class HeldRegions {
  public:

@@ -37,6 +37,14 @@ struct RankRatios {
   }
 };
 
+/// Samples of a micro-batch on the ranks that exchange the tokens of experts. Their memory for experts is for the mean,
+/// so that all of them know in how many rounds tokens come.
+struct ExchangedSamples {
+  std::int64_t all =
+      0;  ///< of these ranks together, those of a data rank on each of its ranks; 0: all have equally many
+  std::int64_t most = 0;  ///< of the rank that has most
+};
+
 /// Sums of the ratios of ranks by their coordinate along some modes.
 constexpr std::vector<std::int64_t> ratio_sums(const RankLayout& ranks, RankModes modes, std::span<const int> ratios,
                                                int first_rank = 0) {
