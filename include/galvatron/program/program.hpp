@@ -164,6 +164,43 @@ enum class Code : std::uint8_t {
   add_replicated,   ///< those gradients are added to the group's
 };
 
+/// Is done without rows too: experts compute those of other ranks, and their gradients are zeros where there are none.
+constexpr bool concerns_experts(Code code) {
+  switch (code) {
+    case Code::route:
+    case Code::experts_backward:
+    case Code::exchange_counts:
+    case Code::exchange_forward:
+    case Code::exchange_backward:
+    case Code::compress:
+    case Code::exchange_bounds:
+    case Code::compressed_forward:
+    case Code::compressed_backward:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Does nothing where it has no columns.
+constexpr bool works_on_columns(Code code) {
+  switch (code) {
+    case Code::linear:
+    case Code::linear_activation:
+    case Code::input_gradient:
+    case Code::activation_gradient:
+    case Code::weight_gradient:
+    case Code::bias_gradient:
+    case Code::activation_forward:
+    case Code::activation_backward:
+    case Code::rotate:
+    case Code::rotate_back:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// The ranks that a step communicates with.
 enum class Ranks : std::uint8_t { none, tp, cp, shards, experts };
 

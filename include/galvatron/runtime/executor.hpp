@@ -26,19 +26,9 @@
 #include <galvatron/runtime/logits.hpp>
 #include <galvatron/runtime/merge_squares.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
+#include <galvatron/runtime/pass_buffers.hpp>
 
 namespace galvatron::runtime {
-
-/// What a micro-batch keeps between phases: buffers of the program by number.
-template <class T>
-struct KeptBuffers {
-  std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
-  View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head; a block's SampleStream;
-                              ///< of a projection the ends of texts (write_text_ends())
-  std::array<View<T>, most_parts> pass_through{};  ///< what a stage keeps once for several layers
-  View<T> replicated;                              ///< replicated parameters, for the phase of weight gradients
-  View<float> d_replicated;                        ///< and their gradients
-};
 
 template <class D, class T>
 class Executor {
@@ -58,90 +48,45 @@ class Executor {
         program_(program),
         groups_(groups),
         layer_(program.graph.layer),
-        numbers_(numbers_of(sequence, context.shares())),
-        values_(program, numbers_),
-        capacities_(program, numbers_of(sequence, context.shares().of_any_rank())),
+        buffers_(context, program, sequence,
+                 [this](const Step& step, const auto& values) { return rounded_operands(step, values); }),
         loss_(loss),
         token_weight_(token_weight),
-        rotations_(rotations) {
-    const auto size = [this](const program::Buffer& buffer) { return bytes(buffer); };
-    for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
-      frame_bytes_[at(static_cast<int>(phase))] =
-          program::frame_bytes(program, phase, size, [this](const Step& step) { return rounded_operands(step); });
-    for (int b = 0; b < program.buffers.size; ++b)
-      if (const int phase = program.buffer(b).phase; phase >= 0)
-        frame_offsets_[at(b)] = program::frame_offset(program, b, frame_bytes_[at(phase)], size);
-    const auto local = [&](const BundlePart& part) {
-      return context.between(part.tokens.of(sequence) / context.spec.context).count() * part.width *
-             context.batch.samples;
-    };
-    for (int part = 0; part + 1 < most_parts; ++part)
-      begins_[at(part + 1)] = begins_[at(part)] + std::max(local(layer_.before(part)), local(layer_.after(part)));
-    if (context.shares().has_even_tokens()) return;
-    const int first_rank = context.world.rank() - context.local_rank;
-    for (const int rank : context.tensor.ranks())
-      token_shares_.push_back(TensorShares(context.spec, context.ratios, rank - first_rank).tokens());
-  }
+        rotations_(rotations) {}
 
-  /// Sets the numbers of the next passes, at most those that the buffers were made for; ranks of a group may differ.
-  void bind(const program::Numbers& numbers) {
-    numbers_ = numbers;
-    values_ = program::ExtentValues(program_, numbers_);
-  }
-  [[nodiscard]] const program::Numbers& numbers() const { return numbers_; }
-  /// The context has another micro-batch and other context ranks from now on, with no more tokens of a rank than the
-  /// buffers were made for.
-  /// @param sequence  S of the model
-  void bind(std::int64_t sequence) { bind(numbers_of(sequence, context_.shares())); }
+  /// See PassBuffers::bind().
+  void bind(const program::Numbers& numbers) { buffers_.bind(numbers); }
+  void bind(std::int64_t sequence) { buffers_.bind(sequence); }
+  [[nodiscard]] const program::Numbers& numbers() const { return buffers_.numbers(); }
   /// The next passes go forward alone; see Layer::infer. Without a value, those of training follow.
   void infer(const std::optional<Inference<T>>& how) { inference_ = how; }
   /// The workspace that a forward pass takes, gathered parameters aside.
-  [[nodiscard]] Bytes forward_bytes() const { return {frame_bytes_[at(static_cast<int>(Phase::forward))]}; }
+  [[nodiscard]] Bytes forward_bytes() const { return {buffers_.frame_bytes(Phase::forward)}; }
   /// Of a prediction, in the gradients of the next passes.
   void weigh(float prediction) { loss_.weight = prediction; }
 
   /// The memory of a micro-batch from forward to backward.
-  KeptBuffers<T> take_slot(device::Region& stash) const {
-    KeptBuffers<T> out;
-    take(stash, Storage::input, out);
-    take(stash, Storage::slot, out);
-    if (const std::int64_t tokens = program::token_count(layer_, numbers_); tokens > 0)
-      out.tokens = stash.take<std::int32_t>(tokens);
-    return out;
-  }
+  KeptBuffers<T> take_slot(device::Region& stash) const { return buffers_.take_slot(stash); }
   /// The memory of a micro-batch between backward and its weight gradients.
   KeptBuffers<T> take_deferred(device::Region& stash) const {
-    KeptBuffers<T> out;
-    take(stash, Storage::deferred, out);
-    out.replicated = stash.take<T>(groups_.replicated_count());
-    out.d_replicated = stash.take<float>(groups_.replicated_count());
-    return out;
+    return buffers_.take_deferred(stash, groups_.replicated_count());
   }
   /// Where the layer's input goes, or the patches of an embedding; empty where tokens come in.
-  View<T> input(const KeptBuffers<T>& slot) const {
-    for (int b = 0; b < program_.buffers.size; ++b)
-      if (program_.buffer(b).storage == Storage::input)
-        return {reinterpret_cast<T*>(slot.buffers[at(b)]), of(program_.buffer(b).elements)};
-    return {};
-  }
-
+  View<T> input(const KeptBuffers<T>& slot) const { return buffers_.input(slot); }
   /// @param deferred  null unless backward comes in two phases
   /// @param border    the layer's first output in forward; in backward the gradient of the bundle behind the layer,
   ///                  which becomes that of the bundle before it
   void run(Phase phase, const KeptBuffers<T>& slot, const KeptBuffers<T>* deferred, View<T> border) {
     const device::Scope scope(context_.workspace);
     phase_ = phase;
-    slot_ = &slot;
-    deferred_ = deferred;
-    border_ = border;
-    frame_ = nullptr;
+    buffers_.begin(slot, deferred, border);
     const Program::Steps& steps = program_.steps(phase);
     bool framed = false;
     for (step_ = 0; step_ < steps.size; ++step_) {
       const Step& step = steps[step_];
       const bool parameters = step.code == Code::acquire || step.code == Code::open_gradients;
       if (!framed && !parameters) {  // what ZeRO gathers lies before the frame
-        frame_ = context_.workspace.template take<std::byte>(frame_bytes_[at(static_cast<int>(phase))]).data;
+        buffers_.set_frame(context_.workspace.template take<std::byte>(buffers_.frame_bytes(phase)).data);
         framed = true;
       }
       execute(step);
@@ -152,137 +97,49 @@ class Executor {
 
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, const TensorShares& shares) const {
-    return {layer_,
-            context_.spec,
-            context_.batch.samples * context_.spec.data,
-            sequence,
-            precision_of<T>,
-            shares,
-            context_.expert_imbalance,
-            context_.lsh,
-            context_.exchanged};
-  }
-  [[nodiscard]] std::int64_t bytes(const program::Buffer& buffer) const {
-    return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
-  }
-  [[nodiscard]] std::int64_t of(program::ExtentId extent) const { return values_(extent); }
-  [[nodiscard]] std::int64_t of(program::Letter letter) const { return numbers_(letter); }
-  void take(device::Region& stash, Storage storage, KeptBuffers<T>& kept) const {
-    for (int b = 0; b < program_.buffers.size; ++b)
-      if (program_.buffer(b).storage == storage)
-        kept.buffers[at(b)] = stash.take<std::byte>(bytes(program_.buffer(b))).data;
-  }
-
-  // A value; its own rows where it is local.
+  [[nodiscard]] std::int64_t of(program::ExtentId extent) const { return buffers_.of(extent); }
+  [[nodiscard]] std::int64_t of(program::Letter letter) const { return buffers_.of(letter); }
   template <class U = T>
   View<U> value(int id) const {
-    if (id < 0) return {};
-    const program::Value& v = program_.value(id);
-    const std::int64_t count = of(program_.buffer(v.buffer).elements);
-    const View<U> all{reinterpret_cast<U*>(address(v.buffer)), count};
-    const std::int64_t first = of(program::Letter::first_rows) * layer_.hidden;
-    switch (v.part) {
-      case program::Part::all:
-        break;
-      case program::Part::local:
-        return local_part(all, program_.extents[static_cast<int>(program_.buffer(v.buffer).elements)]);
-      case program::Part::first_tokens:
-        return all.slice(0, first);
-      case program::Part::patches:
-        return all.slice(first, count - first);
-    }
-    return all;
+    return buffers_.template value<U>(id);
   }
-  // Of what all tensor ranks have, this rank's own rows.
-  template <class U>
-  View<U> local_part(View<U> all, const program::Extent& extent) const {
-    const std::int64_t rank = context_.tensor_rank();
-    if (token_shares_.empty()) {
-      const std::int64_t own = all.count / context_.spec.tensor;
-      return all.slice(rank * own, own);
-    }
-    const std::vector<std::int64_t> ends = local_ends(extent);
-    const std::int64_t begin = rank == 0 ? 0 : ends[static_cast<std::size_t>(rank - 1)];
-    return all.slice(begin, ends[static_cast<std::size_t>(rank)] - begin);
-  }
-  // Where the tensor ranks' own rows end in a buffer of all of them; empty where they have equally many.
-  [[nodiscard]] std::vector<std::int64_t> local_ends(const program::Extent& extent) const {
-    std::vector<std::int64_t> out;
-    if (token_shares_.empty()) return out;
-    std::int64_t tokens = of(program::Letter::tokens);
-    for (const program::Letter letter : {extent.a, extent.b}) {
-      if (letter == program::Letter::memory_rows) tokens = of(program::Letter::memory_tokens);
-      if (letter == program::Letter::target_rows)
-        tokens = of(letter) / std::max<std::int64_t>(of(program::Letter::samples), 1);
-    }
-    const std::int64_t token = numbers_(extent) / std::max<std::int64_t>(tokens, 1);  // elements
-    for (const Share& share : token_shares_) out.push_back(share.of(tokens).end * token);
-    return out;
-  }
-  [[nodiscard]] std::vector<std::int64_t> local_ends(const Step& step) const {
-    return local_ends(program_.extents[static_cast<int>(step.m)]);
-  }
-  [[nodiscard]] std::byte* address(int b) const {
-    switch (program_.buffer(b).storage) {
-      case Storage::input:
-      case Storage::slot:
-        return slot_->buffers[at(b)];
-      case Storage::deferred:
-        return deferred_->buffers[at(b)];
-      case Storage::pass_through:
-        return reinterpret_cast<std::byte*>(slot_->pass_through[at(program_.buffer(b).part)].data);
-      case Storage::output:
-        return reinterpret_cast<std::byte*>(border_.data);
-      case Storage::gradient:
-        if (border_.data == nullptr) return nullptr;
-        return reinterpret_cast<std::byte*>(border_.data + begins_[at(program_.buffer(b).part)]);
-      case Storage::frame:
-        break;
-    }
-    return D::counts_only ? nullptr : frame_ + frame_offsets_[at(b)];
-  }
-
+  [[nodiscard]] std::vector<std::int64_t> local_ends(const Step& step) const { return buffers_.local_ends(step); }
+  [[nodiscard]] const KeptBuffers<T>& slot() const { return buffers_.slot(); }
+  [[nodiscard]] const KeptBuffers<T>& deferred() const { return buffers_.deferred(); }
   View<const T> parameter(int weight) const { return groups_.parameter(weight); }
   View<float> gradient(int weight) const { return groups_.gradient(weight); }
   View<const T> norm_parameter(const Step& step, int i) {
     const int weight = step.weights[at(i)];
-    const bool deferred = step.deferred_norm && phase_ == Phase::weights;
-    return deferred ? groups_.replicated_part(View<const T>(deferred_->replicated), weight) : parameter(weight);
+    const bool is_deferred = step.deferred_norm && phase_ == Phase::weights;
+    return is_deferred ? groups_.replicated_part(View<const T>(deferred().replicated), weight) : parameter(weight);
   }
   View<float> norm_gradient(const Step& step, int i) {
     const int weight = step.weights[at(i)];
-    return step.deferred_norm ? groups_.replicated_part(deferred_->d_replicated, weight) : gradient(weight);
+    return step.deferred_norm ? groups_.replicated_part(deferred().d_replicated, weight) : gradient(weight);
   }
 
   // ---- products of 8-bit operands
 
   // Columns of a product: those of all inputs of the activation behind it.
-  [[nodiscard]] std::int64_t columns(const Step& step) const {
-    return (step.code == Code::linear_activation ? inputs_of(step.activation) : 1) * of(step.n);
+  static std::int64_t columns(const Step& step, std::int64_t n) {
+    return (step.code == Code::linear_activation ? inputs_of(step.activation) : 1) * n;
   }
-  [[nodiscard]] bool rounds(const Step& step) const {
-    return std::is_same_v<T, bfloat16> && step.eight_bit && context_.eight_bit &&
-           cost::fits_8bit(of(step.m), columns(step), of(step.k));
+  // Bytes of rounded operands, which lie between the two ends of the frame's stack; 0: they are not rounded.
+  [[nodiscard]] std::int64_t rounded_operands(const Step& step, const program::ExtentValues& values) const {
+    if (!std::is_same_v<T, bfloat16> || !step.eight_bit || !context_.eight_bit) return 0;
+    const std::int64_t n = columns(step, values(step.n));
+    const std::int64_t k = values(step.k);
+    return cost::fits_8bit(values(step.m), n, k) ? cost::buffer_bytes_8bit(values(step.m), n, k) : 0;
   }
-  [[nodiscard]] std::int64_t rounded_operands(const Step& step) const {
-    return rounds(step) ? cost::buffer_bytes_8bit(of(step.m), columns(step), of(step.k)) : 0;
-  }
-  // Rounded operands lie between the two ends of the frame's stack.
   [[nodiscard]] View<std::byte> rounding_scratch(const Step& step) const {
-    std::int64_t low = 0;
-    for (int b = 0; b < program_.buffers.size; ++b) {
-      const program::Buffer& buffer = program_.buffer(b);
-      const bool lives = buffer.phase == static_cast<int>(phase_) && buffer.first <= step_ && step_ <= buffer.last;
-      if (lives && !buffer.high) low = std::max(low, frame_offsets_[at(b)] + bytes(buffer));
-    }
-    return {D::counts_only ? nullptr : frame_ + low, rounded_operands(step)};
+    return {buffers_.between_ends(phase_, step_), rounded_operands(step, buffers_.values())};
   }
+  [[nodiscard]] bool rounds(const Step& step) const { return rounded_operands(step, buffers_.values()) > 0; }
   template <class C>
   void product(const Step& step, op::Kind kind, View<const T> a, View<const T> b, View<C> c, bool accumulate = false,
                View<const T> bias = {}) {
     const std::int64_t m = of(step.m);
-    const std::int64_t n = columns(step);
+    const std::int64_t n = columns(step, of(step.n));
     const std::int64_t k = of(step.k);
     if (k == 0) return context_.device.zero(raw_bytes(c));  // over heads or hidden units that the rank has none of
     if constexpr (std::is_same_v<T, bfloat16>)
@@ -309,8 +166,8 @@ class Executor {
     if (m == 0 && step.code == Code::attention_backward && step.out[1] >= 0)
       device.zero(raw_bytes(value<float>(step.out[1])));
     const bool has_rows = m > 0 || step.n == program::ExtentId::none;
-    if (!has_rows && !concerns_experts(step.code)) return;
-    if (n == 0 && works_on_columns(step.code)) return;  // no heads or no hidden units
+    if (!has_rows && !program::concerns_experts(step.code)) return;
+    if (n == 0 && program::works_on_columns(step.code)) return;  // no heads or no hidden units
     switch (step.code) {
       case Code::linear:
         return product(step, op::Kind::gemm_nt, in, parameter(weight), out, false, bias(step));
@@ -375,7 +232,7 @@ class Executor {
                                               .first_token = token,
                                               .columns = n,
                                               .amount = static_cast<float>(layer_.router.jitter)};
-          device.jitter(noise, rows, View<const std::int32_t>(slot_->tokens),
+          device.jitter(noise, rows, View<const std::int32_t>(slot().tokens),
                         View<const T>(in.slice(first * n, rows * n)), out.slice(first * n, rows * n));
         });
       case Code::view:
@@ -490,18 +347,18 @@ class Executor {
       case Code::cross_entropy:
         if (inference_)
           return forward_logits<D, T>(
-              context_, layer_, m, parameter(weight), parameter(step.weights[1]), slot_->tokens, loss_, in,
+              context_, layer_, m, parameter(weight), parameter(step.weights[1]), slot().tokens, loss_, in,
               {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])}, *inference_);
         return cross_entropy<D, T>(
             context_, layer_, m, parameter(weight), parameter(step.weights[1]), gradient(weight),
-            gradient(step.weights[1]), slot_->tokens, loss_, out,
+            gradient(step.weights[1]), slot().tokens, loss_, out,
             {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
       case Code::contrast:
         return Contrast<D, T>(context_, b, n, loss_, out,
                               {value(step.scratch[0]), value<float>(step.scratch[1]), value(step.scratch[2]),
                                value<float>(step.scratch[3]), value(step.scratch[4]), value<float>(step.scratch[5]),
                                value(step.scratch[6]), value<float>(step.scratch[7])})
-            .run(slot_->tokens, parameter(weight), gradient(weight));
+            .run(slot().tokens, parameter(weight), gradient(weight));
       case Code::copy:
         return device.copy(raw_bytes(in), raw_bytes(out));
       case Code::all_gather:
@@ -521,49 +378,12 @@ class Executor {
       case Code::close_gradients:
         return groups_.close_gradients(step.group);
       case Code::keep_replicated:
-        device.copy(raw_bytes(groups_.replicated()), raw_bytes(deferred_->replicated));
-        device.zero(raw_bytes(deferred_->d_replicated));
+        device.copy(raw_bytes(groups_.replicated()), raw_bytes(deferred().replicated));
+        device.zero(raw_bytes(deferred().d_replicated));
         break;
       case Code::add_replicated:
-        return device.accumulate(groups_.replicated_count(), View<const float>(deferred_->d_replicated),
+        return device.accumulate(groups_.replicated_count(), View<const float>(deferred().d_replicated),
                                  groups_.replicated_gradients());
-    }
-  }
-
-  // Is done without rows too: experts compute those of other ranks, and their gradients are zeros where there are none.
-  static constexpr bool concerns_experts(Code code) {
-    switch (code) {
-      case Code::route:
-      case Code::experts_backward:
-      case Code::exchange_counts:
-      case Code::exchange_forward:
-      case Code::exchange_backward:
-      case Code::compress:
-      case Code::exchange_bounds:
-      case Code::compressed_forward:
-      case Code::compressed_backward:
-        return true;
-      default:
-        return false;
-    }
-  }
-
-  // Does nothing where it has no columns.
-  static constexpr bool works_on_columns(Code code) {
-    switch (code) {
-      case Code::linear:
-      case Code::linear_activation:
-      case Code::input_gradient:
-      case Code::activation_gradient:
-      case Code::weight_gradient:
-      case Code::bias_gradient:
-      case Code::activation_forward:
-      case Code::activation_backward:
-      case Code::rotate:
-      case Code::rotate_back:
-        return true;
-      default:
-        return false;
     }
   }
 
@@ -576,7 +396,7 @@ class Executor {
     const std::int64_t rank = program_.graph.weight(b).columns.extent;
     const auto scale = static_cast<float>(layer_.adapters.scale());
     const View<T> in = value(step.in[0]);
-    program::for_each_adapter(program_.graph, b, numbers_, [&](const program::LocalAdapter& part) {
+    program::for_each_adapter(program_.graph, b, numbers(), [&](const program::LocalAdapter& part) {
       const View<const T> factor = parameter(b).slice(part.first_row * rank, part.columns * rank);
       const std::int64_t low = part.first_column;
       if (step.code == Code::adapter_forward)
@@ -597,7 +417,7 @@ class Executor {
   // The weights of a node of experts: router, inputs, outputs, bias of the choice.
   void experts(const Step& step, std::int64_t rows) {
     const auto values = [this]<class U>(std::type_identity<U> /*type*/, int id) { return value<U>(id); };
-    ExpertSteps<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, numbers_, values);
+    ExpertSteps<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, numbers(), values);
     const auto [router, in, out, bias, gain] = step.weights;
     switch (step.code) {
       case Code::route:
@@ -623,8 +443,8 @@ class Executor {
 
   void compressed_experts(const Step& step, std::int64_t rows) {
     const auto values = [this]<class U>(std::type_identity<U> /*type*/, int id) { return value<U>(id); };
-    CompressedExperts<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, numbers_, values, rotations_,
-                                                    parameter(step.weights[4]));
+    CompressedExperts<D, T, decltype(values)> steps(context_, layer_, step, token_weight_, numbers(), values,
+                                                    rotations_, parameter(step.weights[4]));
     const int in = step.weights[1];
     const int out = step.weights[2];
     switch (step.code) {
@@ -655,21 +475,21 @@ class Executor {
   // The bias of a product whose results are added up over tensor ranks enters the sum once: on the first of them that
   // has a part of what it sums over.
   View<const T> bias(const Step& step) {
-    const bool enters = !step.bias_once || numbers_.is_first_part(program_.extents[static_cast<int>(step.k)]);
+    const bool enters = !step.bias_once || numbers().is_first_part(program_.extents[static_cast<int>(step.k)]);
     return enters ? parameter(step.weights[1]) : View<const T>{};
   }
   [[nodiscard]] View<const std::int32_t> tokens_of(const Step& step) const {
     const std::int64_t own = of(program::Letter::rows);
-    if (step.rows == forward::Rows::target) return slot_->tokens.slice(own, slot_->tokens.count - own);
-    return slot_->tokens.slice(0, own);
+    if (step.rows == forward::Rows::target) return slot().tokens.slice(own, slot().tokens.count - own);
+    return slot().tokens.slice(0, own);
   }
   [[nodiscard]] device::RelativePositions relative_positions() const {
     return {.tokens = context_.batch.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
   }
   // Of each sample the row of this rank with which its text ends, and of each row the sample that it ends; -1: none.
-  [[nodiscard]] View<const std::int32_t> ends() const { return slot_->tokens.slice(0, context_.batch.samples); }
+  [[nodiscard]] View<const std::int32_t> ends() const { return slot().tokens.slice(0, context_.batch.samples); }
   [[nodiscard]] View<const std::int32_t> ended() const {
-    return slot_->tokens.slice(context_.batch.samples, slot_->tokens.count - context_.batch.samples);
+    return slot().tokens.slice(context_.batch.samples, slot().tokens.count - context_.batch.samples);
   }
   // Of a token in the mean of its sample.
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.batch.sequence); }
@@ -703,25 +523,15 @@ class Executor {
   const Program& program_;
   ParameterGroups<D, T>& groups_;
   const LayerSpec& layer_;
-  program::Numbers numbers_;
-  program::ExtentValues values_;
-  program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
-  std::vector<Share> token_shares_;   ///< of the tensor ranks, between the regions; empty: equal ones
+  PassBuffers<D, T> buffers_;
   LossTerm loss_;
   float token_weight_;
   Rotations<T> rotations_;
   std::optional<Inference<T>> inference_;  ///< how passes go that are not of training
-  std::array<std::int64_t, program::phases> frame_bytes_{};
-  std::array<std::int64_t, Program::most_buffers> frame_offsets_{};  ///< of buffers in the frames of their phases
-  std::array<std::int64_t, most_parts> begins_{};                    ///< elements before each part of a bundle
 
   // Of the pass that runs now.
   Phase phase_ = Phase::forward;
   int step_ = 0;
-  const KeptBuffers<T>* slot_ = nullptr;
-  const KeptBuffers<T>* deferred_ = nullptr;
-  View<T> border_;
-  std::byte* frame_ = nullptr;
   comm::Pending counts_;  ///< of the ranks that exchange tokens, while they are under way
 };
 
