@@ -208,7 +208,9 @@ void run_list(const Arguments& arguments, Common& common) {
                 "and what galvatron does with the model");
   options.flag("--json", common.json, "one JSON object with an array for each");
   options.examples("Examples:\n  galvatron list models\n  galvatron list models my-llama/config.json --json");
-  if (!options.parse(arguments, common)) return;
+  Arguments given = arguments;
+  if (!given.empty() && given.front() == "model") given.front() = "models";  // of one
+  if (!options.parse(given, common)) return;
   if (!named.empty() && kind != "models")
     refuse("names are of models; write `galvatron list models " + named.front() + "`");
 

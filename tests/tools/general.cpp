@@ -289,6 +289,7 @@ TEST_CASE("list tells of a config.json what it tells of presets") {
   CHECK(text.out.find("m/config.json") != std::string::npos);
   CHECK(text.out.find("llama-tiny") != std::string::npos);
   CHECK(text.out.find("gpt2-tiny") == std::string::npos);
+  CHECK(folder.run("list model m/config.json").out == folder.run("list models m/config.json").out);
   const auto models = folder.run("list models m --json").json().at("models");
   REQUIRE(models.size() == 1);
   // Table, norms, queries and keys and values, output, gate and up and down.
