@@ -1,7 +1,7 @@
-// HAP's searches: how long they take, what the joint search gains over the alternation, and what the paper's pruning of
-// stage-wise costs loses. Prints the tables of docs/hap.md.
+// HAP's searches: how long they take, what the joint search gains over the alternation, what the paper's pruning of
+// stage-wise costs loses, and the order in which it puts the systems of the paper. Prints the tables of docs/hap.md.
 //
-//   benchmark_hap [--only times|alternation|pruning] [--graphs N]
+//   benchmark_hap [--only times|alternation|pruning|published] [--graphs N]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -30,7 +30,7 @@ struct Arguments {
 };
 
 void options(CLI::App& app, Arguments& a) {
-  app.add_option("--only", a.only, "one of times, alternation, pruning");
+  app.add_option("--only", a.only, "one of times, alternation, pruning, published");
   app.add_option("--graphs", a.graphs, "random graphs of each row (default: 1000)");
 }
 
@@ -220,17 +220,205 @@ void print_pruning(int graphs) {
   });
 }
 
+// ---- published seconds
+
+// On 2 machines with V100 and 6 with P100, as many of each as there are devices: seconds of a step, read off the
+// figures of the paper (+- 2 %). 0: out of memory.
+struct PublishedRow {
+  int devices;
+  double hap, even, proportional, deepspeed;
+};
+struct PublishedModel {
+  const char* name;
+  hap::Graph (*graph)(int devices);
+  std::vector<PublishedRow> rows;
+};
+
+// Convolutions of 3 x 3 on 32 x 32 pixels, pools behind 2, 2, 4, 4 and 4 of them, and three linear layers.
+hap::Graph vgg19(int devices) {
+  using hap::Operation;
+  hap::Graph graph;
+  const std::int64_t batch = 64 * devices;
+  std::int64_t channels = 3;
+  std::int64_t side = 32;
+  const auto name = [&] { return text_of("t", graph.tensors.size()); };
+  const auto parameter = [&](std::vector<std::int64_t> shape) {
+    return graph.add(Operation::parameter, {}, name(), std::move(shape));
+  };
+  int x = graph.add(Operation::placeholder, {}, name(), {batch, channels, side, side});
+  for (const auto& [width, layers] : {std::pair(64, 2), {128, 2}, {256, 4}, {512, 4}, {512, 4}}) {
+    for (int i = 0; i < layers; ++i) {
+      const std::vector<std::int64_t> shape{batch, width, side, side};
+      x = graph.add(Operation::convolution, {x, parameter({width, channels, 3, 3})}, name(), shape);
+      x = graph.add(Operation::relu, {x}, name(), shape);
+      channels = width;
+    }
+    side /= 2;
+    x = graph.add(Operation::pool, {x}, name(), {batch, channels, side, side});
+  }
+  x = graph.add(Operation::pool, {x}, name(), {batch, channels, 7, 7});  // to the size that the linear layers take
+  x = graph.add(Operation::flatten, {x}, name(), {batch, channels * 7 * 7});
+  for (const std::int64_t width : {4096, 4096, 10}) {
+    const int w = parameter({width, graph.tensor(x).shape[1]});
+    x = graph.add(Operation::linear, {x, w}, name(), {batch, width});
+    if (width > 10) x = graph.add(Operation::relu, {x}, name(), {batch, width});
+  }
+  graph.loss = graph.add(Operation::cross_entropy, {x}, "loss", {});
+  return graph;
+}
+hap::Graph vit_54m(int devices) {
+  const ModelSpec model =
+      vit("ViT", {.layers = 12, .hidden = 612, .heads = 12, .image = 32, .patch = 4, .classes = 10});
+  return hap::graph_of(model, 64 * devices, model.positions());
+}
+ModelSpec bert_base() {
+  return bert("BERT-Base", {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522, .positions = 128});
+}
+hap::Graph bert_102m(int devices) { return hap::graph_of(bert_base(), 64 * devices, 128); }
+// Two experts a device in every third block, two for each token, in slots for 2.5 s / E tokens.
+hap::Graph bert_moe(int devices) {
+  ModelSpec model = bert_base();
+  for (std::size_t i = 2; i < model.blocks.size(); i += 3) {
+    LayerSpec& block = model.blocks[i];
+    block.experts = 2 * devices;
+    block.active_experts = 2;
+    block.router.capacity = 1.25;
+  }
+  return hap::graph_of(model, 32 * devices, 128);
+}
+
+// Devices at the fitted rates, computing `speed` times as fast, with all-reduces at `rate` bytes per second and other
+// collectives in the fitted proportions.
+hap::Devices published_devices(int count, double speed, double rate) {
+  hap::Devices out;
+  for (int j = 0; j < count; ++j) out.flops.push_back(speed * (j < count / 4 ? 3.859e12 : 2.149e12));
+  out.bandwidth = {rate, rate * 9.463 / 5.906, rate * 9.740 / 5.906, rate * 24.588 / 5.906};
+  return out;
+}
+
+// Data parallelism: what ranks compute, and the all-reduce of all gradients.
+struct DataParallel {
+  double flops = 0;
+  double bytes = 0;
+
+  explicit DataParallel(const hap::Graph& graph) {
+    for (const hap::Node& node : graph.nodes) {
+      flops += 3 * hap::forward_flops(graph, node, hap::Dialect::paper);
+      if (node.operation == hap::Operation::parameter) bytes += 4 * graph.tensor(node.output).elements();
+    }
+  }
+  [[nodiscard]] double computing(const std::vector<double>& speeds, const hap::Ratios& ratios) const {
+    double longest = 0;
+    for (std::size_t j = 0; j < ratios.size(); ++j) longest = std::max(longest, ratios[j] * flops / speeds[j]);
+    return longest;
+  }
+  [[nodiscard]] double even(const hap::Devices& on) const { return computing(on.flops, hap::even_ratios(on.count())); }
+  [[nodiscard]] double proportional(const hap::Devices& on) const {
+    return computing(on.flops, hap::proportional_ratios(on.flops));
+  }
+};
+
+// How far proportional shares are from the published seconds at this speed, when even ones take exactly theirs;
+// infinite where even ones would take longer at that.
+double misfit(const PublishedModel& model, double speed) {
+  double squares = 0;
+  for (const PublishedRow& row : model.rows) {
+    const DataParallel data(model.graph(row.devices));
+    const hap::Devices on = published_devices(row.devices, speed, 1);
+    const double reducing = row.even - data.even(on);
+    if (reducing <= 0.02 * row.even) return INFINITY;
+    squares += std::pow((data.proportional(on) + reducing) / row.proportional - 1, 2);
+  }
+  return squares;
+}
+
+// 1, or where even shares would then take longer than published the speed that fits best.
+double fitted_speed(const PublishedModel& model) {
+  if (misfit(model, 1) < INFINITY) return 1;
+  double best = 1;
+  for (double speed = 1; speed < 100; speed *= 1.01)
+    if (misfit(model, speed) < misfit(model, best)) best = speed;
+  return best;
+}
+
+void print_published_row(const char* name, const PublishedRow& row, double hap, double even, double proportional) {
+  const auto seconds = [](double value) {
+    return value > 0 ? galvatron::detail::formatted("%.3g", value) : std::string("-");
+  };
+  std::printf("| %s | %d | %s | %s | %s | %s | %s | %s | %s |\n", name, row.devices, seconds(row.hap).c_str(),
+              seconds(row.even).c_str(), seconds(row.proportional).c_str(), seconds(row.deepspeed).c_str(),
+              seconds(hap).c_str(), seconds(even).c_str(), seconds(proportional).c_str());
+}
+
+double best_seconds(const hap::Graph& graph, const hap::Devices& devices, bool even) {
+  const hap::Prices prices(graph, devices, hap::Dialect::paper);
+  const hap::Instance instance(prices);
+  return even ? hap::best_program(instance, hap::even_ratios(devices.count()))->seconds
+              : hap::best_program_and_ratios(instance)->seconds;
+}
+
+void print_published() {
+  std::printf(
+      "| model | devices | HAP | even | proportional | DeepSpeed | HAP | even | proportional |\n"
+      "|---|---|---|---|---|---|---|---|---|\n");
+  const PublishedModel dense[] = {{"VGG19",
+                                   vgg19,
+                                   {{8, .21, 1.24, 1.05, 1.21},
+                                    {16, .30, 1.29, 1.17, 1.37},
+                                    {32, .41, 1.39, 1.39, 1.49},
+                                    {64, .67, 1.59, 1.51, 1.57}}},
+                                  {"ViT",
+                                   vit_54m,
+                                   {{8, .445, .559, .455, .566},
+                                    {16, .468, .556, .461, .610},
+                                    {32, .493, .604, .531, .645},
+                                    {64, .521, .632, .531, .693}}},
+                                  {"BERT-Base",
+                                   bert_102m,
+                                   {{8, .88, .91, .93, .98},
+                                    {16, .93, 1.04, .97, 1.11},
+                                    {32, .97, 1.31, 1.04, 1.30},
+                                    {64, 1.00, 1.34, 1.28, 1.37}}}};
+  double speed = 0;
+  for (const PublishedModel& model : dense) {
+    speed = fitted_speed(model);
+    for (const PublishedRow& row : model.rows) {
+      const hap::Graph graph = model.graph(row.devices);
+      const DataParallel data(graph);
+      const double reducing = row.even - data.even(published_devices(row.devices, speed, 1));
+      const hap::Devices devices = published_devices(row.devices, speed, data.bytes / reducing);
+      print_published_row(model.name, row, best_seconds(graph, devices, false), row.even,
+                          data.proportional(devices) + reducing);
+    }
+  }
+  // The speed is that of BERT-Base. DeepSpeed's seconds are those of the best program with even shares.
+  for (const PublishedRow& row : {PublishedRow{8, 1.36, 0, 0, 1.39}, PublishedRow{16, 1.78, 0, 0, 1.89},
+                                  PublishedRow{32, 2.35, 0, 0, 2.46}, PublishedRow{64, 3.80, 0, 0, 3.83}}) {
+    const hap::Graph graph = bert_moe(row.devices);
+    double low = 1e6;
+    double high = 1e12;
+    while (high > low * 1.001) {
+      const double rate = std::sqrt(low * high);
+      (best_seconds(graph, published_devices(row.devices, speed, rate), true) > row.deepspeed ? low : high) = rate;
+    }
+    const hap::Devices devices = published_devices(row.devices, speed, high);
+    print_published_row("BERT-MoE", row, best_seconds(graph, devices, false), best_seconds(graph, devices, true), 0);
+  }
+}
+
 int run(const Arguments& a) {
   const auto wanted = [&](const char* name) { return a.only.empty() || a.only == name; };
   if (wanted("times")) print_times();
   if (wanted("alternation")) print_alternation(a.graphs);
   if (wanted("pruning")) print_pruning(a.graphs);
+  if (wanted("published")) print_published();
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return guarded("benchmark_hap", "HAP's searches: times, the alternation and the paper's pruning beside the best.",
+  return guarded("benchmark_hap",
+                 "HAP's searches: times, the alternation and the paper's pruning beside the best; published seconds.",
                  argc, argv, options, run);
 }

@@ -104,6 +104,38 @@ inline Shape result_shape(const Graph& graph, const Node& node, std::string& wro
     case Operation::prepend:
       if (!require(x.size() == 3 && shape(1) == Shape{1, x[2]}, "the token is [1, h] for [b, s, h]")) return {};
       return {x[0], x[1] + 1, x[2]};
+    case Operation::dispatch: {
+      const Shape& y = graph.tensor(node.output).shape;
+      const bool fits = x.size() == 3 && shape(1).size() == 3 && shape(1)[0] == x[0] && shape(1)[1] == x[1] &&
+                        y.size() == 3 && y[0] == shape(1)[2];
+      return require(fits, "tokens [b, s, h] with scores [b, s, E] go to slots [E, C, h]") ? Shape{y[0], y[1], x[2]}
+                                                                                           : Shape{};
+    }
+    case Operation::expert_linear: {
+      const Shape& w = shape(1);
+      const bool fits = x.size() == 3 && w.size() == 3 && w[0] == x[0] && w[2] == x[2];
+      return require(fits, "the weight is [E, o, i] for slots [E, C, i]") ? with_last(x, w[1]) : Shape{};
+    }
+    case Operation::combine: {
+      const Shape& scores = shape(1);
+      const bool fits = x.size() == 3 && scores.size() == 3 && scores[2] == x[0];
+      return require(fits, "slots [E, C, h] go to tokens by scores [b, s, E]") ? with_last(scores, x[2]) : Shape{};
+    }
+    case Operation::convolution:
+    case Operation::pool: {
+      const bool is_pool = node.operation == Operation::pool;
+      const Shape& y = graph.tensor(node.output).shape;
+      const bool fits = x.size() == 4 && y.size() == 4 && (is_pool || (shape(1).size() == 4 && shape(1)[1] == x[1]));
+      if (!require(fits, "the operand is [b, i, h, w], a weight [o, i, k, l], and the result has four dimensions"))
+        return {};
+      return {x[0], is_pool ? x[1] : shape(1)[0], y[2], y[3]};
+    }
+    case Operation::flatten: {
+      if (!require(x.size() >= 2, "the operand has two dimensions at least")) return {};
+      Shape out{x[0], 1};
+      for (std::size_t i = 1; i < x.size(); ++i) out[1] *= x[i];
+      return out;
+    }
     case Operation::first_token:
     case Operation::mean_token:
       if (!require(x.size() == 3, "the operand is [b, s, h]")) return {};

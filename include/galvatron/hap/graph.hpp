@@ -36,6 +36,12 @@ enum class Operation : std::uint8_t {
   first_token,     ///< [b, s, h] -> [b, h]
   mean_token,      ///< the same, of all
   cross_entropy,   ///< logits [.., V] -> the sum of the rows' losses
+  dispatch,        ///< tokens x [b, s, h] with scores [b, s, E] to slots of experts [E, C, h], those of a sample apart
+  expert_linear,   ///< y = x W^T of each expert: x [E, C, i], W [E, o, i]
+  combine,         ///< slots y [E, C, h] with scores [b, s, E] back to tokens [b, s, h]
+  convolution,     ///< x [b, i, h, w], W [o, i, k, l] -> [b, o, ., .]
+  pool,            ///< [b, c, h, w] -> [b, c, ., .]
+  flatten,         ///< [b, c, ..] -> [b, c ..]
 };
 
 struct Tensor {
@@ -43,6 +49,7 @@ struct Tensor {
   std::vector<std::int64_t> shape;
   std::int64_t heads = 0;  ///< into which the last dimension is cut; 0: into its elements
   int split = -1;          ///< of a model: the dimension that tensor parallelism shards; -1: none
+  int samples = 0;         ///< of a model: the one that data parallelism shards, of activations
 
   /// The shards that a dimension may have at most.
   [[nodiscard]] std::int64_t pieces(int dimension) const {

@@ -1,6 +1,7 @@
 // The graph of a model: its layers' forward passes (model/layers.hpp) as they are, one after the other.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -13,6 +14,7 @@
 #include <galvatron/hap/graph.hpp>
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/program/extent.hpp>
 
 namespace galvatron::hap {
 
@@ -120,12 +122,9 @@ class ModelGraph {
           out = add(Operation::add_bias, {out, weight(1)}, shape);
         }
         break;
-      case forward::Kind::activation: {
-        const bool gated = inputs_of(node.activation) == 2;
-        const Operation plain = node.activation == ActivationKind::relu ? Operation::relu : Operation::gelu;
-        out = add(gated ? Operation::gated : plain, {x}, shape);
+      case forward::Kind::activation:
+        out = add(activation_of(node.activation), {x}, shape);
         break;
-      }
       case forward::Kind::add:
         out = add(Operation::add, {x, y}, shape);
         break;
@@ -161,7 +160,8 @@ class ModelGraph {
         out = add(Operation::mean_token, {x}, shape);
         break;
       case forward::Kind::experts:
-        fail("experts");
+        out = add_experts(graph, node, x);
+        break;
       case forward::Kind::norm_heads:
         fail("norms of queries and keys");
       default:
@@ -169,6 +169,40 @@ class ModelGraph {
     }
     mark_heads(graph, node, out);
     mark_split(graph, node, out);
+  }
+  // Tokens go to slots of their experts, as many as the expert with most has room for, and back.
+  int add_experts(const forward::Graph& graph, const forward::Node& node, int x) {
+    const LayerSpec& layer = graph.layer;
+    if (node.weights[4] >= 0) fail("gains of residuals");
+    const Shape tokens = out_.tensor(x).shape;
+    const auto weight_of_experts = [&](int weight) {
+      int& id = at(weights_, weight);
+      const forward::WeightSpec& spec = graph.weight(weight);
+      return id = out_.add(Operation::parameter, {}, prefix_ + std::string(name_of(spec.name)),
+                           {layer.experts, spec.rows.extent / layer.experts, spec.columns.extent});
+    };
+    int scores = add(Operation::linear, {x, parameter(graph, node.weights[0])}, {tokens[0], tokens[1], layer.experts});
+    if (node.weights[3] >= 0)
+      scores = add(Operation::add_bias, {scores, parameter(graph, node.weights[3])}, out_.tensor(scores).shape);
+    const double most = layer.router.capacity > 0 ? layer.router.capacity : program::default_expert_imbalance;
+    const double fair = static_cast<double>(tokens[0] * tokens[1] * layer.active_experts);
+    const auto slots = static_cast<std::int64_t>(std::ceil(fair * most / static_cast<double>(layer.experts)));
+    const auto of_slots = [&](Operation operation, std::vector<int> inputs, std::int64_t width) {
+      const int id = add(operation, std::move(inputs), {layer.experts, slots, width});
+      out_.tensors[static_cast<std::size_t>(id)].samples = 1;
+      return id;
+    };
+    const int in = weight_of_experts(node.weights[1]);
+    const int y = weight_of_experts(node.weights[2]);
+    const int sent = of_slots(Operation::dispatch, {x, scores}, tokens[2]);
+    const int u = of_slots(Operation::expert_linear, {sent, in}, out_.tensor(in).shape[1]);
+    const int g = of_slots(activation_of(node.activation), {u}, layer.ffn);
+    const int made = of_slots(Operation::expert_linear, {g, y}, tokens[2]);
+    return add(Operation::combine, {made, scores}, tokens);
+  }
+  static Operation activation_of(ActivationKind activation) {
+    if (inputs_of(activation) == 2) return Operation::gated;
+    return activation == ActivationKind::relu ? Operation::relu : Operation::gelu;
   }
   // What tensor ranks share of an activation is its width.
   void mark_split(const forward::Graph& graph, const forward::Node& node, int tensor) {

@@ -27,6 +27,8 @@ enum class Count : std::uint8_t {
   elements,     ///< `flops` for every element of the first operand
   product,      ///< `flops` for every multiplication: elements of x times o
   attention,    ///< 4 b s^2 h: Q K^T and P V
+  experts,      ///< `flops` for every multiplication of each expert: elements of x times o
+  convolution,  ///< `flops` for every multiplication: elements of the result times i k l
   fused_heads,  ///< 4 b s^2 of the result's width
   mha_fused,    ///< 6 L N E L + 5 L L N, which leaves the projections out
 };
@@ -69,6 +71,12 @@ inline constexpr auto operation_rows = std::to_array<OperationRow>({
     {Operation::first_token, "first_token", 1, 1, Count::elements, 0, 0},
     {Operation::mean_token, "mean_token", 1, 1, Count::elements, 1, 0},
     {Operation::cross_entropy, "cross_entropy", 1, 1, Count::elements, 5, 0},
+    {Operation::dispatch, "dispatch", 2, 2, Count::elements, 1, 0},
+    {Operation::expert_linear, "expert_linear", 2, 2, Count::experts, 2, 0},
+    {Operation::combine, "combine", 2, 2, Count::elements, 2, 0},
+    {Operation::convolution, "convolution", 2, 2, Count::convolution, 2, 0},
+    {Operation::pool, "pool", 1, 1, Count::elements, 1, 0},
+    {Operation::flatten, "flatten", 1, 1, Count::elements, 0, 0},
 });
 
 constexpr const OperationRow& row_of(Operation operation) {
@@ -179,6 +187,30 @@ inline constexpr auto rule_rows = [] {
       {mean_token, {P::partial}, P::partial},
       {cross_entropy, {P::whole}, P::whole},
       {cross_entropy, {P::each_but_last}, P::partial},
+      {dispatch, {P::whole}, P::whole, false},
+      {dispatch, {P::dim0}, P::dim1, false},
+      {dispatch, {P::dim2, P::whole}, P::dim2, false},
+      {expert_linear, {P::whole}, P::whole, false},
+      {expert_linear, {P::dim0}, P::dim0, false},
+      {expert_linear, {P::dim1, P::whole}, P::dim1, false},
+      {expert_linear, {P::whole, P::dim1}, P::dim2, false},
+      {expert_linear, {P::dim2}, P::partial, false},
+      {combine, {P::whole}, P::whole, false},
+      {combine, {P::dim1, P::dim0}, P::dim0, false},
+      {combine, {P::dim0, P::whole}, P::partial, false},
+      {combine, {P::dim2, P::whole}, P::dim2, false},
+      {combine, {P::partial, P::whole}, P::partial, false},
+      {convolution, {P::whole}, P::whole, false},
+      {convolution, {P::dim0, P::whole}, P::dim0, false},
+      {convolution, {P::whole, P::dim0}, P::dim1, false},
+      {convolution, {P::dim1}, P::partial, false},
+      {pool, {P::whole}, P::whole, false},
+      {pool, {P::dim0}, P::dim0, false},
+      {pool, {P::dim1}, P::dim1, false},
+      {flatten, {P::whole}, P::whole, false},
+      {flatten, {P::dim0}, P::dim0, false},
+      {flatten, {P::dim1}, P::dim1, false},
+      {flatten, {P::partial}, P::partial, false},
   });
 }();
 
@@ -268,6 +300,12 @@ inline double forward_flops(const Graph& graph, const Node& node, Dialect dialec
       const double product = flops * x.elements() * extent(graph.tensor(node.inputs[1]), 0);
       const bool adds = node.operation == Operation::linear_bias && dialect == Dialect::paper;
       return product + (adds ? graph.tensor(node.output).elements() : 0);
+    }
+    case Count::experts:
+      return flops * x.elements() * extent(graph.tensor(node.inputs[1]), 1);
+    case Count::convolution: {
+      const Tensor& w = graph.tensor(node.inputs[1]);
+      return flops * graph.tensor(node.output).elements() * w.elements() / extent(w, 0);
     }
     case Count::attention:
       return 4 * x.elements() * extent(x, 1);

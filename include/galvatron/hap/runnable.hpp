@@ -112,7 +112,7 @@ class SpreadLayer {
   }
   /// Where an activation lies between operations.
   [[nodiscard]] Layout between(int id, Spread spread) const {
-    if (spread == Spread::data) return shard(0);
+    if (spread == Spread::data) return shard(tensor(id).samples);
     if (tensor(id).split >= 0) return shard(tensor(id).split);
     return spread == Spread::megatron && tensor(id).rank() > 2 ? shard(1) : replicate;
   }

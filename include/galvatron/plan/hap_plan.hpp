@@ -93,6 +93,7 @@ inline Result<HapPlan> hap_plan(const hap::Prices& prices, const ModelSpec& mode
   // Shares of any size are cut as ratios of any size are.
   const std::vector<int> equal(static_cast<std::size_t>(ranks), 1);
   const auto runs = [&](int layer, hap::Spread spread) {
+    if (model.layer(layer).experts > 0 && spread != hap::Spread::data) return false;  // else HAP moves slots of experts
     StrategySpec spec = detail::strategy_of(spread, ranks);
     spec.shard_kind = ShardKind::by_ratio;
     return is_legal(spec) &&
