@@ -199,9 +199,11 @@ std::string ratios_text(const hap::Devices& devices, const hap::Ratios& ratios) 
 std::string runnable_text(const HapPlan& found, double best_seconds, const std::string& path) {
   const double seconds = found.program.answer.seconds;
   const auto layers = [&](hap::Spread spread) { return std::ranges::count(found.program.spreads, spread); };
-  const std::array<std::pair<hap::Spread, const char*>, 3> kinds{{{hap::Spread::data, "with samples sharded"},
-                                                                  {hap::Spread::tensor, "tensor parallel"},
-                                                                  {hap::Spread::megatron, "and sequence parallel"}}};
+  const std::array<std::pair<hap::Spread, const char*>, 4> kinds{
+      {{hap::Spread::data, "with samples sharded"},
+       {hap::Spread::tensor, "tensor parallel"},
+       {hap::Spread::megatron, "and sequence parallel"},
+       {hap::Spread::experts, "with an expert on one device"}}};
   std::string spread;
   for (const auto& [kind, name] : kinds)
     if (layers(kind) > 0) spread += text_of(spread.empty() ? "" : ", ", layers(kind), " layers ", name);

@@ -40,7 +40,7 @@ struct PlannedCase {
 
 TEST_CASE("of the programs that plans can run the best is found, by trying all") {
   std::mt19937 random(7);
-  for (const char* name : {"gpt2-tiny", "llama-tiny"})
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "moe-tiny"})
     for (const std::int64_t batch : {2, 8, 64}) {
       CAPTURE(name);
       CAPTURE(batch);
@@ -60,8 +60,8 @@ TEST_CASE("of the programs that plans can run the best is found, by trying all")
         const hap::Instance instance(at.prices, 2);
         CHECK(found->answer.seconds >= hap::best_program_and_ratios(instance)->seconds * (1 - 1e-12));
         double least = std::numeric_limits<double>::infinity();
-        for (int all = 0; all < 81; ++all) {
-          const std::array digits{all % 3, all / 3 % 3, all / 9 % 3, all / 27};
+        for (int all = 0; all < 256; ++all) {
+          const std::array digits{all % 4, all / 4 % 4, all / 16 % 4, all / 64};
           const auto one = hap::best_runnable(at.prices, model.head.tied, [&](int layer, hap::Spread spread) {
             return static_cast<int>(spread) == digits[static_cast<std::size_t>(layer)];
           });
@@ -97,6 +97,13 @@ TEST_CASE("a program is a plan with whole samples, heads, units and rows by its 
   REQUIRE(found);
   CHECK(found->plan.layers.front().data == 4);
   CHECK(found->plan.stages.front().sample_ratios[0] > found->plan.stages.front().sample_ratios[3]);
+  // Experts are on devices of their own where links are slow and experts many.
+  PlannedCase experts{model_named("roberta-moe"), mixed("4xv100-32g+4xp100-16g"), 64};
+  found = hap_plan(experts.prices, experts.model, experts.cluster, experts.batch, experts.sequence);
+  REQUIRE(found);
+  for (std::size_t i = 0; i < experts.model.blocks.size(); ++i)
+    CHECK(found->plan.layers[i].expert == (experts.model.blocks[i].experts > 0 ? 8 : 1));
+  CHECK(found->plan.stages.front().sample_ratios.front() >= found->plan.stages.front().sample_ratios.back());
   // Equal devices have even shards.
   PlannedCase equal{model_named("gpt2-tiny"), mixed("4xv100-32g"), 4096};
   found = hap_plan(equal.prices, equal.model, equal.cluster, equal.batch, equal.sequence);

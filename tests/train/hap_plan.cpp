@@ -13,7 +13,7 @@
 
 #include "check_plan.hpp"
 #include "random_plan.hpp"
-#include "toy.hpp"
+#include "toy_mixed.hpp"
 
 namespace {
 
@@ -25,10 +25,10 @@ TEST_CASE("programs of HAP for unequal devices train as one rank does, and use t
   constexpr int steps = 3;
   const RandomPlanBudget budget(3);
   std::mt19937 random(budget.seed);
-  const std::vector<ModelSpec> models{model(false, 3), model(true, 3), bert(2)};
+  const std::vector<ModelSpec> models{model(false, 3), model(true, 3), bert(2), experts(2)};
   std::vector<std::optional<Outcome>> references(models.size());
   int done = 0;
-  std::array<int, 3> spreads{};
+  std::array<int, 4> spreads{};
   const auto begin = std::chrono::steady_clock::now();
   while (budget.goes_on(done, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count())) {
     const std::size_t chosen = random() % models.size();
@@ -57,5 +57,6 @@ TEST_CASE("programs of HAP for unequal devices train as one rank does, and use t
     ++done;
   }
   MESSAGE("seed " << budget.seed << ", " << done << " programs; layers with samples sharded " << spreads[0]
-                  << ", tensor parallel " << spreads[1] << ", and sequence parallel " << spreads[2]);
+                  << ", tensor parallel " << spreads[1] << ", and sequence parallel " << spreads[2]
+                  << ", with experts on devices of their own " << spreads[3]);
 }

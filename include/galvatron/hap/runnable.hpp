@@ -31,9 +31,9 @@
 
 namespace galvatron::hap {
 
-/// How a layer lies on all devices.
-enum class Spread : std::uint8_t { data, tensor, megatron };
-inline constexpr std::array spreads{Spread::data, Spread::tensor, Spread::megatron};
+/// How a layer lies on all devices; `experts` is `data` with each expert on one device.
+enum class Spread : std::uint8_t { data, tensor, megatron, experts };
+inline constexpr std::array spreads{Spread::data, Spread::tensor, Spread::megatron, Spread::experts};
 
 /// Whether a layer of a model can be spread so.
 using LayerCanRun = std::function<bool(int layer, Spread spread)>;
@@ -72,6 +72,11 @@ class SpreadLayer {
   }
 
   [[nodiscard]] int layers() const { return layers_; }
+  [[nodiscard]] bool has_experts(int layer) const {
+    return std::ranges::any_of(prices_.graph().nodes, [layer](const Node& node) {
+      return node.layer == layer && node.operation == Operation::dispatch;
+    });
+  }
   /// The layout of the table of tied ends.
   void set_tied(Layout layout) { tied_ = layout; }
   /// Nothing where HAP has no rule for an operation of the layer in these layouts, or too few pieces for the devices.
@@ -113,6 +118,7 @@ class SpreadLayer {
   /// Where an activation lies between operations.
   [[nodiscard]] Layout between(int id, Spread spread) const {
     if (spread == Spread::data) return shard(tensor(id).samples);
+    if (spread == Spread::experts) return shard(0);  // slots by experts, all else by samples
     if (tensor(id).split >= 0) return shard(tensor(id).split);
     return spread == Spread::megatron && tensor(id).rank() > 2 ? shard(1) : replicate;
   }
@@ -136,6 +142,7 @@ class SpreadLayer {
       return {may, true};
     }
     if (maker.operation == Operation::parameter) {
+      if (spread == Spread::experts) return {wanted == (tensor(id).rank() == 3 ? shard(0) : replicate), false};
       const bool splits = spread != Spread::data && tensor(id).split >= 0;
       return {wanted == (splits ? shard(tensor(id).split) : replicate), false};
     }
@@ -155,11 +162,14 @@ class SpreadLayer {
         moves += one.moves ? 1 : 0;
       }
       if (is_loss) exists = exists && rule.result == partial_sums;
-      // Partial sums are added at once, and only they: nothing is computed elsewhere than the strategy does.
-      const bool sums = rule.result == partial_sums;
-      if (!is_loss) exists = exists && (sums || rule.result == between(node.output, spread));
+      // Partial sums are added at once, slots go to their experts, and nothing else is computed elsewhere than the
+      // strategy does.
+      const bool leaves = !is_loss && rule.result != between(node.output, spread);
+      const bool goes =
+          rule.result == partial_sums || (spread == Spread::experts && node.operation == Operation::dispatch);
+      exists = exists && (!leaves || goes);
       // Of rules that take as many collectives the one whose work is sharded.
-      const int rank = 2 * (moves + (sums ? 1 : 0)) + (rule.sharded ? 0 : 1);
+      const int rank = 2 * (moves + (leaves ? 1 : 0)) + (rule.sharded ? 0 : 1);
       if (!exists || rank >= least) continue;
       best = &rule;
       least = rank;
@@ -185,10 +195,9 @@ class SpreadLayer {
     out.steps.push_back({Step::Kind::compute, node.output, best->result, replicate});
     out.terms += prices_.computing(node, *best);
     held[node.output] = {best->result};
-    if (best->result == partial_sums && !is_loss) {
-      const Layout wanted = between(node.output, spread);
+    if (const Layout wanted = between(node.output, spread); best->result != wanted && !is_loss) {
       if (!has_pieces(node.output, wanted)) return false;
-      move(out, node.output, partial_sums, wanted);
+      move(out, node.output, best->result, wanted);
       held[node.output].push_back(wanted);
     }
     return true;
@@ -217,7 +226,7 @@ class RunnableSearch {
   std::optional<RunnableAnswer> best() {
     for (const Spread embedding : spreads) {
       // Of tied ends the embedding decides for both.
-      layer_.set_tied(embedding == Spread::data ? replicate : shard(0));
+      layer_.set_tied(embedding == Spread::tensor || embedding == Spread::megatron ? shard(0) : replicate);
       for (const Ratios& ratios : corner_ratios(prices_.devices().flops)) search(embedding, ratios);
     }
     return std::move(best_);
@@ -240,7 +249,7 @@ class RunnableSearch {
       const bool is_last = number + 1 == layer_.layers();
       for (const Spread spread : spreads) {
         if ((number == 0 || (is_last && is_tied_)) && spread != embedding) continue;
-        if (!can_run_(number, spread)) continue;
+        if ((spread == Spread::experts && !layer_.has_experts(number)) || !can_run_(number, spread)) continue;
         if (number == 0) {
           if (auto steps = layer_(number, spread, nullptr))
             add(own, {steps->terms, 0, 0, spread, std::move(*steps)}, point);

@@ -38,8 +38,10 @@ namespace detail {
 /// The strategy that has a layer's tensors as a spread over `ranks` devices.
 constexpr StrategySpec strategy_of(hap::Spread spread, int ranks) {
   StrategySpec out{.recompute = RecomputeKind::none};
-  (spread == hap::Spread::data ? out.data : out.tensor) = ranks;
+  const bool cuts_samples = spread == hap::Spread::data || spread == hap::Spread::experts;
+  (cuts_samples ? out.data : out.tensor) = ranks;
   if (spread == hap::Spread::megatron) out.sequence = SequenceKind::megatron;
+  if (spread == hap::Spread::experts) out.expert = ranks;
   return out;
 }
 
@@ -56,7 +58,7 @@ inline void set_ratios(PlanStage& stage, const hap::RunnableAnswer& program, con
   const hap::Ratios& ratios = program.answer.ratios;
   const LayerSpec& block = model.blocks.front();
   const auto has = [&](hap::Spread spread) { return std::ranges::count(program.spreads, spread) > 0; };
-  if (has(hap::Spread::data)) stage.sample_ratios = whole_ratios(global_batch, ratios);
+  if (has(hap::Spread::data) || has(hap::Spread::experts)) stage.sample_ratios = whole_ratios(global_batch, ratios);
   if (has(hap::Spread::megatron)) stage.token_ratios = whole_ratios(sequence, ratios);
   if (!has(hap::Spread::tensor) && !has(hap::Spread::megatron)) return;
   constexpr std::int64_t aligned = parameter_alignment;
@@ -93,7 +95,9 @@ inline Result<HapPlan> hap_plan(const hap::Prices& prices, const ModelSpec& mode
   // Shares of any size are cut as ratios of any size are.
   const std::vector<int> equal(static_cast<std::size_t>(ranks), 1);
   const auto runs = [&](int layer, hap::Spread spread) {
-    if (model.layer(layer).experts > 0 && spread != hap::Spread::data) return false;  // else HAP moves slots of experts
+    // Tensor ranks add up what a token gets of experts, HAP slots.
+    if (model.layer(layer).experts > 0 && (spread == hap::Spread::tensor || spread == hap::Spread::megatron))
+      return false;
     StrategySpec spec = detail::strategy_of(spread, ranks);
     spec.shard_kind = ShardKind::by_ratio;
     return is_legal(spec) &&
