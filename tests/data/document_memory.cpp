@@ -22,9 +22,10 @@ namespace {
 struct AllocationCount {
   std::atomic<std::int64_t> now{0}, largest{0}, calls{0};
 
-  void* take(std::size_t bytes) {
+  /// Null where there is no memory.
+  void* take(std::size_t bytes) noexcept {
     void* pointer = std::malloc(bytes == 0 ? 1 : bytes);
-    if (pointer == nullptr) throw std::bad_alloc();
+    if (pointer == nullptr) return nullptr;
     const std::int64_t all = now += static_cast<std::int64_t>(malloc_usable_size(pointer));
     largest = std::max(largest.load(), all);
     ++calls;
@@ -40,8 +41,13 @@ constinit AllocationCount allocated;
 }  // namespace
 
 // Every allocation of this program counts.
-void* operator new(std::size_t bytes) { return allocated.take(bytes); }
-void* operator new[](std::size_t bytes) { return allocated.take(bytes); }
+void* operator new(std::size_t bytes) {
+  void* pointer = allocated.take(bytes);
+  return pointer == nullptr ? throw std::bad_alloc() : pointer;
+}
+void* operator new[](std::size_t bytes) { return operator new(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocated.take(bytes); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return allocated.take(bytes); }
 void operator delete(void* pointer) noexcept { allocated.give(pointer); }
 void operator delete[](void* pointer) noexcept { allocated.give(pointer); }
 void operator delete(void* pointer, std::size_t) noexcept { allocated.give(pointer); }

@@ -121,7 +121,8 @@ TEST_CASE("arrays of numpy are read as numpy writes them, and others refused") {
     return read ? "" : read.error().message;
   };
   const std::string good = "{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }\n";
-  const auto tokens = parse_npy(bytes_of_text(npy(good, std::string("\x01\x00\x02\x01", 4))), "a.npy");
+  const std::string file = npy(good, std::string("\x01\x00\x02\x01", 4));
+  const auto tokens = parse_npy(bytes_of_text(file), "a.npy");
   REQUIRE(tokens);
   CHECK(tokens_in(*tokens) == std::vector<std::int32_t>{1, 258});
   CHECK(message(npy(good, std::string(4, 'x'), 2)).empty());
