@@ -28,6 +28,7 @@
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/host/host.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/rank/host_rank.hpp>
 #include <galvatron/rank/rank_memory.hpp>
@@ -139,6 +140,7 @@ class RankLanguageModel : public LanguageModel {
     seen_ += count;
     fetched_.resize(static_cast<std::size_t>(logits_.count));
     rank_->device().fetch(View<const float>(logits_), fetched_.data());
+    for (float& logit : fetched_) device::kernels::soft_cap(logit, static_cast<float>(model_.head.logits_cap), logit);
     // Rows of the table's padding are no tokens.
     const std::int64_t shard = TensorShares::even(1).vocabulary_rows(model_.head.vocabulary);
     for (std::int64_t i = 1; i < capacity_.samples && shard != vocabulary(); ++i)

@@ -80,7 +80,8 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
             .kv_stride = from.kv_stride,
             .out_stride = own_heads * heads.head_dim,
             .score_factor = score_factor(layer),
-            .sliding_window = causal ? layer.window_within(keys) : 0};
+            .sliding_window = causal ? layer.window_within(keys) : 0,
+            .score_cap = static_cast<float>(layer.score_cap)};
   };
   // Tensor ranks have whole images of some heads, and the biases of those heads.
   const auto windows = [&]() -> device::WindowShape {

@@ -128,9 +128,10 @@ def decoders():
     yield "qwen3", transformers.Qwen3Config(**base, head_dim=6, rope_parameters=plain), transformers.Qwen3ForCausalLM
     yield "gemma", transformers.GemmaConfig(
         **dict(base, tie_word_embeddings=True), head_dim=6, rope_parameters=plain), transformers.GemmaForCausalLM
-    capless = dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=10)
-    gemma = dict(base) | capless | dict(tie_word_embeddings=True, head_dim=6, sliding_window=7)
-    yield "gemma2", transformers.Gemma2Config(**gemma, rope_parameters=plain), transformers.Gemma2ForCausalLM
+    gemma = dict(base) | dict(query_pre_attn_scalar=10, tie_word_embeddings=True, head_dim=6, sliding_window=7,
+                              attn_logit_softcapping=None, final_logit_softcapping=1.5)
+    yield "gemma2", transformers.Gemma2Config(
+        **dict(gemma, attn_logit_softcapping=0.5), rope_parameters=plain), transformers.Gemma2ForCausalLM
     yield "gemma3", transformers.Gemma3TextConfig(
         **gemma, layer_types=["sliding_attention", "full_attention"],
         rope_parameters={"full_attention": linear, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}
