@@ -91,6 +91,7 @@ TextModel text_model(const TextModelArguments& a) {
   out.tokenizer = tokenizer_for(a.tokenizer, name, out.model, a.checkpoint);
   if (!out.tokenizer && train::is_vocabulary_of_bytes(out.model.vocabulary()))
     out.tokenizer = std::make_shared<train::ByteTokenizer>();
+  out.trained_here = train::find_checkpoint(a.checkpoint).has_value();
   out.weights = std::make_unique<Weights>("--checkpoint", a.checkpoint, out.model, a.adapter);
   return out;
 }

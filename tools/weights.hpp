@@ -43,6 +43,7 @@ class Weights {
 struct TextModel {
   ModelSpec model;
   std::unique_ptr<Weights> weights;
+  bool trained_here = false;                          ///< weights of a checkpoint of ours
   std::shared_ptr<const train::Tokenizer> tokenizer;  ///< null: only files of tokens can be read
   Precision precision = Precision::fp32;
   int threads = 1;

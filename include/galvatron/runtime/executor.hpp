@@ -68,6 +68,9 @@ class Executor {
     for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
       frame_bytes_[at(static_cast<int>(phase))] =
           program::frame_bytes(program, phase, size, [this](const Step& step) { return rounded_operands(step); });
+    const Program::Steps& forward = program.steps(Phase::forward);
+    for (int i = 0; i < forward.size; ++i)
+      if (forward[i].code == Code::cross_forward) memory_value_ = forward[i].in[1];
     for (int b = 0; b < program.buffers.size; ++b)
       if (const int phase = program.buffer(b).phase; phase >= 0)
         frame_offsets_[at(b)] = program::frame_offset(program, b, frame_bytes_[at(phase)], size);
@@ -144,7 +147,7 @@ class Executor {
         frame_ = context_.workspace.template take<std::byte>(frame_bytes_[at(static_cast<int>(phase))]).data;
         framed = true;
       }
-      execute(step);
+      if (!is_cached(step)) execute(step);
       // Behind the loss a head's program goes back.
       if (inference_ && (step.code == Code::cross_entropy || step.code == Code::contrast)) break;
     }
@@ -177,6 +180,8 @@ class Executor {
   template <class U = T>
   View<U> value(int id) const {
     if (id < 0) return {};
+    if constexpr (std::is_same_v<U, T>)
+      if (keeps_memory() && id == memory_value_) return inference_->memory;
     const program::Value& v = program_.value(id);
     const std::int64_t count = of(program_.buffer(v.buffer).elements);
     const View<U> all{reinterpret_cast<U*>(address(v.buffer)), count};
@@ -417,9 +422,10 @@ class Executor {
         return attention_step<T>(
             context_, layer_, step, n, k, [this](int id) { return value(id); },
             [this](int id) { return value<float>(id); }, parameter(weight), gradient(weight),
-            inference_ ? inference_->cache : View<T>{});
+            inference_ ? inference_->cache : View<T>{}, inference_ ? inference_->biases : View<float>{});
       case Code::spread_biases:
-        return device.relative_bias_forward(relative_positions(), m, parameter(weight), value<float>(step.out[0]));
+        return device.relative_bias_forward(relative_positions(), m, parameter(weight),
+                                            caches_biases() ? inference_->biases : value<float>(step.out[0]));
       case Code::gather_biases:
         return device.relative_bias_backward(relative_positions(), m, value<float>(step.in[0]), gradient(weight));
       case Code::route:
@@ -645,7 +651,15 @@ class Executor {
     return slot_->tokens.slice(0, own);
   }
   [[nodiscard]] device::RelativePositions relative_positions() const {
-    return {.tokens = context_.batch.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
+    // Behind others of a cache a token has the place of the last one.
+    const std::int64_t before = caches_biases() ? inference_->first : 0;
+    return {.tokens = before + context_.batch.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
+  }
+  [[nodiscard]] bool caches_biases() const { return inference_ && !inference_->biases.empty(); }
+  [[nodiscard]] bool keeps_memory() const { return inference_ && !inference_->memory.empty(); }
+  /// True for a step whose result an earlier pass has left.
+  [[nodiscard]] bool is_cached(const Step& step) const {
+    return keeps_memory() && inference_->first > 0 && step.out[0] >= 0 && step.out[0] == memory_value_;
   }
   // Of each sample the row of this rank with which its text ends, and of each row the sample that it ends; -1: none.
   [[nodiscard]] View<const std::int32_t> ends() const { return slot_->tokens.slice(0, context_.batch.samples); }
@@ -691,6 +705,7 @@ class Executor {
   LossTerm loss_;
   float token_weight_;
   Rotations<T> rotations_;
+  int memory_value_ = -1;                  ///< keys and values of an encoder's output
   std::optional<Inference<T>> inference_;  ///< how passes go that are not of training
   std::array<std::int64_t, program::phases> frame_bytes_{};
   std::array<std::int64_t, Program::most_buffers> frame_offsets_{};  ///< of buffers in the frames of their phases
