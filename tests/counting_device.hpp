@@ -164,13 +164,13 @@ class Counting {
   }
   template <class T>
   void softmax_statistics(std::int64_t rows, std::int64_t columns, std::int64_t, std::int64_t, View<T>,
-                          View<const std::int32_t>, View<float>) {
+                          View<const std::int32_t>, View<float>, float = 0) {
     note({.kind = Kind::softmax_statistics, .m = rows, .n = columns});
   }
   void softmax_merge(std::int64_t, std::int64_t, View<const float>, View<float>, View<double>) {}
   template <class T>
   void softmax_backward(std::int64_t rows, std::int64_t columns, std::int64_t, std::int64_t, View<const float>,
-                        View<const std::int32_t>, float, bool, View<T>) {
+                        View<const std::int32_t>, float, bool, View<T>, float = 0) {
     note({.kind = Kind::softmax_backward, .m = rows, .n = columns});
   }
   template <class B>

@@ -224,6 +224,7 @@ void run_evaluate(const Arguments& arguments, Common& common) {
   if (!read(arguments, a, common)) return;
   prepare_mapped_files(common);
   const TextModel text = text_model(a.text);
+  if (const std::string why = generate::why_not_scoring(text.model); !why.empty()) refuse(why);
   Evaluation(a, text, common).run();
 }
 

@@ -25,20 +25,20 @@ namespace galvatron::tools {
 
 namespace {
 
-void tell_of_weights(const train::CheckpointManifest& manifest, const std::string& target, const std::string& path,
+// @param manifest  null: of weights of Hugging Face
+void tell_of_weights(const train::CheckpointManifest* manifest, const std::string& target, const std::string& path,
                      const std::string& model, const std::string& out, const std::vector<std::string>& files,
                      const Common& common) {
   if (common.json) {
-    print_json({{"target", target},
-                {"checkpoint", path},
-                {"model", model},
-                {"step", manifest.training.step},
-                {"out", out},
-                {"files", files}});
-    return;
+    nlohmann::ordered_json told{{"target", target}, {"checkpoint", path}, {"model", model}};
+    if (manifest != nullptr) told["step"] = manifest->training.step;
+    told["out"] = out;
+    told["files"] = files;
+    return print_json(told);
   }
-  print(text_of("Wrote the ", target == "peft" ? "adapters" : "weights", " of ", model, " after step ",
-                manifest.training.step, " to ", out, ": ", joined(files, " "), "\n"));
+  const std::string step = manifest == nullptr ? "" : text_of(" after step ", manifest->training.step);
+  print(text_of("Wrote the ", target == "peft" ? "adapters" : "weights", " of ", model, step, " to ", out, ": ",
+                joined(files, " "), "\n"));
 }
 
 // Components of a model of several tasks as the model of a config.json, of which they are all layers.
@@ -59,24 +59,29 @@ void export_components(const std::string& path, const train::CheckpointManifest&
     return load_model(of.path).and_then(
         [&](const ModelSpec& whole) { return train::write_components(out, path, model, of.names, whole, precision); });
   }());
-  tell_of_weights(manifest, "huggingface", path, model.name, out, files, common);
+  tell_of_weights(&manifest, "huggingface", path, model.name, out, files, common);
 }
 
-// The weights of a checkpoint, for Hugging Face transformers.
+// The weights of a checkpoint, or with an adapter of peft of a folder of Hugging Face too, for Hugging Face
+// transformers.
 void export_weights(const std::string& path, std::string model_name, const std::string& components,
-                    const std::string& out, Precision precision, const Common& common) {
+                    const std::string& adapter, const std::string& out, Precision precision, const Common& common) {
   if (out.empty()) refuse("--to huggingface writes a folder; give --out DIR");
-  const auto manifest = value_or_throw(train::Checkpoint::read_manifest(path));
-  if (model_name.empty()) model_name = manifest.training.model;
-  if (names_tasks(model_name)) return export_components(path, manifest, model_name, components, out, precision, common);
+  const bool is_ours = adapter.empty() || train::find_checkpoint(path).has_value();
+  std::optional<train::CheckpointManifest> manifest;
+  if (is_ours) manifest = value_or_throw(train::Checkpoint::read_manifest(path));
+  if (model_name.empty()) model_name = is_ours ? manifest->training.model : path;
+  if (is_ours && names_tasks(model_name))
+    return export_components(path, *manifest, model_name, components, out, precision, common);
   if (!components.empty())
     refuse("--components are those of a model of several tasks, and ", model_name,
            " has one task; name theirs with --model");
   const ModelSpec model = value_or_throw(load_model(model_name));
-  const Weights weights("the checkpoint", path, model);
+  const Weights weights("the checkpoint", path, model, adapter);
   const auto files = value_or_throw(train::write_huggingface(out, weights.source(), model, precision));
-  tell_of_weights(manifest, "huggingface", value_or_throw(train::find_checkpoint(path)).string(), model.name, out,
-                  files, common);
+  tell_of_weights(manifest ? &*manifest : nullptr, "huggingface",
+                  is_ours ? value_or_throw(train::find_checkpoint(path)).string() : path, model.name, out, files,
+                  common);
 }
 
 // The adapters of a checkpoint, for Hugging Face's peft.
@@ -91,7 +96,7 @@ void export_adapters(const std::string& path, std::string model_name, const std:
   const auto checkpoint = value_or_throw(train::Checkpoint::open(path, model));
   const std::string& base = manifest.training.base;
   const auto files = value_or_throw(train::write_peft(out, checkpoint, model, base.empty() ? model_name : base));
-  tell_of_weights(manifest, "peft", checkpoint.path().string(), model.name, out, files, common);
+  tell_of_weights(&manifest, "peft", checkpoint.path().string(), model.name, out, files, common);
 }
 
 // Writes the text where it is wanted, and else prints it, or the report.
@@ -167,6 +172,7 @@ void run_export(const Arguments& arguments, Common& common) {
   std::string model;
   std::string cluster;
   std::string components;
+  std::string adapter;
   std::optional<Precision> precision;
   std::optional<TorchtitanRelease> torchtitan;
   bool strict = false;
@@ -189,6 +195,8 @@ void run_export(const Arguments& arguments, Common& common) {
       "--components", components, "COMPONENT,...=PATH",
       "with --to huggingface, of models of several tasks: the components to write, and the folder or config.json "
       "of the model that they are (default: of a CLIP its parts)");
+  adapter_option(options, adapter,
+                 "with --to huggingface, merged with the weights of a checkpoint or of a folder of Hugging Face");
   options.text("--cluster", cluster, "CLUSTER",
                "a preset or a cluster file, to price the exported job (default: the plan's own)");
   options.choice("--precision", precision, {Precision::fp32, Precision::bf16},
@@ -211,14 +219,17 @@ void run_export(const Arguments& arguments, Common& common) {
       refuse("--name, --strict and --cluster are for plans; leave them out with --to ", to);
   }
   if (to == "peft") {
-    if (!components.empty() || precision)
-      refuse("--components and --precision are for --to huggingface; leave them out");
+    if (!components.empty() || precision || !adapter.empty())
+      refuse("--components, --adapter and --precision are for --to huggingface; leave them out");
     return export_adapters(path, model, out, common);
   }
   if (to == "huggingface") {
-    return export_weights(path, model, components, out, precision.value_or(Precision::fp32), common);
+    if (!adapter.empty() && !components.empty())
+      refuse("--components are those of a model of several tasks, and --adapter is of one task; leave one of them out");
+    return export_weights(path, model, components, adapter, out, precision.value_or(Precision::fp32), common);
   }
   if (!components.empty()) refuse("--components is for --to huggingface; leave it out with --to ", to);
+  if (!adapter.empty()) refuse("--adapter is for --to huggingface; leave it out with --to ", to);
   if (precision) refuse("--precision is for --to huggingface; leave it out with --to ", to);
   if (!target && (!model.empty() || !cluster.empty()))
     refuse("--model and --cluster price a job for another trainer; leave them out with --to " + to);

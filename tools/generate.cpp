@@ -27,13 +27,14 @@ struct GenerateArguments {
   std::int64_t tokens = 100;
   std::int64_t samples = 1;
   generate::Sampling sampling;
-  std::int64_t end_token = -2;  // -2: the tokenizer's
+  std::int64_t end_token = -2;    // -2: the tokenizer's
+  std::int64_t start_token = -1;  // -1: the usual one
 };
 
 bool read(const Arguments& arguments, GenerateArguments& a, Common& common) {
   Options options("generate",
                   "Goes on with a text: a model predicts one token after the other, with the keys and values of all "
-                  "before kept.");
+                  "before kept. A T5 reads the text with its encoder, and writes another.");
   options.section("Model");
   add_text_model_options(options, a.text);
   options.section("Text");
@@ -51,6 +52,10 @@ bool read(const Arguments& arguments, GenerateArguments& a, Common& common) {
                   "of what is chosen, a function of seed, text and position (default: 1)");
   options.integer("--end-token", a.end_token, -1, (std::int64_t{1} << 31) - 1,
                   "ends a text; -1: none does (default: the tokenizer's)");
+  options.integer("--start-token", a.start_token, 0, (std::int64_t{1} << 31) - 1,
+                  "what a T5's text begins with (default: 0, its padding; of a checkpoint that was trained here, to go "
+                  "on with the text that the encoder reads, the last token of the prompt, which the encoder then "
+                  "leaves out)");
   options.section("Output");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
@@ -80,6 +85,18 @@ void run_generate(const Arguments& arguments, Common& common) {
       .samples = a.samples,
       .end_token = static_cast<std::int32_t>(a.end_token == -2 ? tokenizer.end_token() : a.end_token),
       .sampling = a.sampling};
+  if (!text.model.is_encoder_decoder()) {
+    if (a.start_token >= 0)
+      refuse("--start-token is of a model with an encoder, which ", text.model.name, " has not; leave it out");
+  } else if (a.start_token >= 0) {
+    request.start_token = static_cast<std::int32_t>(a.start_token);
+  } else if (text.trained_here) {
+    if (request.prompt.size() < 2)
+      refuse("the prompt has ", request.prompt.size(), " tokens: one is for the encoder of ", text.model.name,
+             " and one for its decoder; give a longer text, or --start-token");
+    request.start_token = request.prompt.back();
+    request.prompt.pop_back();
+  }
   const generate::Capacity capacity = value_or_throw(generate::capacity_for(text.model, request));
   Progress progress = error_progress("generate", common);
   std::int64_t done = 0;
@@ -100,9 +117,10 @@ void run_generate(const Arguments& arguments, Common& common) {
   };
   std::int64_t count = 0;
   for (const auto& tokens : texts) count += std::ssize(tokens);
+  const std::string begins = text.model.is_encoder_decoder() && !text.trained_here ? "" : a.prompt;
   if (!common.json) {
     for (std::size_t i = 0; i < texts.size(); ++i)
-      print(text_of(i > 0 ? "---\n" : "", a.prompt, text_from(texts[i]), "\n"));
+      print(text_of(i > 0 ? "---\n" : "", begins, text_from(texts[i]), "\n"));
     return;
   }
   nlohmann::ordered_json out{{"text", text_from(texts.front())},

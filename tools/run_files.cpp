@@ -20,6 +20,7 @@ void add_start_options(Options& options, RunFileArguments& a) {
   options.text("--init-from", a.initial, "PATH",
                "start from these weights: a Hugging Face checkpoint of GPT-2 or Llama (a folder, a .safetensors file, "
                "or an index of several), or a folder of --checkpoint; of several tasks COMPONENT[,COMPONENT]=FOLDER");
+  adapter_option(options, a.adapter, "with --init-from BASE, what the plan's adapters begin as");
   options.choice_of("--on-nan", a.on_nan, {{"stop", train::OnNan::stop}, {"skip", train::OnNan::skip}},
                     "when the loss or a gradient is infinite or not a number: end with exit code 4, or leave the "
                     "step's update out (default: stop)");
@@ -70,6 +71,8 @@ bool restarts_itself(const RunFileArguments& a) {
 }
 
 void check(const RunFileArguments& a) {
+  if (!a.adapter.empty() && a.initial.empty())
+    refuse("--adapter: the adapter's base has no name; give it with --init-from BASE");
   if (a.checkpoint.empty() && a.checkpoint_every > 0) refuse("--checkpoint-every needs --checkpoint DIR");
 }
 
@@ -196,19 +199,30 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
   return out;
 }
 
-runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const ModelSpec& model,
-                                                   std::uint64_t seed) {
+runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const ModelSpec& model, std::uint64_t seed,
+                                                   const std::string& adapter) {
   const bool adapts = is_adapted(model);
-  auto base = weights_.emplace("--init-from", path, adapts ? without_adapters(model) : model).source();
+  const ModelSpec plain = adapts ? without_adapters(model) : model;
+  auto base = weights_.emplace("--init-from", path, plain).source();
+  auto fresh = runtime::initial_values(seed);
+  if (!adapter.empty()) {
+    peft_ = value_of("--adapter", train::PeftAdapter::open(adapter, plain));
+    if (const AdapterSpec theirs = adapters_of(peft_->model()); theirs != adapters_of(model))
+      refuse("--adapter: ", adapter, " has other adapters than the plan; make one with --lora ", theirs.rank,
+             " --lora-alpha ", galvatron::detail::shortest_text(theirs.alpha), " --lora-targets ",
+             adapter_target_names(theirs));
+    fresh = peft_->weights();
+  }
   if (!adapts) return base;
-  return [base = std::move(base), fresh = runtime::initial_values(seed)](int layer, const ParameterTensor& tensor,
-                                                                         std::int64_t index, View<float> values) {
+  return [base = std::move(base), fresh = std::move(fresh)](int layer, const ParameterTensor& tensor,
+                                                            std::int64_t index, View<float> values) {
     (tensor.frozen ? base : fresh)(layer, tensor, index, values);
   };
 }
 
 runtime::ParameterSource RunFiles::initial_weights(const std::string& path, const MultiTaskModel& model,
-                                                   std::uint64_t seed) {
+                                                   std::uint64_t seed, const std::string& adapter) {
+  if (!adapter.empty()) refuse("--adapter is of a model of one task");
   if (path.find('=') != std::string::npos) {
     const ComponentsOf of = components_of("--init-from", path);
     components_ = value_of("--init-from", train::ComponentWeights::open(of.path, model, of.names));
@@ -245,6 +259,7 @@ void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, cons
   if (a.on_nan == train::OnNan::skip) out["skipped_steps"] = run.skipped;
   add_texts(out, {{"resume", a.resume},
                   {"init_from", a.initial},
+                  {"adapter", a.adapter},
                   {"metrics", a.metrics},
                   {"tensorboard", a.tensorboard},
                   {"checkpoint", a.checkpoint}});

@@ -37,6 +37,7 @@ struct RunFileArguments {
   int checkpoint_keep = 2;
   std::string resume;
   std::string initial;
+  std::string adapter;  ///< of peft; adapters begin as those
   std::string metrics;
   std::string tensorboard;
   train::OnNan on_nan = train::OnNan::stop;
@@ -116,7 +117,7 @@ class RunFiles {
     // Adapters that are resumed have the same base.
     const std::string base = resumed_ && a.initial.empty() ? resumed_->training().base : a.initial;
     if (!base.empty() && (!resumed_ || is_adapted(model))) {
-      options.initial = initial_weights(base, model, options.seed);
+      options.initial = initial_weights(base, model, options.seed, a.adapter);
       if constexpr (requires { options.initial_name; }) options.initial_name = base;
     }
     if (writes_metrics) begin_metrics(a, train::first_step(options));
@@ -134,8 +135,10 @@ class RunFiles {
   static bool is_adapted(const ModelSpec& model) { return adapters_of(model).rank > 0; }
   static bool is_adapted(const MultiTaskModel&) { return false; }
   /// @param seed  of what has no weights
-  runtime::ParameterSource initial_weights(const std::string& path, const ModelSpec& model, std::uint64_t seed);
-  runtime::ParameterSource initial_weights(const std::string& path, const MultiTaskModel& model, std::uint64_t seed);
+  runtime::ParameterSource initial_weights(const std::string& path, const ModelSpec& model, std::uint64_t seed,
+                                           const std::string& adapter);
+  runtime::ParameterSource initial_weights(const std::string& path, const MultiTaskModel& model, std::uint64_t seed,
+                                           const std::string& adapter);
   void begin_metrics(const RunFileArguments& a, std::int64_t done);
   void add(std::int64_t step, const std::string& line, const std::vector<train::Scalar>& scalars);
 
@@ -144,6 +147,7 @@ class RunFiles {
   std::optional<train::Checkpoint> resumed_;
   std::optional<train::Checkpoint> initial_;
   std::optional<Weights> weights_;
+  std::optional<train::PeftAdapter> peft_;
   std::optional<train::ComponentWeights> components_;
   std::optional<train::MetricsFile> metrics_;
   std::optional<train::TensorBoardFile> tensorboard_;

@@ -15,7 +15,13 @@
 
 namespace galvatron::tools {
 
-Weights::Weights(const std::string& option, const std::string& path, const ModelSpec& model) {
+Weights::Weights(const std::string& option, const std::string& path, const ModelSpec& model,
+                 const std::string& adapter) {
+  if (!adapter.empty()) {
+    peft_ = value_of("--adapter", train::PeftAdapter::open(adapter, model));
+    base_ = std::make_unique<Weights>(option, path, model);
+    return;
+  }
   if (!train::find_checkpoint(path)) {
     huggingface_ = value_of(option, train::HuggingFaceWeights::open(path, model));
     return;
@@ -28,18 +34,23 @@ Weights::Weights(const std::string& option, const std::string& path, const Model
     base_ = std::make_unique<Weights>(option, training.base, model);
 }
 runtime::ParameterSource Weights::source() const {
+  if (peft_) return train::merged_weights(peft_->model(), base_->source(), peft_->weights());
   if (huggingface_) return huggingface_->weights();
   if (adapters_of(adapted_).rank == 0) return checkpoint_->weights();
   return train::merged_weights(
       adapted_,
       base_ ? base_->source() : train::named_initial_values(without_adapters(adapted_), checkpoint_->training().seed),
-      *checkpoint_);
+      train::adapters_in(*checkpoint_));
 }
 
 void TextModel::made(const generate::Capacity& capacity, Common& common,
                      const std::function<void(generate::LanguageModel&)>& use) const {
   if (!on_gpu) return use(*generate::make_language_model(model, capacity, weights->source(), precision, threads));
   run_on_gpus(common, [&](Launcher& gpus) { gpus.write_texts(model, capacity, weights->source(), precision, use); });
+}
+
+void adapter_option(Options& options, std::string& adapter, const std::string& what) {
+  options.text("--adapter", adapter, "DIR", "a LoRA adapter of peft, a folder with adapter_config.json: " + what);
 }
 
 void add_text_model_options(Options& options, TextModelArguments& a) {
@@ -49,6 +60,7 @@ void add_text_model_options(Options& options, TextModelArguments& a) {
                    "it, or a folder of Hugging Face"));
   options.text("--model", a.model, "MODEL",
                "a preset's name, or the path of a Hugging Face config.json (default: that of the checkpoint)");
+  adapter_option(options, a.adapter, "added to these weights");
   tokenizer_option(options, a.tokenizer);
   options.choice("--precision", a.precision, {Precision::fp32, Precision::bf16}, "to compute in (default: fp32)");
   options.choice("--device", a.device, {"host", "cuda"},
@@ -79,7 +91,8 @@ TextModel text_model(const TextModelArguments& a) {
   out.tokenizer = tokenizer_for(a.tokenizer, name, out.model, a.checkpoint);
   if (!out.tokenizer && train::is_vocabulary_of_bytes(out.model.vocabulary()))
     out.tokenizer = std::make_shared<train::ByteTokenizer>();
-  out.weights = std::make_unique<Weights>("--checkpoint", a.checkpoint, out.model);
+  out.trained_here = train::find_checkpoint(a.checkpoint).has_value();
+  out.weights = std::make_unique<Weights>("--checkpoint", a.checkpoint, out.model, a.adapter);
   return out;
 }
 

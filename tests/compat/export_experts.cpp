@@ -69,6 +69,14 @@ TEST_CASE("Megatron-LM: experts of DeepSeek-V3") {
     CHECK_MESSAGE(has_line(out.text, line), std::string(line));
 }
 
+TEST_CASE("Megatron-LM: soft caps are what it lacks") {
+  ModelSpec model = zoo("llama3-8b");
+  const Plan plan = plan_for(model, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 8, .zero = 1});
+  CHECK_FALSE(has(export_megatron(plan, &model).text, "soft caps"));
+  model.blocks[3].score_cap = 50;
+  CHECK(has(export_megatron(plan, &model).text, "soft caps"));
+}
+
 TEST_CASE("Megatron-LM: layers with a sliding window") {
   ModelSpec model = zoo("llama3-8b");
   const Plan plan = plan_for(model, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 8, .zero = 1});

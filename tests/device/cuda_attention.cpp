@@ -24,6 +24,7 @@ struct Sizes {
   bool causal;
   std::int64_t gap;  ///< elements between rows
   std::int64_t sliding_window = 0;
+  float score_cap = 0;
 };
 
 // Queries, keys and values in rows of one projection.
@@ -47,7 +48,8 @@ struct Problem {
              .q_stride = width,
              .kv_stride = width,
              .out_stride = s.heads * s.head_dim + s.gap,
-             .sliding_window = s.sliding_window};
+             .sliding_window = s.sliding_window,
+             .score_cap = s.score_cap};
     k_at = s.heads * s.head_dim;
     v_at = k_at + s.kv_heads * s.head_dim;
     qkv = random_tensor<T>(random, std::max(s.queries, s.keys) * s.batch * width, 2.0F);
@@ -130,6 +132,7 @@ void check(std::mt19937& random, const Sizes& s) {
   CAPTURE(s.causal);
   CAPTURE(s.gap);
   CAPTURE(s.sliding_window);
+  CAPTURE(s.score_cap);
   Problem<T> p(random, s);
   compare(on_gpu(p), on_host(p));
 }
@@ -147,6 +150,16 @@ TEST_CASE("attention of floats on a GPU is that of the host: grouped heads, odd 
   }
   check<float>(random, {2, 5, 90, 2, 1, 32, false, 0});
   check<float>(random, {1, 90, 67, 2, 2, 63, false, 1});
+}
+
+TEST_CASE("soft-capped scores on a GPU are those of the host, with their gradients") {
+  std::mt19937 random(83);
+  for (const float cap : {0.25F, 1.0F, 50.0F})
+    for (const bool causal : {false, true}) {
+      check<float>(random, {1, 75, 75, 4, 2, 16, causal, 0, causal ? 17 : 0, cap});
+      check<bfloat16>(random, {2, 33, 33, 2, 1, 72, causal, 8, 0, cap});
+    }
+  check<float>(random, {1, 20, 90, 1, 1, 132, false, 0, 0, 1.5F});
 }
 
 TEST_CASE("a sliding window on a GPU is that of the host, whatever tiles it begins and ends in") {

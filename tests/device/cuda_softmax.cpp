@@ -17,12 +17,13 @@ namespace cuda = device::cuda;
 /// Logits (rows, vocabulary) in `shards` shards of padded columns, which begin `offset` elements behind a boundary.
 template <class T>
 void check(std::mt19937& random, std::int64_t rows, std::int64_t vocabulary, std::int64_t shards, std::int64_t columns,
-           float range, std::int64_t offset = 0) {
+           float range, std::int64_t offset = 0, float cap = 0) {
   CAPTURE(rows);
   CAPTURE(vocabulary);
   CAPTURE(shards);
   CAPTURE(columns);
   CAPTURE(offset);
+  CAPTURE(cap);
   TestHost host(1);
   Emulator emulator(random());
   const float scale = 0.25F;
@@ -37,13 +38,13 @@ void check(std::mt19937& random, std::int64_t rows, std::int64_t vocabulary, std
       for (std::int64_t i = valid_of(s); i < columns; ++i) shard[at(offset + row * columns + i)] = T(NAN);  // not read
     const View<const T> x = view(std::as_const(shard)).slice(offset, rows * columns);
     host->softmax_statistics(rows, columns, valid_of(s), s * columns, x, view(targets),
-                             view(expected_stats).slice(s * rows * 3, rows * 3));
+                             view(expected_stats).slice(s * rows * 3, rows * 3), cap);
     cuda::softmax_statistics(emulator, rows, columns, valid_of(s), s * columns, x.data, targets.data(),
-                             stats.data() + s * rows * 3);
+                             stats.data() + s * rows * 3, cap);
     logits.push_back(shard);
   }
   for (std::size_t i = 0; i < stats.size(); ++i) {
-    if (i % 3 == 1)
+    if (i % 3 == 1 || (cap > 0 && std::isfinite(expected_stats[i])))
       CHECK(stats[i] == doctest::Approx(expected_stats[i]).epsilon(1e-5));
     else
       CHECK(stats[i] == expected_stats[i]);
@@ -69,10 +70,10 @@ void check(std::mt19937& random, std::int64_t rows, std::int64_t vocabulary, std
 
   for (std::int64_t s = 0; s < shards; ++s) {
     auto expected = logits[at(s)];
-    host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale, shards == 1,
-                           view(expected).slice(offset, rows * columns));
+    host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale,
+                           shards == 1 && cap == 0, view(expected).slice(offset, rows * columns), cap);
     cuda::softmax_backward(emulator, rows, columns, valid_of(s), s * columns, lse.data(), targets.data(), scale,
-                           shards == 1, logits[at(s)].data() + offset);
+                           shards == 1 && cap == 0, logits[at(s)].data() + offset, cap);
     // The same arithmetic, element by element; vector instructions of the host may contract it.
     bool zeros = true;
     float difference = 0;
@@ -103,6 +104,18 @@ std::pair<float, double> cross_entropy(const std::vector<float>& logits, std::in
 }
 
 }  // namespace
+
+TEST_CASE("statistics, loss and gradient of soft-capped logits equal the host's") {
+  constexpr unsigned seed = 605;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const float cap : {1.0F, 30.0F}) {
+    check<float>(random, 3, 7, 1, 7, 4.0F, 0, cap);
+    check<float>(random, 5, 5003, 2, 2560, 40.0F, 0, cap);
+    check<float>(random, 5, 130, 4, 64, 90.0F, 3, cap);
+    check<bfloat16>(random, 5, 3001, 2, 1504, 8.0F, 0, cap);
+  }
+}
 
 TEST_CASE("statistics, loss and gradient of cross-entropy equal the host's, over shards of the vocabulary") {
   constexpr unsigned seed = 601;

@@ -64,6 +64,7 @@ Results reference(const Problem<T>& p) {
   r.dbias.assign(p.biases.size(), 0.0);
   const double scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
   std::vector<double> probability(at(s.keys));
+  std::vector<double> slope(at(s.keys), 1.0);  // of soft caps
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t head = 0; head < s.heads; ++head)
       for (std::int64_t i = 0; i < s.queries; ++i) {
@@ -86,6 +87,11 @@ Results reference(const Problem<T>& p) {
           double score = 0;
           for (std::int64_t d = 0; d < s.head_dim; ++d) score += x[at(q + d)] * x[at(k_of(j) + d)];
           score *= scale;
+          if (s.score_cap > 0) {
+            const double cap = s.score_cap;
+            score = cap * std::tanh(score / cap);
+            slope[at(j)] = 1 - score / cap * (score / cap);
+          }
           if (!p.biases.empty()) score += p.biases[bias_of(head, i, j)];
           probability[at(j)] = std::exp(score);
           sum += probability[at(j)];
@@ -103,7 +109,7 @@ Results reference(const Problem<T>& p) {
           double dp = 0;
           for (std::int64_t d = 0; d < s.head_dim; ++d) dp += d_o[at(out + d)] * x[at(v_of(j) + d)];
           if (!p.biases.empty()) r.dbias[bias_of(head, i, j)] += probability[at(j)] * (dp - delta);
-          const double ds = probability[at(j)] * (dp - delta) * scale;
+          const double ds = probability[at(j)] * (dp - delta) * slope[at(j)] * scale;
           for (std::int64_t d = 0; d < s.head_dim; ++d) {
             r.dqkv[at(v_of(j) + d)] += probability[at(j)] * d_o[at(out + d)];
             r.dqkv[at(q + d)] += ds * x[at(k_of(j) + d)];
@@ -140,9 +146,10 @@ Outputs<T> compute(device::Host& host, Problem<T>& p) {
 template <class T>
 void check(std::mt19937& random, int threads, Isa isa, std::int64_t batch, std::int64_t queries, std::int64_t keys,
            std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, bool causal,
-           std::int64_t sliding_window = 0) {
+           std::int64_t sliding_window = 0, float score_cap = 0) {
   Problem<T> problem(random, batch, queries, keys, heads, kv_heads, head_dim, causal);
   problem.shape.sliding_window = sliding_window;
+  problem.shape.score_cap = score_cap;
   TestHost host(threads, isa);
   const auto got = compute(*host, problem);
   const auto expected = reference(problem);
@@ -156,6 +163,7 @@ void check(std::mt19937& random, int threads, Isa isa, std::int64_t batch, std::
   CAPTURE(head_dim);
   CAPTURE(causal);
   CAPTURE(sliding_window);
+  CAPTURE(score_cap);
   constexpr bool single = std::is_same_v<T, float>;
   CHECK(error_of(got.o, expected.o) < (single ? 2e-6 : 1e-2));
   CHECK(error_of(got.lse, expected.lse) < 2e-6);
@@ -181,6 +189,21 @@ TEST_CASE("attention equals its definition for causal and full shapes, grouped h
     check<float>(random, threads, device::best_isa(), 2, 5, 90, 2, 1, 32, false);
     check<float>(random, threads, device::best_isa(), 1, 90, 67, 2, 2, 48, false);
   }
+}
+
+TEST_CASE("soft-capped scores equal their definition, with the gradients of what they are made of") {
+  constexpr unsigned seed = 20;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const Isa isa : testable_isas())
+    for (const float cap : {0.25F, 1.0F, 50.0F})
+      for (const bool causal : {true, false}) {
+        check<float>(random, 1, isa, 1, 77, 77, 2, 1, 20, causal, 0, cap);
+        check<float>(random, 2, isa, 1, 200, 200, 1, 1, 40, causal, causal ? 50 : 0, cap);
+      }
+  check<bfloat16>(random, 2, device::best_isa(), 1, 130, 130, 4, 2, 64, true, 0, 2.0F);
+  check<float>(random, 1, device::best_isa(), 1, 5, 90, 2, 1, 32, false, 0, 1.5F);
+  check<float>(random, 2, device::best_isa(), 1, 900, 900, 2, 1, 250, true, 0, 1.0F);  // in spans of keys
 }
 
 TEST_CASE("in a sliding window a query attends to itself and those just before it") {

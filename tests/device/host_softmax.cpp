@@ -12,11 +12,12 @@ using namespace galvatron::test;
 /// Logits (rows, vocabulary) in `shards` shards of padded columns, through statistics, merge and gradient.
 template <class T>
 void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vocabulary, std::int64_t shards,
-           std::int64_t columns, float range) {
+           std::int64_t columns, float range, float cap = 0) {
   CAPTURE(threads);
   CAPTURE(rows);
   CAPTURE(vocabulary);
   CAPTURE(shards);
+  CAPTURE(cap);
   TestHost host(threads);
   const float scale = 0.25F;
   std::vector<std::vector<T>> logits;
@@ -24,8 +25,10 @@ void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vo
   auto targets = random_tokens(random, rows, static_cast<std::int32_t>(vocabulary));
   for (std::int64_t row = 2; row < rows; row += 4) targets[at(row)] = -1;  // has none
   const auto logit = [&](std::int64_t row, std::int64_t token) {
-    return static_cast<double>(logits[at(token / columns)][at(row * columns + token % columns)]);
+    const double x = static_cast<double>(logits[at(token / columns)][at(row * columns + token % columns)]);
+    return cap > 0 ? static_cast<double>(cap) * std::tanh(x / static_cast<double>(cap)) : x;
   };
+  const auto slope = [&](double capped) { return cap > 0 ? 1 - std::pow(capped / static_cast<double>(cap), 2) : 1.0; };
   const auto valid_of = [&](std::int64_t s) { return std::clamp<std::int64_t>(vocabulary - s * columns, 0, columns); };
   std::vector<double> expected_lse(at(rows));
   double expected_loss = 1.5;
@@ -40,7 +43,7 @@ void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vo
   std::vector<float> stats(at(shards * rows * 3));
   for (std::int64_t s = 0; s < shards; ++s)
     host->softmax_statistics(rows, columns, valid_of(s), s * columns, view(logits[at(s)]), view(targets),
-                             view(stats).slice(s * rows * 3, rows * 3));
+                             view(stats).slice(s * rows * 3, rows * 3), cap);
   std::vector<float> lse(at(rows));
   double loss = 1.5;
   host->softmax_merge(rows, shards, view(stats), view(lse), View<double>{&loss, 1});
@@ -52,11 +55,11 @@ void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vo
       for (std::int64_t i = 0; i < valid_of(s) && targets[at(row)] >= 0; ++i) {
         const std::int64_t token = s * columns + i;
         expected[at(row * columns + i)] =
-            static_cast<double>(scale) *
+            static_cast<double>(scale) * slope(logit(row, token)) *
             (std::exp(logit(row, token) - expected_lse[at(row)]) - (token == targets[at(row)] ? 1.0 : 0.0));
       }
-    host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale, shards == 1,
-                           view(logits[at(s)]));
+    host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale,
+                           shards == 1 && cap == 0, view(logits[at(s)]), cap);
     double magnitude = 0;
     double difference = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -79,6 +82,18 @@ TEST_CASE("cross-entropy over shards of the vocabulary equals that over the whol
     check<float>(random, threads, 9, 5003, 2, 2560, 8.0F);
     check<float>(random, threads, 5, 130, 4, 64, 30.0F);  // the third shard has two columns, the fourth none
     check<bfloat16>(random, threads, 9, 3001, 2, 1504, 8.0F);
+  }
+}
+
+TEST_CASE("cross-entropy of soft-capped logits, with its gradient") {
+  constexpr unsigned seed = 403;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const float cap : {1.0F, 5.0F, 30.0F}) {
+    check<float>(random, 1, 3, 7, 1, 7, 4.0F, cap);
+    check<float>(random, 2, 9, 5003, 2, 2560, 40.0F, cap);
+    check<float>(random, 1, 5, 130, 4, 64, 90.0F, cap);
+    check<bfloat16>(random, 2, 9, 3001, 2, 1504, 8.0F, cap);
   }
 }
 

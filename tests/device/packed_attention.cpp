@@ -37,6 +37,7 @@ struct PackedSizes {
   std::int64_t heads, kv_heads, head_dim;
   bool causal;
   std::int64_t sliding_window = 0;
+  float score_cap = 0;
 };
 
 /// Outputs in the order of the rows of their tensors.
@@ -71,7 +72,8 @@ struct PackedProblem {
              .dkv_stride = narrow + 4,
              .lse_stride = query_rows.back() + 3,
              .score_factor = 1.25F,
-             .sliding_window = s.sliding_window};
+             .sliding_window = s.sliding_window,
+             .score_cap = s.score_cap};
     q = random_tensor<T>(random, shape.queries * shape.q_stride, 2.0F);
     k = random_tensor<T>(random, shape.keys * shape.kv_stride, 2.0F);
     v = random_tensor<T>(random, shape.keys * shape.kv_stride, 2.0F);
@@ -139,10 +141,14 @@ struct PackedProblem {
     const std::int64_t at_o = query * shape.out_stride + head * shape.head_dim;
     const auto at_k = [&](std::int64_t key) { return key * shape.kv_stride + kv_head * shape.head_dim; };
     const double scale = shape.score_scale();
-    std::vector<double> weights;
+    const auto cap = static_cast<double>(shape.score_cap);
+    std::vector<double> weights, slopes;
     double sum = 0;
     for (std::int64_t key = first; key < end; ++key) {
-      weights.push_back(std::exp(scale * dot(q, at_q, k, at_k(key))));
+      double score = scale * dot(q, at_q, k, at_k(key));
+      if (cap > 0) score = cap * std::tanh(score / cap);
+      slopes.push_back(cap > 0 ? 1 - score / cap * (score / cap) : 1.0);
+      weights.push_back(std::exp(score));
       sum += weights.back();
     }
     out.lse[at(head * shape.lse_stride + query)] =
@@ -156,7 +162,7 @@ struct PackedProblem {
     }
     for (std::int64_t key = first; key < end; ++key) {
       const double p = weights[at(key - first)];
-      const double ds = scale * p * (dot(d_o, at_o, v, at_k(key)) - delta);
+      const double ds = scale * slopes[at(key - first)] * p * (dot(d_o, at_o, v, at_k(key)) - delta);
       const std::int64_t to = key * shape.dkv_row() + kv_head * shape.head_dim;
       for (std::int64_t e = 0; e < shape.head_dim; ++e) {
         out.dv[at(to + e)] += p * number(d_o[at(at_o + e)]);
@@ -286,6 +292,8 @@ TEST_CASE_TEMPLATE("packed documents attend to themselves alone, with one launch
     check_packed<T>(random, {2, 1, 24, true, window}, lengths, lengths);
     check_packed<T>(random, {1, 1, 16, true, window}, {130, 2, 70}, {130, 2, 70});
   }
+  check_packed<T>(random, {2, 1, 24, true, 0, 1.0F}, lengths, lengths);
+  check_packed<T>(random, {1, 1, 16, true, 12, 30.0F}, {130, 2, 70}, {130, 2, 70});
 }
 
 TEST_CASE_TEMPLATE("documents of a ring's part have queries without keys, and keys without queries", T, float,

@@ -150,6 +150,45 @@ TEST_CASE("scores are the losses of transformers' models") {
   CHECK(compared >= 17);
 }
 
+TEST_CASE("a T5 reads with its encoder and writes what transformers writes, with keys and values kept") {
+  const auto reference = value_or_throw(read_json_file(checkpoints / "losses.json"));
+  const std::int64_t sequence = reference.at("sequence");
+  CHECK(reference.at("encoder_decoder_greedy").size() == 2);
+  for (const auto& [name, expected] : reference.at("encoder_decoder_greedy").items()) {
+    CAPTURE(name);
+    const ModelSpec model = value_or_throw(load_model((checkpoints / name / "config.json").string()));
+    const auto weights = value_or_throw(train::HuggingFaceWeights::open(checkpoints / name, model));
+    Request request{.prompt = {}, .tokens = 10, .sampling = {.temperature = 0}};
+    for (std::int64_t i = 0; i < sequence; ++i)  // as tests/train/pytorch/huggingface.py has them
+      request.prompt.push_back(static_cast<std::int32_t>((5 * i + i * i) % model.vocabulary()));
+    const auto writer =
+        make_language_model(model, value_or_throw(capacity_for(model, request)), weights.weights(), Precision::fp32, 1);
+    const auto written = generate::generate(*writer, request);
+    CHECK(written.front() == expected.get<std::vector<std::int32_t>>());
+    CHECK(generate::generate(*writer, request) == written);
+    // Another source gives other logits; two texts side by side are each what it is alone.
+    const auto logits_after = [&](std::vector<std::int32_t> source, bool reversed) {
+      if (reversed) std::ranges::reverse(source);
+      writer->restart();
+      writer->read(source);
+      const std::span<const float> logits = writer->go_on(std::vector{request.start_token});
+      return std::vector<float>(logits.begin(), logits.end());
+    };
+    CHECK(logits_after(request.prompt, true) != logits_after(request.prompt, false));
+    request.samples = 2;
+    const auto pair =
+        make_language_model(model, value_or_throw(capacity_for(model, request)), weights.weights(), Precision::fp32, 2);
+    for (const auto& text : generate::generate(*pair, request)) CHECK(text == written.front());
+    const std::vector<std::span<const std::int32_t>> texts{request.prompt};
+    CHECK_THROWS_WITH(writer->score(texts), doctest::Contains("scores texts"));
+    request.start_token = 61;
+    CHECK(!capacity_for(model, request).has_value());
+    request.start_token = 0;
+    request.tokens = 21;
+    CHECK(!capacity_for(model, request).has_value());
+  }
+}
+
 TEST_CASE("texts of one prompt are drawn each for itself, and the same again") {
   const ModelSpec model = short_model("llama-tiny", 1);
   Request request{.prompt = {1, 2, 3}, .tokens = 20, .samples = 3, .sampling = {.top_k = 50, .top_p = 0.95, .seed = 3}};
@@ -181,7 +220,8 @@ TEST_CASE("what cannot be generated is refused with the way out") {
   CHECK(message(model, {.prompt = {300}, .tokens = 1}).find("--tokenizer") != std::string::npos);
   CHECK(message(model, {.prompt = {1}, .tokens = 1 << 20}).find("positions of gpt2-tiny; ask for") !=
         std::string::npos);
-  CHECK(!why_not_generative(value_or_throw(find_model("t5-tiny"))).empty());
+  CHECK(why_not_generative(value_or_throw(find_model("t5-tiny"))).empty());
+  CHECK(!why_not_scoring(value_or_throw(find_model("t5-tiny"))).empty());
   CHECK(!why_not_generative(value_or_throw(find_model("bert-tiny"))).empty());
   CHECK(!why_not_generative(value_or_throw(find_model("vit-tiny"))).empty());
   CHECK(why_not_generative(model).empty());

@@ -59,7 +59,8 @@ TEST_CASE("every field of a layer that changes is found, by a name of its own an
       &L::tokens, &L::memory, &L::target, &L::norm_order, &L::closing_norm, &L::window, &L::shift, &L::bias_rows,
       &L::merges, &L::qkv_bias, &L::query_key_norm, &L::experts, &L::active_experts, &L::shared_ffn, &L::shared_gate,
       &L::patch_width, &L::class_token, &L::token_types, &L::rotary_dim, &L::score_width, &L::sliding_window,
-      &L::parallel, &L::embedding_scale, &L::logits_bias, &L::head, &L::loss_weight, &L::frozen, &L::place);
+      &L::score_cap, &L::logits_cap, &L::parallel, &L::embedding_scale, &L::logits_bias, &L::head, &L::loss_weight,
+      &L::frozen, &L::place);
   const auto check_within = [&](auto whole, auto field) {
     ModelSpec other = model;
     change(other.blocks[1].*whole.*field);

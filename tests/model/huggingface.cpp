@@ -583,12 +583,20 @@ TEST_CASE("Gemmas have their norms, scales, windows and positions, and are refus
   CHECK(read(gemma2)->blocks[0].query_key_norm == QueryKeyNorm::none);
   CHECK(read(gemma2)->blocks[0].sliding_window == 512);
   CHECK(read(gemma2)->blocks[1].sliding_window == 0);
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    CHECK(contains(error_of(with(gemma2, key, 30.0)), key));
-    CHECK(contains(error_of(with(gemma3, key, 30.0)), key));
-    CHECK(contains(error_of(without(gemma2, key)), key));
-    CHECK(read(without(gemma3, key)).has_value());
-  }
+  const auto caps = [](const nlohmann::json& config) {
+    const auto model = read(config);
+    return model ? std::pair(model->blocks[0].score_cap, model->head.logits_cap) : std::pair(-1.0, -1.0);
+  };
+  const char* const scores = "attn_logit_softcapping";
+  const char* const logits = "final_logit_softcapping";
+  CHECK(caps(gemma2) == std::pair(0.0, 0.0));
+  CHECK(caps(with(with(gemma2, scores, 20.0), logits, 10.0)) == std::pair(20.0, 10.0));
+  CHECK(caps(without(without(gemma2, scores), logits)) == std::pair(50.0, 30.0));  // as transformers has it
+  CHECK(caps(without(without(gemma3, scores), logits)) == std::pair(0.0, 0.0));
+  CHECK(caps(with(gemma3, logits, 30.0)) == std::pair(0.0, 30.0));
+  CHECK(contains(error_of(with(gemma3, scores, 50.0)), scores));
+  for (const char* key : {scores, logits})
+    for (const double cap : {-1.0, 1e-9, 1e9}) CHECK(contains(error_of(with(gemma2, key, cap)), key));
   CHECK(contains(error_of(with(gemma3, "hidden_activation", "gelu")), "hidden_activation"));
   CHECK(contains(error_of(with(gemma3, "use_bidirectional_attention", true)), "use_bidirectional_attention"));
   CHECK(contains(error_of(with(gemma3, "layer_types", {"full_attention"})), "layer_types"));

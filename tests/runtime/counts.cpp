@@ -121,6 +121,7 @@ ModelSpec small_decoder_kinds() {
   gemma.norm = NormKind::rms_norm_from_one;
   gemma.activation = ActivationKind::geglu;
   gemma.sliding_window = 50;
+  gemma.score_cap = 5;
   gemma.norm_order = NormOrder::around;
   LayerSpec& phi = model.blocks[1];
   phi.norm = NormKind::layer_norm;
@@ -130,6 +131,7 @@ ModelSpec small_decoder_kinds() {
   phi.rotary_dim = 4;
   model.embedding.embedding_scale = 2;
   model.head.logits_bias = true;
+  model.head.logits_cap = 3;
   return model;
 }
 

@@ -107,9 +107,9 @@ LayerSpec latent_block(const LatentAttention& latent) {
   layer.latent = latent;
   return layer;
 }
-// Gemma 3's norms, activation, scores and window.
+// Gemma 3's norms, activation, scores and window, and Gemma 2's soft caps.
 LayerSpec gemma_layer(LayerKind kind) {
-  GemmaShape shape{.decoder = llama_shape, .norms_around = true, .score_width = 20};
+  GemmaShape shape{.decoder = llama_shape, .norms_around = true, .score_width = 20, .score_cap = 0.5, .logits_cap = 2};
   shape.decoder.query_key_norm = QueryKeyNorm::heads;
   shape.decoder.sliding_window = 7;
   const ModelSpec model = gemma("gemma", shape);

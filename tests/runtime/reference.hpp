@@ -175,6 +175,9 @@ inline Tensor latent_projection(const LayerSpec& layer, Tokens tokens, const Par
   return out;
 }
 
+/// cap tanh(x / cap), or x where `cap` is 0.
+inline double soft_cap(double x, double cap) { return cap == 0 ? x : cap * std::tanh(x / cap); }
+
 /// Softmax attention of the fused projection (rows, qkv) -> (rows, A * head_dim).
 inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv) {
   const std::int64_t width = layer.qkv_width();
@@ -199,7 +202,8 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
         for (std::int64_t k = first; k < seen; ++k) {
           double score = 0;
           for (std::int64_t c = 0; c < d; ++c) score += element(s, i, head * d + c) * element(k, i, key + c);
-          weights[at(k)] = std::exp(growth * growth * score / std::sqrt(static_cast<double>(divisor)));
+          score *= growth * growth / std::sqrt(static_cast<double>(divisor));
+          weights[at(k)] = std::exp(soft_cap(score, layer.score_cap));
           sum += weights[at(k)];
         }
         for (std::int64_t k = first; k < seen; ++k)
@@ -508,8 +512,9 @@ inline double head(const LayerSpec& layer, const Parameters& p, const Tensor& x,
     width.ffn = layer.hidden;
     in = activation(width, linear(x, p.at(Name::transform_weight), find(p, Name::transform_bias), layer.hidden));
   }
-  const Tensor logits = linear(norm(layer, in, p.at(Name::norm1_gamma), find(p, Name::norm1_beta)), p.at(Name::table),
-                               find(p, Name::logits_bias), layer.hidden);
+  Tensor logits = linear(norm(layer, in, p.at(Name::norm1_gamma), find(p, Name::norm1_beta)), p.at(Name::table),
+                         find(p, Name::logits_bias), layer.hidden);
+  for (double& logit : logits) logit = soft_cap(logit, layer.logits_cap);
   double loss = 0;
   for (std::size_t row = 0; row < targets.size(); ++row) {
     if (targets[row] < 0) continue;

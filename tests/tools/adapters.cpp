@@ -1,5 +1,7 @@
 // --lora: adapters as users plan, train, resume, use and export them.
+#include <initializer_list>
 #include <string>
+#include <tuple>
 
 #include "run.hpp"
 
@@ -77,10 +79,82 @@ TEST_CASE("adapters train from a base, resume under another plan, and are used m
   REQUIRE(folder.run("export alone --to huggingface --out alone-merged").code == 0);
   CHECK(loss("alone-merged") == doctest::Approx(loss("alone")).epsilon(1e-6));
   CHECK(loss("alone") < alone.json().at("first_loss").get<double>());
+  // peft's files are read again: on the base, to go on from, and merged.
+  const Ran read = folder.run("evaluate --checkpoint base --adapter adapter --data few.txt --seq 32 --json --quiet");
+  CAPTURE(read.err);
+  REQUIRE(read.code == 0);
+  CHECK(read.json().at("loss").get<double>() == doctest::Approx(loss("half")).epsilon(1e-6));
+  CHECK(folder.run("generate --checkpoint base --adapter adapter --prompt the --tokens 5 --json --quiet").out ==
+        folder.run("generate --checkpoint half --prompt the --tokens 5 --json --quiet").out);
+  const Ran merges = folder.run("export base --to huggingface --adapter adapter --out again-merged --json");
+  CAPTURE(merges.err);
+  REQUIRE(merges.code == 0);
+  CHECK(merges.json().at("step") == 10);
+  CHECK(folder.read("again-merged/model.safetensors") == folder.read("merged/model.safetensors"));
+  REQUIRE(folder.run("export base --to huggingface --out plain").code == 0);
+  REQUIRE(folder.run("export plain --to huggingface --adapter adapter --out plain-merged").code == 0);
+  CHECK(folder.read("plain-merged/model.safetensors") == folder.read("merged/model.safetensors"));
+  const std::string go_on =
+      "train --plan other.json --steps 2 --lr 0 --warmup 0 --init-from base --adapter adapter --checkpoint gone-on"
+      " --data text.txt --json";
+  const Ran goes_on = folder.run(go_on);
+  CAPTURE(goes_on.err);
+  REQUIRE(goes_on.code == 0);
+  CHECK(loss("gone-on") == doctest::Approx(loss("half")).epsilon(1e-6));
+  REQUIRE(folder.run("export gone-on --to peft --out adapter-again").code == 0);
+  CHECK(folder.read("adapter-again/adapter_model.safetensors") == folder.read("adapter/adapter_model.safetensors"));
   // New adapters begin on what the old ones have learned.
   const Ran again =
       folder.run("train --plan two.json --steps 1 --lr 0 --warmup 0 --init-from half --data text.txt --json");
   REQUIRE(again.code == 0);
+}
+
+TEST_CASE("an adapter of peft that is none of this model, or of another kind, is refused with a sentence") {
+  const Folder folder;
+  folder.write_text();
+  const std::string lora = "plan --model llama-tiny --space dp=1,runnable --lora 4 --lora-alpha 6 --lora-targets q,v";
+  REQUIRE(folder.run(lora + " --out lora.json" + small).code == 0);
+  REQUIRE(folder.run("train --plan lora.json --steps 1 --checkpoint saved" + of_text).code == 0);
+  REQUIRE(folder.run("export saved --to peft --out adapter").code == 0);
+  REQUIRE(folder.run("export saved --to huggingface --out base").code == 0);
+  const json config = json::parse(folder.read("adapter/adapter_config.json"));
+  const auto says = [&](const std::string& arguments, const std::string& sentence) {
+    const Ran ran = folder.run(arguments);
+    CAPTURE(arguments);
+    CAPTURE(ran.err);
+    CHECK(ran.code == 2);
+    CHECK(ran.err.find(sentence) != std::string::npos);
+  };
+  const std::string generate = "generate --checkpoint base --adapter adapter --prompt the --tokens 1 --quiet";
+  const auto with = [&](const char* key, const json& value) {
+    json changed = config;
+    changed[key] = value;
+    folder.write("adapter/adapter_config.json", changed.dump());
+  };
+  for (const auto& [key, value, sentence] : std::initializer_list<std::tuple<const char*, json, const char*>>{
+           {"peft_type", "IA3", "supported: LORA"},
+           {"use_dora", true, "use_dora"},
+           {"bias", "all", "supported: none"},
+           {"rank_pattern", {{"q_proj", 8}}, "differ from layer to layer"},
+           {"modules_to_save", {"lm_head"}, "whole modules"},
+           {"init_lora_weights", "pissa", "changes the base"},
+           {"r", 0, "\"r\""},
+           {"r", 3, "lora_A"},
+           {"lora_alpha", nullptr, "lora_alpha"}}) {
+    with(key, value);
+    says(generate, sentence);
+  }
+  with("use_rslora", true);
+  CHECK(folder.run(generate).code == 0);
+  says("train --plan lora.json --steps 1 --data text.txt --init-from base --adapter adapter",
+       "--lora 4 --lora-alpha 12 --lora-targets q,v");
+  with("use_rslora", false);
+  says("train --plan lora.json --steps 1 --data text.txt --adapter adapter", "--init-from BASE");
+  says("generate --checkpoint base --adapter base --prompt the --tokens 1", "adapter_config.json");
+  says("export lora.json --to header --adapter adapter", "--adapter is for --to huggingface");
+  REQUIRE(folder.run("plan --model gpt2-tiny --space dp=1,runnable --out gpt2.json" + small).code == 0);
+  REQUIRE(folder.run("train --plan gpt2.json --steps 1 --checkpoint gpt2" + of_text).code == 0);
+  says("generate --checkpoint gpt2 --adapter adapter --prompt the --tokens 1", "name the base that it was trained on");
 }
 
 TEST_CASE("adapters that a model cannot have are refused with a sentence") {

@@ -1,5 +1,6 @@
 """Adapters that galvatron trains on random small models of transformers, read by peft: its model has the logits of the
-merged weights, and the loss that `galvatron evaluate` gives.
+merged weights, and the loss that `galvatron evaluate` gives. And adapters of random values that peft writes, read by
+galvatron: its loss and its merged weights are those of peft.
 
     python_adapters.py GALVATRON      needs torch, transformers, peft and safetensors; works in the current folder
 """
@@ -57,6 +58,33 @@ def compare(galvatron, name, config, seed, targets):
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), next_ids.flatten()).item()
     assert abs(loss - expected) < 1e-5 * expected, (name, loss, expected, config)
     print(f"{name} with adapters of {targets}: peft's logits are those of the merged weights")
+
+    # The other way: random factors in 16 bits, as peft saves them.
+    settings = json.loads(pathlib.Path(f"{name}-adapter/adapter_config.json").read_text())
+    wanted = peft.LoraConfig(
+        r=4, lora_alpha=6, target_modules=settings["target_modules"], fan_in_fan_out=settings["fan_in_fan_out"],
+        use_rslora=seed % 2 == 0, task_type="CAUSAL_LM", lora_dropout=0.1)
+    theirs = peft.get_peft_model(read(name, dtype=torch.float64), wanted).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for key, parameter in theirs.named_parameters():
+            if "lora_" in key:
+                parameter.copy_((torch.randn(parameter.shape, generator=generator) * 0.2).bfloat16())
+        for parameter in theirs.parameters():
+            parameter.data = parameter.data.bfloat16() if parameter.requires_grad else parameter.data
+    theirs.save_pretrained(f"{name}-theirs")
+    with torch.no_grad():
+        logits = theirs.double()(ids).logits
+    assert (logits - before).abs().max() > 1e-3 * scale, name
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), next_ids.flatten()).item()
+    loss = json.loads(run("evaluate", "--checkpoint", name, "--adapter", f"{name}-theirs", "--data", f"{name}.npy",
+                          "--seq", SEQUENCE, "--json", "--quiet"))["loss"]
+    assert abs(loss - expected) < 1e-5 * expected, (name, loss, expected, config)
+    run("export", name, "--to", "huggingface", "--adapter", f"{name}-theirs", "--out", f"{name}-theirs-merged")
+    with torch.no_grad():
+        merged = read(f"{name}-theirs-merged", dtype=torch.float64).eval()(ids).logits
+    assert (logits - merged).abs().max() < 1e-5 * logits.abs().max(), (name, config)
+    print(f"{name}: an adapter of peft gives peft's loss and merged weights")
 
 
 def main():

@@ -95,11 +95,11 @@ def gemma_2_and_3(r):
     types = [r.choice(["sliding_attention", "full_attention"]) for _ in range(shape["num_hidden_layers"])]
     return shape | dict(query_pre_attn_scalar=r.choice([shape["head_dim"], 3, 24]), layer_types=types,
                         sliding_window=r.choice([1, 6, SEQUENCE + 12, 200]), attn_logit_softcapping=None,
-                        final_logit_softcapping=None)
+                        final_logit_softcapping=r.choice([None, 1.5, 30.0]))
 
 
 def gemma2(r):
-    return transformers.Gemma2Config(**gemma_2_and_3(r))
+    return transformers.Gemma2Config(**gemma_2_and_3(r) | dict(attn_logit_softcapping=r.choice([None, 0.5, 50.0])))
 
 
 def gemma3(r):

@@ -404,6 +404,8 @@ TEST_CASE("of T5s are those whose head has a table of its own, and of Gemmas and
     CHECK(family.error().message.find(field) != std::string::npos);
   };
   refused("gemma", [](ModelSpec& m) { m.embedding.embedding_scale = 1; }, "scale of the embedding");
+  refused("gemma", [](ModelSpec& m) { m.head.logits_cap = 30; }, "soft cap of logits");
+  refused("gemma2", [](ModelSpec& m) { m.blocks[1].score_cap = 7; }, "soft cap of scores of layer 1");
   refused("phi", [](ModelSpec& m) { m.head.logits_bias = false; }, "biases of logits");
   refused("phi", [](ModelSpec& m) { m.blocks[1].parallel = false; }, "side by side of layer 1");
   refused("gemma3", [](ModelSpec& m) { m.blocks[1].norm_order = NormOrder::before; }, "place of the norms of layer 1");

@@ -131,8 +131,8 @@ inline ModelSpec attention_kinds(int layers) {
   return out;
 }
 
-/// A decoder whose blocks are Gemma 3's and Phi's by turns, with Gemma's embedding and norms, and Phi's biases of
-/// logits. One table for both ends.
+/// A decoder whose blocks are Gemma's and Phi's by turns, with Gemma's embedding and norms, Phi's biases of logits
+/// and a soft cap. One table for both ends.
 inline ModelSpec decoder_kinds(int layers) {
   ModelSpec out = model(true, layers);
   out.name = "toy-decoders";
@@ -146,6 +146,7 @@ inline ModelSpec decoder_kinds(int layers) {
       block.score_width = 24;
       block.rope_theta = i % 4 == 0 ? 100 : 10000;
       block.sliding_window = i % 4 == 0 ? 5 : 0;
+      block.score_cap = i % 4 == 0 ? 0 : 0.5;
     } else {
       block.norm = NormKind::layer_norm;
       block.activation = ActivationKind::gelu;
@@ -156,6 +157,7 @@ inline ModelSpec decoder_kinds(int layers) {
   }
   out.head.norm = NormKind::rms_norm_from_one;
   out.head.logits_bias = true;
+  out.head.logits_cap = 1.5;
   out.embedding.embedding_scale = 3;
   out.embedding.tied = out.head.tied = true;
   return out;

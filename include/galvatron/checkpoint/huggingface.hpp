@@ -40,6 +40,7 @@ namespace galvatron::train {
 /// Immutable after open(): ranks may share one.
 class HuggingFaceWeights {
  public:
+  HuggingFaceWeights() = default;
   /// Opens model.safetensors, or the files that model.safetensors.index.json lists, of a folder; or one such file. The
   /// config.json beside it, if any, has to describe `model`: shapes alone do not tell heads, rotary positions, epsilon
   /// or activation. Errors (usage): a missing or damaged file; a config.json of another model, or one that load_model()
@@ -64,6 +65,15 @@ class HuggingFaceWeights {
       return is_huggingface_buffer(name, model, *family) || (model.head.tied && name == "lm_head.weight");
     });
     if (!done) return tl::unexpected<Error>(std::move(done.error()));
+    return out;
+  }
+  /// The tensors of one file, which has no others. @param model  what has them, for messages
+  static Result<HuggingFaceWeights> open(const std::filesystem::path& file, const std::string& model,
+                                         std::vector<HuggingFaceTensor> tensors) {
+    HuggingFaceWeights out;
+    if (auto added = out.add(file); !added) return tl::unexpected<Error>(std::move(added.error()));
+    if (auto done = out.match(file, model, std::move(tensors), [](std::string_view) { return false; }); !done)
+      return tl::unexpected<Error>(std::move(done.error()));
     return out;
   }
   /// The same of a CLIP that the config.json describes; layers are those of clip_model().
@@ -143,8 +153,6 @@ class HuggingFaceWeights {
       }
     }
   };
-
-  HuggingFaceWeights() = default;
 
   /// Of a T5: blocks behind the first of their side have tables of positions.
   static bool has_table_in_each_block(const HuggingFaceWeights& weights) {

@@ -162,8 +162,9 @@ inline void add_gemma(nlohmann::ordered_json& config, const ModelSpec& model, Hu
   if (family == HuggingFaceFamily::gemma) return;
   config.erase("hidden_act");
   config["query_pre_attn_scalar"] = block.score_width == 0 ? block.head_dim : block.score_width;
-  config["attn_logit_softcapping"] = nullptr;
-  config["final_logit_softcapping"] = nullptr;
+  const auto cap = [](double x) { return x > 0 ? nlohmann::ordered_json(x) : nullptr; };
+  config["attn_logit_softcapping"] = cap(block.score_cap);
+  config["final_logit_softcapping"] = cap(model.head.logits_cap);
   // Layers with a sliding window have other positions too; where no sequence is longer than it, that tells them apart.
   const auto reach = [](const LayerSpec& b) {
     return std::tuple(b.sliding_window == 0, b.rotary_scaling.factor, b.rope_theta);
@@ -366,6 +367,7 @@ inline Result<HuggingFaceFamily> family_by_config(const ModelSpec& model) {
   ours.embedding.embedding_scale = model.embedding.embedding_scale;
   ours.head = theirs->head;
   ours.head.logits_bias = model.head.logits_bias;
+  ours.head.logits_cap = model.head.logits_cap;
   if (const auto difference = first_difference(ours, without_training_settings(*theirs)))
     return usage_error("the model " + model.name + " is not one of transformers, whose nearest is " +
                        names_of(family).type + ": " + difference->field + " " + difference->first + ", there " +
@@ -380,10 +382,10 @@ inline Result<HuggingFaceFamily> huggingface_family(const ModelSpec& model) {
   bool gpt2 = !model.blocks.empty();
   bool llama = gpt2;
   bool decoder = gpt2;  // with rotary positions, and with attention, norms or experts of its own
-  const bool plain_ends = model.embedding.embedding_scale == 1 && !model.head.logits_bias;
+  const bool plain_ends = model.embedding.embedding_scale == 1 && !model.head.logits_bias && model.head.logits_cap == 0;
   for (const LayerSpec& block : model.blocks) {
     const bool plain = block.is_plain_block() && block.causal && block.rotary_dim == 0 && block.score_width == 0 &&
-                       block.sliding_window == 0 && plain_ends;
+                       block.sliding_window == 0 && block.score_cap == 0 && plain_ends;
     gpt2 = gpt2 && plain && block.bias && block.norm == NormKind::layer_norm && inputs_of(block.activation) == 1 &&
            block.position == PositionKind::learned && block.kv_heads == block.heads;
     decoder = decoder && block.causal && block.position == PositionKind::rotary;

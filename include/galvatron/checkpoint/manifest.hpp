@@ -152,6 +152,8 @@ nlohmann::json model_architecture(const ModelSpec& model) {
     out["sliding_windows"] = windows;
   }
   if (block.score_width != 0) out["score_width"] = block.score_width;
+  if (block.score_cap != 0) out["score_cap"] = block.score_cap;
+  if (model.head.logits_cap != 0) out["logits_cap"] = model.head.logits_cap;
   if (block.norm_order == NormOrder::around) out["norm_order"] = field_text(block.norm_order);
   if (block.parallel) out["parallel"] = true;
   if (model.embedding.embedding_scale != 1) out["embedding_scale"] = model.embedding.embedding_scale;

@@ -64,15 +64,25 @@ inline runtime::ParameterSource named_initial_values(const ModelSpec& model, std
   };
 }
 
+/// The adapters of a checkpoint as a source of parameters, of which the name alone is known. It must outlive the
+/// source.
+inline runtime::ParameterSource adapters_in(const Checkpoint& checkpoint) {
+  return [&checkpoint](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+    const std::int64_t columns = checkpoint.shape(layer, tensor.name).columns;
+    checkpoint.read(layer, tensor.name, StateKind::master, {index / columns, values.count / columns, 0, columns},
+                    values.data);
+  };
+}
+
 /// The weights of `adapted`, which has the adapters, without them: as a source of parameters of without_adapters().
 /// @param base      of the frozen parameters
-/// @param adapters  that were trained; it must outlive the source
+/// @param adapters  that were trained, in whole rows
 inline runtime::ParameterSource merged_weights(const ModelSpec& adapted, runtime::ParameterSource base,
-                                               const Checkpoint& adapters) {
+                                               runtime::ParameterSource adapters) {
   std::vector<std::vector<AdaptedLinear>> linears;  // by layer
   for (int i = 0; i < adapted.layers(); ++i) linears.push_back(adapted_linears(adapted.layer(i)));
   const auto scale = static_cast<float>(adapters_of(adapted).scale());
-  return [linears = std::move(linears), base = std::move(base), &adapters, scale](
+  return [linears = std::move(linears), base = std::move(base), adapters = std::move(adapters), scale](
              int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
     base(layer, tensor, index, values);
     const auto& of_layer = linears[static_cast<std::size_t>(layer)];
@@ -80,7 +90,7 @@ inline runtime::ParameterSource merged_weights(const ModelSpec& adapted, runtime
     if (linear == of_layer.end()) return;
     const auto read = [&](ParameterName name, std::int64_t first, std::int64_t rows, std::int64_t columns) {
       std::vector<float> out(static_cast<std::size_t>(rows * columns));
-      adapters.read(layer, name, StateKind::master, {first, rows, 0, columns}, out.data());
+      adapters(layer, ParameterTensor{.name = name}, first * columns, View<float>{out.data(), rows * columns});
       return out;
     };
     for (const AdaptedLinear::Part& part : linear->parts) {

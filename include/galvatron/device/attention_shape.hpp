@@ -15,7 +15,7 @@ namespace galvatron::device {
 
 /// Attention of b samples. Queries, keys and values are columns of rows of `stride` elements each (the fused
 /// projection has all three in one row); row s * b + i as above. Heads are head_dim wide and adjacent; query head a
-/// reads key/value head a / (heads / kv_heads). Scores are scaled by head_dim^-1/2 and score_factor.
+/// reads key/value head a / (heads / kv_heads). Scores are scaled by head_dim^-1/2 and score_factor, then soft-capped.
 struct AttentionShape {
   std::int64_t batch = 0;     ///< b
   std::int64_t queries = 0;   ///< query tokens per sample
@@ -35,6 +35,7 @@ struct AttentionShape {
   float score_factor = 1;       ///< of scores, beside head_dim^-1/2
   /// Causal only: query s sees that many keys at most, the last of those that it would see else; 0: all of these.
   std::int64_t sliding_window = 0;
+  float score_cap = 0;  ///< scaled scores s become score_cap tanh(s / score_cap), without biases; 0: they stay
   friend constexpr auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
   /// What scores are multiplied by.

@@ -251,13 +251,16 @@ concept Device = requires(
   // A target below 0 means that the row has none: no loss and no gradient.
   // Over a shard of the vocabulary: logits (rows, columns) of which the first `valid` columns exist and stand for
   // tokens first, first + 1, ...; stats (rows, 3) = maximum, sum of exp(logit - maximum), the target's logit (or -inf).
-  d.softmax_statistics(/*rows=*/n, /*columns=*/n, /*valid=*/n, /*first=*/n, /*logits=*/cf, /*targets=*/tokens, f);
+  // Logits are soft-capped first: kernels::soft_cap().
+  d.softmax_statistics(/*rows=*/n, /*columns=*/n, /*valid=*/n, /*first=*/n, /*logits=*/cf, /*targets=*/tokens, f,
+                       /*cap=*/0.0F);
   // From the statistics (shards, rows, 3): lse (rows), and loss (1, or empty) += sum of (lse - target logit).
   d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/sum);
   // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`. Balanced:
   // the shard is all of the vocabulary and has all targets, whose gradients are minus the sums of their rows' others. A
-  // row sums to 0 then, where the rounding of lse would leave scale * 2^-24 |lse|.
-  d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*balanced=*/false, /*logits=*/f);
+  // row sums to 0 then, where the rounding of lse would leave scale * 2^-24 |lse|. With a cap, which balanced gradients
+  // have none of, times the slope of soft_cap().
+  d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*balanced=*/false, /*logits=*/f, /*cap=*/0.0F);
   // row (n) = factor * exp(log), log (1) or empty for 0; and d_log (1) += the sum of row * d_row, in a fixed order.
   d.exponential_row(n, /*factor=*/1.0F, /*log=*/cf, /*row=*/f);
   d.exponential_row_backward(n, /*row=*/cf, /*d_row=*/cf, /*d_log=*/f);

@@ -20,6 +20,7 @@ struct Request {
   std::int64_t tokens = 0;           ///< to follow at most
   std::int64_t samples = 1;          ///< texts that begin with the prompt; text i is drawn with the number i
   std::int32_t end_token = -1;       ///< ends a text; below 0: none does
+  std::int32_t start_token = 0;  ///< of a model with an encoder, which reads the prompt: what the decoder begins with
   Sampling sampling{};
   /// Called with each token of text 0 as soon as it is there.
   std::function<void(std::int32_t)> on_token{};
@@ -34,6 +35,15 @@ inline Result<Capacity> capacity_for(const ModelSpec& model, const Request& requ
     if (token < 0 || token >= model.vocabulary())
       return usage_error(text_of("the prompt has the token ", token, ", and the vocabulary of ", model.name, " is ",
                                  model.vocabulary(), "; give the model's tokenizer with --tokenizer"));
+  if (model.is_encoder_decoder()) {
+    if (request.start_token < 0 || request.start_token >= model.vocabulary())
+      return usage_error(text_of("the token ", request.start_token, " that the decoder of ", model.name,
+                                 " is to begin with is not of its vocabulary of ", model.vocabulary()));
+    if (std::max<std::int64_t>(prompt, request.tokens) > model.positions())
+      return usage_error(text_of("the prompt has ", prompt, " tokens and the text ", request.tokens, ", and ",
+                                 model.name, " has ", model.positions(), " positions for each; give fewer"));
+    return Capacity{.samples = request.samples, .tokens = prompt, .cached = std::max<std::int64_t>(request.tokens, 1)};
+  }
   if (prompt + request.tokens > model.positions() + 1)
     return usage_error(text_of("the prompt has ", prompt, " tokens, and with ", request.tokens,
                                " more the text is longer ", "than the ", model.positions(), " positions of ",
@@ -53,6 +63,10 @@ inline std::vector<std::vector<std::int32_t>> generate(LanguageModel& model, con
   std::vector<std::int32_t> next;
   for (const std::int32_t token : request.prompt) next.insert(next.end(), samples, token);
   model.restart();
+  if (model.has_encoder()) {
+    model.read(next);
+    next.assign(samples, request.start_token);
+  }
   for (std::int64_t t = 0; t < request.tokens; ++t) {
     const std::span<const float> logits = model.go_on(next);
     next.resize(samples);

@@ -138,6 +138,7 @@ class ModelGraph {
         if (node.weights[0] >= 0) fail("biases of attention by distance");
         if (graph.layer.window > 0) fail("attention within windows");
         if (graph.layer.window_within(sequence_) > 0) fail("attention within a sliding window");
+        if (graph.layer.score_cap > 0) fail("attention with soft-capped scores");
         out = add(Operation::self_attention, {x}, shape);
         break;
       case forward::Kind::look_up: {

@@ -57,6 +57,8 @@ struct GemmaShape {
   LlamaShape decoder;            ///< `ffn` is the width of gate and of up
   bool norms_around = false;     ///< parts have norms behind them too (Gemma 2 and 3)
   std::int64_t score_width = 0;  ///< scores are divided by its root, head_dim by default
+  double score_cap = 0;          ///< see LayerSpec
+  double logits_cap = 0;         ///< see LayerSpec
 };
 
 /// The numbers of a model of the Phi family; 0 stands for the usual value.
@@ -238,12 +240,14 @@ inline ModelSpec gemma(std::string name, const GemmaShape& shape) {
     layer.norm = NormKind::rms_norm_from_one;
     layer.activation = ActivationKind::geglu;
     layer.score_width = shape.score_width == layer.head_dim ? 0 : shape.score_width;
+    layer.score_cap = shape.score_cap;
     if (shape.norms_around) layer.norm_order = NormOrder::around;
   };
   for (LayerSpec& block : model.blocks) change(block);
   change(model.embedding);
   change(model.head);
   model.embedding.embedding_scale = std::sqrt(static_cast<double>(shape.decoder.hidden));
+  model.head.logits_cap = shape.logits_cap;
   return model;
 }
 

@@ -49,6 +49,7 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (!within(layer.positions, model_limits::positions)) return "the number of positions is from 1 to 16777216.";
   if (!within(layer.layers, model_limits::layers)) return "the number of layers is from 1 to 4096.";
   if (!(layer.norm_epsilon > 0 && layer.norm_epsilon < 1)) return "the epsilon of the norms is between 0 and 1.";
+  const auto is_cap = [](double cap) { return cap == 0 || (cap >= 1e-3 && cap <= 1e6); };
   const auto share = [](const TokenRatio& ratio, std::int64_t least) {
     return ratio.part >= least && ratio.part <= ratio.whole && ratio.whole <= model_limits::positions;
   };
@@ -63,6 +64,9 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
     return within(layer.patch_width, model_limits::ffn) && !layer.tied
                ? std::string_view{}
                : "an image patch has 1 to 1048576 numbers, and no table that a head could use.";
+  if (!is_cap(layer.score_cap) || !is_cap(layer.logits_cap)) return "a soft cap is 0 for none, or from 1e-3 to 1e6.";
+  if (layer.logits_cap > 0 && layer.kind == LayerKind::head && layer.head != HeadKind::language)
+    return "logits of a language head alone have a soft cap.";
   if (layer.kind != LayerKind::block)
     return within(layer.vocabulary, model_limits::vocabulary) ? std::string_view{}
                                                               : "the vocabulary is from 1 to 16777216.";
@@ -99,6 +103,10 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
       (!layer.causal || layer.window > 0 || layer.latent.rank != 0 || layer.position == PositionKind::relative))
     return "a sliding window belongs to causal attention, with keys and values of their own and without tables of "
            "relative positions.";
+  if (layer.score_cap > 0 &&
+      (layer.window > 0 || layer.latent.rank != 0 || layer.memory.any() || layer.position == PositionKind::relative))
+    return "a soft cap of scores belongs to attention with keys and values of their own, within one sequence and "
+           "without tables of relative positions.";
   if (layer.parallel && (layer.norm_order != NormOrder::before || layer.latent.rank != 0 || layer.experts != 0 ||
                          layer.memory.any() || layer.merges))
     return "attention and an MLP side by side have one norm before them, and are neither latent nor experts.";

@@ -71,11 +71,11 @@ template <class F>
 constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f) {
   // A field that LayerSpec gains has to be named here, or this does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
-               causal, tied, rope_theta, rotary_scaling, rotary_dim, score_width, sliding_window, norm_epsilon, layers,
-               tokens, memory, target, norm_order, closing_norm, window, shift, bias_rows, merges, parallel, qkv_bias,
-               query_key_norm, latent, experts, active_experts, router, shared_ffn, shared_gate, patch_width,
-               class_token, end_token, token_types, embedding_scale, logits_bias, head, loss_weight, frozen, adapters,
-               place, forward_pass] = b;
+               causal, tied, rope_theta, rotary_scaling, rotary_dim, score_width, sliding_window, score_cap,
+               norm_epsilon, layers, tokens, memory, target, norm_order, closing_norm, window, shift, bias_rows, merges,
+               parallel, qkv_bias, query_key_norm, latent, experts, active_experts, router, shared_ffn, shared_gate,
+               patch_width, class_token, end_token, token_types, embedding_scale, logits_bias, logits_cap, head,
+               loss_weight, frozen, adapters, place, forward_pass] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
   f("attention heads", a.heads, heads);
@@ -99,6 +99,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("elements of a head that positions turn", a.rotary_dim, rotary_dim);
   f("width whose root divides scores", a.score_width, score_width);
   f("sliding window of attention", a.sliding_window, sliding_window);
+  f("soft cap of scores", a.score_cap, score_cap);
   f("biases", a.bias, bias);
   f("biases of queries, keys and values", a.qkv_bias, qkv_bias);
   f("norms of queries and keys", a.query_key_norm, query_key_norm);
@@ -110,6 +111,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("tied embeddings", a.tied, tied);
   f("scale of the embedding", a.embedding_scale, embedding_scale);
   f("biases of logits", a.logits_bias, logits_bias);
+  f("soft cap of logits", a.logits_cap, logits_cap);
   f("attention and MLP side by side", a.parallel, parallel);
   f("causal attention", a.causal, causal);
   f("experts", a.experts, experts);

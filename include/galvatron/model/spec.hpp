@@ -229,6 +229,7 @@ struct LayerSpec {
   std::int64_t score_width = 0;  ///< scores are divided by its root; 0: head_dim (Gemma 2 and 3 name it, T5 has 1)
   std::int64_t sliding_window = 0;  ///< tokens that one attends to at most: itself and those just before it (Mistral,
                                     ///< Gemma 2 and 3); 0: all before it
+  double score_cap = 0;             ///< scores s become score_cap tanh(s / score_cap) (Gemma 2); 0: they stay
   double norm_epsilon = 1e-5;
   int layers = 1;  ///< L, blocks in the whole model; scales the initialisation of residual projections
 
@@ -259,6 +260,7 @@ struct LayerSpec {
   std::int64_t token_types = 0;       ///< embedding: rows of a table of segments
   double embedding_scale = 1;         ///< embedding: rows of the table are multiplied by it (Gemma)
   bool logits_bias = false;           ///< language head: logits have biases (Phi); those of other heads always do
+  double logits_cap = 0;              ///< language head: as score_cap, of logits
   HeadKind head = HeadKind::language;
   double loss_weight = 1;  ///< of a head's loss in the model's
   bool frozen = false;     ///< its parameters stay as they are, but for adapters
@@ -270,13 +272,15 @@ struct LayerSpec {
 
   friend constexpr bool operator==(const LayerSpec&, const LayerSpec&) = default;
   /// True when the two take the same time and memory: windows cost as much wherever they lie, and positions however
-  /// fast they turn, and adapters whatever they are multiplied by.
+  /// fast they turn, adapters whatever they are multiplied by, and soft caps as much as none.
   [[nodiscard]] constexpr bool costs_like(const LayerSpec& other) const {
     LayerSpec moved = other;
     moved.shift = shift;
     moved.rope_theta = rope_theta;
     moved.rotary_scaling = rotary_scaling;
     moved.adapters.alpha = adapters.alpha;
+    moved.score_cap = score_cap;
+    moved.logits_cap = logits_cap;
     return *this == moved;
   }
   /// Of a head.

@@ -23,11 +23,12 @@ namespace galvatron::runtime {
 /// Attention of the tokens of a pass, projected to `from`, to those before and to themselves. Behind other tokens there
 /// is one.
 /// @param window  of which a token attends to the last; 0: to all
-/// @param cache  (positions * b, 2 kv): their keys and values are added
+/// @param cache   (positions * b, 2 kv): their keys and values are added
+/// @param biases  (heads, 2 n - 1) of the n tokens up to the last one, by distance from 1 - n on; may be empty
 template <class D, class T>
 void attend_to_cache(Context<D>& context, const AttentionHeads& heads, const Projections<T>& from,
-                     device::AttentionShape shape, std::int64_t window, View<T> cache, View<T> out,
-                     View<float> statistics) {
+                     device::AttentionShape shape, std::int64_t window, View<T> cache, View<const float> biases,
+                     View<T> out, View<float> statistics) {
   const std::int64_t before = context.batch.first;
   if (before > 0 && shape.queries > 1)
     throw Failure(ErrorKind::internal, "attention: several tokens behind those of a cache");
@@ -44,7 +45,16 @@ void attend_to_cache(Context<D>& context, const AttentionHeads& heads, const Pro
   shape.keys = before + shape.queries - unseen;
   shape.kv_stride = 2 * kv;
   const View<const T> seen = behind(cache, unseen * b * 2 * kv);
-  context.device.attention_forward(shape, from.q, seen, behind(seen, kv), out, statistics, device::AttentionBias{},
+  // Of one query, which is the last of the tokens.
+  const std::int64_t distances = 2 * shape.keys - 1;
+  const device::AttentionBias bias = biases.empty()
+                                         ? device::AttentionBias{}
+                                         : device::AttentionBias{.values = biases.slice(0, shape.heads * distances),
+                                                                 .gradient = {},
+                                                                 .first = shape.queries - 1,
+                                                                 .head = distances,
+                                                                 .query = -1};
+  context.device.attention_forward(shape, from.q, seen, behind(seen, kv), out, statistics, bias,
                                    device::DocumentRows{});
 }
 
@@ -52,11 +62,11 @@ void attend_to_cache(Context<D>& context, const AttentionHeads& heads, const Pro
 /// @param statistics  statistics(id): a value in fp32
 /// @param queries, keys    tokens of a sequence
 /// @param table, d_table  the parameter of the step, and its gradient
-/// @param cache  of keys and values, see Inference; may be empty
+/// @param cache, biases  see Inference; may be empty
 template <class T, class D, class Value, class Statistics>
 void attention_step(Context<D>& context, const LayerSpec& layer, const program::Step& step, std::int64_t queries,
                     std::int64_t keys, const Value& value, const Statistics& statistics, View<const T> table,
-                    View<float> d_table, View<T> cache = {}) {
+                    View<float> d_table, View<T> cache = {}, View<float> biases = {}) {
   using program::Code;
   const AttentionHeads heads(layer, context.shares().heads());
   UlyssesExchange<D, T> ulysses(context, layer);
@@ -80,7 +90,8 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
             .kv_stride = from.kv_stride,
             .out_stride = own_heads * heads.head_dim,
             .score_factor = score_factor(layer),
-            .sliding_window = causal ? layer.window_within(keys) : 0};
+            .sliding_window = causal ? layer.window_within(keys) : 0,
+            .score_cap = static_cast<float>(layer.score_cap)};
   };
   // Tensor ranks have whole images of some heads, and the biases of those heads.
   const auto windows = [&]() -> device::WindowShape {
@@ -114,7 +125,7 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
     case Code::attention_forward:
       if (!cache.empty())
         return attend_to_cache(context, heads, fused(in), shape(fused(in), queries > 1), layer.sliding_window, cache,
-                               out, statistics(step.out[1]));
+                               View<const float>(biases), out, statistics(step.out[1]));
       if (layer.window > 0) {
         const Projections<T> from = heads.fused(in);
         context.device.window_attention_forward(windows(), from.q, from.k, from.v, table, out, statistics(step.out[1]));

@@ -52,7 +52,11 @@ class Executor {
                  [this](const Step& step, const auto& values) { return rounded_operands(step, values); }),
         loss_(loss),
         token_weight_(token_weight),
-        rotations_(rotations) {}
+        rotations_(rotations) {
+    const Program::Steps& forward = program.steps(Phase::forward);
+    for (int i = 0; i < forward.size; ++i)
+      if (forward[i].code == Code::cross_forward) memory_value_ = forward[i].in[1];
+  }
 
   /// See PassBuffers::bind().
   void bind(const program::Numbers& numbers) { buffers_.bind(numbers); }
@@ -89,7 +93,7 @@ class Executor {
         buffers_.set_frame(context_.workspace.template take<std::byte>(buffers_.frame_bytes(phase)).data);
         framed = true;
       }
-      execute(step);
+      if (!is_cached(step)) execute(step);
       // Behind the loss a head's program goes back.
       if (inference_ && (step.code == Code::cross_entropy || step.code == Code::contrast)) break;
     }
@@ -101,6 +105,8 @@ class Executor {
   [[nodiscard]] std::int64_t of(program::Letter letter) const { return buffers_.of(letter); }
   template <class U = T>
   View<U> value(int id) const {
+    if constexpr (std::is_same_v<U, T>)
+      if (id >= 0 && id == memory_value_ && keeps_memory()) return inference_->memory;
     return buffers_.template value<U>(id);
   }
   [[nodiscard]] std::vector<std::int64_t> local_ends(const Step& step) const { return buffers_.local_ends(step); }
@@ -275,9 +281,10 @@ class Executor {
         return attention_step<T>(
             context_, layer_, step, n, k, [this](int id) { return value(id); },
             [this](int id) { return value<float>(id); }, parameter(weight), gradient(weight),
-            inference_ ? inference_->cache : View<T>{});
+            inference_ ? inference_->cache : View<T>{}, inference_ ? inference_->biases : View<float>{});
       case Code::spread_biases:
-        return device.relative_bias_forward(relative_positions(), m, parameter(weight), value<float>(step.out[0]));
+        return device.relative_bias_forward(relative_positions(), m, parameter(weight),
+                                            caches_biases() ? inference_->biases : value<float>(step.out[0]));
       case Code::gather_biases:
         return device.relative_bias_backward(relative_positions(), m, value<float>(step.in[0]), gradient(weight));
       case Code::route:
@@ -484,7 +491,15 @@ class Executor {
     return slot().tokens.slice(0, own);
   }
   [[nodiscard]] device::RelativePositions relative_positions() const {
-    return {.tokens = context_.batch.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
+    // Behind others of a cache a token has the place of the last one.
+    const std::int64_t before = caches_biases() ? inference_->first : 0;
+    return {.tokens = before + context_.batch.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
+  }
+  [[nodiscard]] bool caches_biases() const { return inference_ && !inference_->biases.empty(); }
+  [[nodiscard]] bool keeps_memory() const { return inference_ && !inference_->memory.empty(); }
+  /// True for a step whose result an earlier pass has left.
+  [[nodiscard]] bool is_cached(const Step& step) const {
+    return keeps_memory() && inference_->first > 0 && step.out[0] >= 0 && step.out[0] == memory_value_;
   }
   // Of each sample the row of this rank with which its text ends, and of each row the sample that it ends; -1: none.
   [[nodiscard]] View<const std::int32_t> ends() const { return slot().tokens.slice(0, context_.batch.samples); }
@@ -527,6 +542,7 @@ class Executor {
   LossTerm loss_;
   float token_weight_;
   Rotations<T> rotations_;
+  int memory_value_ = -1;                  ///< keys and values of an encoder's output
   std::optional<Inference<T>> inference_;  ///< how passes go that are not of training
 
   // Of the pass that runs now.

@@ -122,6 +122,11 @@ struct Inference {
   /// Of a block: keys and values of all positions, (positions * b, 2 kv) by token and sample. A pass adds those of its
   /// tokens, and attends to those before them; empty: to its own tokens alone. Behind other tokens a pass has one.
   View<T> cache{};
+  /// Of a decoder's block: keys and values of the encoder's output, (memory rows, 2 kv). The pass at position 0 makes
+  /// them, those behind it only read them; empty: every pass makes its own.
+  View<T> memory{};
+  /// Of a block with a cache and relative positions: room for their biases, (heads, 2 positions - 1).
+  View<float> biases{};
   /// Of a head: logits of the last rows, (rows, V with padding), instead of losses. May be empty.
   View<float> logits{};
   /// Of a head: of every row what Device::softmax_statistics() has of it, (rows, 3). May be empty.

@@ -39,6 +39,7 @@ struct Logits {
   Sharding::Range own_tokens;  ///< of the first columns; the others are padding
   View<const T> table;         ///< (V/t, H)
   View<const T> bias;          ///< (V/t), may be empty
+  float cap;                   ///< of logits; 0: none
   View<double> loss;           ///< grows by the rows' cross-entropies; empty but on the first tensor rank
   LogitsScratch<T> scratch;
 
@@ -50,17 +51,19 @@ struct Logits {
         own_tokens(context.shares().vocabulary(layer.vocabulary)),
         table(whole),
         bias(added),
+        cap(static_cast<float>(layer.logits_cap)),
         loss(context.tensor_rank() == 0 ? context.device.sums().slice(term.sum, 1) : View<double>{}),
         scratch(buffers) {}
 
-  /// The logits of `tokens` (m, H) in `part` (m, V/t), the log-sum-exps of their rows in scratch.lse, and their loss.
+  /// The logits of `tokens` (m, H) in `part` (m, V/t), before their soft cap, the log-sum-exps of their rows in
+  /// scratch.lse, and their loss.
   /// @return  this rank's statistics (m, 3)
   View<float> chunk(std::int64_t m, View<const T> tokens, View<const std::int32_t> wanted, View<T> part) const {
     const int t = c.spec.tensor;
     const View<float> all = scratch.statistics.slice(0, t * m * 3);
     const View<float> own = all.slice(c.tensor_rank() * m * 3, m * 3);
     if (shard > 0) c.device.gemm(op::Kind::gemm_nt, m, shard, hidden, tokens, table, part, false, bias);
-    c.device.softmax_statistics(m, shard, own_tokens.count(), own_tokens.begin, part, wanted, own);
+    c.device.softmax_statistics(m, shard, own_tokens.count(), own_tokens.begin, part, wanted, own, cap);
     if (t > 1) c.tensor.all_gather(View<const float>(own), all);
     c.device.softmax_merge(m, t, all, scratch.lse, loss);
     return own;
@@ -111,7 +114,7 @@ void cross_entropy(Context<D>& c, const LayerSpec& layer, std::int64_t rows, Vie
       continue;
     }
     c.device.softmax_backward(m, shard, head.own_tokens.count(), head.own_tokens.begin, scratch.lse, wanted,
-                              term.weight, false, part);
+                              term.weight, false, part, head.cap);
     if (d_table.count > 0) c.device.gemm(op::Kind::gemm_tn, shard, h, m, part, tokens, d_table, true, {});
     c.device.gemm(op::Kind::gemm_nn, m, h, shard, part, table, tokens, false, {});
     if (d_bias.count > 0) c.device.bias_gradient(m, shard, part, d_bias);

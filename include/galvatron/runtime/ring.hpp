@@ -38,7 +38,8 @@ class RingAttention {
       : c_(context),
         heads_(layer, context.shares().heads()),
         ranks_(context.spec.context),
-        score_factor_(score_factor(layer)) {}
+        score_factor_(score_factor(layer)),
+        score_cap_(static_cast<float>(layer.score_cap)) {}
 
   struct ForwardScratch {
     View<T> here, next;    ///< (rows, k | v)
@@ -160,7 +161,8 @@ class RingAttention {
                .out_stride = heads_.q(),
                .lse_stride = tokens,
                .all_keys = false,
-               .score_factor = score_factor_}};
+               .score_factor = score_factor_,
+               .score_cap = score_cap_}};
     if (!heads_.causal || step == 0) return part;
     if (step <= c_.context->rank()) {
       part.shape.keys = tokens / 2;
@@ -241,6 +243,7 @@ class RingAttention {
   AttentionHeads heads_;
   int ranks_;  ///< c
   float score_factor_;
+  float score_cap_;
 };
 
 }  // namespace galvatron::runtime

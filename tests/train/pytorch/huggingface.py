@@ -128,9 +128,10 @@ def decoders():
     yield "qwen3", transformers.Qwen3Config(**base, head_dim=6, rope_parameters=plain), transformers.Qwen3ForCausalLM
     yield "gemma", transformers.GemmaConfig(
         **dict(base, tie_word_embeddings=True), head_dim=6, rope_parameters=plain), transformers.GemmaForCausalLM
-    capless = dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=10)
-    gemma = dict(base) | capless | dict(tie_word_embeddings=True, head_dim=6, sliding_window=7)
-    yield "gemma2", transformers.Gemma2Config(**gemma, rope_parameters=plain), transformers.Gemma2ForCausalLM
+    gemma = dict(base) | dict(query_pre_attn_scalar=10, tie_word_embeddings=True, head_dim=6, sliding_window=7,
+                              attn_logit_softcapping=None, final_logit_softcapping=1.5)
+    yield "gemma2", transformers.Gemma2Config(
+        **dict(gemma, attn_logit_softcapping=0.5), rope_parameters=plain), transformers.Gemma2ForCausalLM
     yield "gemma3", transformers.Gemma3TextConfig(
         **gemma, layer_types=["sliding_attention", "full_attention"],
         rope_parameters={"full_attention": linear, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}
@@ -160,6 +161,15 @@ def loss_of_sides(model, vocabulary):
     logits = model.double()(input_ids=batch[:, :SEQUENCE], decoder_input_ids=batch[:, SEQUENCE:-1]).logits
     return torch.nn.functional.cross_entropy(
         logits[:, :PREDICTIONS].flatten(0, 1), batch[:, SEQUENCE + 1:SEQUENCE + 1 + PREDICTIONS].flatten())
+
+
+def greedy_of_sides(model, vocabulary):
+    """The ten tokens of the decoder that transformers lets follow the start token, of the first 16 of sample 0."""
+    with torch.no_grad():
+        text = model.double().generate(
+            tokens(vocabulary)[:1, :SEQUENCE], max_new_tokens=10, do_sample=False, use_cache=True, eos_token_id=None,
+            pad_token_id=0, decoder_start_token_id=0)
+    return text[0, 1:].tolist()
 
 
 def save(model, name, **how):
@@ -214,7 +224,7 @@ def main():
         if name == "qwen2_moe":
             balance = balance_loss_of(model, config.vocab_size)
         save_gradients(model, config.vocab_size, name)
-    sides = {}
+    sides, greedy_sides = {}, {}
     for name, config, kind in encoder_decoders():
         model = kind(config)
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())  # as released weights have it
@@ -223,12 +233,14 @@ def main():
         model.eval()
         save(model, name)
         sides[name] = loss_of_sides(model, config.vocab_size).item()
+        greedy_sides[name] = greedy_of_sides(model, config.vocab_size)
         if name == "umt5":
             save_gradients(model, config.vocab_size, name, loss_of_sides)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     (HERE / "losses.json").write_text(
         json.dumps({"batch": BATCH, "sequence": SEQUENCE, "losses": losses, "greedy": greedy,
                     "balance_loss_of_qwen2_moe": balance, "encoder_decoder_losses": sides,
+                    "encoder_decoder_greedy": greedy_sides,
                     "made_with": versions}, indent=2) + "\n")
 
 

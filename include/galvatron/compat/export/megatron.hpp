@@ -168,6 +168,7 @@ inline Exported export_megatron(const Plan& plan, const ModelSpec* model = nullp
     detail::megatron_experts(*model, arguments, out);
     detail::megatron_latent_attention(*model, arguments);
     detail::megatron_sliding_window(*model, arguments, out);
+    detail::megatron_soft_caps(*model, out);
   }
   detail::megatron_recompute(plan, arguments, out);
   if (spec.zero >= 2)

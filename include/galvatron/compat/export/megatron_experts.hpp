@@ -163,4 +163,11 @@ inline void megatron_sliding_window(const ModelSpec& model, MegatronArguments& a
     out.lacks("sliding windows of several lengths: Megatron-LM has one");
 }
 
+/// Soft caps, which no argument of Megatron-LM asks for.
+inline void megatron_soft_caps(const ModelSpec& model, Exported& out) {
+  if (model.head.logits_cap > 0 ||
+      std::ranges::any_of(model.blocks, [](const LayerSpec& b) { return b.score_cap > 0; }))
+    out.lacks("soft caps of scores and logits: pretrain_gpt.py has none");
+}
+
 }  // namespace galvatron::detail

@@ -345,6 +345,7 @@ inline PlannedAttention plan_attention(const AttentionShape& s, bool backward, c
 /// its backward reads log-sum-exps as if heads had no distance of their own (NVIDIA/cudnn-frontend#304).
 inline std::string unsuited(const AttentionShape& s, bool backward, int major) {
   if (s.sliding_window > 0) return "sliding windows are left to the library's own kernels";
+  if (s.score_cap > 0) return "soft-capped scores are left to the library's own kernels";
   if (s.head_dim % 8 != 0 || s.head_dim > 256) return "cuDNN takes heads of a multiple of 8 up to 256 elements";
   for (const std::int64_t row : {s.q_stride, s.kv_stride, s.out_stride, s.dq_row(), s.dkv_row()})
     if (row % 8 != 0) return "cuDNN takes rows on 16-byte boundaries";

@@ -8,8 +8,9 @@
 // Backward without atomics: one kernel for the gradient of the queries, one for those of keys and values. Both
 // recompute
 //   P = exp(S - lse)   dS = P (dO V^T - delta)   with S the scores of Q K^T
-// for their tiles. The first keeps a tile of queries while keys pass by: dQ += dS K. The second keeps a tile of keys
-// while the queries of all heads of its group pass by, in order: dV += P^T dO, dK += dS^T Q.
+// for their tiles, where S has a soft cap times its slope. The first keeps a tile of queries while keys pass by: dQ +=
+// dS K. The second keeps a tile of keys while the queries of all heads of its group pass by, in order: dV += P^T dO, dK
+// += dS^T Q.
 #pragma once
 
 #include <cmath>
@@ -112,8 +113,11 @@ GALVATRON_KERNEL void differentiate(auto& block, const FlashProblem<T>& problem,
   for (int j = 0; j < N; ++j)
     for (int i = 0; i < 4; ++i) {
       const QueryStatistics of = queries[across ? 8 * j + lane % 4 * 2 + i % 2 : lane / 4 + i / 2 * 8];
+      float slope = 1;
+      // Of a key that the query does not see the score is -infinity, and the gradient 0.
+      if (p[j][i] >= -problem.cap()) kernels::soft_cap_slope(p[j][i], problem.cap(), slope);
       p[j][i] = kernels::exponential2(p[j][i] - of.lse);
-      ds[j][i] = p[j][i] * (ds[j][i] - of.delta);
+      ds[j][i] = p[j][i] * (ds[j][i] - of.delta) * slope;
     }
 }
 

@@ -74,6 +74,7 @@ struct FlashProblem {
   int queries = 0, keys = 0;  ///< of a unit
   int heads = 0, kv_heads = 0, head_dim = 0;
   float score_factor = 1;
+  float score_cap = 0;  ///< of samples and packed documents, without biases
   bool causal = false;
   int sliding_window = 0;  ///< see AttentionShape
   bool packed = false;     ///< rows of heads are whole packs, in memory too
@@ -235,6 +236,9 @@ struct FlashProblem {
     return bias == nullptr ? 0.0F : bias[head * bias_head + query * bias_query + key] * kernels::log2_e;
   }
 
+  /// In log 2.
+  [[nodiscard]] GALVATRON_KERNEL float cap() const { return score_cap * kernels::log2_e; }
+
   /// Products of a warp's rows and a tile's columns become scores in log 2; rows are keys and columns queries where
   /// `across`.
   template <bool across, int N>
@@ -249,7 +253,7 @@ struct FlashProblem {
     GALVATRON_UNROLL
     for (int j = 0; j < N; ++j)
       for (int i = 0; i < 4; ++i) {
-        s[j][i] *= factor;
+        kernels::soft_cap(s[j][i] * factor, cap(), s[j][i]);
         if (plain) continue;
         const int row = lane / 4 + i / 2 * 8;
         const int column = 8 * j + lane % 4 * 2 + i % 2;
@@ -362,6 +366,7 @@ FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias
       .kv_heads = static_cast<int>(s.kv_heads),
       .head_dim = static_cast<int>(s.head_dim),
       .score_factor = s.score_factor,
+      .score_cap = s.score_cap,
       .causal = s.causal,
       .sliding_window = static_cast<int>(s.sliding_window),
       // All are multiples of a power of two when their bits together are.

@@ -43,6 +43,7 @@ struct SoftmaxStatistics {
   const T* logits;
   const std::int32_t* targets;
   float* stats;
+  float cap;  ///< see soft_cap()
 
   GALVATRON_KERNEL void operator()(auto& block) const {
     const int step = block.threads() * size;
@@ -53,7 +54,7 @@ struct SoftmaxStatistics {
       int from = block.thread() * size;
       Pack<T> packs[softmax_packs], next[softmax_packs];
       load_batch<false>(x, from, step, valid, packed, next);
-      if (block.thread() == 0) whole.find_target(token, first, valid, x);
+      if (block.thread() == 0) whole.find_target(token, first, valid, x, cap);
       while (from < valid) {
         for (int p = 0; p < softmax_packs; ++p) packs[p] = next[p];
         load_batch<false>(x, from + softmax_packs * step, step, valid, packed, next);
@@ -79,8 +80,8 @@ struct SoftmaxStatistics {
     kernels::SoftmaxStatistics piece;
     for (int p = 0; p < softmax_packs; ++p)
       for (int j = 0; j < size; ++j) {
-        values[p][j] =
-            inside || j < valid - from - p * step ? packs[p].get(j) : -std::numeric_limits<float>::infinity();
+        values[p][j] = -std::numeric_limits<float>::infinity();
+        if (inside || j < valid - from - p * step) kernels::soft_cap(packs[p].get(j), cap, values[p][j]);
         piece.maximum = std::fmax(piece.maximum, values[p][j]);
       }
     const float reference = piece.reference();
@@ -127,6 +128,7 @@ struct SoftmaxBackward {
   const std::int32_t* targets;
   float scale;
   T* logits;
+  float cap;  ///< see soft_cap()
 
   GALVATRON_KERNEL void operator()(auto& block) const {
     const int step = block.threads() * size;
@@ -152,15 +154,14 @@ struct SoftmaxBackward {
     for (int p = 0; p < softmax_packs; ++p) {
       const int at = from + p * step;
       if (!inside && at >= columns) return;
-      float slopes[size];
+      float gradients[size];
       for (int j = 0; j < size; ++j) {
-        kernels::softmax_gradient(packs[p].get(j), log_sum, scale, slopes[j]);
-        if (!inside && at + j >= sloped) slopes[j] = 0.0F;
+        float slope = 1;
+        kernels::softmax_gradient(packs[p].get(j), log_sum, scale, cap, gradients[j], slope);
+        if (!inside && at + j >= sloped) gradients[j] = 0.0F;
+        if (at + j == target) gradients[j] -= scale * slope;
       }
-      if (target >= at && target < at + size)
-        for (int j = 0; j < size; ++j)
-          if (at + j == target) slopes[j] -= scale;
-      store_pack(Pack<T>::of(slopes), x, at, columns, inside || packed);
+      store_pack(Pack<T>::of(gradients), x, at, columns, inside || packed);
     }
   }
 };
@@ -195,11 +196,11 @@ constexpr Geometry softmax_geometry(std::int64_t rows, std::int64_t columns) {
 
 template <class T>
 void softmax_statistics(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
-                        const T* logits, const std::int32_t* targets, float* stats) {
+                        const T* logits, const std::int32_t* targets, float* stats, float cap = 0) {
   if (rows > 0)
     launcher.launch(softmax_geometry<T>(rows, columns),
                     SoftmaxStatistics<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
-                                         is_packed<T>(columns, logits), logits, targets, stats});
+                                         is_packed<T>(columns, logits), logits, targets, stats, cap});
 }
 
 /// Throws DeviceFailure when the sums of blocks exceed the scratch memory.
@@ -217,11 +218,12 @@ void softmax_merge(auto& launcher, View<std::byte> scratch, std::uint32_t* ticke
 
 template <class T>
 void softmax_backward(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
-                      const float* lse, const std::int32_t* targets, float scale, bool balanced, T* logits) {
+                      const float* lse, const std::int32_t* targets, float scale, bool balanced, T* logits,
+                      float cap = 0) {
   if (rows == 0 || columns == 0) return;
   launcher.launch(softmax_geometry<T>(rows, columns),
                   SoftmaxBackward<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
-                                     is_packed<T>(columns, logits), lse, targets, scale, logits});
+                                     is_packed<T>(columns, logits), lse, targets, scale, logits, cap});
   if (balanced)
     launcher.launch(softmax_geometry<T>(rows, columns),
                     SoftmaxBalance<T>{rows, static_cast<int>(columns), targets, logits});

@@ -137,6 +137,20 @@ struct BiasRows {
   }
 };
 
+/// Soft-caps a row of scores, which are in log 2. `slopes` (columns) become its derivatives unless null.
+template <class S>
+GALVATRON_INLINE void cap_scores(const AttentionShape& shape, std::int64_t columns, float* scores, float* slopes) {
+  using V = typename S::Float;
+  if (shape.score_cap == 0) return;
+  const float cap = shape.score_cap * kernels::log2_e;
+  for (std::int64_t i = 0; i < columns; i += S::lanes) {
+    V x = vector_at<S>(scores + i);
+    kernels::soft_cap<V>(x, cap, x);
+    vector_at<S>(scores + i) = x;
+    if (slopes != nullptr) kernels::soft_cap_slope<V>(x, cap, vector_at<S>(slopes + i));
+  }
+}
+
 /// Ninety-six query rows of one head, while the keys pass by.
 struct QueryState {
   float* q;        ///< (96, width), scaled by head_dim^-1/2 log2(e)
@@ -175,6 +189,7 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
         rescale[r] = 1;
         continue;
       }
+      cap_scores<S>(layout.shape, columns, line, nullptr);
       bias.add(std::min(group + r, last), seen, line);
       std::fill_n(line, unseen, -std::numeric_limits<float>::infinity());
       for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();

@@ -4,9 +4,9 @@
 // that head of all samples. For each block of queries of each head of the group, and each block of keys that it sees
 // (algorithm 4 of the paper, with queries outside),
 //   P = exp(Q K^T - lse)   dP = dO V^T   dS = P (dP - delta)   dV += P^T dO   dK += dS^T Q   dQ += dS K
-// (where one block has all keys of a query, delta is what makes its dS sum to 0),
-// with dK, dV and the packed K^T, V^T and K of a span of keys in scratch memory. A sequence that is longer than such
-// a span is done span by span, and dQ adds up in its own format.
+// (soft-capped scores multiply dS by the slope of their cap; where one block has all keys of a query, delta is what
+// makes its dS sum to 0), with dK, dV and the packed K^T, V^T and K of a span of keys in scratch memory. A sequence
+// that is longer than such a span is done span by span, and dQ adds up in its own format.
 #pragma once
 
 #include <algorithm>
@@ -75,6 +75,8 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
   const std::int64_t head_dim = layout.shape.head_dim;
   const std::int64_t padded_rows = round_up(rows, tile_rows);
   const std::int64_t keys_here = layout.keys_of(first_key);
+  const bool capped = layout.shape.score_cap > 0;
+  alignas(64) float slopes[key_block];
   std::int64_t first_group = 0;  // rows before it see nothing of this block
   if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
   for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
@@ -93,6 +95,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
       float* ds_line = ds + r * key_block;
       const std::int64_t seen =
           group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
+      cap_scores<S>(layout.shape, columns, p_line, slopes);
       bias.add(group + r, seen, p_line);
       const float lse = queries.lse[group + r];
       const float delta = queries.delta[group + r];
@@ -108,6 +111,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
       for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
       if (layout.shape.all_keys && layout.key_blocks == 1) balance(seen, p_line, ds_line);
       bias.give(group + r, seen, ds_line);
+      for (std::int64_t i = 0; capped && i < seen; ++i) ds_line[i] *= slopes[i];
     }
     multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
                        width);

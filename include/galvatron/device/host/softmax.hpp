@@ -12,7 +12,7 @@ namespace galvatron::device::host {
 
 /// Merges n logits into the statistics of their row.
 template <class S>
-GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, kernels::SoftmaxStatistics& whole) {
+GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, float cap, kernels::SoftmaxStatistics& whole) {
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
   kernels::SoftmaxStatistics piece;
@@ -29,11 +29,12 @@ GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, kernels::S
   a = a > b ? a : b;
   float maximum = greatest(a);
   for (; i < n; ++i) maximum = kernels::get(x[i]) > maximum ? kernels::get(x[i]) : maximum;
-  piece.maximum = maximum;
+  kernels::soft_cap(maximum, cap, piece.maximum);
   const float reference = piece.reference();
   piece.sum = sum_over<S>(n, [&]<class L>(typename L::Float& sum, std::int64_t from) GALVATRON_INLINE_LAMBDA {
     typename L::Float e;
     get_lanes<L>(x + from, e);
+    kernels::soft_cap<typename L::Float>(e, cap, e);
     kernels::exponential<typename L::Float>(e - reference, e);
     sum += e;
   });
@@ -42,14 +43,14 @@ GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, kernels::S
 
 template <class T>
 void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid,
-                        std::int64_t first, const T* logits, const std::int32_t* targets, float* stats) {
+                        std::int64_t first, const T* logits, const std::int32_t* targets, float* stats, float cap = 0) {
   constexpr std::int64_t block = 1024;  // stays in the first cache between the maximum and the sum
   for_rows(team, rows, columns, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const T* x = logits + row * columns;
     kernels::SoftmaxStatistics whole;
     for (std::int64_t from = 0; from < valid; from += block)
-      piece_statistics<S>(std::min(block, valid - from), x + from, whole);
-    whole.find_target(targets[row], first, valid, x);
+      piece_statistics<S>(std::min(block, valid - from), x + from, cap, whole);
+    whole.find_target(targets[row], first, valid, x, cap);
     whole.put(stats + 3 * row);
   });
 }
@@ -67,7 +68,8 @@ inline void softmax_merge(const Team&, std::int64_t rows, std::int64_t shards, c
 
 template <class T>
 void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
-                      const float* lse, const std::int32_t* targets, float scale, bool balanced, T* logits) {
+                      const float* lse, const std::int32_t* targets, float scale, bool balanced, T* logits,
+                      float cap = 0) {
   for_rows(team, rows, columns, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     T* x = logits + row * columns;
     if (targets[row] < 0) {
@@ -77,14 +79,15 @@ void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns,
     const float log_sum = lse[row];
     const std::int64_t target = kernels::shard_row(targets[row], first, valid);
     float at_target = 0;
-    if (target >= 0) kernels::softmax_gradient(kernels::get(x[target]), log_sum, scale, at_target);
+    float slope = 1;
+    if (target >= 0) kernels::softmax_gradient(kernels::get(x[target]), log_sum, scale, cap, at_target, slope);
     for_lanes<S>(0, valid, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-      typename L::Float v;
+      typename L::Float v, slopes;
       get_lanes<L>(x + i, v);
-      kernels::softmax_gradient(v, log_sum, scale, v);
+      kernels::softmax_gradient(v, log_sum, scale, cap, v, slopes);
       put_lanes<L>(x + i, v);
     });
-    at_target -= scale;
+    at_target -= scale * slope;
     if (balanced) {
       x[target] = T{};
       at_target = -sum_over<S>(valid, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {

@@ -118,4 +118,22 @@ GALVATRON_HD GALVATRON_INLINE void logistic(const V& x, V& y) {
 #endif
 }
 
+/// y = tanh(x) with a relative error of 3e-7, on a GPU 1e-6; V is float, or a vector of floats. Up to 0.55 a polynomial
+/// of the least greatest relative error there, 1e-9; above, (1 - e^-2|x|) / (1 + e^-2|x|).
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void hyperbolic_tangent(const V& x, V& y) {
+  const V size = x < 0.0F ? -x : x;
+  V e;
+  exponential<V>(-2.0F * size, e);
+  V far = (1.0F - e) / (1.0F + e);
+  far = x < 0.0F ? -far : far;
+  const V square = x * x;
+  V near = -6.27423944e-3F * square + 2.107167894e-2F;
+  near = near * square - 5.385230986e-2F;
+  near = near * square + 1.333258614e-1F;
+  near = near * square - 3.333331756e-1F;
+  near = near * square * x + x;
+  y = size < 0.55F ? near : far;
+}
+
 }  // namespace galvatron::device::kernels

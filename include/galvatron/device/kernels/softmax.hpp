@@ -12,6 +12,24 @@
 
 namespace galvatron::device::kernels {
 
+/// y = cap tanh(x / cap), which never leaves (-cap, cap) (Gemma Team, 2024, arXiv 2408.00118, section 2); x where `cap`
+/// is 0. V is a float, or a vector of floats.
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void soft_cap(const V& x, float cap, V& y) {
+  y = x;
+  if (cap == 0.0F) return;
+  hyperbolic_tangent<V>(V(x * (1.0F / cap)), y);
+  y *= cap;
+}
+/// slope = dy / dx of soft_cap(), from y.
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void soft_cap_slope(const V& y, float cap, V& slope) {
+  slope = V{} + 1.0F;
+  if (cap == 0.0F) return;
+  const V share = y * (1.0F / cap);
+  slope -= share * share;
+}
+
 /// Stands for the target's logit of a row without a target.
 inline constexpr float no_target = std::numeric_limits<float>::infinity();
 
@@ -37,8 +55,8 @@ struct SoftmaxStatistics {
   }
   /// Finds the target's logit in the piece x, of `count` tokens from `first` on; a target below 0 is ignored.
   GALVATRON_HD GALVATRON_INLINE void find_target(std::int32_t token, std::int64_t first, std::int64_t count,
-                                                 const auto* x) {
-    if (const std::int64_t at = shard_row(token, first, count); at >= 0) target = get(x[at]);
+                                                 const auto* x, float cap) {
+    if (const std::int64_t at = shard_row(token, first, count); at >= 0) soft_cap(get(x[at]), cap, target);
     if (token < 0) target = no_target;
   }
   /// As three floats in memory.
@@ -65,12 +83,15 @@ struct SoftmaxStatistics {
   }
 };
 
-/// d = scale * d(lse - logit[target]) / d(logit), without the target's own -scale. V is a float, or a vector of floats
-/// of which each lane is a logit, none of them far above lse.
+/// d = scale * d(lse - y[target]) / d(logit) with y the soft-capped logit, without the target's own -scale, and the
+/// slope dy / d(logit). V is a float, or a vector of floats of which each lane is a logit, none of them far above lse.
 template <class V>
-GALVATRON_HD GALVATRON_INLINE void softmax_gradient(const V& logit, float lse, float scale, V& d) {
-  exponential<V>(logit - lse, d);
-  d *= scale;
+GALVATRON_HD GALVATRON_INLINE void softmax_gradient(const V& logit, float lse, float scale, float cap, V& d, V& slope) {
+  V capped;
+  soft_cap<V>(logit, cap, capped);
+  soft_cap_slope<V>(capped, cap, slope);
+  exponential<V>(capped - lse, d);
+  d *= scale * slope;
 }
 
 inline constexpr float log2_e = 1.44269504F;  ///< 1 / ln 2

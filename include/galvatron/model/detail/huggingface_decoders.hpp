@@ -288,24 +288,26 @@ inline Result<ModelSpec> gemma_from(JsonObject& fields, std::string name) {
   return built(fields, gemma, std::move(name), shape);
 }
 
-/// What Gemma 2 has beside Gemma, and Gemma 3 too. Logits and scores beyond a tanh are refused.
-/// @param cap  true where transformers caps them unless the file says null
-inline void read_gemma2(JsonObject& fields, GemmaShape& shape, bool cap) {
+/// A soft cap of logits or scores; null is none.
+/// @param otherwise  where the file says nothing
+inline double soft_cap_from(JsonObject& fields, const std::string& key, double otherwise) {
+  const auto cap = fields.optional<double>(key, fields.contains(key) ? 0 : otherwise);
+  fields.check(key, cap == 0 || (cap >= 1e-3 && cap <= 1e6), "expected a number from 1e-3 to 1e6, or null for no cap");
+  return cap;
+}
+
+/// What Gemma 2 has beside Gemma, and Gemma 3 too.
+inline void read_gemma2(JsonObject& fields, GemmaShape& shape) {
   shape.norms_around = true;
   shape.score_width = fields.optional<std::int64_t>("query_pre_attn_scalar", 256, 1, model_limits::head_dim);
   refuse_unless(fields, "hidden_activation", {"gelu_pytorch_tanh", "gelu_new", "gelu_fast"});
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    refuse_present(fields, key, "soft-capping of logits",
-                   "choose a model without it (null, as in Gemma 3), or Gemma 1, which has none");
-    fields.check(key, !cap || fields.contains(key),
-                 "logits are capped where a file does not say null, and soft-capping is not supported; choose a model "
-                 "without it, such as a Gemma 3");
-  }
 }
 
 inline Result<ModelSpec> gemma2_from(JsonObject& fields, std::string name) {
   GemmaShape shape = gemma_shape_from(fields, 4, false);
-  read_gemma2(fields, shape, true);
+  read_gemma2(fields, shape);
+  shape.score_cap = soft_cap_from(fields, "attn_logit_softcapping", 50);
+  shape.logits_cap = soft_cap_from(fields, "final_logit_softcapping", 30);
   const std::vector<bool> sliding = sliding_layers(fields, shape.decoder.layers, [](int i) { return i % 2 == 0; });
   const std::int64_t window = sliding_window_from(fields, shape.decoder.positions, 4096);
   return built(
@@ -317,9 +319,13 @@ inline Result<ModelSpec> gemma2_from(JsonObject& fields, std::string name) {
 }
 
 /// Gemma 3's text models: queries and keys have norms, and layers with a sliding window have positions of their own.
+/// transformers caps their logits where the file says so, but never their scores.
 inline Result<ModelSpec> gemma3_from(JsonObject& fields, std::string name) {
   GemmaShape shape = gemma_shape_from(fields, 4, true);
-  read_gemma2(fields, shape, false);
+  read_gemma2(fields, shape);
+  shape.logits_cap = soft_cap_from(fields, "final_logit_softcapping", 0);
+  refuse_present(fields, "attn_logit_softcapping", "soft-capping of a Gemma 3's scores",
+                 "its trainers compute scores without one; choose a file that says null, or a Gemma 2");
   shape.decoder.query_key_norm = QueryKeyNorm::heads;
   const int period = fields.optional<int>("sliding_window_pattern", 6, 1, model_limits::layers);
   const std::vector<bool> sliding =
