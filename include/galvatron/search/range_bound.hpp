@@ -97,7 +97,7 @@ class RangeBound {
   /// @param workspace_classes  more of them make the bound of a stage nearer
   template <class Executor = Team>
   constexpr RangeBound(const Problem& problem, double share, int workspace_classes = 1, Executor* executor = nullptr)
-      : p_(problem) {
+      : p_(problem), share_(share) {
     for (int stage = 0; stage < p_.stages(); ++stage) {
       std::vector<Slots> slots;
       for (int chunk = 0; chunk < p_.chunks; ++chunk) slots.push_back(p_.slots_of(stage, chunk));
@@ -106,14 +106,9 @@ class RangeBound {
       if (same == slots_.end()) slots_.push_back(std::move(slots));
     }
     find_places();
-    for (const LayerType& type : p_.types) {
-      HullChoices& all = types_.emplace_back();
-      for (const Choice& c : type) {
-        all.add(c, p_.objective.terms_of(c).time_with(share), workspace_classes > 1 ? workspace_of(c) : 0);
-        if (workspace_classes > 1) sizes_.push_back(workspace_of(c));
-      }
-      all.drop_dominated();
-    }
+    if (workspace_classes > 1)
+      for (const LayerType& type : p_.types)
+        for (const Choice& c : type) sizes_.push_back(workspace_of(c));
     sort_unique(sizes_);
     const auto first_of = [&, count = static_cast<std::size_t>(workspace_classes)](std::size_t k) {
       return k * sizes_.size() / count;
@@ -122,7 +117,7 @@ class RangeBound {
       if (first_of(k) < first_of(k + 1) || sizes_.empty()) classes_.push_back({first_of(k), first_of(k + 1), {}});
     search::share(executor, p_.types.size() * slots_.size(), classes_.size(),
                   [&](std::size_t i) { make(classes_[i]); });
-    find_room();
+    find_besides();
   }
 
   /// With one stage: cuts the class of the least bound in two until that is `enough` seconds of the stage, or some
@@ -159,6 +154,11 @@ class RangeBound {
   [[nodiscard]] constexpr double least_bytes(int stage, int begin, int end) const {
     return sum(table(classes_.back(), stage).bytes, nth(places_, begin), nth(places_, end));
   }
+  /// Bytes that a stage with layers [begin, end) needs at least.
+  [[nodiscard]] constexpr double least_peak(int stage, int begin, int end, const BesideRange& besides = {}) const {
+    return taken_[static_cast<std::size_t>(stage)] + besides.bytes + least_bytes(stage, begin, end) +
+           static_cast<double>(std::max(least_workspace(stage), besides.workspace));
+  }
   /// Seconds of stages with a class of workspaces and so many bytes for what the layers keep.
   [[nodiscard]] constexpr double seconds_within(std::size_t i, int stage, int begin, int end, double bytes) const {
     const Table& t = table(classes_[i], stage);
@@ -184,8 +184,8 @@ class RangeBound {
     const WorkspaceClass& one = classes_[i];
     const std::int64_t workspace = std::max(workspace_[at], besides.workspace);
     if (most(one) < workspace) return infinite;
-    const auto more = static_cast<double>(std::max(least(one), workspace) - workspace_[at]);
-    return seconds_within(i, stage, begin, end, room_[at] - more - besides.bytes) + receive_[at] + besides.seconds;
+    const auto room = static_cast<double>(p_.budget - std::max(least(one), workspace)) - taken_[at] - besides.bytes;
+    return seconds_within(i, stage, begin, end, room) + receive_[at] + besides.seconds;
   }
 
   [[nodiscard]] constexpr std::size_t classes() const { return classes_.size(); }
@@ -254,9 +254,13 @@ class RangeBound {
   [[nodiscard]] constexpr Table make_table(const std::vector<Slots>& slots, std::int64_t most_workspace) const {
     std::vector<std::vector<HullPoint>> hulls;
     std::vector<double> prices{0};
-    for (const HullChoices& type : types_)
+    for (const LayerType& type : p_.types)
       for (const Slots& of_chunk : slots) {
-        hulls.push_back(type.hull(of_chunk, most_workspace));
+        std::vector<HullPoint> points;
+        for (const Choice& c : type)
+          if (workspace_of(c) <= most_workspace)
+            points.push_back({static_cast<double>(of_chunk.kept(c)), p_.objective.terms_of(c).time_with(share_)});
+        hulls.push_back(lower_hull(std::move(points)));
         add_slopes(hulls.back(), prices);
       }
     sort_unique(prices);
@@ -282,43 +286,49 @@ class RangeBound {
     return out;
   }
 
-  constexpr void find_room() {
-    std::int64_t activation = unlimited;
-    for (const LayerType& type : p_.types)
-      for (const Choice& c : type) activation = std::min({activation, c.input, c.activation});
+  constexpr void find_besides() {
+    // What a stage receives, sends and lets pass through.
+    const auto least_of = [this](const auto& bytes) {
+      std::int64_t least = unlimited;
+      for (const LayerType& type : p_.types)
+        for (const Choice& c : type) least = std::min<std::int64_t>(least, bytes(c));
+      return static_cast<double>(least);
+    };
+    const double input = p_.buffers * least_of([](const Choice& c) { return c.input; });
+    const double activation = p_.buffers * least_of([](const Choice& c) { return c.activation; });
     workspace_ = least_workspaces(p_);
-    double receive = p_.stages() == 1 ? 0 : std::numeric_limits<double>::max();
-    for (const Moves& moves : p_.moves)
-      for (const auto* seconds : {&moves.input, &moves.output})
-        for (const double one : *seconds) receive = std::min(receive, one);
-    // What a border with other devices takes beyond that.
-    const auto across = [&](int stage, int across_stage, std::vector<double> Moves::* border) {
-      if (stage != across_stage) return 0.0;
+    // What a border takes, one way.
+    const auto least_move = [this](std::vector<double> Moves::* border) {
       double least = std::numeric_limits<double>::max();
       for (const Moves& moves : p_.moves)
-        for (const double one : moves.*border) least = std::min(least, one);
-      return least - receive;
+        for (const double seconds : moves.*border) least = std::min(least, seconds);
+      return least;
     };
+    const double receive = p_.stages() == 1 ? 0 : std::min(least_move(&Moves::input), least_move(&Moves::output));
     for (int stage = 0; stage < p_.stages(); ++stage) {
       const int chunk_ends = 2 * p_.chunks - (stage == 0 ? 1 : 0) - (stage + 1 == p_.stages() ? 1 : 0);
-      room_.push_back(static_cast<double>(p_.budget - p_.fixed - nth(workspace_, stage)) -
-                      static_cast<double>(chunk_ends) * static_cast<double>(activation));
-      receive_.push_back(chunk_ends * receive + across(stage, p_.across_before, &Moves::input_across) +
-                         across(stage, p_.across_after, &Moves::output_across));
+      const double begins = least_of([&](const Choice& c) {
+        return (stage > 0 ? p_.buffers * c.input : 0) + p_.slots_of(stage, 0).flight * c.pass_through;
+      });
+      taken_.push_back(static_cast<double>(p_.fixed) + begins + (p_.chunks - 1) * (input + activation) +
+                       (stage + 1 < p_.stages() ? activation : 0));
+      receive_.push_back(chunk_ends * receive);
+      if (stage == p_.across_before) receive_.back() += least_move(&Moves::input_across) - receive;
+      if (stage == p_.across_after) receive_.back() += least_move(&Moves::output_across) - receive;
     }
   }
 
   const Problem& p_;
+  double share_;
   std::vector<Place> places_;              // (layers + 1)
   std::vector<std::pair<int, int>> rows_;  // of equal layers one after the other: type and chunk, layers
   std::vector<std::vector<Slots>> slots_;  // of chunks, that differ
   std::vector<std::size_t> table_of_;      // (stages) which of them
-  std::vector<HullChoices> types_;
-  std::vector<std::int64_t> sizes_;      // of workspaces, ascending; none where they are not told apart
-  std::vector<WorkspaceClass> classes_;  // ascending; the last has all choices
-  std::vector<std::int64_t> workspace_;  // (stages) at least
-  std::vector<double> room_;             // (stages) bytes for what layers keep, with the least workspace
-  std::vector<double> receive_;          // (stages) seconds to get tensors from neighbours, at least
+  std::vector<std::int64_t> sizes_;        // of workspaces, ascending; none where they are not told apart
+  std::vector<WorkspaceClass> classes_;    // ascending; the last has all choices
+  std::vector<std::int64_t> workspace_;    // (stages) at least
+  std::vector<double> taken_;              // (stages) bytes besides workspaces and what layers keep, at least
+  std::vector<double> receive_;            // (stages) seconds to get tensors from neighbours, at least
 };
 
 }  // namespace galvatron::search
