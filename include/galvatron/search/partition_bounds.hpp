@@ -9,16 +9,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include <galvatron/search/choices.hpp>
-#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/range_bound.hpp>
 #include <galvatron/search/relaxation.hpp>
-#include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
 
@@ -76,32 +73,6 @@ class PartitionBounds {
  public:
   constexpr PartitionBounds(const Problem& problem, const Relaxation& relaxation)
       : p_(problem), r_(relaxation), windows_(problem) {}
-
-  /// No assignment is faster. It is not worth being larger than `enough`.
-  /// @param ends      all strategies of the ends
-  template <class Executor = Team>
-  [[nodiscard]] constexpr double bound(const std::vector<TiedEnds>& ends, double enough = infinite,
-                                       Executor* executor = nullptr) const {
-    double whole = r_.sums().seconds(p_);
-    for (std::size_t k = 0; k < r_.size(); ++k) {
-      const double slowest = p_.objective.weights.steady > 0 ? least_slowest(k, r_.fills(k)) : 0;
-      whole = std::max(whole, r_.seconds(k, r_.fills(k), slowest));
-    }
-    if (whole >= enough || enough == infinite) return whole;
-    double out = enough;
-    for (std::size_t first = 0; first < ends.size() && whole < out; first += tuning::at_once) {
-      std::array<double, tuning::at_once> least{};
-      const std::size_t count = std::min(tuning::at_once, ends.size() - first);
-      share(executor, count, [&](std::size_t i) {
-        const TiedEnds& own = ends[first + i];
-        PartitionBounds bounds(*this);
-        const bool is_open = r_.sums().with_ends(p_, own) < out && bounds.narrow(out, own, 0);
-        least[i] = is_open ? bounds.least() : infinite;
-      });
-      for (std::size_t i = 0; i < count; ++i) out = std::min(out, std::max(whole, least[i]));
-    }
-    return out;
-  }
 
   /// Looks at assignments with less than `limit` seconds and with these ends from here on; false when there are none.
   /// @param rounds  in which what stages of unequal devices fill together narrows them further
@@ -230,28 +201,6 @@ class PartitionBounds {
     return r_.ranges(k, stage).seconds(stage, part.begin, part.end, part.besides);
   }
 
-  // What the slowest stage takes at least.
-  // @param high  about as much as all take
-  [[nodiscard]] constexpr double least_slowest(std::size_t k, double high) const {
-    const auto is_possible = [&](double seconds) {
-      Windows any(p_);
-      return narrow_windows(
-          p_, any, [&](int stage, int begin, int end) { return stage_seconds(k, stage, begin, end) <= seconds; });
-    };
-    if (!is_possible(std::numeric_limits<double>::max())) return infinite;
-    double low = 0;
-    high += 1e-9;
-    while (!is_possible(high)) {
-      low = high;
-      high *= 2;
-    }
-    for (int round = 0; round < 40 && high - low > 1e-5 * high; ++round) {
-      const double middle = (low + high) / 2;
-      (is_possible(middle) ? high : low) = middle;
-    }
-    return low;
-  }
-
   constexpr void add_up() {
     const int stages = p_.stages();
     offset_.assign(1, 0);
@@ -266,7 +215,7 @@ class PartitionBounds {
     for (int i = stages; i-- > 0;)
       for (int begin = earliest(i); begin <= latest(i); ++begin) {
         Rest& rest = after_[index(i, begin)];
-        if (pairs > 100'000) {
+        if (pairs > 100'000 || limit_ == infinite) {
           for (std::size_t k = 0; k < r_.size(); ++k) rest.fills[k] = r_.fills(k, begin, p_.count());
           rest.slowest = {};
           continue;

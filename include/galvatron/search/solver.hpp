@@ -82,8 +82,9 @@ class Solver {
 
   /// No assignment is faster. It is not worth being larger than `enough`.
   [[nodiscard]] constexpr double bound(double enough = infinite) {
-    relaxation_.refine(enough);
-    return bounds_.bound(tied_ends(problem_), enough, executor_);
+    const double sums = relaxation_.sums().seconds(problem_);
+    if (sums >= enough) return sums;
+    return bounds_.narrow(enough, {}, 0) ? std::max(sums, bounds_.least()) : enough;
   }
 
   /// The fullest stage of no assignment has fewer bytes.
@@ -102,7 +103,6 @@ class Solver {
       best = std::move(solution);
       return true;
     };
-    relaxation_.refine(upper);
     const std::vector<Part> parts = parts_below(upper);
     if (problem_.stages() == 1)
       for (std::size_t i = 0; i < std::min(parts.size(), tuning::at_once) && parts[i].bound < upper; ++i) {
@@ -223,8 +223,6 @@ class Solver {
       if (length < start.shortest || length > start.longest) continue;
       const std::vector<StageOption>& options = dps_.dp(stage, start.dp).options(length);
       if (options.empty()) continue;
-      StageOption least = options.front();
-      for (const StageOption& option : options) least = {min(least, option), std::min(least.peak, option.peak)};
       const bool ascending =
           std::is_sorted(options.begin(), options.end(),
                          [](const StageOption& a, const StageOption& b) { return a.fill < b.fill; }) &&
@@ -232,13 +230,10 @@ class Solver {
       std::int32_t parent = start.parent - 1;
       for (const PartialPipeline& before : *start.before) {
         ++parent;
-        const auto with = [&](const StageOption& option) -> PartialPipeline {
-          return {
-              joined(before, option), std::max(before.peak, option.peak), parent, length, start.dp, &option, &before};
-        };
-        if (is_pruned(with(least))) continue;
         for (const StageOption& option : options) {
-          if (const PartialPipeline pipeline = with(option); !is_pruned(pipeline)) out.push_back(pipeline);
+          const PartialPipeline pipeline{
+              joined(before, option), std::max(before.peak, option.peak), parent, length, start.dp, &option, &before};
+          if (!is_pruned(pipeline)) out.push_back(pipeline);
           // Those after it are slower, and what they spare in per-iteration cost is hidden behind a stage before.
           if (ascending && option.per_iteration <= before.per_iteration) break;
         }
