@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <random>
 #include <utility>
@@ -54,7 +55,8 @@ TEST_CASE("labels that are removed are dominated by one that is kept, whatever f
     std::mt19937 random(seed);
     const std::vector<Label> all = random_labels(random, 40);
     std::vector<Label> best = all;
-    CHECK(!keep_best(best, std::numeric_limits<std::size_t>::max(), 1));
+    std::int64_t work = 0;
+    CHECK(!keep_best(best, std::numeric_limits<std::size_t>::max(), 1, work));
     const auto never_worse = [](const Label& a, const Label& b) {
       if (a.time > b.time || a.fill > b.fill || a.per_iteration > b.per_iteration) return false;
       for (const std::int64_t workspace : {0, 3, 7, 12, 15, 18, 20, 25, 40})
@@ -105,7 +107,8 @@ TEST_CASE("beam-truncated labels keep the fastest, stay in order and within the 
     labels.push_back(label);
   }
   std::shuffle(labels.begin(), labels.end(), random);
-  CHECK(keep_best(labels, 20, 0));
+  std::int64_t work = 0;
+  CHECK(keep_best(labels, 20, 0, work));
   CHECK(labels.size() <= 20);
   CHECK(labels.size() > 10);
   CHECK(labels.front().time == 0);

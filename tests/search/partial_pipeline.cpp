@@ -19,8 +19,8 @@ std::vector<PartialPipeline> random_pipelines(std::mt19937& random, bool further
   const auto upto = [&](int n) { return std::uniform_int_distribution<int>(0, n)(random); };
   std::vector<PartialPipeline> out(static_cast<std::size_t>(upto(200)));
   for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i].terms = {1.0 * upto(10), 1.0 * upto(20), 1.0 * upto(10)};
-    if (further) out[i].terms.link = upto(5), out[i].terms.kinds = static_cast<std::uint64_t>(upto(7));
+    static_cast<Terms&>(out[i]) = {1.0 * upto(10), 1.0 * upto(20), 1.0 * upto(10)};
+    if (further) out[i].link = upto(5), out[i].kinds = static_cast<std::uint64_t>(upto(7));
     out[i].parent = static_cast<std::int32_t>(i);
     out[i].option = &option;
   }
@@ -32,7 +32,7 @@ std::vector<PartialPipeline> non_dominated(const std::vector<PartialPipeline>& p
   std::vector<PartialPipeline> out;
   for (const PartialPipeline& one : pipelines)
     if (std::none_of(pipelines.begin(), pipelines.end(), [&](const PartialPipeline& other) {
-          return dominates(other.terms, one.terms) && (!dominates(one.terms, other.terms) || other.parent < one.parent);
+          return dominates(other, one) && (!dominates(one, other) || other.parent < one.parent);
         }))
       out.push_back(one);
   std::sort(out.begin(), out.end());
@@ -64,7 +64,7 @@ TEST_CASE("of too many partial pipelines those of the least score are kept, in o
     INFO("seed " << seed);
     std::mt19937 random(seed);
     std::vector<PartialPipeline> all = random_pipelines(random);
-    const auto score = [](const PartialPipeline& p) { return p.terms.fill + p.terms.time + 1e-3 * p.parent; };
+    const auto score = [](const PartialPipeline& p) { return p.fill + p.time + 1e-3 * p.parent; };
     const auto most = std::uniform_int_distribution<std::size_t>(1, 20)(random);
     std::vector<PartialPipeline> kept = all;
     const bool more = keep_best(kept, most, score);

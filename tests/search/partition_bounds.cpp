@@ -5,16 +5,19 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <random>
+#include <vector>
 
 #include "random_problem.hpp"
 
 using namespace galvatron::search;
 
-TEST_CASE("no assignment is faster than partition bounds say, whatever is known of it") {
+TEST_CASE("no assignment is faster or smaller than partition bounds say, whatever is known of it") {
   int several = 0;
   int nearer = 0;
+  int met = 0;  // bounds that are what the assignment needs
   for (unsigned seed = 0; seed < 4000; ++seed) {
     std::mt19937 random(seed);
     Problem p = testing::random_problem(random);
@@ -26,8 +29,10 @@ TEST_CASE("no assignment is faster than partition bounds say, whatever is known 
     PartitionBounds bounds(p, relaxation);
     const Evaluation cost = evaluate(p, *plan);
     const double limit = cost.seconds * (1 + 1e-9) + 1e-9;
-    CHECK(bounds.bound(tied_ends(p)) <= limit);
-    CHECK(bounds.bound(tied_ends(p), 1.1 * limit) <= limit);
+    for (const double further : {1.1 * limit, infinite}) {
+      REQUIRE(bounds.narrow(further));
+      CHECK(bounds.least() <= limit);
+    }
 
     TiedEnds ends;
     if (p.tied)
@@ -36,6 +41,8 @@ TEST_CASE("no assignment is faster than partition bounds say, whatever is known 
     double least = 0;
     for (const TiedEnds& known : {TiedEnds{}, ends}) {
       REQUIRE(bounds.narrow(limit, known));
+      CHECK(bounds.least_peak() <= std::max<std::int64_t>(cost.peak, 1));
+      met += bounds.least_peak() == cost.peak ? 1 : 0;
       CHECK(bounds.least() <= limit);
       nearer += bounds.least() > least * (1 + 1e-9) && least > 0 ? 1 : 0;
       least = bounds.least();
@@ -59,4 +66,24 @@ TEST_CASE("no assignment is faster than partition bounds say, whatever is known 
   }
   CHECK(several > 1000);
   CHECK(nearer > 50);
+  CHECK(met > 20);
+}
+
+TEST_CASE("layers that are whole leave room that no stage can use") {
+  // 5 layers of 10 bytes in 2 stages: 25 bytes a stage would hold them if a layer could be cut in two.
+  Problem p;
+  p.objective.stages = 2;
+  p.types = {{Choice{.states = 10}}};
+  p.layers.assign(5, 0);
+  p.slots.assign(2, {.flight = 0});
+  p.moves.assign(1, {.relayout = {0}, .input = {0}, .output = {0}});
+  const Relaxation relaxation(p);
+  PartitionBounds bounds(p, relaxation);
+  CHECK(bounds.least_peak() == 30);
+  p.budget = 29;
+  CHECK(!bounds.narrow(infinite));
+  p.budget = 30;
+  REQUIRE(bounds.narrow(infinite));
+  CHECK(bounds.earliest(1) == 2);
+  CHECK(bounds.latest(1) == 3);
 }

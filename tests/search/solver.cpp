@@ -51,14 +51,14 @@ TEST_CASE("the solver finds what brute force finds on random problems") {
     const std::string context = "seed " + std::to_string(seed);
     INFO(context);
 
-    const auto smallest = Solver(p).smallest();
+    const auto least = smallest(p);
     if (truth.peak == std::numeric_limits<std::int64_t>::max()) {  // a tie that no choice can meet
-      REQUIRE(!smallest);
+      REQUIRE(!least);
       continue;
     }
-    REQUIRE(smallest);
-    REQUIRE(smallest->cost.peak == truth.peak);
-    check_valid(p, smallest->plan);
+    REQUIRE(least);
+    REQUIRE(least->cost.peak == truth.peak);
+    check_valid(p, least->plan);
 
     Solver<> solver(p, {.labels = 4096}, nullptr, static_cast<int>(seed % 4));
     const auto fastest = solver.fastest();
@@ -87,10 +87,10 @@ TEST_CASE("the solver finds what brute force finds where stages have unequal dev
     p = testing::on_unequal_devices(std::move(p), random);
     const testing::BruteForce truth = testing::brute_force(p);
     CAPTURE(seed);
-    const auto smallest = Solver(p).smallest();
-    REQUIRE(smallest.has_value() == (truth.peak < std::numeric_limits<std::int64_t>::max()));
-    if (!smallest) continue;  // a tie that no choice can meet
-    REQUIRE(smallest->cost.peak == truth.peak);
+    const auto least = smallest(p);
+    REQUIRE(least.has_value() == (truth.peak < std::numeric_limits<std::int64_t>::max()));
+    if (!least) continue;  // a tie that no choice can meet
+    REQUIRE(least->cost.peak == truth.peak);
     Solver<> solver(p, {.labels = 4096});
     const auto fastest = solver.fastest();
     REQUIRE(fastest.has_value() == (truth.peak <= p.budget));

@@ -16,7 +16,6 @@
 #include <optional>
 #include <vector>
 
-#include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/solver.hpp>
@@ -31,8 +30,14 @@ class Bmw {
 
   /// Cuts that make the fullest stage least full, each layer at the least that it may keep.
   [[nodiscard]] std::vector<int> memory_balanced() const {
-    const MemoryBounds memory(p_);
-    return memory.windows(memory.least_peak())->high;
+    Problem p = p_;
+    const Relaxation relaxation(p);
+    PartitionBounds bounds(p, relaxation);
+    p.budget = bounds.least_peak();
+    bounds.narrow(infinite);
+    std::vector<int> out;
+    for (int stage = 0; stage <= p.stages(); ++stage) out.push_back(bounds.latest(stage));
+    return out;
   }
   /// Cuts that make the slowest stage fastest, each layer at its fastest.
   [[nodiscard]] std::vector<int> time_balanced() const {

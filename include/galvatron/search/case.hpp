@@ -29,8 +29,6 @@ class CaseSource {
   virtual ~CaseSource() = default;
   /// The case of a number with its whole problem, without dominated choices.
   [[nodiscard]] virtual Case open(std::size_t number) const = 0;
-  /// No plan of it is faster: a bound that takes no problem.
-  [[nodiscard]] virtual double bound(std::size_t number) const = 0;
 };
 
 /// A problem with what its figures stand for. Choice::tag indexes `specs`, which are its setting's, as is `same`.
@@ -43,6 +41,7 @@ struct Case {
   std::vector<StageDevices> on;        ///< (stages) in a mixed cluster; empty: all devices, equally many on each
   const CaseSource* source = nullptr;  ///< has the rest of the problem, which is made when it is searched
   std::size_t number = 0;              ///< in the source
+  double bound = 0;                    ///< no plan of it is faster: known without the problem
 
   [[nodiscard]] constexpr int layer(int index) const { return order.empty() ? index : nth(order, index); }
   [[nodiscard]] constexpr int stages() const { return problem.stages(); }

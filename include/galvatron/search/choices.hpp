@@ -9,77 +9,52 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/problem.hpp>
 
 namespace galvatron::search {
 
-/// What decides whether one choice dominates another with its layout, computed once for each.
+/// What decides whether one choice dominates another, computed once for each.
 struct ChoiceFigures {
+  std::int32_t layout = 0;
+  Terms terms;
   std::array<std::int64_t, 7> bytes{};  ///< kept in each of two numbers of slots, then what does not depend on these
-  Terms terms;                          ///< none where memory alone counts
   std::int32_t index = 0;               ///< of the choice in its type
 
   constexpr ChoiceFigures(const Choice& c, const Objective& objective, const Slots& least, const Slots& most,
-                          bool memory_only, std::int32_t number = 0)
-      : bytes{least.kept(c), most.kept(c), c.backward_workspace, c.forward_workspace,
+                          std::int32_t number)
+      : layout(c.layout),
+        terms(objective.terms_of(c)),
+        bytes{least.kept(c), most.kept(c), c.backward_workspace, c.forward_workspace,
               c.activation,  c.input,      c.pass_through},
-        index(number) {
-    if (!memory_only) terms = objective.terms_of(c);
-  }
+        index(number) {}
+  /// None is behind one that it dominates.
+  friend constexpr auto operator<=>(const ChoiceFigures&, const ChoiceFigures&) = default;
   /// In both numbers of slots, and so in all between them.
-  [[nodiscard]] constexpr bool stands_for(const ChoiceFigures& other) const {
-    for (std::size_t i = 0; i < bytes.size(); ++i)
-      if (bytes[i] > other.bytes[i]) return false;
-    return dominates(terms, other.terms);
+  friend constexpr bool dominates(const ChoiceFigures& a, const ChoiceFigures& b) {
+    for (std::size_t i = 0; i < a.bytes.size(); ++i)
+      if (a.bytes[i] > b.bytes[i]) return false;
+    return a.layout == b.layout && dominates(a.terms, b.terms);
   }
 };
-
-/// Whether `a` may stand for `b` in any assignment with so many micro-batches in flight without making it slower or
-/// larger.
-constexpr bool dominates(const Choice& a, const Choice& b, const Objective& objective, const Slots& slots,
-                         bool memory_only = false) {
-  const auto figures = [&](const Choice& c) { return ChoiceFigures(c, objective, slots, slots, memory_only); };
-  return a.layout == b.layout && figures(a).stands_for(figures(b));
-}
 
 /// The choices, by index, that no other one with their layout dominates in both numbers of slots and so in all between
 /// them; of equals the first.
 /// @param tag  only choices with this tag; all when it is negative
 constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type, const Objective& objective,
-                                                          const Slots& least, const Slots& most, int tag = -1,
-                                                          bool memory_only = false) {
-  struct Place {
-    double number = 0;  // never larger of a choice than of one that it dominates
-    std::int32_t index = 0;
-    constexpr bool operator<(const Place& other) const {
-      return number != other.number ? number < other.number : index < other.index;
-    }
-  };
-  std::vector<std::vector<Place>> of_layout;
+                                                          const Slots& least, const Slots& most, int tag = -1) {
+  std::vector<std::vector<ChoiceFigures>> of_layout;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i) {
     const Choice& c = nth(type, i);
     if (tag >= 0 && c.tag != tag) continue;
-    const auto layout = static_cast<std::size_t>(c.layout);
-    if (layout >= of_layout.size()) of_layout.resize(layout + 1);
-    of_layout[layout].push_back({memory_only ? static_cast<double>(least.kept(c)) : objective.terms_of(c).time, i});
+    of_layout.resize(std::max(of_layout.size(), static_cast<std::size_t>(c.layout) + 1));
+    nth(of_layout, c.layout).emplace_back(c, objective, least, most, i);
   }
   std::vector<std::int32_t> out;
-  std::vector<ChoiceFigures> kept;  // of those with the same layout
-  for (std::vector<Place>& order : of_layout) {
-    std::sort(order.begin(), order.end());
-    kept.clear();
-    std::ptrdiff_t same = 0;  // of them, of those with the same number: only these can be dominated by one that follows
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      if (i > 0 && order[i - 1].number != order[i].number) same = std::ssize(kept);
-      const ChoiceFigures own(nth(type, order[i].index), objective, least, most, memory_only, order[i].index);
-      if (std::any_of(kept.begin(), kept.end(), [&](const ChoiceFigures& other) { return other.stands_for(own); }))
-        continue;
-      kept.erase(std::remove_if(kept.begin() + same, kept.end(),
-                                [&](const ChoiceFigures& other) { return own.stands_for(other); }),
-                 kept.end());
-      kept.push_back(own);
-    }
-    for (const ChoiceFigures& one : kept) out.push_back(one.index);
+  for (std::vector<ChoiceFigures>& all : of_layout) {
+    std::sort(all.begin(), all.end());
+    keep_non_dominated(all);
+    for (const ChoiceFigures& one : all) out.push_back(one.index);
   }
   std::sort(out.begin(), out.end());
   return out;
@@ -92,27 +67,41 @@ struct TiedEnds {
   Choice last;
 };
 
-/// The strategies of tied ends that no other dominates at both ends, in the order of `types`; one "any" without a tie.
-constexpr std::vector<TiedEnds> tied_ends(const Problem& p, bool memory_only = false) {
-  if (!p.tied || p.count() < 2) return {TiedEnds{}};
-  const LayerType& last = p.on(p.stages() - 1).type_of(p.count() - 1);
-  const Slots first_slots = p.slots_at(0, 0);
-  const Slots last_slots = p.slots_at(p.stages() - 1, p.count() - 1);
-  std::vector<TiedEnds> kept;
-  std::size_t at = 0;  // both types have their tags in ascending order
-  for (const Choice& first : p.on(0).type_of(0)) {
-    while (at < last.size() && last[at].tag < first.tag) ++at;
-    if (at == last.size() || last[at].tag != first.tag) continue;
-    const TiedEnds ends{first.tag, first, last[at]};
-    const auto stands_for = [&](const TiedEnds& a, const TiedEnds& b) {
-      return dominates(a.first, b.first, p.objective, first_slots, memory_only) &&
-             dominates(a.last, b.last, p.objective, last_slots, memory_only);
-    };
-    if (std::any_of(kept.begin(), kept.end(), [&](const TiedEnds& other) { return stands_for(other, ends); })) continue;
-    std::erase_if(kept, [&](const TiedEnds& other) { return stands_for(ends, other); });
-    kept.push_back(ends);
+/// Of both.
+struct EndFigures {
+  ChoiceFigures first;
+  ChoiceFigures last;
+  friend constexpr auto operator<=>(const EndFigures&, const EndFigures&) = default;
+  friend constexpr bool dominates(const EndFigures& a, const EndFigures& b) {
+    return dominates(a.first, b.first) && dominates(a.last, b.last);
   }
-  return kept;
+};
+
+/// The strategies of tied ends that no other dominates at both ends, in the order of `types`; one "any" without a tie.
+constexpr std::vector<TiedEnds> tied_ends(const Problem& p) {
+  if (!p.tied || p.count() < 2) return {TiedEnds{}};
+  const LayerType& first = p.on(0).type_of(0);
+  const LayerType& last = p.on(p.stages() - 1).type_of(p.count() - 1);
+  const auto figures = [&](const LayerType& type, std::size_t index, const Slots& slots) {
+    return ChoiceFigures(type[index], p.objective, slots, slots, static_cast<std::int32_t>(index));
+  };
+  std::vector<EndFigures> kept;
+  std::size_t at = 0;  // both types have their tags in ascending order
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    while (at < last.size() && last[at].tag < first[i].tag) ++at;
+    if (at < last.size() && last[at].tag == first[i].tag)
+      kept.push_back(
+          {figures(first, i, p.slots_at(0, 0)), figures(last, at, p.slots_at(p.stages() - 1, p.count() - 1))});
+  }
+  std::sort(kept.begin(), kept.end());
+  keep_non_dominated(kept);
+  std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.first.index < b.first.index; });
+  std::vector<TiedEnds> out;
+  for (const EndFigures& ends : kept) {
+    const Choice& one = nth(first, ends.first.index);
+    out.push_back({one.tag, one, nth(last, ends.last.index)});
+  }
+  return out;
 }
 
 /// Drops the choices that others dominate on every stage, but for those of tied ends.
@@ -175,12 +164,12 @@ struct ChoiceClass {
 /// @param tag             only choices with that tag, or all when it is negative
 /// @param most_workspace  only choices with no more bytes
 constexpr std::vector<ChoiceClass> choice_classes(const LayerType& type, const Objective& objective, const Slots& slots,
-                                                  int tag, std::int64_t most_workspace, bool memory_only) {
+                                                  int tag, std::int64_t most_workspace) {
   std::vector<ChoiceClass> out;
   const auto order = [](const ChoiceClass& c) {
     return std::tie(c.layout, c.input, c.pass_through, c.activation, c.forward_workspace);
   };
-  for (const std::int32_t i : non_dominated_choices(type, objective, slots, slots, tag, memory_only)) {
+  for (const std::int32_t i : non_dominated_choices(type, objective, slots, slots, tag)) {
     const Choice& c = nth(type, i);
     if (workspace_of(c) > most_workspace) continue;
     const std::int64_t workspace = c.forward_workspace > c.backward_workspace ? c.forward_workspace : 0;

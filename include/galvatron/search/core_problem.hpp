@@ -18,8 +18,8 @@ namespace galvatron::search {
 
 namespace detail {
 
-/// What a byte of memory is worth on some stages (a few of many, of as many layers as on average) by the layout
-/// relaxation.
+/// What a byte of memory is worth on the first, the middle and the last stage, of as many layers as on average, by the
+/// layout relaxation.
 struct Price {
   Slots slots;
   double seconds = 0;  ///< of a byte
@@ -29,7 +29,9 @@ constexpr std::vector<Price> prices_of(const Problem& p) {
   const int stages = p.stages();
   const std::vector<int> first = p.cuts.empty() ? even_cuts(p) : p.cuts;
   const std::vector<std::int64_t> workspaces = least_workspaces(p);
-  for (int stage = 0; stage < stages; stage = stage == 0 ? std::max(1, stages / 2) : std::max(stage + 1, stages - 1)) {
+  std::vector<int> some{0, stages / 2, stages - 1};
+  sort_unique(some);
+  for (const int stage : some) {
     StageRole role;
     role.stage = stage;
     role.begin = nth(first, stage);

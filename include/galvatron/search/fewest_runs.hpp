@@ -46,9 +46,7 @@ class RunMerger {
   struct Size {
     int runs = 1;
     int kinds = 0;
-    friend bool operator<(const Size& a, const Size& b) {
-      return a.runs != b.runs ? a.runs < b.runs : a.kinds < b.kinds;
-    }
+    friend auto operator<=>(const Size&, const Size&) = default;
   };
   // Neighbours of one tag, by their places in the model.
   struct Run {

@@ -44,29 +44,43 @@ class ParetoFront {
   std::vector<Point> points_;  // x ascending, y descending
 };
 
-/// Keeps the items, in their order, that none before them dominates; returns how many. After `most_comparisons` items
-/// are compared with the one that dominated another last only, so that some dominated ones are kept too.
-/// @param dominates    dominates(a, b): with `a` at hand `b` is of no use
-/// @param comparisons  grows by the calls of it
-template <class Item, class Dominates>
-constexpr std::size_t keep_non_dominated(std::vector<Item>& items, const Dominates& dominates,
-                                         std::size_t most_comparisons = std::numeric_limits<std::size_t>::max(),
-                                         std::size_t* comparisons = nullptr) {
-  std::size_t kept = 0;
+/// Keeps the items, in their order, that none before them dominates (`dominates(a, b)`: with `a` at hand `b` is of no
+/// use). After `most_comparisons` items are compared with the one that dominated another last only, so that some
+/// dominated ones are kept too. Returns the comparisons beyond that.
+template <class Item>
+constexpr std::size_t keep_non_dominated(std::vector<Item>& items,
+                                         std::size_t most_comparisons = std::numeric_limits<std::size_t>::max()) {
   std::size_t last = 0;  // the item that dominated one last: likely to dominate the next
   std::size_t made = 0;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const Item item = items[i];
-    bool dominated = kept > 0 && dominates(items[last], item);
-    for (std::size_t j = 0; j < kept && !dominated && made < most_comparisons; ++j, ++made)
-      if (dominates(items[j], item)) {
+  auto end = items.begin();  // of those that are kept
+  for (const Item& next : items) {
+    const Item item = next;
+    bool dominated = end != items.begin() && dominates(items[last], item);
+    for (auto other = items.begin(); other != end && !dominated && made < most_comparisons; ++other, ++made)
+      if (dominates(*other, item)) {
         dominated = true;
-        last = j;
+        last = static_cast<std::size_t>(other - items.begin());
       }
-    if (!dominated) items[kept++] = item;
+    if (!dominated) *end++ = item;
   }
-  if (comparisons != nullptr) *comparisons += made;
-  return kept;
+  items.erase(end, items.end());
+  return made;
+}
+
+/// Sorts terms and drops those that others dominate; of equal ones the first stays.
+template <class Item>
+constexpr void keep_fastest(std::vector<Item>& items) {
+  std::sort(items.begin(), items.end());
+  if (!std::all_of(items.begin(), items.end(), [](const Terms& terms) { return terms.has_three(); })) {
+    keep_non_dominated(items);
+    return;
+  }
+  ParetoFront<double> front;  // of fill and per-iteration cost: time ascends
+  std::erase_if(items, [&](const Terms& terms) {
+    if (front.dominates(terms.fill, terms.per_iteration)) return true;
+    front.add(terms.fill, terms.per_iteration);
+    return false;
+  });
 }
 
 /// A choice as a relaxation sees it.
@@ -74,15 +88,14 @@ struct HullPoint {
   double bytes = 0;
   double seconds = 0;
 
+  friend constexpr auto operator<=>(const HullPoint&, const HullPoint&) = default;
   /// With a price for its bytes.
   [[nodiscard]] constexpr double at(double price) const { return seconds + price * bytes; }
 };
 
 /// The lower convex hull, from the fewest bytes to the fewest seconds.
 constexpr std::vector<HullPoint> lower_hull(std::vector<HullPoint> points) {
-  std::sort(points.begin(), points.end(), [](const HullPoint& a, const HullPoint& b) {
-    return a.bytes != b.bytes ? a.bytes < b.bytes : a.seconds < b.seconds;
-  });
+  std::sort(points.begin(), points.end());
   std::vector<HullPoint> hull;
   for (const HullPoint& point : points) {
     if (!hull.empty() && point.seconds >= hull.back().seconds) continue;
@@ -115,43 +128,5 @@ constexpr void sort_unique(std::vector<T>& values) {
   std::sort(values.begin(), values.end());
   values.erase(std::unique(values.begin(), values.end()), values.end());
 }
-
-/// Choices whose hull is asked for again and again, with other numbers of micro-batches in flight and other limits on
-/// the workspace.
-class HullChoices {
- public:
-  /// @param workspace  0 where there is no limit
-  constexpr void add(const Choice& c, double seconds, std::int64_t workspace) {
-    all_.push_back({seconds, c.states, c.stash, c.deferred, workspace});
-  }
-
-  /// Drops those that are on no hull, because another is faster and smaller in all that it keeps.
-  constexpr void drop_dominated() {
-    std::sort(all_.begin(), all_.end(), [](const One& a, const One& b) {
-      return a.seconds != b.seconds ? a.seconds < b.seconds : a.states < b.states;
-    });
-    all_.resize(keep_non_dominated(all_, [](const One& a, const One& b) {
-      return a.states <= b.states && a.stash <= b.stash && a.deferred <= b.deferred && a.workspace <= b.workspace;
-    }));
-  }
-
-  [[nodiscard]] constexpr std::vector<HullPoint> hull(const Slots& slots, std::int64_t most_workspace) const {
-    std::vector<HullPoint> points;
-    points.reserve(all_.size());
-    for (const One& one : all_)
-      if (one.workspace <= most_workspace) points.push_back({static_cast<double>(slots.kept(one)), one.seconds});
-    return lower_hull(std::move(points));
-  }
-
- private:
-  struct One {
-    double seconds = 0;
-    std::int64_t states = 0;
-    std::int64_t stash = 0;
-    std::int64_t deferred = 0;
-    std::int64_t workspace = 0;
-  };
-  std::vector<One> all_;
-};
 
 }  // namespace galvatron::search

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -80,27 +79,12 @@ class FindGroupPipelines {
   }
 
   GroupPipelines run() {
-    const auto most_degrees = [this](std::size_t most) {
-      for (std::vector<int>& degrees : degrees_) degrees = some_of(degrees, most);
-    };
-    const auto most_counts = [this](std::size_t most) { counts_ = some_of(counts_, most); };
-    const auto at_once = [this](int most) { most_at_once_ = std::min(most_at_once_, most); };
-    const std::function<void()> narrow[] = {
-        [&] { most_counts(tuning::few); },
-        [&] { at_once(4); },
-        [&] { most_degrees(tuning::few / 2); },
-        [&] { at_once(3); },
-        [&] { most_counts(4); },
-        [&] { at_once(2); },
-        [&] { most_degrees(2); },
-        [&] { most_counts(2); },
-    };
     extend(0);
-    for (const auto& step : narrow) {
-      if (!is_full()) break;
-      step();
-      out_.narrowed = true;
-      out_.all.clear();
+    for (std::size_t most = tuning::few; is_full() && most > 1; --most) {
+      counts_ = some_of(counts_, most);
+      for (std::vector<int>& degrees : degrees_) degrees = some_of(degrees, std::max<std::size_t>(2, most / 2));
+      most_at_once_ = std::min(most_at_once_, std::max(2, static_cast<int>(most) / 2));
+      out_ = {{}, true};
       runs_seen_ = 0;
       extend(0);
     }

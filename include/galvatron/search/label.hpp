@@ -18,21 +18,16 @@ namespace galvatron::search {
 /// one label is never worse than another, whatever layers follow, exactly if it is no larger in each of the five
 /// figures: for a later workspace V the stage needs kept + max(W, V) = max(top, kept + V).
 struct Label : Terms {
-  std::int64_t kept = 0;
   std::int64_t top = 0;
+  std::int64_t kept = 0;
   std::int32_t parent = -1;  ///< index of the label of the layer before
   std::int32_t choice = 0;   ///< of the last layer
 
   /// By time, then the other figures; a total order, so that sorting is the same everywhere.
-  friend constexpr bool operator<(const Label& a, const Label& b) {
-    if (a.time != b.time) return a.time < b.time;
-    if (a.fill != b.fill) return a.fill < b.fill;
-    if (a.per_iteration != b.per_iteration) return a.per_iteration < b.per_iteration;
-    if (a.link != b.link) return a.link < b.link;
-    if (a.kinds != b.kinds) return a.kinds < b.kinds;
-    if (a.top != b.top) return a.top < b.top;
-    if (a.kept != b.kept) return a.kept < b.kept;
-    return a.parent != b.parent ? a.parent < b.parent : a.choice < b.choice;
+  friend constexpr auto operator<=>(const Label&, const Label&) = default;
+  /// Whatever layers follow.
+  friend constexpr bool dominates(const Label& a, const Label& b) {
+    return dominates(static_cast<const Terms&>(a), static_cast<const Terms&>(b)) && a.top <= b.top && a.kept <= b.kept;
   }
   [[nodiscard]] constexpr std::int64_t workspace() const { return top - kept; }
   /// The label after another layer with these terms and bytes, or after what lies between two layers.
@@ -102,24 +97,18 @@ constexpr void merge_runs(std::vector<Label>& labels) {
   }
 }
 
-/// Keeps the labels, sorted, that no other dominates, and of more than some hundred a few others too; returns how many.
-/// @param comparisons  grows by those that took more than a look at a label
-constexpr std::size_t keep_non_dominated(std::vector<Label>& labels, std::size_t& comparisons) {
-  std::size_t kept = 0;
-  if (std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.fill == l.time && l.has_three(); })) {
-    KeptLabels best;
-    for (std::size_t i = 0; i < labels.size(); ++i) {
-      const Label label = labels[i];
-      if (best.dominate(label)) continue;
-      best.add(label);
-      labels[kept++] = label;
-    }
-    return kept;
-  }
-  const auto no_more = [](const Label& a, const Label& b) {
-    return dominates(static_cast<const Terms&>(a), static_cast<const Terms&>(b)) && a.top <= b.top && a.kept <= b.kept;
-  };
-  return keep_non_dominated(labels, no_more, 256 * labels.size(), &comparisons);
+/// Keeps the labels, sorted, that no other dominates, and of more than some hundred a few others too. Returns the
+/// comparisons that took more than a look at a label.
+constexpr std::size_t keep_non_dominated(std::vector<Label>& labels) {
+  if (!std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.fill == l.time && l.has_three(); }))
+    return search::keep_non_dominated(labels, 256 * labels.size());
+  KeptLabels best;
+  std::erase_if(labels, [&](const Label& label) {
+    if (best.dominate(label)) return true;
+    best.add(label);
+    return false;
+  });
+  return 0;
 }
 
 }  // namespace detail
@@ -128,14 +117,11 @@ constexpr std::size_t keep_non_dominated(std::vector<Label>& labels, std::size_t
 /// into cells and each keeps its label of least time + share * per_iteration. Returns whether it truncated. The result
 /// is ordered by time and depends on nothing but the labels and their order.
 /// @param work  grows by what that took beyond a look at each label, in labels
-constexpr bool keep_best(std::vector<Label>& labels, std::size_t limit, double share, std::int64_t* work = nullptr) {
+constexpr bool keep_best(std::vector<Label>& labels, std::size_t limit, double share, std::int64_t& work) {
   if (labels.size() < 2) return false;
   detail::merge_runs(labels);
-  std::size_t comparisons = 0;
-  const std::size_t kept = detail::keep_non_dominated(labels, comparisons);
-  if (work != nullptr) *work += static_cast<std::int64_t>(comparisons / tuning::comparisons_of_a_label);
-  labels.resize(kept);
-  if (kept <= limit) return false;
+  work += static_cast<std::int64_t>(detail::keep_non_dominated(labels) / tuning::comparisons_of_a_label);
+  if (labels.size() <= limit) return false;
 
   std::int64_t least = labels.front().top;
   std::int64_t most = least;

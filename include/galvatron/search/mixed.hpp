@@ -15,7 +15,6 @@
 #include <galvatron/core/text.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/case.hpp>
-#include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/mixed_cases.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/search.hpp>
@@ -44,67 +43,45 @@ inline bool may_mix(const SearchOptions& options) {
 }
 
 /// The searches of all groups, and what is known from them.
-class GroupSearches {
- public:
-  GroupSearches(const ClusterView& cluster, const SearchOptions& options) : cluster_(cluster), options_(options) {}
+struct GroupSearches {
+  std::vector<std::optional<SearchResult>> results;  ///< none: the group is of no use, or its search failed
+  std::optional<Candidate> best;      ///< the fastest, its peak with what the group has less than the budget
+  std::optional<Candidate> smallest;  ///< of the least memory, where none fits on a group
+  std::optional<Error> error;         ///< the first: options suit no cluster, or not this one
+  SearchStatistics statistics;        ///< of all
 
-  template <class Executor>
-  void run(const ModelSpec& model) {
-    for (int group = 0; group < cluster_.count(); ++group) {
-      results_.emplace_back();
-      if (!cluster_.group(group).lack_of(options_.precision, options_.trainer.traits.fp8_recipe).empty()) continue;
-      auto found = search<Executor>(model, cluster_.group(group), options_);
-      if (found) {
-        add(group, std::move(*found));
-      } else if (!error_) {
-        error_ = std::move(found.error());
-      }
-    }
-  }
-
-  /// The fastest plan on one group, its peak with what the group has less than the budget.
-  [[nodiscard]] const std::optional<Candidate>& best() const { return best_; }
-  /// The plan of the least memory, where none fits.
-  [[nodiscard]] const std::optional<Candidate>& smallest() const { return smallest_; }
-  [[nodiscard]] const SearchStatistics& statistics() const { return statistics_; }
-  /// The first that failed, if any did: its options suit no cluster, or not this one.
-  [[nodiscard]] const std::optional<Error>& error() const { return error_; }
-  [[nodiscard]] const std::vector<std::optional<SearchResult>>& results() const { return results_; }
-
- private:
-  void add(int group, SearchResult found) {
-    const Bytes missing = lacks(cluster_.group(group), options_.memory);
+  void add(const ClusterView& cluster, int group, SearchResult found, Bytes budget) {
     const auto place = [&](Candidate& candidate) {
       candidate.on.assign(static_cast<std::size_t>(candidate.stages),
-                          {group, cluster_.group(group).devices / candidate.stages});
-      candidate.peak += missing;
+                          {group, cluster.group(group).devices / candidate.stages});
+      candidate.peak += lacks(cluster.group(group), budget);
     };
     if (found.feasible) {
       place(found.best);
-      if (!best_ || found.best.iteration < best_->iteration) best_ = found.best;
+      if (!best || found.best.iteration < best->iteration) best = found.best;
     } else if (found.smallest) {
       place(*found.smallest);
-      if (!smallest_ || found.smallest->peak < smallest_->peak) smallest_ = found.smallest;
+      if (!smallest || found.smallest->peak < smallest->peak) smallest = found.smallest;
     }
-    SearchStatistics& sum = statistics_;
-    sum.cases += found.statistics.cases;
-    sum.solved += found.statistics.solved;
-    sum.labels += found.statistics.labels;
-    sum.proven = sum.proven && found.statistics.proven;
-    sum.narrowed = sum.narrowed || found.statistics.narrowed;
-    if (found.feasible)
-      sum.bound = sum.bound.value > 0 ? min(sum.bound, found.statistics.bound) : found.statistics.bound;
-    results_.back() = std::move(found);
+    statistics.add(found.statistics);
+    results.back() = std::move(found);
   }
-
-  ClusterView cluster_;
-  const SearchOptions& options_;
-  std::vector<std::optional<SearchResult>> results_;
-  std::optional<Candidate> best_;
-  std::optional<Candidate> smallest_;
-  std::optional<Error> error_;
-  SearchStatistics statistics_;
 };
+
+template <class Executor>
+GroupSearches search_groups(const ModelSpec& model, const ClusterView& cluster, const SearchOptions& options) {
+  GroupSearches out;
+  for (int group = 0; group < cluster.count(); ++group) {
+    out.results.emplace_back();
+    if (!cluster.group(group).lack_of(options.precision, options.trainer.traits.fp8_recipe).empty()) continue;
+    auto found = search<Executor>(model, cluster.group(group), options);
+    if (found)
+      out.add(cluster, group, std::move(*found), options.memory);
+    else if (!out.error)
+      out.error = std::move(found.error());
+  }
+  return out;
+}
 
 /// The fastest plan known that uses a group which the best one leaves idle. It does not exist where no case has the
 /// group, and does not fit where no stage of any case does.
@@ -130,7 +107,6 @@ Alternative with_idle_group(const ClusterView& cluster, int group, const SearchR
     if (options.interrupted()) break;
     const OpenCase opened(*one);
     const Case& c = *opened;
-    if (!MemoryBounds(c.problem).may_fit(options.memory.count)) continue;
     Solver<Executor> solver(c.problem, {.labels = tuning::few, .stop = options.stop}, &executor);
     const auto solution = solver.fastest();
     if (!solution) continue;
@@ -147,7 +123,7 @@ void add_groups(SearchResult& out, const ClusterView& cluster, const GroupSearch
                 const std::vector<Case>& cases, const SearchOptions& options, Executor& executor) {
   const std::vector<Alternative> found = out.alternatives;
   for (int group = 0; group < cluster.count(); ++group) {
-    const std::optional<SearchResult>& alone = nth(groups.results(), group);
+    const std::optional<SearchResult>& alone = nth(groups.results, group);
     if (!alone) continue;
     if (out.feasible && !uses_group(out.best.on, group))
       out.alternatives.push_back(with_idle_group(cluster, group, *alone, found, cases, options, executor));
@@ -179,39 +155,32 @@ Result<SearchResult> search_mixed(const ModelSpec& model, const ClusterView& clu
   const double begin = steady_seconds();
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
-  detail::GroupSearches groups(cluster, *options);
-  groups.run<Executor>(model);
+  const detail::GroupSearches groups = detail::search_groups<Executor>(model, cluster, *options);
   Executor executor(options->threads);
   SearchResult out;
-  out.statistics = groups.statistics();
-  const Candidate* known = groups.best() ? &*groups.best() : nullptr;
+  out.statistics = groups.statistics;
   std::optional<MixedCases<Executor>> mixed;
   if (detail::may_mix(*options)) mixed.emplace(model, cluster, *options, executor);
   const std::vector<Case> cases = mixed ? mixed->cases() : std::vector<Case>{};
   if (!cases.empty()) {
-    SearchStatistics sum = out.statistics;
     SearchOptions part = *options;
     part.shares *= 4;  // of the work of a search: more of it found no faster plan of many thousands of cases
-    out = detail::Search(cluster.group(0), part, cases, executor, known).run();
+    out = detail::Search(cluster.group(0), part, cases, executor, groups.best).run();
     std::erase_if(out.alternatives, [](const Alternative& one) { return !one.exists; });
-    out.statistics.cases += sum.cases;
-    out.statistics.solved += sum.solved;
-    out.statistics.labels += sum.labels;
-    out.statistics.proven = out.statistics.proven && sum.proven;
-    out.statistics.narrowed = sum.narrowed || mixed->narrowed();
-    if (sum.bound.value > 0) out.statistics.bound = min(out.statistics.bound, sum.bound);
-  } else if (known != nullptr) {
+    out.statistics.narrowed = mixed->narrowed();
+    out.statistics.add(groups.statistics);
+  } else if (groups.best) {
     out.feasible = true;
-    out.best = *known;
-  } else if (groups.error()) {
-    return tl::unexpected<Error>(*groups.error());
+    out.best = *groups.best;
+  } else if (groups.error) {
+    return tl::unexpected<Error>(*groups.error);
   }
   out.statistics.proven = out.statistics.proven && !out.statistics.narrowed;
   out.statistics.interrupted = options->interrupted();
   detail::add_groups(out, cluster, groups, cases, *options, executor);
   if (!out.feasible) {
-    if (groups.smallest() && (!out.smallest || groups.smallest()->peak < out.smallest->peak))
-      out.smallest = groups.smallest();
+    if (groups.smallest && (!out.smallest || groups.smallest->peak < out.smallest->peak))
+      out.smallest = groups.smallest;
     out.reason = detail::why_no_mixed_plan(out, model, cluster, *options);
   }
   out.statistics.seconds = {steady_seconds() - begin};

@@ -65,13 +65,10 @@ class MixedCases : public CaseSource {
       equal_link_.push_back(
           static_cast<int>(std::ranges::find(cluster.links(), cluster.links()[pair]) - cluster.links().begin()));
     price(executor);
-    bounds_.resize(pipelines_.all.size());
-    for (std::size_t i = 0; i < bounds_.size(); ++i)
-      if (is_possible(pipelines_.all[i])) bounds_[i] = find_bound(pipelines_.all[i]);
   }
 
   /// All of them, without their problems.
-  [[nodiscard]] std::vector<Case> cases() const {
+  [[nodiscard]] std::vector<Case> cases() {
     std::vector<Case> out;
     for (std::size_t i = 0; i < pipelines_.all.size(); ++i) {
       if (!is_possible(pipelines_.all[i])) continue;
@@ -81,6 +78,7 @@ class MixedCases : public CaseSource {
       one.on = pipelines_.all[i].devices();
       one.source = this;
       one.number = i;
+      one.bound = find_bound(pipelines_.all[i]);
       out.push_back(std::move(one));
     }
     return out;
@@ -118,9 +116,6 @@ class MixedCases : public CaseSource {
     out.on = one.devices();
     return out;
   }
-
-  /// Of memory, what blocks keep counts; changes of layout do not.
-  [[nodiscard]] double bound(std::size_t number) const override { return bounds_[number]; }
 
  private:
   // Group, stages on it, micro-batches, split backward, and the link to the group at the other end
@@ -164,7 +159,7 @@ class MixedCases : public CaseSource {
       if (figures_of(one, i).least.empty()) return false;
     return true;
   }
-  // Of one that is.
+  // Of one that is. Of memory, what blocks keep counts; changes of layout do not.
   [[nodiscard]] double find_bound(const GroupPipeline& one) {
     std::vector<RunTerms> runs;
     const int stages = one.stages();
@@ -291,7 +286,6 @@ class MixedCases : public CaseSource {
   std::vector<std::vector<int>> tags_;  // (settings, specs) in specs_
   std::vector<StrategySpec> specs_;
   std::map<Key, detail::RunFigures> figures_;
-  std::vector<double> bounds_;  // of every pipeline
 };
 
 }  // namespace galvatron::search

@@ -181,6 +181,16 @@ struct SearchStatistics {
   Seconds bound;            ///< no plan is faster than this
   std::int64_t labels = 0;  ///< made and looked at by the dynamic programs
   Seconds seconds;          ///< that the search took
+
+  /// What is known with another search, for the best of the plans of both.
+  void add(const SearchStatistics& other) {
+    cases += other.cases;
+    solved += other.solved;
+    labels += other.labels;
+    proven = proven && other.proven;
+    narrowed = narrowed || other.narrowed;
+    if (other.bound.value > 0) bound = bound.value > 0 ? min(bound, other.bound) : other.bound;
+  }
 };
 
 struct SearchResult {

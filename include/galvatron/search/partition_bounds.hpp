@@ -8,49 +8,71 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 #include <galvatron/search/choices.hpp>
-#include <galvatron/search/memory_bounds.hpp>
-#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/range_bound.hpp>
 #include <galvatron/search/relaxation.hpp>
-#include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
+
+/// Where stages may begin.
+struct Windows {
+  std::vector<int> low;   ///< (P + 1) the earliest first layer of every stage; the number of layers
+  std::vector<int> high;  ///< (P + 1) the latest
+
+  /// Any that leave every stage a layer.
+  explicit constexpr Windows(const Problem& p)
+      : low(static_cast<std::size_t>(p.stages()) + 1, 0), high(low.size(), p.count()) {
+    high.front() = 0;
+    low.back() = p.count();
+  }
+};
+
+/// Narrows windows by what a stage may have; false when there is no partition.
+/// @param holds  holds(stage, begin, end): whether a stage may have these layers; if not, it may not have more either
+template <class Holds>
+constexpr bool narrow_windows(const Problem& p, Windows& windows, const Holds& holds) {
+  const int stages = p.stages();
+  if (stages == 1 || !p.cuts.empty()) {
+    windows.low = p.cuts;
+    if (p.cuts.empty()) windows.low = even_cuts(p);
+    windows.high = windows.low;
+    for (int i = 0; i < stages; ++i)
+      if (!holds(i, nth(windows.low, i), nth(windows.low, i + 1))) return false;
+    return true;
+  }
+  // A stage that cannot have the layer alone with which it begins at the latest, or ends at the earliest, may begin or
+  // end before or behind it.
+  for (int i = 0; i + 1 < stages; ++i) {
+    const int begin = nth(windows.high, i);
+    const int first = begin + 1 + (i == 0 ? p.leading : 0);
+    const int beyond = p.count() - p.trailing - (stages - 1 - i) + 1;
+    if (first >= beyond) return false;
+    const int next = first_where(first, beyond, [&](int end) { return !holds(i, begin, end); }) - 1;
+    if (next < first && i == 0) return false;
+    nth(windows.high, i + 1) = std::min(nth(windows.high, i + 1), next);
+  }
+  for (int i = stages - 1; i > 0; --i) {
+    const int end = nth(windows.low, i + 1);
+    const int first = p.leading + i;
+    const int beyond = end - (i + 1 == stages ? p.trailing : 0);
+    if (first >= beyond) return false;
+    const int begin = first_where(first, beyond, [&](int from) { return holds(i, from, end); });
+    if (begin == beyond && i + 1 == stages) return false;
+    nth(windows.low, i) = std::max(nth(windows.low, i), begin);
+    if (nth(windows.low, i) > nth(windows.high, i)) return false;
+  }
+  return holds(0, 0, nth(windows.low, 1));
+}
 
 class PartitionBounds {
  public:
   constexpr PartitionBounds(const Problem& problem, const Relaxation& relaxation)
       : p_(problem), r_(relaxation), windows_(problem) {}
-
-  /// No assignment is faster. It is not worth being larger than `enough`.
-  /// @param ends      all strategies of the ends
-  template <class Executor = Team>
-  [[nodiscard]] constexpr double bound(const std::vector<TiedEnds>& ends, double enough = infinite,
-                                       Executor* executor = nullptr) const {
-    double whole = r_.sums().seconds(p_);
-    for (std::size_t k = 0; k < r_.size(); ++k) {
-      const double slowest = p_.objective.weights.steady > 0 ? least_slowest(k, r_.fills(k)) : 0;
-      whole = std::max(whole, r_.seconds(k, r_.fills(k), slowest));
-    }
-    if (whole >= enough || enough == infinite) return whole;
-    double out = enough;
-    for (std::size_t first = 0; first < ends.size() && whole < out; first += tuning::at_once) {
-      std::array<double, tuning::at_once> least{};
-      const std::size_t count = std::min(tuning::at_once, ends.size() - first);
-      share(executor, count, [&](std::size_t i) {
-        const TiedEnds& own = ends[first + i];
-        PartitionBounds bounds(*this);
-        const bool is_open = r_.sums().with_ends(p_, own) < out && bounds.narrow(out, own, 0);
-        least[i] = is_open ? bounds.least() : infinite;
-      });
-      for (std::size_t i = 0; i < count; ++i) out = std::min(out, std::max(whole, least[i]));
-    }
-    return out;
-  }
 
   /// Looks at assignments with less than `limit` seconds and with these ends from here on; false when there are none.
   /// @param rounds  in which what stages of unequal devices fill together narrows them further
@@ -72,12 +94,19 @@ class PartitionBounds {
     }
     return limit == infinite || least() < limit;
   }
-  /// Looks at assignments whose stages begin in these windows from here on, whatever their seconds, of which it knows
-  /// nothing then.
-  constexpr void narrow(const Windows& windows) {
-    limit_ = infinite;
-    windows_ = windows;
-    after_.clear();
+  /// The fullest stage of no assignment has fewer bytes.
+  [[nodiscard]] constexpr std::int64_t least_peak() const {
+    const auto may_fit = [this](std::int64_t bytes) {
+      const auto holds = [&](int stage, int begin, int end) {
+        const Part part = part_of(0, stage, begin, end);
+        return r_.ranges(0, stage).least_peak(stage, part.begin, part.end, part.besides) <= static_cast<double>(bytes);
+      };
+      Windows any(p_);
+      return narrow_windows(p_, any, holds);
+    };
+    std::int64_t enough = 1;
+    while (!may_fit(enough) && enough < std::int64_t{1} << 60) enough *= 2;
+    return first_where(enough / 2 + 1, enough, may_fit);
   }
   /// No assignment with less than the limit is faster.
   [[nodiscard]] constexpr double least() const {
@@ -123,8 +152,11 @@ class PartitionBounds {
   constexpr bool narrow_within(double limit, const Surrogate& fills) {
     for (std::size_t k = 0; k < r_.size(); ++k) {
       most_[k] = r_.most_slowest(k, limit, fills[k]);
-      const auto holds = [&](int stage, int begin, int end) { return stage_seconds(k, stage, begin, end) <= most_[k]; };
-      if (!WindowSearch(p_, holds).narrow(windows_)) return false;
+      const auto holds = [&](int stage, int begin, int end) {
+        const double seconds = stage_seconds(k, stage, begin, end);
+        return seconds <= most_[k] && seconds < infinite;
+      };
+      if (!narrow_windows(p_, windows_, holds)) return false;
     }
     add_up();
     return true;
@@ -143,7 +175,6 @@ class PartitionBounds {
     const Slots slots = p_.slots_at(0, 0);
     for (std::size_t k = 0; k < r_.size(); ++k) {
       first_[k] = besides(k, ends.first, slots);
-      first_[k].bytes += static_cast<double>(slots.flight * ends.first.pass_through);
       last_[k] = besides(k, ends.last, p_.slots_at(p_.stages() - 1, p_.count() - 1));
     }
   }
@@ -170,28 +201,6 @@ class PartitionBounds {
     return r_.ranges(k, stage).seconds(stage, part.begin, part.end, part.besides);
   }
 
-  // What the slowest stage takes at least.
-  // @param high  about as much as all take
-  [[nodiscard]] constexpr double least_slowest(std::size_t k, double high) const {
-    const auto is_possible = [&](double seconds) {
-      return WindowSearch(p_,
-                          [&](int stage, int begin, int end) { return stage_seconds(k, stage, begin, end) <= seconds; })
-          .is_possible();
-    };
-    double low = 0;
-    high += 1e-9;
-    while (!is_possible(high)) {
-      low = high;
-      high *= 2;
-      if (high > 1e200) return infinite;
-    }
-    for (int round = 0; round < 40 && high - low > 1e-5 * high; ++round) {
-      const double middle = (low + high) / 2;
-      (is_possible(middle) ? high : low) = middle;
-    }
-    return low;
-  }
-
   constexpr void add_up() {
     const int stages = p_.stages();
     offset_.assign(1, 0);
@@ -206,7 +215,7 @@ class PartitionBounds {
     for (int i = stages; i-- > 0;)
       for (int begin = earliest(i); begin <= latest(i); ++begin) {
         Rest& rest = after_[index(i, begin)];
-        if (pairs > 100'000) {
+        if (pairs > 100'000 || limit_ == infinite) {
           for (std::size_t k = 0; k < r_.size(); ++k) rest.fills[k] = r_.fills(k, begin, p_.count());
           rest.slowest = {};
           continue;

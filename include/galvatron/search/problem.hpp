@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -119,7 +120,7 @@ struct Terms {
   double per_iteration = 0;  ///< U: seconds once an iteration
   double link = 0;           ///< H: seconds of an iteration on the link that all stages share
   std::uint64_t kinds = 0;   ///< of strategies, a set of bits
-  friend constexpr bool operator==(const Terms&, const Terms&) = default;
+  friend constexpr auto operator<=>(const Terms&, const Terms&) = default;
 
   /// Layers, one after the other.
   constexpr Terms& operator+=(const Terms& other) {

@@ -97,7 +97,7 @@ class RangeBound {
   /// @param workspace_classes  more of them make the bound of a stage nearer
   template <class Executor = Team>
   constexpr RangeBound(const Problem& problem, double share, int workspace_classes = 1, Executor* executor = nullptr)
-      : p_(problem) {
+      : p_(problem), share_(share) {
     for (int stage = 0; stage < p_.stages(); ++stage) {
       std::vector<Slots> slots;
       for (int chunk = 0; chunk < p_.chunks; ++chunk) slots.push_back(p_.slots_of(stage, chunk));
@@ -105,68 +105,47 @@ class RangeBound {
       table_of_.push_back(static_cast<std::size_t>(same - slots_.begin()));
       if (same == slots_.end()) slots_.push_back(std::move(slots));
     }
-    find_places();
-    for (const LayerType& type : p_.types) {
-      HullChoices& all = types_.emplace_back();
-      for (const Choice& c : type) {
-        all.add(c, p_.objective.terms_of(c).time_with(share), workspace_classes > 1 ? workspace_of(c) : 0);
-        if (workspace_classes > 1) sizes_.push_back(workspace_of(c));
-      }
-      all.drop_dominated();
+    std::vector<std::int64_t> sizes;  // of workspaces, ascending; none where they are not told apart
+    if (workspace_classes > 1)
+      for (const LayerType& type : p_.types)
+        for (const Choice& c : type) sizes.push_back(workspace_of(c));
+    sort_unique(sizes);
+    if (sizes.empty()) classes_.resize(1);
+    const auto count = static_cast<std::size_t>(workspace_classes);
+    for (std::size_t k = 0, from = 0; k < count && !sizes.empty(); ++k) {
+      const std::size_t to = (k + 1) * sizes.size() / count;
+      if (from < to) classes_.push_back({sizes[from], sizes[to - 1], {}});
+      from = to;
     }
-    sort_unique(sizes_);
-    const auto first_of = [&, count = static_cast<std::size_t>(workspace_classes)](std::size_t k) {
-      return k * sizes_.size() / count;
-    };
-    for (std::size_t k = 0; k < static_cast<std::size_t>(workspace_classes); ++k)
-      if (first_of(k) < first_of(k + 1) || sizes_.empty()) classes_.push_back({first_of(k), first_of(k + 1), {}});
-    search::share(executor, p_.types.size() * slots_.size(), classes_.size(),
-                  [&](std::size_t i) { make(classes_[i]); });
-    find_room();
-  }
-
-  /// With one stage: cuts the class of the least bound in two until that is `enough` seconds of the stage, or some
-  /// times.
-  constexpr void refine(double enough) {
-    for (std::size_t round = 0; round < tuning::prices; ++round) {
-      std::size_t least = 0;
-      double bound = infinite;
-      for (std::size_t i = 0; i < classes_.size(); ++i) {
-        const double seconds = seconds_in_class(i, 0, 0, p_.count());
-        if (seconds < bound) least = i, bound = seconds;
-      }
-      WorkspaceClass& lower = classes_[least];
-      if (bound >= enough || lower.to - lower.from < 2) break;
-      WorkspaceClass upper{(lower.from + lower.to) / 2, lower.to, {}};
-      lower.to = upper.from;
-      make(lower);
-      make(upper);
-      classes_.insert(classes_.begin() + static_cast<std::ptrdiff_t>(least) + 1, std::move(upper));
-    }
+    search::share(executor, p_.types.size() * slots_.size(), classes_.size(), [&](std::size_t i) {
+      for (const std::vector<Slots>& slots : slots_) classes_[i].tables.push_back(make_table(slots, classes_[i].most));
+    });
+    find_besides();
   }
 
   /// Of layers [begin, end) on a stage, whatever its workspace, without what the stage receives.
   [[nodiscard]] constexpr PiecewiseLinear bound(int stage, int begin, int end) const {
     const Table& t = table(classes_.back(), stage);
-    const Place a = nth(places_, begin);
-    const Place b = nth(places_, end);
-    PiecewiseLinear out(sum(t.bytes, a, b));
+    PiecewiseLinear out(sum(t.bytes, begin, end));
     for (const Priced& q : t.prices)
-      if (!out.add(q.price, sum(q.seconds, a, b))) break;
+      if (!out.add(q.price, sum(q.seconds, begin, end))) break;
     return out;
   }
   /// Bytes that these layers keep at least.
   [[nodiscard]] constexpr double least_bytes(int stage, int begin, int end) const {
-    return sum(table(classes_.back(), stage).bytes, nth(places_, begin), nth(places_, end));
+    return sum(table(classes_.back(), stage).bytes, begin, end);
+  }
+  /// Bytes that a stage with layers [begin, end) needs at least.
+  [[nodiscard]] constexpr double least_peak(int stage, int begin, int end, const BesideRange& besides = {}) const {
+    return taken_[static_cast<std::size_t>(stage)] + besides.bytes + least_bytes(stage, begin, end) +
+           static_cast<double>(std::max(least_workspace(stage), besides.workspace));
   }
   /// Seconds of stages with a class of workspaces and so many bytes for what the layers keep.
   [[nodiscard]] constexpr double seconds_within(std::size_t i, int stage, int begin, int end, double bytes) const {
     const Table& t = table(classes_[i], stage);
-    const Place a = nth(places_, begin);
-    const Place b = nth(places_, end);
-    if (sum(t.bytes, a, b) > bytes || sum(t.missing, a, b) > 0) return infinite;
+    if (sum(t.bytes, begin, end) > bytes || sum(t.missing, begin, end) > 0) return infinite;
     double most = 0;
-    for (const Priced& q : t.prices) most = std::max(most, sum(q.seconds, a, b) - q.price * bytes);
+    for (const Priced& q : t.prices) most = std::max(most, sum(q.seconds, begin, end) - q.price * bytes);
     return most;
   }
 
@@ -183,34 +162,23 @@ class RangeBound {
     const auto at = static_cast<std::size_t>(stage);
     const WorkspaceClass& one = classes_[i];
     const std::int64_t workspace = std::max(workspace_[at], besides.workspace);
-    if (most(one) < workspace) return infinite;
-    const auto more = static_cast<double>(std::max(least(one), workspace) - workspace_[at]);
-    return seconds_within(i, stage, begin, end, room_[at] - more - besides.bytes) + receive_[at] + besides.seconds;
+    if (one.most < workspace) return infinite;
+    const auto room = static_cast<double>(p_.budget - std::max(one.least, workspace)) - taken_[at] - besides.bytes;
+    return seconds_within(i, stage, begin, end, room) + receive_[at] + besides.seconds;
   }
 
   [[nodiscard]] constexpr std::size_t classes() const { return classes_.size(); }
   /// The workspaces of a class, ascending with its number.
   [[nodiscard]] constexpr std::pair<std::int64_t, std::int64_t> workspaces(std::size_t i) const {
-    return {least(classes_[i]), most(classes_[i])};
+    return {classes_[i].least, classes_[i].most};
   }
   /// The largest workspace of a stage, at least.
   [[nodiscard]] constexpr std::int64_t least_workspace(int stage) const { return nth(workspace_, stage); }
 
  private:
-  // A layer, or the end of all: how far it is behind the first of those like it.
-  struct Place {
-    std::size_t row = 0;
-    double offset = 0;
-  };
-  // Layers one after the other that are equal.
-  struct Row {
-    double before = 0;  // the sum over the layers before its first one
-    double each = 0;    // of its layers
-  };
-  using Sums = std::vector<Row>;  // the last has no layers
-  [[nodiscard]] static constexpr double sum(const Sums& rows, const Place& begin, const Place& end) {
-    return rows[end.row].before + end.offset * rows[end.row].each -
-           (rows[begin.row].before + begin.offset * rows[begin.row].each);
+  using Sums = std::vector<double>;  // (layers + 1) over the layers before each one
+  [[nodiscard]] static constexpr double sum(const Sums& sums, int begin, int end) {
+    return nth(sums, end) - nth(sums, begin);
   }
   struct Priced {
     double price = 0;
@@ -221,42 +189,27 @@ class RangeBound {
     Sums missing;  // layers without a choice
     std::vector<Priced> prices;
   };
-  // Stages whose largest workspace is one of the sizes [from, to).
+  // Stages whose largest workspace is one of these.
   struct WorkspaceClass {
-    std::size_t from = 0;
-    std::size_t to = 0;
+    std::int64_t least = 0;
+    std::int64_t most = unlimited;
     std::vector<Table> tables;  // of slots_
   };
 
-  [[nodiscard]] constexpr std::int64_t least(const WorkspaceClass& one) const {
-    return sizes_.empty() ? 0 : sizes_[one.from];
-  }
-  [[nodiscard]] constexpr std::int64_t most(const WorkspaceClass& one) const {
-    return sizes_.empty() ? unlimited : sizes_[one.to - 1];
-  }
   [[nodiscard]] constexpr const Table& table(const WorkspaceClass& one, int stage) const {
     return one.tables[nth(table_of_, stage)];
   }
 
-  constexpr void find_places() {
-    for (std::size_t i = 0; i < p_.layers.size(); ++i) {
-      const int kind = p_.layers[i] * p_.chunks + p_.chunk_of(static_cast<int>(i));
-      if (i == 0 || kind != rows_.back().first) rows_.emplace_back(kind, 0);
-      places_.push_back({rows_.size() - 1, static_cast<double>(rows_.back().second++)});
-    }
-    places_.push_back({rows_.size(), 0});
-  }
-
-  constexpr void make(WorkspaceClass& one) const {
-    one.tables.clear();
-    for (const std::vector<Slots>& slots : slots_) one.tables.push_back(make_table(slots, most(one)));
-  }
   [[nodiscard]] constexpr Table make_table(const std::vector<Slots>& slots, std::int64_t most_workspace) const {
     std::vector<std::vector<HullPoint>> hulls;
     std::vector<double> prices{0};
-    for (const HullChoices& type : types_)
+    for (const LayerType& type : p_.types)
       for (const Slots& of_chunk : slots) {
-        hulls.push_back(type.hull(of_chunk, most_workspace));
+        std::vector<HullPoint> points;
+        for (const Choice& c : type)
+          if (workspace_of(c) <= most_workspace)
+            points.push_back({static_cast<double>(of_chunk.kept(c)), p_.objective.terms_of(c).time_with(share_)});
+        hulls.push_back(lower_hull(std::move(points)));
         add_slopes(hulls.back(), prices);
       }
     sort_unique(prices);
@@ -264,13 +217,9 @@ class RangeBound {
     const auto sums = [&](const auto& of_hull) {
       std::vector<double> of_kind;
       for (const auto& hull : hulls) of_kind.push_back(of_hull(hull));
-      Sums out;
-      double before = 0;
-      for (const auto& [kind, layers] : rows_) {
-        out.push_back({before, nth(of_kind, kind)});
-        before += layers * out.back().each;
-      }
-      out.push_back({before, 0});
+      Sums out{0};
+      for (int layer = 0; layer < p_.count(); ++layer)
+        out.push_back(out.back() + nth(of_kind, nth(p_.layers, layer) * p_.chunks + p_.chunk_of(layer)));
       return out;
     };
     using Hull = std::vector<HullPoint>;
@@ -282,43 +231,46 @@ class RangeBound {
     return out;
   }
 
-  constexpr void find_room() {
-    std::int64_t activation = unlimited;
-    for (const LayerType& type : p_.types)
-      for (const Choice& c : type) activation = std::min({activation, c.input, c.activation});
+  constexpr void find_besides() {
+    // What a stage receives, sends and lets pass through.
+    const auto least_of = [this](const auto& bytes) {
+      std::int64_t least = unlimited;
+      for (const LayerType& type : p_.types)
+        for (const Choice& c : type) least = std::min<std::int64_t>(least, bytes(c));
+      return static_cast<double>(least);
+    };
+    const double input = p_.buffers * least_of([](const Choice& c) { return c.input; });
+    const double activation = p_.buffers * least_of([](const Choice& c) { return c.activation; });
     workspace_ = least_workspaces(p_);
-    double receive = p_.stages() == 1 ? 0 : std::numeric_limits<double>::max();
-    for (const Moves& moves : p_.moves)
-      for (const auto* seconds : {&moves.input, &moves.output})
-        for (const double one : *seconds) receive = std::min(receive, one);
-    // What a border with other devices takes beyond that.
-    const auto across = [&](int stage, int across_stage, std::vector<double> Moves::* border) {
-      if (stage != across_stage) return 0.0;
+    // What a border takes, one way.
+    const auto least_move = [this](std::vector<double> Moves::* border) {
       double least = std::numeric_limits<double>::max();
       for (const Moves& moves : p_.moves)
-        for (const double one : moves.*border) least = std::min(least, one);
-      return least - receive;
+        for (const double seconds : moves.*border) least = std::min(least, seconds);
+      return least;
     };
+    const double receive = p_.stages() == 1 ? 0 : std::min(least_move(&Moves::input), least_move(&Moves::output));
     for (int stage = 0; stage < p_.stages(); ++stage) {
       const int chunk_ends = 2 * p_.chunks - (stage == 0 ? 1 : 0) - (stage + 1 == p_.stages() ? 1 : 0);
-      room_.push_back(static_cast<double>(p_.budget - p_.fixed - nth(workspace_, stage)) -
-                      static_cast<double>(chunk_ends) * static_cast<double>(activation));
-      receive_.push_back(chunk_ends * receive + across(stage, p_.across_before, &Moves::input_across) +
-                         across(stage, p_.across_after, &Moves::output_across));
+      const double begins = least_of([&](const Choice& c) {
+        return (stage > 0 ? p_.buffers * c.input : 0) + p_.slots_of(stage, 0).flight * c.pass_through;
+      });
+      taken_.push_back(static_cast<double>(p_.fixed) + begins + (p_.chunks - 1) * (input + activation) +
+                       (stage + 1 < p_.stages() ? activation : 0));
+      receive_.push_back(chunk_ends * receive);
+      if (stage == p_.across_before) receive_.back() += least_move(&Moves::input_across) - receive;
+      if (stage == p_.across_after) receive_.back() += least_move(&Moves::output_across) - receive;
     }
   }
 
   const Problem& p_;
-  std::vector<Place> places_;              // (layers + 1)
-  std::vector<std::pair<int, int>> rows_;  // of equal layers one after the other: type and chunk, layers
+  double share_;
   std::vector<std::vector<Slots>> slots_;  // of chunks, that differ
   std::vector<std::size_t> table_of_;      // (stages) which of them
-  std::vector<HullChoices> types_;
-  std::vector<std::int64_t> sizes_;      // of workspaces, ascending; none where they are not told apart
-  std::vector<WorkspaceClass> classes_;  // ascending; the last has all choices
-  std::vector<std::int64_t> workspace_;  // (stages) at least
-  std::vector<double> room_;             // (stages) bytes for what layers keep, with the least workspace
-  std::vector<double> receive_;          // (stages) seconds to get tensors from neighbours, at least
+  std::vector<WorkspaceClass> classes_;    // ascending; the last has all choices
+  std::vector<std::int64_t> workspace_;    // (stages) at least
+  std::vector<double> taken_;              // (stages) bytes besides workspaces and what layers keep, at least
+  std::vector<double> receive_;            // (stages) seconds to get tensors from neighbours, at least
 };
 
 }  // namespace galvatron::search

@@ -90,11 +90,6 @@ class Relaxation {
     if (problem.stages() > 1 && !o.shared) add(o.share_of_iteration(), o.share_of_iteration());
   }
 
-  /// With one stage: range bounds that are nearer, as far as they are below `enough` seconds of an iteration.
-  constexpr void refine(double enough) {
-    if (problem_.stages() == 1) all_.front().ranges.front().refine(enough * problem_.objective.share_of_iteration());
-  }
-
   [[nodiscard]] constexpr const LayerSums& sums() const { return all_.front().sums; }
   /// The largest per-iteration cost of any assignment, at least.
   [[nodiscard]] constexpr double per_iteration() const {

@@ -1,17 +1,11 @@
 // What a pipeline over groups of devices takes at least, when all that is known of each run of its stages is the least
-// that a layer of every type and that so many blocks take there. Two bounds, of which the larger one counts.
+// that a layer of every type and that so many blocks take there.
 //
-// By speed: with multipliers l_i >= 0, sum over runs of stages_i l_i = 1, the slowest stage takes at least
-//
-//     sum over layers of min over runs i of l_i t_i(layer)
-//
-// because that is at most the sum of l_i over all stages' seconds. l_i is in proportion to the speed of a run.
-//
-// By blocks: a stage has whole blocks, one at least, and n of them take at least T_i(n) in the memory of run i: n times
-// the lower hull of its choices, (bytes that are kept, seconds), at an n-th of that memory. If the slowest stage takes
-// t, a stage of run i has at most the n with T_i(n) <= t (the first one and the last one fewer, for the embedding and
-// the head). Of all ways to give the stages so many, that one fills the pipeline least which gives most to the runs
-// whose blocks fill least. The bound is the least of all t, which are some T_i(n).
+// A stage has whole blocks, one at least, and n of them take at least T_i(n) in the memory of run i: n times the lower
+// hull of its choices, (bytes that are kept, seconds), at an n-th of that memory. If the slowest stage takes t, a stage
+// of run i has at most the n with T_i(n) <= t (the first one and the last one fewer, for the embedding and the head).
+// Of all ways to give the stages so many, that one fills the pipeline least which gives most to the runs whose blocks
+// fill least. The bound is the least of all t, which are some T_i(n).
 #pragma once
 
 #include <algorithm>
@@ -66,50 +60,22 @@ inline std::vector<double> block_seconds(const Problem& own, std::span<const int
 
 namespace detail {
 
-/// The least sums that a pipeline can have: the slowest stage, what fills it, the largest per-iteration cost.
-/// @param layers  the type of every layer: the embedding, blocks, the head
-inline Terms least_by_speed(std::span<const RunTerms> runs, std::span<const int> layers) {
-  std::vector<double> multipliers;
-  double speed = 0;
-  int stages = 0;
-  for (const RunTerms& run : runs) {
-    double seconds = 0;
-    for (std::size_t layer = 1; layer + 1 < layers.size(); ++layer) seconds += nth(run.least, layers[layer]).time;
-    multipliers.push_back(1 / std::max(seconds, 1e-300));
-    speed += run.stages * multipliers.back();
-    stages += run.stages;
-  }
-  Terms all;
-  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-    Terms least{infinite, infinite, infinite, 0, 0};
-    const std::size_t first = layer + 1 == layers.size() ? runs.size() - 1 : 0;
-    const std::size_t end = layer == 0 ? 1 : runs.size();
-    for (std::size_t i = first; i < end; ++i) {
-      const Terms& own = nth(runs[i].least, layers[layer]);
-      least = min(least, {multipliers[i] / speed * own.time, own.fill, own.per_iteration, 0, 0});
-    }
-    all += least;
-  }
-  all.per_iteration /= stages;
-  return all;
-}
-
-/// The bound by blocks.
 class BlockBound {
  public:
-  BlockBound(const Objective& objective, std::span<const RunTerms> runs, std::span<const int> layers,
-             double per_iteration)
+  BlockBound(const Objective& objective, std::span<const RunTerms> runs, std::span<const int> layers)
       : objective_(objective),
         runs_(runs),
         embedding_(nth(runs.front().least, layers.front())),
         head_(nth(runs.back().least, layers.back())),
-        per_iteration_(per_iteration),
         count_(static_cast<int>(layers.size()) - 2),
         order_(runs.size()) {
     for (const RunTerms& run : runs) {
       Terms& block = blocks_.emplace_back(Terms{infinite, infinite, infinite, 0, 0});
       for (const int type : layers.subspan(1, layers.size() - 2)) block = min(block, nth(run.least, type));
     }
+    // The largest of any stage is no less than the mean.
+    const double least = std::ranges::min(blocks_, {}, &Terms::per_iteration).per_iteration;
+    per_iteration_ = (embedding_.per_iteration + count_ * least + head_.per_iteration) / objective.stages;
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     std::ranges::sort(order_, {}, [this](std::size_t i) { return blocks_[i].fill; });
   }
@@ -159,7 +125,7 @@ class BlockBound {
   std::span<const RunTerms> runs_;
   Terms embedding_;
   Terms head_;
-  double per_iteration_;
+  double per_iteration_ = 0;  // of the stage that has most, at least
   int count_;
   std::vector<Terms> blocks_;       // (runs) the least of any
   std::vector<std::size_t> order_;  // runs by what a block fills
@@ -170,8 +136,7 @@ class BlockBound {
 /// Seconds that no pipeline with these runs, two or more, is faster than.
 /// @param layers  the type of every layer: the embedding, blocks, the head
 inline double run_bound(const Objective& objective, std::span<const RunTerms> runs, std::span<const int> layers) {
-  const Terms least = detail::least_by_speed(runs, layers);
-  return std::max(objective(least), detail::BlockBound(objective, runs, layers, least.per_iteration).seconds());
+  return detail::BlockBound(objective, runs, layers).seconds();
 }
 
 }  // namespace galvatron::search

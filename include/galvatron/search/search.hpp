@@ -20,7 +20,6 @@
 #include <galvatron/search/build_problem.hpp>
 #include <galvatron/search/core_problem.hpp>
 #include <galvatron/search/fewest_runs.hpp>
-#include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/refusals.hpp>
@@ -65,9 +64,9 @@ class Search {
  public:
   /// @param known  a plan of other cases, if there is one, that the best must beat
   Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Executor& executor,
-         const Candidate* known = nullptr)
+         const std::optional<Candidate>& known = {})
       : cluster_(cluster), options_(options), cases_(std::move(cases)), executor_(executor), best_(options.memory) {
-    if (known != nullptr) best_.offer(*known);
+    if (known) best_.offer(*known);
     for (const Case& c : cases_) by_stages_.try_emplace(c.stages(), options.memory);
     scheme_best_.assign(std::size(schemes), BestOf(options.memory));
   }
@@ -129,7 +128,7 @@ class Search {
 
   // No plan of this case is faster; where that excludes it, the first bound that does.
   [[nodiscard]] double bound_of(const Case& c) const {
-    const double first = c.source != nullptr ? c.source->bound(c.number) : LayerSums(c.problem).seconds(c.problem);
+    const double first = c.source != nullptr ? c.bound : LayerSums(c.problem).seconds(c.problem);
     if (first >= upper_for(c) || c.problem.turns) return first;
     const OpenCase opened(c);
     return Solver<Executor>((*opened).problem, {}, &executor_).bound(upper_for(c));
@@ -145,7 +144,7 @@ class Search {
     std::vector<std::size_t> open;
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       if (cases_[i].source == nullptr) continue;
-      bounds_[i] = cases_[i].source->bound(cases_[i].number);
+      bounds_[i] = cases_[i].bound;
       open.push_back(i);
     }
     sort_by_bound(open);
@@ -297,7 +296,7 @@ class Search {
     executor_.each(cases_.size(), [&](std::size_t i) {
       const OpenCase opened(cases_[i]);
       const bool turns = (*opened).problem.turns;
-      order[i] = {turns ? unlimited : MemoryBounds((*opened).problem).least_peak(), i};
+      order[i] = {turns ? unlimited : Solver<Executor>((*opened).problem, {}, nullptr, 1).least_peak(), i};
     });
     std::sort(order.begin(), order.end());
     for (const auto& [bound, index] : order) {
@@ -305,9 +304,8 @@ class Search {
       const OpenCase opened(cases_[index]);
       const Case& c = *opened;
       // Memory alone has few labels: never beam-truncated, so the answer is exact.
-      Solver solver(c.problem, {.labels = 1 << 16, .stop = options_.stop}, &executor_);
-      const auto found = solver.smallest(least);
-      work_ += solver.work();
+      const Limits limits{.labels = 1 << 16, .stop = options_.stop};
+      const auto found = search::smallest(c.problem, least, limits, &executor_, &work_);
       if (!found) continue;
       least = found->cost.peak;
       smallest = candidate_of(c, *found, cluster_);

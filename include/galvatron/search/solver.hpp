@@ -18,7 +18,6 @@
 
 #include <galvatron/search/fronts.hpp>
 #include <galvatron/search/layout_relaxation.hpp>
-#include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/partition_bounds.hpp>
 #include <galvatron/search/problem.hpp>
@@ -30,40 +29,27 @@
 namespace galvatron::search {
 
 /// A way to have filled the first stages of a pipeline.
-struct PartialPipeline {
-  Terms terms;  ///< of its stages: the largest time, the sum of fill, the largest per-iteration cost
+struct PartialPipeline : Terms {  // of its stages, joined
   std::int64_t peak = 0;
   std::int32_t parent = -1;  ///< number in the states of the stage before
   std::int32_t length = 0;   ///< of the last stage
+  std::int32_t dp = 0;       ///< that has the option
   const StageOption* option = nullptr;
-  std::int32_t dp = 0;                      ///< that has the option
   const PartialPipeline* before = nullptr;  ///< the parent
 
   friend constexpr bool operator<(const PartialPipeline& a, const PartialPipeline& b) {
     const auto order = [](const PartialPipeline& p) {
-      return std::tie(p.terms.fill, p.terms.time, p.terms.per_iteration, p.terms.link, p.terms.kinds, p.parent,
-                      p.length, p.option->label);
+      return std::tie(static_cast<const Terms&>(p), p.peak, p.parent, p.length, p.option->label);
     };
     return order(a) < order(b);
   }
 };
 
-/// Keeps the pipelines, sorted, that no other dominates; of more than `most` those of the least score. Returns whether
-/// there were more.
+/// Keeps the pipelines that none dominates, in their order; of more than `most` those of the least score. Returns
+/// whether there were more.
 template <class Score>
 constexpr bool keep_best(std::vector<PartialPipeline>& pipelines, std::size_t most, const Score& score) {
-  std::sort(pipelines.begin(), pipelines.end());
-  if (std::all_of(pipelines.begin(), pipelines.end(), [](const auto& p) { return p.terms.has_three(); })) {
-    ParetoFront<double> front;  // of time and per-iteration cost
-    std::erase_if(pipelines, [&](const PartialPipeline& pipeline) {
-      if (front.dominates(pipeline.terms.time, pipeline.terms.per_iteration)) return true;
-      front.add(pipeline.terms.time, pipeline.terms.per_iteration);
-      return false;
-    });
-  } else {
-    const auto no_more = [](const auto& p, const auto& q) { return dominates(p.terms, q.terms); };
-    pipelines.resize(keep_non_dominated(pipelines, no_more));
-  }
+  keep_fastest(pipelines);
   if (pipelines.size() <= most) return false;
   std::vector<double> scores;
   for (const PartialPipeline& pipeline : pipelines) scores.push_back(score(pipeline));
@@ -84,7 +70,6 @@ class Solver {
       : problem_(problem),
         limits_(limits),
         executor_(executor),
-        memory_(problem),
         relaxation_(problem,
                     workspace_classes > 0   ? workspace_classes
                     : problem.stages() == 1 ? tuning::workspace_classes
@@ -97,27 +82,27 @@ class Solver {
 
   /// No assignment is faster. It is not worth being larger than `enough`.
   [[nodiscard]] constexpr double bound(double enough = infinite) {
-    if (!memory_.may_fit(problem_.budget)) return infinite;
-    relaxation_.refine(enough);
-    return bounds_.bound(tied_ends(problem_), enough, executor_);
+    const double sums = relaxation_.sums().seconds(problem_);
+    if (sums >= enough) return sums;
+    return bounds_.narrow(enough, {}, 0) ? std::max(sums, bounds_.least()) : enough;
   }
+
+  /// The fullest stage of no assignment has fewer bytes.
+  [[nodiscard]] constexpr std::int64_t least_peak() const { return bounds_.least_peak(); }
 
   /// The fastest assignment with less than `upper` seconds whose stages all fit the budget; nothing when there is none.
   [[nodiscard]] constexpr std::optional<Solution> fastest(double upper = infinite) {
-    limits_.memory_only = false;
     open_ = infinite;
     std::optional<Solution> best;
     const double wanted = upper;
     upper *= 1 + 1e-9;  // bounds are rounded
-    if (problem_.movable() < problem_.stages() || !memory_.may_fit(problem_.budget) || !bounds_.narrow(upper))
-      return best;
+    if (problem_.movable() < problem_.stages() || !bounds_.narrow(upper)) return best;
     const auto offer = [&](Solution solution) {
       if (solution.cost.seconds >= (best ? best->cost.seconds : wanted)) return false;
       upper = std::min(upper, solution.cost.seconds * (1 + 1e-9));
       best = std::move(solution);
       return true;
     };
-    relaxation_.refine(upper);
     const std::vector<Part> parts = parts_below(upper);
     if (problem_.stages() == 1)
       for (std::size_t i = 0; i < std::min(parts.size(), tuning::at_once) && parts[i].bound < upper; ++i) {
@@ -132,7 +117,7 @@ class Solver {
       }
       if (!part_bounds_.emplace(bounds_).narrow(upper, part.ends)) continue;
       truncated_ = false;
-      auto found = join(part, upper, problem_.budget);
+      auto found = join(part, upper);
       if (truncated_) open_ = std::min(open_, std::max({part.bound, part_bounds_->least(), layout_bound()}));
       if (!found) continue;
       if (offer(evaluated(problem_, std::move(*found))) && !bounds_.narrow(upper)) break;
@@ -146,48 +131,6 @@ class Solver {
   [[nodiscard]] constexpr double open() const { return open_; }
   /// Labels made so far.
   [[nodiscard]] constexpr std::int64_t work() const { return work_ + dps_.work(); }
-
-  /// The assignment that needs the least memory, if that is less than `upper` bytes; the budget is ignored.
-  [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = unlimited) {
-    limits_.memory_only = true;
-    open_ = infinite;
-    std::optional<Solution> best;
-    if (problem_.movable() < problem_.stages()) return best;
-    // Of each strategy of tied ends: what memory any assignment with it needs, the least first.
-    struct OfEnds {
-      Part part;
-      MemoryBounds bounds;
-      std::int64_t least = 0;
-    };
-    std::vector<OfEnds> parts;
-    for (const TiedEnds& ends : tied_ends(problem_, true)) {
-      parts.push_back({{ends}, ends.tag < 0 ? memory_ : memory_.with_ends(ends.first, ends.last)});
-      parts.back().least = parts.back().bounds.least_peak();
-    }
-    if (parts.empty()) return best;
-    std::stable_sort(parts.begin(), parts.end(), [](const OfEnds& a, const OfEnds& b) { return a.least < b.least; });
-    // What is hardly feasible is decided soonest: look a little above the bound, then further.
-    const std::int64_t least = parts.front().least;
-    for (std::int64_t more = least / 256 + 1; !best && least < upper; more *= 4) {
-      const bool all = more > (upper - 1 - least) / 4;
-      std::int64_t budget = all ? upper - 1 : least + more;
-      dps_.forget();  // they are of the smaller budget
-      if (const auto windows = memory_.windows(budget)) bounds_.narrow(*windows);
-      part_bounds_.emplace(bounds_);
-      for (const OfEnds& one : parts) {
-        const auto windows = one.bounds.windows(budget);
-        if (!windows) break;
-        part_bounds_->narrow(*windows);
-        auto found = join(one.part, 0, budget);
-        if (!found) continue;
-        best = evaluated(problem_, std::move(*found));
-        budget = best->cost.peak - 1;
-      }
-      if (all || limits_.interrupted()) break;
-    }
-    dps_.forget();
-    return best;
-  }
 
  private:
   using State = std::pair<int, std::vector<PartialPipeline>>;  // first layer of the next stage
@@ -219,10 +162,8 @@ class Solver {
         }
       }
     }
-    std::sort(out.begin(), out.end(), [](const Part& a, const Part& b) {
-      if (a.bound != b.bound) return a.bound < b.bound;
-      return a.ends.tag != b.ends.tag ? a.ends.tag < b.ends.tag : a.least_workspace < b.least_workspace;
-    });
+    const auto order = [](const Part& part) { return std::tie(part.bound, part.ends.tag, part.least_workspace); };
+    std::sort(out.begin(), out.end(), [&](const Part& a, const Part& b) { return order(a) < order(b); });
     return out;
   }
   // With one stage: what its layers take at least, changes of layout included.
@@ -238,10 +179,7 @@ class Solver {
     if (out.limits_work()) out.work -= std::min(out.work, work());
     return out;
   }
-  [[nodiscard]] constexpr double score(const PartialPipeline& pipeline) const {
-    if (limits_.memory_only) return static_cast<double>(pipeline.peak);
-    return problem_.objective(pipeline.terms);
-  }
+  [[nodiscard]] constexpr double score(const PartialPipeline& pipeline) const { return problem_.objective(pipeline); }
 
   // Ways to have filled the stages before one, and the good stages that go on from there.
   struct Start {
@@ -254,13 +192,12 @@ class Solver {
   };
 
   // How a stage may go on from what there is before it.
-  [[nodiscard]] constexpr std::vector<Start> starts_of(int stage, const std::vector<State>& before, const Part& part,
-                                                       std::int64_t budget) {
+  [[nodiscard]] constexpr std::vector<Start> starts_of(int stage, const std::vector<State>& before, const Part& part) {
     std::vector<int> begins;
     for (const State& state : before) begins.push_back(state.first);
     Limits limits = limits_left();
     if (problem_.stages() == 1 && limits.limits_work()) limits.work /= 2;  // the likeliest parts get the most
-    const std::vector<std::int32_t> dps = dps_.of_stage(stage, begins, part, *part_bounds_, limits, budget);
+    const std::vector<std::int32_t> dps = dps_.of_stage(stage, begins, part, *part_bounds_, limits);
     std::vector<Start> out;
     std::int32_t parents = 0;
     for (std::size_t i = 0; i < before.size(); ++i) {
@@ -275,42 +212,30 @@ class Solver {
   }
 
   // The ways to have filled the stages up to this one, so that the next begins with layer `next`.
-  constexpr void extend(int stage, int next, const std::vector<Start>& starts, double upper, std::int64_t budget,
+  constexpr void extend(int stage, int next, const std::vector<Start>& starts, double upper,
                         std::vector<PartialPipeline>& out) const {
     // Whether nothing good begins with this. What is less in every number is good if anything is.
     const auto is_pruned = [&](const PartialPipeline& pipeline) {
-      if (pipeline.peak > budget) return true;  // its last stage may be of a search with a larger budget
-      return !limits_.memory_only && part_bounds_->with_stages(stage + 1, next, pipeline.terms) >= upper;
+      return part_bounds_->with_stages(stage + 1, next, pipeline) >= upper;
     };
     for (const Start& start : starts) {
       const int length = next - start.begin;
       if (length < start.shortest || length > start.longest) continue;
       const std::vector<StageOption>& options = dps_.dp(stage, start.dp).options(length);
       if (options.empty()) continue;
-      StageOption least = options.front();
-      for (const StageOption& option : options)
-        least = {min(least.terms, option.terms), std::min(least.peak, option.peak)};
       const bool ascending =
           std::is_sorted(options.begin(), options.end(),
-                         [](const StageOption& a, const StageOption& b) { return a.terms.fill < b.terms.fill; }) &&
-          std::all_of(options.begin(), options.end(), [](const StageOption& o) { return o.terms.has_three(); });
+                         [](const StageOption& a, const StageOption& b) { return a.fill < b.fill; }) &&
+          std::all_of(options.begin(), options.end(), [](const StageOption& o) { return o.has_three(); });
       std::int32_t parent = start.parent - 1;
       for (const PartialPipeline& before : *start.before) {
         ++parent;
-        const auto with = [&](const StageOption& option) -> PartialPipeline {
-          return {joined(before.terms, option.terms),
-                  std::max(before.peak, option.peak),
-                  parent,
-                  length,
-                  &option,
-                  start.dp,
-                  &before};
-        };
-        if (is_pruned(with(least))) continue;
         for (const StageOption& option : options) {
-          if (const PartialPipeline pipeline = with(option); !is_pruned(pipeline)) out.push_back(pipeline);
+          const PartialPipeline pipeline{
+              joined(before, option), std::max(before.peak, option.peak), parent, length, start.dp, &option, &before};
+          if (!is_pruned(pipeline)) out.push_back(pipeline);
           // Those after it are slower, and what they spare in per-iteration cost is hidden behind a stage before.
-          if (ascending && option.terms.per_iteration <= before.terms.per_iteration) break;
+          if (ascending && option.per_iteration <= before.per_iteration) break;
         }
       }
     }
@@ -329,12 +254,12 @@ class Solver {
   }
 
   // The fastest assignment of a part, within part_bounds_.
-  constexpr std::optional<Assignment> join(const Part& part, double upper, std::int64_t budget) {
+  constexpr std::optional<Assignment> join(const Part& part, double upper) {
     const int stages = problem_.stages();
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
     const std::vector<State> nothing{{0, {PartialPipeline{}}}};
     for (int stage = 0; stage < stages; ++stage) {
-      const std::vector<Start> starts = starts_of(stage, stage == 0 ? nothing : nth(after, stage - 1), part, budget);
+      const std::vector<Start> starts = starts_of(stage, stage == 0 ? nothing : nth(after, stage - 1), part);
       if (starts.empty()) return std::nullopt;
       std::size_t ways = 0;   // so far
       std::size_t pairs = 0;  // of a way so far and a stage
@@ -349,12 +274,9 @@ class Solver {
                                                      1);
       std::vector<char> truncated(made.size(), 0);
       share(executor_, pairs, made.size(), [&](std::size_t i) {
-        extend(stage, first + static_cast<int>(i), starts, upper, budget, made[i]);
+        extend(stage, first + static_cast<int>(i), starts, upper, made[i]);
         const auto by_score = [&](const PartialPipeline& pipeline) { return score(pipeline); };
-        if (!limits_.memory_only)
-          truncated[i] = keep_best(made[i], most_pipelines_, by_score) ? 1 : 0;
-        else if (!made[i].empty())
-          made[i].assign(1, *least_of(made[i]));
+        truncated[i] = keep_best(made[i], most_pipelines_, by_score) ? 1 : 0;
       });
       for (std::size_t i = 0; i < made.size(); ++i) {
         truncated_ |= truncated[i] != 0;
@@ -385,7 +307,6 @@ class Solver {
   const Problem& problem_;
   Limits limits_;
   Executor* executor_;
-  MemoryBounds memory_;
   Relaxation relaxation_;
   PartitionBounds bounds_;  // whatever the ends are
   StageDps<Executor> dps_;
@@ -395,5 +316,42 @@ class Solver {
   double open_ = infinite;
   std::int64_t work_ = 0;  // besides the dynamic programs
 };
+
+/// The problem in which nothing takes time, and a stage has so many bytes: of assignments that fit, that of the least
+/// memory comes first.
+constexpr Problem without_seconds(Problem p, std::int64_t budget) {
+  p.budget = budget;
+  p.objective.kind_seconds = 0;
+  for (LayerType& type : p.types)
+    for (Choice& c : type) c.forward = c.backward = c.weights = c.synchronise = c.update = c.link = 0;
+  for (Moves& moves : p.moves)
+    for (auto* all : {&moves.relayout, &moves.input, &moves.output, &moves.input_across, &moves.output_across})
+      std::fill(all->begin(), all->end(), 0.0);
+  for (Problem& own : p.on_devices) own = without_seconds(std::move(own), budget);
+  return p;
+}
+
+/// The assignment that needs the least memory, if that is less than `upper` bytes; the budget is ignored.
+/// @param work  grows by the labels made
+template <class Executor = Team>
+std::optional<Solution> smallest(const Problem& problem, std::int64_t upper = unlimited, const Limits& limits = {},
+                                 Executor* executor = nullptr, std::int64_t* work = nullptr) {
+  std::optional<Solution> best;
+  // What is hardly feasible is decided soonest: look a little above the bound, then further.
+  const std::int64_t least = Solver(problem, limits, executor, 1).least_peak();
+  for (std::int64_t more = least / 256 + 1; !best && least < upper && !limits.interrupted(); more *= 4) {
+    const bool all = more > (upper - 1 - least) / 4;
+    for (std::int64_t budget = all ? upper - 1 : least + more; budget >= least; budget = best->cost.peak - 1) {
+      const Problem bytes = without_seconds(problem, budget);
+      Solver<Executor> solver(bytes, limits, executor, 1);
+      const std::optional<Solution> found = solver.fastest();
+      if (work != nullptr) *work += solver.work();
+      if (!found) break;
+      best = evaluated(problem, found->plan);
+    }
+    if (all) break;
+  }
+  return best;
+}
 
 }  // namespace galvatron::search

@@ -31,8 +31,7 @@ struct Limits {
   std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
   /// Labels to make: fewer are kept to stay near it, and well beyond it the search gives up.
   std::int64_t work = unlimited;
-  bool memory_only = false;  ///< ignore time: look for the least memory
-  Stop stop{};               ///< the search ends as if the work had been done
+  Stop stop{};  ///< the search ends as if the work had been done
 
   [[nodiscard]] constexpr bool interrupted() const { return stop.requested(); }
   [[nodiscard]] constexpr bool limits_work() const { return work < unlimited; }
@@ -46,14 +45,15 @@ struct Limits {
     return std::min(labels, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
   }
   /// With fewer labels a search is to find a good plan: bounds of its own are not worth their time.
-  [[nodiscard]] constexpr bool seeks_proof() const { return labels >= 64 && !memory_only; }
+  [[nodiscard]] constexpr bool seeks_proof() const { return labels >= 64; }
 };
 
 /// A stage that ends after some layer.
-struct StageOption {
-  Terms terms;
+struct StageOption : Terms {
   std::int64_t peak = 0;
   std::int32_t label = 0;
+
+  friend constexpr auto operator<=>(const StageOption&, const StageOption&) = default;
 };
 
 /// All good stages that begin at one layer.
@@ -65,13 +65,11 @@ class StageDp {
   /// @param within    stages beyond it are of no use
   /// @param layouts   of these layers, that fit, with the share of the last surrogate: prunes more than range bounds
   constexpr StageDp(const Problem& problem, const Relaxation& relaxation, const StageRole& role, const Limits& limits,
-                    std::int64_t budget, const StageLimit& within, Executor* executor = nullptr,
-                    const LayoutRelaxation* layouts = nullptr)
+                    const StageLimit& within, Executor* executor = nullptr, const LayoutRelaxation* layouts = nullptr)
       : problem_(problem),
         relaxation_(relaxation),
         role_(role),
         limits_(limits),
-        budget_(budget),
         within_(within),
         most_labels_(limits.labels),
         executor_(executor),
@@ -170,7 +168,7 @@ class StageDp {
                : type * static_cast<std::size_t>(problem_.chunks) + static_cast<std::size_t>(problem_.chunk_of(layer));
     if (!classes_[at])
       classes_[at] = choice_classes(problem_.types[type], problem_.objective, slots_of(layer), tagged ? role_.tag : -1,
-                                    role_.most_workspace, limits_.memory_only);
+                                    role_.most_workspace);
     return *classes_[at];
   }
 
@@ -178,7 +176,6 @@ class StageDp {
     Ahead out;
     const int end = std::max(begin, role_.begin + role_.shortest);
     out.bytes = relaxation_.ranges(0, role_.stage).least_bytes(role_.stage, begin, end);
-    if (limits_.memory_only) return out;
     // With layouts the last surrogate's bound comes from them.
     for (std::size_t k = 0; k < relaxation_.size() - (layouts_ != nullptr ? 1 : 0); ++k)
       out.seconds[k] = relaxation_.ranges(k, role_.stage).bound(role_.stage, begin, end);
@@ -195,9 +192,8 @@ class StageDp {
   // @param open  the open layers in the last surrogate: from the layout at hand where layouts are known
   [[nodiscard]] constexpr bool is_pruned(const Label& label, const Ahead& ahead, const PiecewiseLinear& open,
                                          Places& places) const {
-    const auto room = static_cast<double>(budget_ - label.top);
+    const auto room = static_cast<double>(problem_.budget - label.top);
     if (ahead.bytes > room) return true;
-    if (limits_.memory_only) return false;
     Terms least = ahead.least;
     least.per_iteration += label.per_iteration;
     least.link += label.link;
@@ -219,8 +215,7 @@ class StageDp {
     const std::int64_t pass_through = slots_of(layer).flight * to.pass_through;
     if (layer == role_.begin) {
       Label label;
-      const double seconds =
-          is_first() || limits_.memory_only ? 0 : problem_.receive_input(role_.stage, layer, to.layout);
+      const double seconds = is_first() ? 0 : problem_.receive_input(role_.stage, layer, to.layout);
       label.add({seconds, seconds, 0}, problem_.fixed + pass_through + (is_first() ? 0 : problem_.buffers * to.input),
                 role_.least_workspace);
       out.labels.push_back(label);
@@ -242,7 +237,6 @@ class StageDp {
       if (new_chunk)
         seconds = problem_.receive_gradient(role_.stage, layer - 1, from.layout) +
                   problem_.receive_input(role_.stage, layer, to.layout);
-      if (limits_.memory_only) seconds = 0;
       const std::int64_t kept = new_chunk ? problem_.buffers * (from.activation + to.input) + pass_through
                                 : same    ? 0
                                           : pass_through;
@@ -261,7 +255,7 @@ class StageDp {
       out.work += static_cast<std::int64_t>(made.labels.size());
     }
     if (sources > 1)
-      out.truncated |= keep_best(out.labels, most_labels_, problem_.objective.share_of_iteration(), &out.work);
+      out.truncated |= keep_best(out.labels, most_labels_, problem_.objective.share_of_iteration(), out.work);
     out.find_least();
   }
 
@@ -275,7 +269,7 @@ class StageDp {
     Places places{};
     for (const std::int32_t j : to.choices) {
       const Choice& c = problem_.choice(layer, j);
-      const Terms terms = limits_.memory_only ? Terms{} : problem_.objective.terms_of(c);
+      const Terms terms = problem_.objective.terms_of(c);
       const std::int64_t kept = slots_of(layer).kept(c);
       const std::int64_t space = workspace_of(c);
       Label least = arrivals.least;
@@ -289,7 +283,7 @@ class StageDp {
         out.labels.push_back(label);
       }
     }
-    out.truncated |= keep_best(out.labels, most_labels_, problem_.objective.share_of_iteration(), &out.work);
+    out.truncated |= keep_best(out.labels, most_labels_, problem_.objective.share_of_iteration(), out.work);
     out.find_least();
   }
 
@@ -337,35 +331,26 @@ class StageDp {
 
   // The options of a stage that ends with `layer`.
   constexpr void close(int layer, std::vector<StageOption>& out) {
-    std::vector<Label> ends;
     Places places{};
     PiecewiseLinear nothing(0);
     nothing.add(0, 0);
     for (std::size_t c = 0; c < now_.classes->size(); ++c) {
       const ChoiceClass& k = (*now_.classes)[c];
-      const double receive =
-          limits_.memory_only || is_last() ? 0 : problem_.receive_gradient(role_.stage, layer, k.layout);
-      auto parent = static_cast<std::int32_t>(now_.begins[c]);
+      const double receive = is_last() ? 0 : problem_.receive_gradient(role_.stage, layer, k.layout);
+      auto number = static_cast<std::int32_t>(now_.begins[c]);
       for (Label label : now_.made[c].labels) {
-        label.parent = parent++;
         if (!is_last()) label.add({receive, receive, 0}, problem_.buffers * k.activation, 0);
-        if (is_pruned(label, now_.ahead, nothing, places)) continue;
-        if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
-        ends.push_back(label);
+        if (!is_pruned(label, now_.ahead, nothing, places)) out.push_back({label, label.top, number});
+        ++number;
       }
     }
-    keep_best(ends, std::numeric_limits<std::size_t>::max(), problem_.objective.share_of_iteration(), &work_);
-    for (const Label& label : ends) {
-      out.push_back({label, label.top, label.parent});
-      if (limits_.memory_only) break;  // ordered by top: this one needs least
-    }
+    keep_fastest(out);
   }
 
   const Problem& problem_;
   const Relaxation& relaxation_;
   StageRole role_;
   Limits limits_;
-  std::int64_t budget_;
   StageLimit within_;
   std::size_t most_labels_;  // of a class, at the present layer
   bool truncated_ = false;

@@ -53,7 +53,7 @@ class StageDps {
   /// @param limits     their work is what is left for this stage and those behind it
   [[nodiscard]] constexpr std::vector<std::int32_t> of_stage(int stage, const std::vector<int>& begins,
                                                              const Part& part, const PartitionBounds& with_ends,
-                                                             Limits limits, std::int64_t budget) {
+                                                             Limits limits) {
     if (stage == 0) ends_.clear();  // a join begins
     const bool is_of_end = is_end(stage);
     std::vector<Entry>& all = is_of_end ? ends_ : middle_;
@@ -66,8 +66,7 @@ class StageDps {
       const Entry& entry = nth(all, out.back());
       if (!entry.dp && std::find(open.begin(), open.end(), out.back()) == open.end()) open.push_back(out.back());
     }
-    StageLimit within;
-    if (!limits.memory_only) within = (is_of_end ? with_ends : bounds_).stage_limit();
+    const StageLimit within = (is_of_end ? with_ends : bounds_).stage_limit();
     // Large ones share the work on their labels. Small ones are made several at the same time.
     constexpr auto at_most = static_cast<std::int64_t>(tuning::at_once);
     std::int64_t& largest = largest_[is_of_end ? 1 : 0];
@@ -76,7 +75,7 @@ class StageDps {
       count = largest <= each / (2 * at_most) ? std::min(tuning::at_once, open.size() - first) : 1;
       Limits own = limits;
       own.work = each;
-      share(executor_, count, [&](std::size_t i) { make(nth(all, open[first + i]), own, budget, within); });
+      share(executor_, count, [&](std::size_t i) { make(nth(all, open[first + i]), own, within); });
       largest = 0;
       for (std::size_t i = first; i < first + count; ++i) {
         const std::int64_t work = nth(all, open[i]).dp->work();
@@ -93,11 +92,6 @@ class StageDps {
   /// The layers of one of the ends' stages take at least that, by its layout relaxation; 0 where there is none.
   [[nodiscard]] constexpr double least_seconds(std::int32_t number) const { return nth(ends_, number).least; }
 
-  /// Before joins with other limits.
-  constexpr void forget() {
-    ends_.clear();
-    middle_.clear();
-  }
   /// Labels made so far.
   [[nodiscard]] constexpr std::int64_t work() const { return work_; }
 
@@ -143,16 +137,16 @@ class StageDps {
     return static_cast<std::int32_t>(middle_.size()) - 1;
   }
 
-  constexpr void make(Entry& entry, const Limits& limits, std::int64_t budget, const StageLimit& within) const {
+  constexpr void make(Entry& entry, const Limits& limits, const StageLimit& within) const {
     const Problem& own = problem_.on(entry.role.stage);
     std::optional<LayoutRelaxation> layouts;
-    if ((limits.seeks_proof() || problem_.stages() == 1) && !limits.memory_only) {
+    if (limits.seeks_proof() || problem_.stages() == 1) {
       layouts.emplace(own, entry.role, relaxation_.share(relaxation_.size() - 1));
       layouts->bound_layers();
       entry.least = layouts->seconds();
       if (entry.least == infinite) layouts.reset();
     }
-    entry.dp.emplace(own, relaxation_, entry.role, limits, budget, within, executor_, layouts ? &*layouts : nullptr);
+    entry.dp.emplace(own, relaxation_, entry.role, limits, within, executor_, layouts ? &*layouts : nullptr);
   }
 
   const Problem& problem_;
