@@ -20,10 +20,12 @@ void embedding_forward(const Team& team, std::int64_t rows, std::int64_t hidden,
   for_rows(team, rows, hidden, [=](std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
     T* to = out + row * hidden;
-    const T* from = table + entry * hidden;
     if (entry < 0) {
       std::memset(static_cast<void*>(to), 0, bytes);
-    } else if (scale == 1) {
+      return;
+    }
+    const T* from = table + entry * hidden;
+    if (scale == 1) {
       std::memcpy(static_cast<void*>(to), from, bytes);
     } else {
 #pragma omp simd
