@@ -18,7 +18,6 @@
 #include <galvatron/search/fronts.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/range_bound.hpp>
-#include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
 
@@ -90,11 +89,13 @@ class LayoutRelaxation {
       least_ = infinite;
       return;
     }
-    // Of all slopes those near the best.
+    // Of all slopes those near the best, and ever fewer of those far away.
     const std::size_t best = best_price();
-    chosen_.assign(1, 0);
-    for (std::size_t k = 1; k < prices_.size(); ++k)
-      if (k + tuning::prices / 2 >= best && k <= best + tuning::prices / 2) chosen_.push_back(prices_[k]);
+    chosen_.clear();
+    for (std::size_t k = 0; k < prices_.size(); ++k) {
+      const std::size_t far = k > best ? k - best : best - k;
+      if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen_.push_back(prices_[k]);
+    }
     sums_.assign(bytes_.size() * layouts_ * chosen_.size(), 0.0);
     for (std::size_t k = 0; k < chosen_.size(); ++k) {
       const auto note = [&](std::size_t layer, std::size_t layout, double sum, std::size_t) {

@@ -91,13 +91,28 @@ struct BesideRange {
   std::int64_t workspace = 0;  ///< the largest
 };
 
+/// What a hull in any number of slots needs of a choice.
+struct HullChoice {
+  double seconds = 0;
+  std::int64_t states = 0;
+  std::int64_t stash = 0;
+  std::int64_t deferred = 0;
+  std::int64_t workspace = 0;
+
+  friend constexpr auto operator<=>(const HullChoice&, const HullChoice&) = default;
+  /// With one that is no slower at hand, `b` is on no hull.
+  friend constexpr bool dominates(const HullChoice& a, const HullChoice& b) {
+    return a.states <= b.states && a.stash <= b.stash && a.deferred <= b.deferred && a.workspace <= b.workspace;
+  }
+};
+
 class RangeBound {
  public:
   /// @param share              of the per-iteration cost that counts as seconds of a micro-batch
   /// @param workspace_classes  more of them make the bound of a stage nearer
   template <class Executor = Team>
   constexpr RangeBound(const Problem& problem, double share, int workspace_classes = 1, Executor* executor = nullptr)
-      : p_(problem), share_(share) {
+      : p_(problem) {
     for (int stage = 0; stage < p_.stages(); ++stage) {
       std::vector<Slots> slots;
       for (int chunk = 0; chunk < p_.chunks; ++chunk) slots.push_back(p_.slots_of(stage, chunk));
@@ -105,10 +120,23 @@ class RangeBound {
       table_of_.push_back(static_cast<std::size_t>(same - slots_.begin()));
       if (same == slots_.end()) slots_.push_back(std::move(slots));
     }
+    for (int layer = 0; layer < p_.count(); ++layer) {
+      const int kind = nth(p_.layers, layer) * p_.chunks + p_.chunk_of(layer);
+      if (layer == 0 || kind != rows_.back().first) rows_.emplace_back(kind, 0);
+      places_.push_back({rows_.size() - 1, static_cast<double>(rows_.back().second++)});
+    }
+    places_.push_back({rows_.size(), 0});
     std::vector<std::int64_t> sizes;  // of workspaces, ascending; none where they are not told apart
-    if (workspace_classes > 1)
-      for (const LayerType& type : p_.types)
-        for (const Choice& c : type) sizes.push_back(workspace_of(c));
+    for (const LayerType& type : p_.types) {
+      std::vector<HullChoice>& all = types_.emplace_back();
+      for (const Choice& c : type) {
+        const std::int64_t workspace = workspace_classes > 1 ? workspace_of(c) : 0;
+        all.push_back({p_.objective.terms_of(c).time_with(share), c.states, c.stash, c.deferred, workspace});
+        if (workspace_classes > 1) sizes.push_back(workspace);
+      }
+      std::sort(all.begin(), all.end());
+      keep_non_dominated(all);
+    }
     sort_unique(sizes);
     if (sizes.empty()) classes_.resize(1);
     const auto count = static_cast<std::size_t>(workspace_classes);
@@ -126,14 +154,16 @@ class RangeBound {
   /// Of layers [begin, end) on a stage, whatever its workspace, without what the stage receives.
   [[nodiscard]] constexpr PiecewiseLinear bound(int stage, int begin, int end) const {
     const Table& t = table(classes_.back(), stage);
-    PiecewiseLinear out(sum(t.bytes, begin, end));
+    const Place a = nth(places_, begin);
+    const Place b = nth(places_, end);
+    PiecewiseLinear out(sum(t.bytes, a, b));
     for (const Priced& q : t.prices)
-      if (!out.add(q.price, sum(q.seconds, begin, end))) break;
+      if (!out.add(q.price, sum(q.seconds, a, b))) break;
     return out;
   }
   /// Bytes that these layers keep at least.
   [[nodiscard]] constexpr double least_bytes(int stage, int begin, int end) const {
-    return sum(table(classes_.back(), stage).bytes, begin, end);
+    return sum(table(classes_.back(), stage).bytes, nth(places_, begin), nth(places_, end));
   }
   /// Bytes that a stage with layers [begin, end) needs at least.
   [[nodiscard]] constexpr double least_peak(int stage, int begin, int end, const BesideRange& besides = {}) const {
@@ -143,9 +173,11 @@ class RangeBound {
   /// Seconds of stages with a class of workspaces and so many bytes for what the layers keep.
   [[nodiscard]] constexpr double seconds_within(std::size_t i, int stage, int begin, int end, double bytes) const {
     const Table& t = table(classes_[i], stage);
-    if (sum(t.bytes, begin, end) > bytes || sum(t.missing, begin, end) > 0) return infinite;
+    const Place a = nth(places_, begin);
+    const Place b = nth(places_, end);
+    if (sum(t.bytes, a, b) > bytes || sum(t.missing, a, b) > 0) return infinite;
     double most = 0;
-    for (const Priced& q : t.prices) most = std::max(most, sum(q.seconds, begin, end) - q.price * bytes);
+    for (const Priced& q : t.prices) most = std::max(most, sum(q.seconds, a, b) - q.price * bytes);
     return most;
   }
 
@@ -176,9 +208,20 @@ class RangeBound {
   [[nodiscard]] constexpr std::int64_t least_workspace(int stage) const { return nth(workspace_, stage); }
 
  private:
-  using Sums = std::vector<double>;  // (layers + 1) over the layers before each one
-  [[nodiscard]] static constexpr double sum(const Sums& sums, int begin, int end) {
-    return nth(sums, end) - nth(sums, begin);
+  // A layer, or the end of all: how far it is behind the first of those like it.
+  struct Place {
+    std::size_t row = 0;
+    double offset = 0;
+  };
+  // Layers one after the other that are equal.
+  struct Row {
+    double before = 0;  // the sum over the layers before its first one
+    double each = 0;    // of its layers
+  };
+  using Sums = std::vector<Row>;  // the last has no layers
+  [[nodiscard]] static constexpr double sum(const Sums& rows, const Place& begin, const Place& end) {
+    return rows[end.row].before + end.offset * rows[end.row].each -
+           (rows[begin.row].before + begin.offset * rows[begin.row].each);
   }
   struct Priced {
     double price = 0;
@@ -203,12 +246,11 @@ class RangeBound {
   [[nodiscard]] constexpr Table make_table(const std::vector<Slots>& slots, std::int64_t most_workspace) const {
     std::vector<std::vector<HullPoint>> hulls;
     std::vector<double> prices{0};
-    for (const LayerType& type : p_.types)
+    for (const std::vector<HullChoice>& type : types_)
       for (const Slots& of_chunk : slots) {
         std::vector<HullPoint> points;
-        for (const Choice& c : type)
-          if (workspace_of(c) <= most_workspace)
-            points.push_back({static_cast<double>(of_chunk.kept(c)), p_.objective.terms_of(c).time_with(share_)});
+        for (const HullChoice& c : type)
+          if (c.workspace <= most_workspace) points.push_back({static_cast<double>(of_chunk.kept(c)), c.seconds});
         hulls.push_back(lower_hull(std::move(points)));
         add_slopes(hulls.back(), prices);
       }
@@ -217,9 +259,13 @@ class RangeBound {
     const auto sums = [&](const auto& of_hull) {
       std::vector<double> of_kind;
       for (const auto& hull : hulls) of_kind.push_back(of_hull(hull));
-      Sums out{0};
-      for (int layer = 0; layer < p_.count(); ++layer)
-        out.push_back(out.back() + nth(of_kind, nth(p_.layers, layer) * p_.chunks + p_.chunk_of(layer)));
+      Sums out;
+      double before = 0;
+      for (const auto& [kind, layers] : rows_) {
+        out.push_back({before, nth(of_kind, kind)});
+        before += layers * out.back().each;
+      }
+      out.push_back({before, 0});
       return out;
     };
     using Hull = std::vector<HullPoint>;
@@ -264,13 +310,15 @@ class RangeBound {
   }
 
   const Problem& p_;
-  double share_;
+  std::vector<Place> places_;              // (layers + 1)
+  std::vector<std::pair<int, int>> rows_;  // of equal layers one after the other: type and chunk, layers
   std::vector<std::vector<Slots>> slots_;  // of chunks, that differ
   std::vector<std::size_t> table_of_;      // (stages) which of them
-  std::vector<WorkspaceClass> classes_;    // ascending; the last has all choices
-  std::vector<std::int64_t> workspace_;    // (stages) at least
-  std::vector<double> taken_;              // (stages) bytes besides workspaces and what layers keep, at least
-  std::vector<double> receive_;            // (stages) seconds to get tensors from neighbours, at least
+  std::vector<std::vector<HullChoice>> types_;
+  std::vector<WorkspaceClass> classes_;  // ascending; the last has all choices
+  std::vector<std::int64_t> workspace_;  // (stages) at least
+  std::vector<double> taken_;            // (stages) bytes besides workspaces and what layers keep, at least
+  std::vector<double> receive_;          // (stages) seconds to get tensors from neighbours, at least
 };
 
 }  // namespace galvatron::search

@@ -19,7 +19,7 @@ inline constexpr std::size_t comparisons_of_a_label = 16;
 /// Where few are enough to find a good plan: choices of the core, labels and partial pipelines whatever the limit of
 /// work, numbers of micro-batches of a narrowed search.
 inline constexpr std::size_t few = 8;
-/// Prices of a byte in a range bound, and in one that knows layouts.
+/// Prices of a byte in a range bound.
 inline constexpr std::size_t prices = 24;
 /// Classes of workspaces of a single stage.
 inline constexpr int workspace_classes = 64;
