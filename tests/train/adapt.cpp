@@ -226,14 +226,15 @@ TEST_CASE("a rank that is lost with a part of the states leaves the last checkpo
   for (const bool saves : {false, true}) {
     const test::Folder folder;
     std::atomic<bool> alive = true;
+    std::int64_t saved = 0;  // of the last checkpoint when the rank is lost
     options.adapt.before_step = [&](int rank, std::int64_t step) {
-      if (rank != 0 || step != 11 || !alive.exchange(false)) return;
-      const auto is_saved = [&] {  // the checkpoint of step 8 is written beside training
-        const auto saved = list_checkpoints(folder.path / "saved");
-        return !saved.empty() && saved.back().step == 8;
-      };
-      for (int waits = 0; saves && !is_saved() && waits < 6000; ++waits)
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (rank != 0 || step < 11 || !alive) return;
+      if (saves) {  // checkpoints are written beside training, and complete behind a step
+        const auto complete = list_checkpoints(folder.path / "saved");
+        if (complete.empty() || complete.back().step < 8) return;
+        saved = complete.back().step;
+      }
+      alive = false;
       throw DeviceFailure("its core is broken");
     };
     options.checkpoint = {};
@@ -241,7 +242,9 @@ TEST_CASE("a rank that is lost with a part of the states leaves the last checkpo
     const TrainReport report = train::train(plan, model, *source, options);
     CHECK(worst_difference(expected, losses_by_step(report)) < 1e-5);
     REQUIRE(report.adaptations.size() == 1);
-    CHECK(report.adaptations.front().step == (saves ? 8 : 0));
+    CHECK(report.adaptations.front().step >= saved);
+    CHECK(report.adaptations.front().step % 4 == 0);
+    CHECK((report.adaptations.front().step > 0) == saves);
     CHECK(report.adaptations.front().rank == 0);
     CHECK(report.adaptations.front().reason == "was lost: its core is broken");
     CHECK(report.planned_memory.size() == 1);
