@@ -497,7 +497,7 @@ TEST_CASE("hap says in one line what is wrong") {
   check_failure(folder.run("hap case none.json"), 2, "none.json");
   const std::string plan = "hap plan --cluster 8xv100-32g --global-batch 8 --model ";
   check_failure(folder.run(plan + "t5-large-32"), 2, "no operation");
-  check_failure(folder.run(plan + "mixtral-8x7b"), 2, "no operation");
+  check_failure(folder.run(plan + "deepseek-v3"), 2, "no operation");
   check_failure(folder.run(plan + "nothing"), 2, "unknown model");
   check_failure(folder.run(plan + "gpt2-tiny --seq 1000000"), 2, "positions for");
   check_failure(folder.run("hap plan --model gpt2-tiny --cluster 8xv100-32g"), 2, "--global-batch");
