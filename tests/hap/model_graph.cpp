@@ -40,9 +40,8 @@ double parameter_elements(const hap::Graph& graph) {
 }  // namespace
 
 TEST_CASE("the graph of a model has its parameters, and is a graph") {
-  for (const char* name :
-       {"gpt2-tiny", "gpt2-124m", "llama-tiny", "llama3-8b", "bert-tiny", "bert-large", "vit-huge-32", "moe-tiny",
-        "mixtral-8x7b", "roberta-moe"}) {
+  for (const char* name : {"gpt2-tiny", "gpt2-124m", "llama-tiny", "llama3-8b", "bert-tiny", "bert-large",
+                           "vit-huge-32", "moe-tiny", "mixtral-8x7b", "roberta-moe"}) {
     CAPTURE(name);
     const ModelSpec model = value_or_throw(find_model(name));
     const hap::Graph graph = hap::graph_of(model, 8, model.positions());

@@ -84,7 +84,7 @@ class LanguageModel {
 
   /// Of a model with an encoder: it reads a text, and what goes on is the decoder's text from its beginning.
   /// @param tokens  (Capacity::tokens, b): token s of sample i at s * b + i
-  virtual void read(std::span<const std::int32_t> /*tokens*/) {}
+  virtual void read([[maybe_unused]] std::span<const std::int32_t> tokens) {}
   [[nodiscard]] virtual bool has_encoder() const { return false; }
   /// Goes on behind the tokens of the passes before, of which a pass that has more than one token per sample is the
   /// first; of a decoder behind an encoder each has one. Of the token that follows the last one: logits (b, V).

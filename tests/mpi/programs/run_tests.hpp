@@ -4,6 +4,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <random>
@@ -14,10 +15,16 @@
 
 namespace programs {
 
+/// GALVATRON_RANDOM_SEED, or a new one.
+inline unsigned chosen_seed() {
+  const char* text = std::getenv("GALVATRON_RANDOM_SEED");
+  return text == nullptr ? std::random_device{}() : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
+}
+
 /// Runs all cases; 0 if they pass on this process.
 /// @param begin  is given the runtime and a seed that all processes have alike: rank 0's `seed`
 template <class Begin>
-int run_tests(int count, char** values, Begin&& begin, unsigned seed = std::random_device{}()) {
+int run_tests(int count, char** values, Begin&& begin, unsigned seed = chosen_seed()) {
   using namespace galvatron;
   auto runtime = std::make_unique<comm::mpi::Runtime>();
   int failed = 1;
