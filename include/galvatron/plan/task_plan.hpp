@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -210,11 +211,25 @@ inline void add_program(const WavePlan& waves, TaskPlan& plan) {
   std::vector<std::vector<int>> reads(plan.parts.size());
   for (const PartEdge& edge : plan.edges) reads[static_cast<std::size_t>(edge.to)].push_back(edge.from);
   plan.program = task_program(waves, plan.order, static_cast<int>(plan.model.tasks.size()), reads);
+  std::vector<std::vector<int>> readers(plan.parts.size());
+  for (const PartEdge& edge : plan.edges) readers[static_cast<std::size_t>(edge.from)].push_back(edge.to);
+  // A micro-batch has left a slot when its gradients have been taken by the parts that made what was read: as many
+  // backward passes as these, and its own.
   std::vector<int> live(plan.parts.size());
+  std::vector<std::map<int, int>> awaited(plan.parts.size());
+  const auto done = [&](int part, int microbatch) {
+    const auto i = static_cast<std::size_t>(part);
+    if (--awaited[i][microbatch] == 0) --live[i];
+  };
   for (const TaskInstruction& instruction : plan.program) {
     const auto i = static_cast<std::size_t>(instruction.part);
-    live[i] += instruction.op == TaskInstruction::Op::forward ? 1 : -1;
-    plan.parts[i].slots = std::max(plan.parts[i].slots, live[i]);
+    if (instruction.op == TaskInstruction::Op::forward) {
+      awaited[i][instruction.microbatch] = 1 + static_cast<int>(reads[i].size());
+      plan.parts[i].slots = std::max(plan.parts[i].slots, ++live[i]);
+      continue;
+    }
+    done(instruction.part, instruction.microbatch);
+    for (const int reader : readers[i]) done(reader, instruction.microbatch);
   }
   int lane = 0;
   for (PartEdge& edge : plan.edges) {
