@@ -12,6 +12,14 @@ using nlohmann::json;
 const std::string small = " --cluster host --global-batch 8 --seq 32 --precision fp32 --quiet";
 const std::string of_text = " --data text.txt --lr 0.01 --json ";
 
+void check_refusal(const Folder& folder, const std::string& arguments, const std::string& sentence) {
+  const Ran ran = folder.run(arguments);
+  CAPTURE(arguments);
+  CAPTURE(ran.err);
+  CHECK(ran.code == 2);
+  CHECK(ran.err.find(sentence) != std::string::npos);
+}
+
 }  // namespace
 
 TEST_CASE("a plan with adapters takes less memory, and says what is trained") {
@@ -123,11 +131,7 @@ TEST_CASE("an adapter of peft that is none of this model, or of another kind, is
   REQUIRE(folder.run("export saved --to huggingface --out base").code == 0);
   const json config = json::parse(folder.read("adapter/adapter_config.json"));
   const auto says = [&](const std::string& arguments, const std::string& sentence) {
-    const Ran ran = folder.run(arguments);
-    CAPTURE(arguments);
-    CAPTURE(ran.err);
-    CHECK(ran.code == 2);
-    CHECK(ran.err.find(sentence) != std::string::npos);
+    check_refusal(folder, arguments, sentence);
   };
   const std::string generate = "generate --checkpoint base --adapter adapter --prompt the --tokens 1 --quiet";
   const auto with = [&](const char* key, const json& value) {
@@ -165,11 +169,7 @@ TEST_CASE("adapters that a model cannot have are refused with a sentence") {
   const Folder folder;
   const std::string plan = "plan --cluster 2xa100-40g --global-batch 16 --quiet --model ";
   const auto says = [&](const std::string& arguments, const std::string& sentence) {
-    const Ran ran = folder.run(arguments);
-    CAPTURE(arguments);
-    CAPTURE(ran.err);
-    CHECK(ran.code == 2);
-    CHECK(ran.err.find(sentence) != std::string::npos);
+    check_refusal(folder, arguments, sentence);
   };
   says(plan + "mixtral-8x7b --lora 8", "adapters are of decoders");
   says(plan + "bert-large --lora 8", "adapters are of decoders");

@@ -171,7 +171,7 @@ class ModelGraph {
     mark_heads(graph, node, out);
     mark_split(graph, node, out);
   }
-  // Tokens go to slots of their experts, as many as the expert with most has room for, and back.
+  // Dispatches tokens to the slots [E, C, h] of their experts, and combines what these give; C is an expert's capacity.
   int add_experts(const forward::Graph& graph, const forward::Node& node, int x) {
     const LayerSpec& layer = graph.layer;
     if (node.weights[4] >= 0) fail("gains of residuals");

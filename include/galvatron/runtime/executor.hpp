@@ -2,8 +2,6 @@
 // over steps, whatever the layer and the strategy are.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -15,7 +13,6 @@
 #include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/program/allocate.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
 #include <galvatron/runtime/compressed_experts.hpp>
@@ -36,7 +33,6 @@ class Executor {
   using Step = program::Step;
   using Code = program::Code;
   using Phase = program::Phase;
-  using Storage = program::Storage;
 
  public:
   /// The arguments must outlive the executor.

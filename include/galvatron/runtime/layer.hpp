@@ -125,7 +125,7 @@ struct Inference {
   /// Of a decoder's block: keys and values of the encoder's output, (memory rows, 2 kv). The pass at position 0 makes
   /// them, those behind it only read them; empty: every pass makes its own.
   View<T> memory{};
-  /// Of a block with a cache and relative positions: room for their biases, (heads, 2 positions - 1).
+  /// Of a block with a cache and relative positions: memory of their biases (heads, 2 positions - 1).
   View<float> biases{};
   /// Of a head: logits of the last rows, (rows, V with padding), instead of losses. May be empty.
   View<float> logits{};

@@ -41,7 +41,7 @@ struct Case {
   std::vector<StageDevices> on;        ///< (stages) in a mixed cluster; empty: all devices, equally many on each
   const CaseSource* source = nullptr;  ///< has the rest of the problem, which is made when it is searched
   std::size_t number = 0;              ///< in the source
-  double bound = 0;                    ///< no plan of it is faster: known without the problem
+  double bound = 0;                    ///< lower bound of the seconds of its plans, known without the problem
 
   [[nodiscard]] constexpr int layer(int index) const { return order.empty() ? index : nth(order, index); }
   [[nodiscard]] constexpr int stages() const { return problem.stages(); }

@@ -320,7 +320,7 @@ class Search {
   const SearchOptions& options_;
   std::vector<Case> cases_;
   Executor& executor_;
-  std::vector<double> bounds_;  // of every case: no plan of it is faster
+  std::vector<double> bounds_;  // of every case: lower bound of the seconds of its plans
   BestOf best_;
   std::map<int, BestOf> by_stages_;
   std::vector<BestOf> scheme_best_;

@@ -288,7 +288,7 @@ inline Result<ModelSpec> gemma_from(JsonObject& fields, std::string name) {
   return built(fields, gemma, std::move(name), shape);
 }
 
-/// A soft cap of logits or scores; null is none.
+/// A soft cap of logits or scores; 0 where the file has null, for no cap.
 /// @param otherwise  where the file says nothing
 inline double soft_cap_from(JsonObject& fields, const std::string& key, double otherwise) {
   const auto cap = fields.optional<double>(key, fields.contains(key) ? 0 : otherwise);
