@@ -222,9 +222,9 @@ void embedding(benchmark::State& state, bool backward) {
   const View<const std::int32_t> ids(tokens.data(), rows);
   for (auto _ : state) {
     if (backward)
-      host().embedding_backward(rows, hidden, ids, 0, vocabulary, out.view(), dtable);
+      host().embedding_backward(rows, hidden, ids, 0, vocabulary, 1.0F, out.view(), dtable);
     else
-      host().embedding_forward(rows, hidden, ids, 0, vocabulary, table, out.view());
+      host().embedding_forward(rows, hidden, ids, 0, vocabulary, 1.0F, table, out.view());
   }
   set_bytes(state, static_cast<double>(rows * hidden) * (backward ? sizeof(T) + 8.0 : 2.0 * sizeof(T)));
 }

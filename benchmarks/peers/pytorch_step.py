@@ -1,6 +1,8 @@
-"""Seconds of a GPT-2 training step in PyTorch eager, on the same shapes as benchmark_training_step.
+"""Seconds of a GPT-2 training step in PyTorch, on the same shapes as benchmark_training_step.
 
-usage: pytorch_step.py LAYERSxHIDDENxHEADSxVOCABULARY BATCH SEQUENCE fp32|bf16 STEPS [THREADS]
+usage: pytorch_step.py [--compile] LAYERSxHIDDENxHEADSxVOCABULARY BATCH SEQUENCE fp32|bf16 STEPS [THREADS]
+
+--compile trains torch.compile(model), whose compilation is part of the first steps: they are not counted.
 
 The model is written as one writes GPT-2 in PyTorch: fused qkv, scaled_dot_product_attention, tanh GELU, tied head,
 cross_entropy, fused AdamW, gradient clipping at 1. bf16 is torch.autocast over fp32 parameters.
@@ -53,16 +55,20 @@ class Gpt(nn.Module):
 
 
 def main():
-    layers, hidden, heads, vocabulary = map(int, sys.argv[1].split("x"))
-    batch, sequence, precision, steps = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
-    if len(sys.argv) > 6:
-        torch.set_num_threads(int(sys.argv[6]))
+    compiled = "--compile" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--compile"]
+    layers, hidden, heads, vocabulary = map(int, arguments[0].split("x"))
+    batch, sequence, precision, steps = int(arguments[1]), int(arguments[2]), arguments[3], int(arguments[4])
+    if len(arguments) > 5:
+        torch.set_num_threads(int(arguments[5]))
     torch.manual_seed(1)
     model = Gpt(layers, hidden, heads, vocabulary)
+    if compiled:
+        model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     data = torch.randint(0, vocabulary, (batch, sequence + 1))
     seconds = []
-    for _ in range(steps):
+    for _ in range(steps + 2 * compiled):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
@@ -72,8 +78,9 @@ def main():
         optimizer.step()
         loss.item()
         seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds[1:])
-    print(f"{median:.6f} s/step {batch * sequence / median:.1f} tokens/s, PyTorch {torch.__version__}")
+    median = statistics.median(seconds[1 + 2 * compiled:])
+    way = "compiled" if compiled else "eager"
+    print(f"{median:.6f} s/step {batch * sequence / median:.1f} tokens/s, PyTorch {torch.__version__}, {way}")
 
 
 if __name__ == "__main__":

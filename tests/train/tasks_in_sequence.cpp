@@ -64,6 +64,10 @@ double worst_derivative(const MultiTaskModel& model, const test::TaskRun& run, s
       const auto found = run.gradients.find({layer, name});
       if (found == run.gradients.end()) return INFINITY;
       const std::vector<double>& gradient = found->second;
+      if (gradient.size() != values.size()) {
+        MESSAGE("layer ", layer, ", ", std::string(name_of(name)), ": ", gradient.size(), " and not ", values.size());
+        return INFINITY;
+      }
       std::vector<double> direction(values.size());
       double along = 0, norm = 0;
       for (std::size_t i = 0; i < values.size(); ++i) {

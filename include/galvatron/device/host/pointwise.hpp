@@ -40,6 +40,7 @@ void map(const Team& team, std::int64_t n, const auto* a, const auto* b, auto* o
 /// Calls f(run in `from`, run in `to`) for every run; those of a row on one thread, in order.
 void for_each_run(const Team& team, const Runs& runs, const auto& f) {
   const std::int64_t cost = runs.blocks * runs.repeats * runs.width;
+  if (cost == 0) return;  // a tensor without elements has no address
   for_runs(team, runs.rows, 1, cost, [&](std::int64_t first, std::int64_t last, int) {
     vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
       const auto at = [](const Runs::Distances& d, std::int64_t block, std::int64_t repeat, std::int64_t row) {
