@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <random>
@@ -15,6 +14,7 @@
 #include <galvatron/strategy/legality.hpp>
 
 #include "random_strategy.hpp"
+#include "setting.hpp"
 #include "toy_mixed.hpp"
 
 namespace toy {
@@ -71,12 +71,6 @@ inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& mo
   spread_at_random(random, plan, model);
   if (!why_inconsistent(plan).empty() || !why_unfit(plan, model).empty()) return std::nullopt;
   return plan;
-}
-
-/// A number that the environment may set.
-inline double setting(const char* name, double otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtod(text, nullptr);
 }
 
 /// How many random plans a test tries. GALVATRON_RANDOM_PLANS: so many, whatever the time; GALVATRON_RANDOM_SECONDS:

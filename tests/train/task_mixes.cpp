@@ -1,12 +1,12 @@
 // labels: ranks
 // Mixes of tasks that change while a run goes on: the losses, gradients and parameters of one rank that does the same
 // steps in runs of one mix each, with a checkpoint between them.
+// GALVATRON_TASK_MIXES=N tries so many cases; GALVATRON_RANDOM_SEED=N others, and repeats a run.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,6 +22,7 @@
 #include "../says.hpp"
 #include "random_tasks.hpp"
 #include "run_tasks.hpp"
+#include "setting.hpp"
 
 using namespace galvatron;
 
@@ -32,10 +33,7 @@ constexpr std::int64_t mix_steps = 6;
 // With so large an epsilon an update is a smooth function of the gradient, so that runs stay as close as their sums.
 constexpr float mix_epsilon = 0.1F;
 
-std::uint64_t mix_cases() {
-  const char* const asked = std::getenv("GALVATRON_TASK_MIXES");
-  return asked == nullptr ? 16 : std::strtoull(asked, nullptr, 10);
-}
+std::uint64_t mix_cases() { return static_cast<std::uint64_t>(toy::setting("GALVATRON_TASK_MIXES", 16)); }
 
 /// Every mix in a run of its own on one rank, task after task.
 test::TaskRun one_mix_after_the_other(const MultiTaskModel& model, const std::vector<TaskMix>& mixes,
@@ -77,12 +75,13 @@ test::WholeTensors used_gradients(const test::TaskRun& run, const MultiTaskModel
 }  // namespace
 
 TEST_CASE("random mixes of tasks change while runs go on, as on one rank in runs of one mix each") {
-  MESSAGE("seed ", mix_seed);
+  const auto seed = static_cast<std::uint64_t>(toy::setting("GALVATRON_RANDOM_SEED", static_cast<double>(mix_seed)));
+  MESSAGE("GALVATRON_RANDOM_SEED=", seed);
   std::int64_t moved = 0;
   int idle = 0;
   double worst = 0;
   for (std::uint64_t i = 0; i < mix_cases(); ++i) {
-    test::RandomTasks random(mix_seed + i);
+    test::RandomTasks random(seed + i);
     const MultiTaskModel model = random.model();
     const int ranks = std::vector{2, 4, 6, 8, 1}[i % 5];
     const WavePlan plan = random.plan(model, ranks);

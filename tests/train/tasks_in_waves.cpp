@@ -1,5 +1,6 @@
 // labels: ranks
 // Multi-task models in waves on several ranks: the losses and gradients of one rank, whatever the plan is.
+// GALVATRON_TASK_PLANS=N tries so many random plans; GALVATRON_RANDOM_SEED=N others, and repeats a run.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,12 +15,19 @@
 #include "../says.hpp"
 #include "random_tasks.hpp"
 #include "run_tasks.hpp"
+#include "setting.hpp"
 
 using namespace galvatron;
 
 namespace {
 
 constexpr std::uint64_t waves_seed = 20261128;
+
+// Of the cases of random plans.
+std::uint64_t plan_seed() {
+  return static_cast<std::uint64_t>(toy::setting("GALVATRON_RANDOM_SEED", static_cast<double>(waves_seed)));
+}
+std::uint64_t plan_cases() { return static_cast<std::uint64_t>(toy::setting("GALVATRON_TASK_PLANS", 300)); }
 
 double worst_loss(const test::TaskRun& a, const test::TaskRun& b) {
   double worst = 0;
@@ -56,12 +64,14 @@ MultiTaskModel one_pair() {
 }  // namespace
 
 TEST_CASE("random plans of waves for random multi-task models train as one rank does, task after task") {
-  MESSAGE("seed ", waves_seed);
+  const std::uint64_t seed = plan_seed();
+  const std::uint64_t cases = plan_cases();
+  MESSAGE("GALVATRON_RANDOM_SEED=", seed);
   int several = 0;  // parts of a layer on sets that differ
   int accumulated = 0, pipelined = 0;
   double worst = 0, worst_whole = 0;
-  for (std::uint64_t i = 0; i < 300; ++i) {
-    test::RandomTasks random(waves_seed + i);
+  for (std::uint64_t i = 0; i < cases; ++i) {
+    test::RandomTasks random(seed + i);
     const MultiTaskModel model = random.model();
     const int ranks = std::vector{1, 2, 4, 6, 8, 16}[i % 6];
     const WavePlan plan = random.plan(model, ranks);
@@ -93,9 +103,9 @@ TEST_CASE("random plans of waves for random multi-task models train as one rank 
       several += std::ranges::any_of(parts, [&](const WavePart& b) { return a.ranks != b.ranks; }) ? 1 : 0;
   }
   MESSAGE("gradients differ by ", worst, " at most, on one rank with micro-batches and without by ", worst_whole);
-  CHECK(several > 1000);
-  CHECK(accumulated > 30);
-  CHECK(pipelined > 100);
+  CHECK(several * 3 > static_cast<int>(cases) * 10);
+  CHECK(accumulated * 10 > static_cast<int>(cases));
+  CHECK(pipelined * 3 > static_cast<int>(cases));
 }
 
 TEST_CASE("the same plan gives the same bits twice, and random plans go on learning as one rank does") {

@@ -11,11 +11,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -127,6 +125,9 @@ struct TriedWaves {
 class WaveSearch {
  public:
   static constexpr int most_stages = 16;
+  static constexpr std::int64_t replan_steps = 2'000'000;  ///< of Spindle's planner, where kinds are given
+  static constexpr std::size_t most_tries = 4;             ///< placed plans that are simulated, of each sort
+  static constexpr double least_beside_passes = 1.05;      ///< what a step is taken to be over its passes' bound
   static constexpr std::array by_memory{RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective,
                                         RecomputeKind::full};
 
@@ -146,10 +147,12 @@ class WaveSearch {
   /// @param levels  of recomputation that are tried, at the most
   bool run(std::size_t levels = by_memory.size()) {
     if (options_.kinds) {
+      const spindle::Limits limits = options_.limits;
+      if (limits.steps == 0) options_.limits.steps = replan_steps;
       note_curves(*options_.kinds);
-      if (options_.limits.steps == 0) options_.limits.steps = 1'000'000;
       try_all(*options_.kinds);
       if (tried_.best) return true;
+      options_.limits = limits;
     }
     const WaveKinds whole{.components = std::vector<StrategySpec>(model_.components.size())};
     note_curves(whole);
@@ -160,12 +163,12 @@ class WaveSearch {
     bool at_once = false;
     for (std::size_t level = 0; level < std::min(levels, by_memory.size()); ++level) {
       bool fits = false;
-      for (const int zero : {0, 1, 2, 3}) {
-        if (zero >= 2 && fits) break;
+      for (const int zero : {1, 2, 3}) {
+        if (fits) break;
         const int before = tried_.fitting;
-        fits = try_all(with(split, by_memory[level], zero)) || fits;
+        fits = try_all(with(split, by_memory[level], zero));
         if (split.components != whole.components) fits = try_all(with(whole, by_memory[level], zero)) || fits;
-        if (level > 0 && zero % 2 == 1 && tried_.fitting > before && !std::exchange(relaxed, true))
+        if (level > 0 && zero != 2 && tried_.fitting > before && !std::exchange(relaxed, true))
           recompute_less(with(split, by_memory[level], zero), by_memory[level - 1]);
       }
       at_once = fits && level == 0;
@@ -286,63 +289,81 @@ class WaveSearch {
 
   // ---- plans
 
-  /// Waves, tasks in sequence and tasks in groups under some kinds; whether all sorts fit. With ZeRO-2 and 3, which
-  /// take less memory, there are only tasks in sequence.
-  bool try_all(const WaveKinds& kinds) {
-    const WaveProblem of = wave_problem(prices_, kinds);
+  /// Waves, tasks in sequence and tasks in groups under some kinds, with ZeRO-0 and ZeRO-1; whether all sorts fit. With
+  /// ZeRO-2 and 3, which take less memory, there are only tasks in sequence.
+  bool try_all(WaveKinds kinds) {
     if (kinds.zero >= 2) {  // all parts of a layer are on the same devices
+      const WaveProblem of = wave_problem(prices_, kinds);
       const auto placed = in_order_on_equal_devices(of);
       if (placed) try_plan(of, kinds, *placed, TaskSchedule::sequence, tried_.in_sequence);
       return false;
     }
-    bool fits = try_waves(of, kinds, tried_.in_waves);
-    fits = try_plan(of, kinds, in_order(of), TaskSchedule::sequence, tried_.in_sequence) && fits;
+    kinds.zero = 1;
+    const WaveProblem of = wave_problem(prices_, kinds);
+    bool fits = try_plan(of, kinds, in_order(of), TaskSchedule::sequence, tried_.in_sequence);
     if (const auto grouped = in_groups(of, model_.tasks.size()))
       fits = try_plan(of, kinds, *grouped, TaskSchedule::groups, tried_.by_task) && fits;
-    return fits;
+    return (cannot_win(kinds) || try_waves(of, kinds)) && fits;
+  }
+  /// Whether the bound of all schedules under some kinds says that none of them is faster than the best plan by more
+  /// than what moves, reductions and the update are taken to add. More recomputation is slower still.
+  bool cannot_win(const WaveKinds& kinds) {
+    if (!tried_.best) return false;
+    WaveProblem of = wave_problem(prices_, kinds, true);
+    for (std::size_t m = 0; m < of.runs.size(); ++m)
+      of.problem.metaops[m].operators *= micro_.counts[static_cast<std::size_t>(of.runs[m].task)];
+    return bound_of(of.problem) * least_beside_passes >= tried_.best->simulation.step.value;
   }
 
   /// Spindle's plans: on any numbers of devices; on powers of two, whose devices can be blocks; and with every pass
   /// whole. Gradients are reduced over the union of a layer's parts' devices: unions of blocks are closer together, and
   /// those of whole passes the same for all layers of a component. So they are, too, where gradients weigh more than
   /// their bytes.
-  bool try_waves(const WaveProblem& any, const WaveKinds& kinds, Seconds& fastest) {
+  bool try_waves(const WaveProblem& any, const WaveKinds& kinds) {
+    if (std::ranges::any_of(any.problem.metaops, [](const spindle::MetaOp& m) { return m.curve.size() == 0; }))
+      return false;
+    const auto plans_of = [&](const WaveProblem& of) {
+      return spindle::plans_to_place(of.problem, of.terms, options_.limits);
+    };
+    const spindle::PlansToPlace plans = plans_of(any);
+    bool fits = try_spindle(any, kinds, plans, false, 1);
     const WaveProblem powers = on_powers_of_two(any);
     const bool same = std::ranges::equal(
         any.problem.metaops, powers.problem.metaops, {}, [](const spindle::MetaOp& m) { return m.curve.size(); },
         [](const spindle::MetaOp& m) { return m.curve.size(); });
-    const Variant of_powers = same ? Variant::any : Variant::powers;
-    bool fits = try_spindle(any, kinds, Variant::any, false, 1, fastest);
-    for (const double weight : {1.0, 8.0}) fits = try_spindle(powers, kinds, of_powers, true, weight, fastest) || fits;
-    return try_spindle(with_whole_passes(powers), kinds, Variant::whole, true, 1, fastest) || fits;
-  }
-  enum class Variant : std::uint8_t { any, powers, whole };
-  /// Spindle's plans of a variant under some kinds, whatever the stage of ZeRO.
-  const spindle::PlansToPlace& plans_of(const WaveProblem& of, const WaveKinds& kinds, Variant variant) {
-    for (const FoundPlans& found : found_plans_)
-      if (found.variant == variant && found.components == kinds.components) return found.plans;
-    found_plans_.push_back({kinds.components, variant, spindle::plans_to_place(of.problem, of.terms, options_.limits)});
-    return found_plans_.back().plans;
+    const spindle::PlansToPlace on_powers = same ? plans : plans_of(powers);
+    for (const double weight : {1.0, 8.0}) fits = try_spindle(powers, kinds, on_powers, true, weight) || fits;
+    const WaveProblem passes = with_whole_passes(powers);
+    return try_spindle(passes, kinds, plans_of(passes), true, 1) || fits;
   }
   /// @param in_blocks  parts are on blocks of devices  @param weight  of gradients
-  bool try_spindle(const WaveProblem& of, const WaveKinds& kinds, Variant variant, bool in_blocks, double weight,
-                   Seconds& fastest) {
-    if (std::ranges::any_of(of.problem.metaops, [](const spindle::MetaOp& m) { return m.curve.size() == 0; }))
-      return false;
-    const spindle::PlansToPlace& plans = plans_of(of, kinds, variant);
+  bool try_spindle(const WaveProblem& of, const WaveKinds& kinds, const spindle::PlansToPlace& plans, bool in_blocks,
+                   double weight) {
     spindle::Terms terms = of.terms;
     for (spindle::Sizes& sizes : terms.sizes) sizes.gradient_bytes *= weight;
+    // A rough price of memory; that of try_plan is exact.
     terms.memory = static_cast<double>((budget_ - cluster_.device.library_workspace).count);
-    auto placed = spindle::best_placed_plan(of.problem, terms, plans);
-    terms.memory = 0;  // its price of memory is rough; that of try_plan is exact
-    if (!placed) placed = spindle::best_placed_plan(of.problem, terms, plans);
-    if (in_blocks) place_in_blocks(of.problem.devices, placed->placement);
-    return try_plan(of, kinds, {placed->plan.waves, placed->placement}, TaskSchedule::waves, fastest);
+    bool fits = false;
+    std::size_t tries = 0;
+    for (spindle::PlacedPlan& placed : spindle::placed_plans(of.problem, terms, plans)) {
+      if (tries++ == most_tries) break;
+      if (in_blocks) place_in_blocks(of.problem.devices, placed.placement);
+      fits = try_plan(of, kinds, {placed.plan.waves, placed.placement}, TaskSchedule::waves, tried_.in_waves) || fits;
+    }
+    return fits;
   }
-  /// Keeps the plan if it is the fastest of those asked for that fits; whether it fits.
+  /// Keeps the plan if it is the fastest of those asked for that fits, with ZeRO-0 too where the kinds have ZeRO-1;
+  /// whether it fits.
   bool try_plan(const WaveProblem& of, const WaveKinds& kinds, const PlacedWaves& placed, TaskSchedule schedule,
                 Seconds& fastest) {
-    return try_plan(wave_plan_of(prices_, kinds, of, placed.waves, placed.placement), kinds, schedule, fastest);
+    WavePlan plan = wave_plan_of(prices_, kinds, of, placed.waves, placed.placement);
+    bool fits = false;
+    if (kinds.zero == 1) {
+      plan.zero = 0;
+      fits = try_plan(plan, kinds, schedule, fastest);
+      plan.zero = 1;
+    }
+    return try_plan(std::move(plan), kinds, schedule, fastest) || fits;
   }
   bool try_plan(WavePlan waves, const WaveKinds& kinds, TaskSchedule schedule, Seconds& fastest) {
     const TaskOrder order = schedule == TaskSchedule::sequence ? TaskOrder::in_sequence : TaskOrder::in_waves;
@@ -376,12 +397,6 @@ class WaveSearch {
   const Cluster& cluster_;
   WaveSearchOptions options_;
   Bytes budget_;
-  struct FoundPlans {
-    std::vector<StrategySpec> components;
-    Variant variant;
-    spindle::PlansToPlace plans;
-  };
-  std::deque<FoundPlans> found_plans_;
   train::LayerCosts& layers_;
   WavePrices prices_;
   TriedWaves& tried_;

@@ -267,36 +267,33 @@ inline PlansToPlace plans_to_place(const Problem& problem, const Terms& terms, c
   return out;
 }
 
-/// The fastest of these plans with their devices. Never proven.
-/// Errors (infeasible): no plan fits into the memory of a device.
+/// All of these plans with their devices: those with the fewest bytes above the terms' memory first, the fastest of
+/// equal ones first. Never proven.
 template <class = void>
-Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, const PlansToPlace& plans) {
-  const Problem& priced = plans.priced;
-  Plan plan = plans.plan;
-  PlacedPlan out;
-  std::tuple<double, double, double> best;
+std::vector<PlacedPlan> placed_plans(const Problem& problem, const Terms& terms, const PlansToPlace& plans) {
+  std::vector<PlacedPlan> out;
   for (const std::vector<Wave>& waves : plans.waves) {
-    Placement placement = place(problem, terms, waves);
-    const Price price = Pricing(problem, terms, waves)(placement);
-    const auto rank = detail::rank_of(price, terms);
-    if (!out.placement.empty() && !(rank < best)) continue;
-    best = rank;
-    plan.waves = waves;
-    plan.seconds = step_seconds(priced, waves);
-    out = {plan, std::move(placement), price};
+    PlacedPlan& placed = out.emplace_back(PlacedPlan{plans.plan, place(problem, terms, waves), {}});
+    placed.plan.waves = waves;
+    placed.plan.seconds = step_seconds(plans.priced, waves);
+    placed.price = Pricing(problem, terms, waves)(placed.placement);
   }
-  if (std::get<0>(best) == 0) return out;
+  std::ranges::stable_sort(out, {}, [&](const PlacedPlan& placed) { return detail::rank_of(placed.price, terms); });
+  return out;
+}
+GALVATRON_IN_PLANNER(std::vector<PlacedPlan> placed_plans<>(const Problem&, const Terms&, const PlansToPlace&))
+
+/// The fastest of the plans that a search finds, with their devices. Never proven.
+/// Errors (infeasible): no plan fits into the memory of a device.
+inline Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, const Limits& limits = {}) {
+  PlacedPlan out = std::move(placed_plans(problem, terms, plans_to_place(problem, terms, limits)).front());
+  if (terms.memory == 0 || out.price.peak_bytes <= terms.memory) return out;
   return tl::unexpected<Error>(
       Error{ErrorKind::infeasible,
             text_of("no plan of waves was found that fits into ",
                     format_bytes(Bytes{static_cast<std::int64_t>(terms.memory)}), " a device; the best takes ",
                     format_bytes(Bytes{static_cast<std::int64_t>(out.price.peak_bytes)}),
                     ", take more devices, smaller batches or more memory")});
-}
-GALVATRON_IN_PLANNER(Result<PlacedPlan> best_placed_plan<>(const Problem&, const Terms&, const PlansToPlace&))
-
-inline Result<PlacedPlan> best_placed_plan(const Problem& problem, const Terms& terms, const Limits& limits = {}) {
-  return best_placed_plan(problem, terms, plans_to_place(problem, terms, limits));
 }
 
 }  // namespace galvatron::spindle
