@@ -1,6 +1,9 @@
-// Whole tensors from the parts that ranks hold.
+// Whole tensors from the parts that ranks hold, and how far two differ.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -25,6 +28,21 @@ void give_store(const runtime::StoreView& store, View<const float> values, auto 
       if (whole.size() <= index) whole.resize(index + 1, missing);
       whole[index] = values[place - store.range.begin];
     }
+}
+
+/// |x - y| / |y| of a tensor, in L2 norms; 0 for equal tensors, infinite where an element is not a number. What one of
+/// the two does not have is 0: padding, which the other has.
+inline double relative_difference(const std::vector<double>& x, const std::vector<double>& y) {
+  double square = 0;
+  double sum = 0;
+  for (std::size_t i = 0; i < std::max(x.size(), y.size()); ++i) {
+    const double a = i < x.size() ? x[i] : 0;
+    const double b = i < y.size() ? y[i] : 0;
+    square += (a - b) * (a - b);
+    sum += b * b;
+  }
+  if (square == 0) return 0;
+  return std::isnan(square) ? INFINITY : std::sqrt(square / sum);
 }
 
 }  // namespace galvatron::test

@@ -14,6 +14,7 @@
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/model/parameter.hpp>
 
+#include "../runtime/whole_tensors.hpp"
 #include "run_rank.hpp"
 #include "toy_mixed.hpp"
 
@@ -98,15 +99,7 @@ double difference(const Gradients& a, const Gradients& b) {
   for (const auto& [key, reference] : b) {
     const auto found = a.find(key);
     if (found == a.end()) return INFINITY;
-    double square = 0;
-    double sum = 0;
-    for (std::size_t i = 0; i < std::max(reference.size(), found->second.size()); ++i) {
-      const double x = i < found->second.size() ? found->second[i] : 0;
-      const double y = i < reference.size() ? reference[i] : 0;
-      square += (x - y) * (x - y);
-      sum += y * y;
-    }
-    worst = std::max(worst, std::sqrt(square / sum));
+    worst = std::max(worst, galvatron::test::relative_difference(found->second, reference));
   }
   return worst;
 }

@@ -138,8 +138,8 @@ using TaskTrainer = std::function<train::TaskTrainReport(const std::vector<train
 /// The same by a trainer of another kind of ranks; what this process has of gradients and parameters.
 TaskRun run_tasks(const MultiTaskModel& model, const TaskRunOptions& options, const TaskTrainer& trainer);
 
-/// The greatest difference of two sets of tensors, relative to the greatest element of each tensor; infinite where they
-/// have other tensors.
+/// The largest relative L2 difference of a tensor; that of a contrastive loss's factor is relative to a hundredth of
+/// its terms, if they are not more. Infinite where the two have other tensors.
 double difference(const WholeTensors& a, const WholeTensors& b);
 
 }  // namespace galvatron::test
