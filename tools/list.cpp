@@ -1,6 +1,7 @@
 // galvatron list: what is known by name.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,12 +12,14 @@
 #include <galvatron/cost/trainer_json.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/model/multi_task.hpp>
+#include <galvatron/model/multi_task_json.hpp>
 #include <galvatron/model/multi_task_zoo.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 
 #include "options.hpp"
+#include "tasks.hpp"
 
 namespace galvatron::tools {
 
@@ -49,17 +52,16 @@ struct Listing {
   ordered_json json = ordered_json::array();
 };
 
-// Presets of several tasks, as lines and in JSON beside the others.
-void add_multi_task_models(Listing& out) {
+// Models of several tasks, as lines and in JSON beside the others.
+void add_multi_task_models(const std::vector<std::string>& names, Listing& out) {
   std::vector<std::vector<std::string>> rows{{"of several tasks", "parameters", "components", "tasks", "samples"}};
-  for (const std::string_view name : multi_task_model_names) {
-    const MultiTaskModel model = value_or_throw(find_multi_task_model(name));
+  for (const std::string& name : names) {
+    const MultiTaskModel model = value_or_throw(load_multi_task_model(name));
     std::int64_t samples = 0;
     for (const TaskSpec& task : model.tasks) samples += task.batch;
     const int layers = model.first_layer(static_cast<int>(model.components.size()));
-    rows.push_back({std::string(name), format_count(static_cast<double>(parameters(model))),
-                    std::to_string(model.components.size()), std::to_string(model.tasks.size()),
-                    std::to_string(samples)});
+    rows.push_back({name, format_count(static_cast<double>(parameters(model))), std::to_string(model.components.size()),
+                    std::to_string(model.tasks.size()), std::to_string(samples)});
     out.json.push_back({{"name", name},
                         {"parameters", parameters(model)},
                         {"layers", layers},
@@ -68,14 +70,19 @@ void add_multi_task_models(Listing& out) {
                         {"samples", samples},
                         {"trains", true}});
   }
-  out.text += "\n" + table(rows);
+  out.text += (out.text.empty() ? "" : "\n") + table(rows);
 }
 
-// The presets, or the models named: presets or config.json files.
+// The presets, or the models named: presets, config.json files or models of several tasks.
 Listing models(const std::vector<std::string>& named) {
   Listing out;
+  std::vector<std::string> of_one_task = named.empty() ? model_names() : named;
+  const auto several = std::ranges::stable_partition(of_one_task, std::not_fn(names_tasks));
+  std::vector<std::string> of_several(several.begin(), several.end());
+  of_one_task.erase(several.begin(), several.end());
+  if (named.empty()) of_several.assign(multi_task_model_names.begin(), multi_task_model_names.end());
   std::vector<std::vector<std::string>> rows{{"name", "parameters", "layers", "hidden", "heads", "positions", "for"}};
-  for (const std::string& name : named.empty() ? model_names() : named) {
+  for (const std::string& name : of_one_task) {
     const ModelSpec model = value_or_throw(load_model(name));
     const LayerSpec& block = model.blocks.front();
     const auto with_experts =
@@ -98,10 +105,10 @@ Listing models(const std::vector<std::string>& named) {
                         {"positions", model.positions()},
                         {"trains", trains}});
   }
-  out.text = table(rows);
-  if (!named.empty()) return out;
-  out.text += "  or the path of a Hugging Face config.json (" + std::string(huggingface_model_types) + ")\n";
-  add_multi_task_models(out);
+  if (rows.size() > 1) out.text = table(rows);
+  if (named.empty())
+    out.text += "  or the path of a Hugging Face config.json (" + std::string(huggingface_model_types) + ")\n";
+  if (!of_several.empty()) add_multi_task_models(of_several, out);
   return out;
 }
 
@@ -204,8 +211,8 @@ void run_list(const Arguments& arguments, Common& common) {
   std::vector<std::string> named;
   options.choice("what", kind, {"models", "clusters", "strategies", "schedules", "trainers", "all"}, "what to show");
   options.texts("names", named, "MODEL...",
-                "with models: only these, presets' names or paths of a Hugging Face config.json; tells the parameters, "
-                "and what galvatron does with the model");
+                "with models: only these, names of presets or paths of a Hugging Face config.json or of a model of "
+                "several tasks; tells the parameters, and what galvatron does with the model");
   options.flag("--json", common.json, "one JSON object with an array for each");
   options.examples("Examples:\n  galvatron list models\n  galvatron list models my-llama/config.json --json");
   Arguments given = arguments;

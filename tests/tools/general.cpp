@@ -290,6 +290,10 @@ TEST_CASE("list tells of a config.json what it tells of presets") {
   CHECK(text.out.find("llama-tiny") != std::string::npos);
   CHECK(text.out.find("gpt2-tiny") == std::string::npos);
   CHECK(folder.run("list model m/config.json").out == folder.run("list models m/config.json").out);
+  const auto several = folder.run("list model clip-toy m/config.json --json").json().at("models");
+  REQUIRE(several.size() == 2);
+  CHECK(several.at(1).at("name") == "clip-toy");
+  CHECK(several.at(1).at("tasks") == 4);
   const auto models = folder.run("list models m --json").json().at("models");
   REQUIRE(models.size() == 1);
   // Table, norms, queries and keys and values, output, gate and up and down.
