@@ -154,7 +154,7 @@ class WaveSearch {
       if (tried_.best) return true;
       options_.limits = limits;
     }
-    const WaveKinds whole{.components = std::vector<StrategySpec>(model_.components.size())};
+    const WaveKinds whole = whole_components();
     note_curves(whole);
     if (!tried_.split) tried_.split = options_.splits_layers ? split_kinds(whole) : whole;
     const WaveKinds& split = *tried_.split;
@@ -192,7 +192,7 @@ class WaveSearch {
   }
   /// Tries pipelines of stages on equally many devices; behind a run() of this or another search.
   void run_pipelines() {
-    const WaveKinds whole{.components = std::vector<StrategySpec>(model_.components.size())};
+    const WaveKinds whole = whole_components();
     for (const WaveKinds& kinds : {whole, *tried_.split}) {
       for (int stages = 2; stages <= std::min(cluster_.devices, most_stages); stages *= 2)
         for (const RecomputeKind recompute : by_memory)
@@ -202,6 +202,10 @@ class WaveSearch {
   }
 
  private:
+  // No tensor ranks, and nothing recomputed: what takes the least time on one device.
+  [[nodiscard]] WaveKinds whole_components() const {
+    return with({.components = std::vector<StrategySpec>(model_.components.size())}, RecomputeKind::none, 0);
+  }
   [[nodiscard]] int most_tensor() const { return std::min(cluster_.devices_per_node, cluster_.devices); }
 
   // ---- which tensor degrees
@@ -217,7 +221,8 @@ class WaveSearch {
       for (int t = 2; t <= most_tensor(); t *= 2)
         for (const SequenceKind sequence : {SequenceKind::none, SequenceKind::megatron}) {
           WaveKinds next = out;
-          next.components[c] = {.tensor = t, .sequence = sequence};
+          next.components[c].tensor = t;
+          next.components[c].sequence = sequence;
           if (cluster_.devices % t != 0 || !splits(next, c)) continue;
           note_curves(next);
           const double bound = bound_of(wave_problem(prices_, next).problem);
