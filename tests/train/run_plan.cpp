@@ -89,8 +89,10 @@ std::string differences(const Outcome& a, const Outcome& b) {
 
 double difference(const std::vector<double>& a, const std::vector<double>& b) {
   double worst = a.size() == b.size() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
-    worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    const double away = a[i] == b[i] ? 0 : std::abs(a[i] - b[i]) / std::abs(b[i]);
+    worst = std::isnan(away) ? INFINITY : std::max(worst, away);  // max(x, NaN) is x
+  }
   return worst;
 }
 

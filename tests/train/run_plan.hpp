@@ -94,7 +94,7 @@ void run_on(comm::World& world, const Plan& plan, const ModelSpec& model, const 
 /// Where two runs differ first, in words; empty when losses, norms, gradients and parameters have the same bits.
 std::string differences(const Outcome& a, const Outcome& b);
 
-/// The largest relative difference between two loss curves.
+/// The largest relative difference between two loss curves; infinite where a loss is not a number.
 double difference(const std::vector<double>& a, const std::vector<double>& b);
 
 /// The largest relative L2 difference of a tensor. Vocabulary rows beyond the model's are padding and 0 everywhere.
