@@ -2,7 +2,7 @@
 // one task after the other, and each on a group of ranks of its own; predicted and measured. Prints the table of
 // docs/multitask.md.
 //
-//   benchmark_task_waves [--model clip-tiny] [--ranks 4,8] [--share 0.1] [--operator-ms 0.5] [--steps 8]
+//   benchmark_task_waves [--model clip-tiny] [--ranks 4,8] [--share 0.1] [--operator-ms 4] [--steps 8]
 //
 // A rank computes for real, and then sleeps: an operation that took c seconds of a core lasts fixed + c / share seconds
 // on the clock. All ranks together ask for less than the machine has, so that none of them takes from another, and a
@@ -39,7 +39,7 @@ struct Arguments {
   std::int64_t batch = 0;
   std::vector<int> ranks{4, 8};
   double share = 0.1;
-  double operator_ms = 0.5;
+  double operator_ms = 4;
   double profile_seconds = 12;
   int steps = 8;
 };
@@ -49,7 +49,7 @@ void options(CLI::App& app, Arguments& a) {
   app.add_option("--batch", a.batch, "samples of all tasks in a step (default: the model's)");
   app.add_option("--ranks", a.ranks, "numbers of ranks (default: 4,8)")->delimiter(',');
   app.add_option("--share", a.share, "of a core, of each rank (default: 0.1)");
-  app.add_option("--operator-ms", a.operator_ms, "fixed cost of an operation (default: 0.5)");
+  app.add_option("--operator-ms", a.operator_ms, "fixed cost of an operation (default: 4)");
   app.add_option("--profile-seconds", a.profile_seconds, "how long to profile (default: 12)");
   app.add_option("--steps", a.steps, "of each schedule, the first of which does not count (default: 8)");
 }

@@ -167,7 +167,9 @@ class Counting {
                           View<const std::int32_t>, View<float>, float = 0) {
     note({.kind = Kind::softmax_statistics, .m = rows, .n = columns});
   }
-  void softmax_merge(std::int64_t, std::int64_t, View<const float>, View<float>, View<double>) {}
+  void softmax_merge(std::int64_t rows, std::int64_t shards, View<const float>, View<float>, View<double>) {
+    note({.kind = Kind::softmax_statistics, .m = rows, .n = 3 * shards});
+  }
   template <class T>
   void softmax_backward(std::int64_t rows, std::int64_t columns, std::int64_t, std::int64_t, View<const float>,
                         View<const std::int32_t>, float, bool, View<T>, float = 0) {

@@ -21,6 +21,7 @@
 #include <galvatron/files.hpp>
 #include <galvatron/flexsp/compiled.hpp>
 #include <galvatron/model/difference.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/find_packed.hpp>
 #include <galvatron/profile/check.hpp>
 #include <galvatron/runtime/implemented.hpp>

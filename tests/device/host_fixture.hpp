@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -116,14 +117,16 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 constexpr const char* name_of(device::Isa isa) {
-  return isa == device::Isa::avx512 ? "avx512" : isa == device::Isa::avx2 ? "avx2" : "portable";
+  constexpr std::array names{"portable", "avx2", "avx512", "avx512_bf16"};
+  return names[static_cast<std::size_t>(isa)];
 }
 
 /// The instruction sets that this processor can test.
 inline std::vector<device::Isa> testable_isas() {
-  std::vector<device::Isa> all{device::Isa::portable};
-  if (device::best_isa() >= device::Isa::avx2) all.push_back(device::Isa::avx2);
-  if (device::best_isa() >= device::Isa::avx512) all.push_back(device::Isa::avx512);
+  using device::Isa;
+  std::vector<Isa> all;
+  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
+    if (isa <= device::best_isa()) all.push_back(isa);
   return all;
 }
 

@@ -40,7 +40,7 @@ void check_all(double bound) {
   std::mt19937 random(seed);
   TestHost host(2);
   for (const Case s : {Case{1, 7, 3}, Case{5, 1, 9}, Case{33, 65, 17}, Case{64, 48, 128}, Case{3, 1009, 40},
-                       Case{128, 96, 1}, Case{130, 30, 77}}) {
+                       Case{128, 96, 1}, Case{130, 30, 77}, Case{7, 5, 30'001}}) {
     for (const op::Kind kind : op::gemms) {
       for (const bool accumulate : {false, true}) {
         for (const bool with_bias : {false, true}) {
@@ -69,7 +69,7 @@ template <class T, class C>
 void check_columns(double bound) {
   std::mt19937 random(12);
   TestHost host(2);
-  for (const Case s : {Case{5, 3, 9}, Case{130, 8, 77}, Case{33, 65, 4}})
+  for (const Case s : {Case{5, 3, 9}, Case{130, 8, 77}, Case{33, 65, 4}, Case{2, 3, 12'300}})
     for (const op::Kind kind : op::gemms)
       for (const bool accumulate : {false, true}) {
         const std::int64_t a_rows = kind == op::Kind::gemm_tn ? s.k : s.m, a_width = s.m + s.k - a_rows;

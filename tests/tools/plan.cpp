@@ -201,7 +201,7 @@ TEST_CASE("a batch may be left open, and then the most samples a second win") {
 
 TEST_CASE("more effort gives no slower plan and a smaller gap") {
   const Folder folder;
-  const std::string base = "plan --model llama3-70b --cluster 64xh100-80g --global-batch 512 --json --effort ";
+  const std::string base = "plan --model llama3-70b --cluster 64xh100-80g --global-batch 1024 --json --effort ";
   const json usual = folder.run(base + "1").json();
   const json more = folder.run(base + "4").json();
   const auto gap = [](const json& report) {

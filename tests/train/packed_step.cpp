@@ -12,6 +12,7 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/compiled.hpp>
 #include <galvatron/plan/find_packed.hpp>
 #include <galvatron/train/packed_step.hpp>
 

@@ -358,6 +358,10 @@ class ExpertCounts {
 
 // ---- the head
 
+/// The statistics of the rows of a softmax, three numbers of each rank, become their log-sum-exps and the loss.
+constexpr op::Work merged_statistics(std::int64_t rows, std::int64_t ranks) {
+  return compute(op::Kind::softmax_statistics, rows, 3 * ranks);
+}
 /// The loss of `rows` rows and its gradient, from logits over a vocabulary that tensor ranks share: `chunk` rows at a
 /// time, of which the last may have fewer.
 constexpr void cross_entropy(const LayerShape& s, std::int64_t rows, std::int64_t chunk, op::WorkList& out) {
@@ -367,6 +371,7 @@ constexpr void cross_entropy(const LayerShape& s, std::int64_t rows, std::int64_
     if (v > 0) push_times(out, compute(op::Kind::gemm_nt, n, v, s.h), times);
     push_times(out, compute(op::Kind::softmax_statistics, n, v), times);
     if (s.spec.tensor > 1) push_times(out, s.tensor_group(op::Kind::all_gather, s.spec.tensor * n * 3 * 4), times);
+    push_times(out, merged_statistics(n, s.spec.tensor), times);
     if (v == 0) return push_times(out, compute(op::Kind::fill, n * s.h * s.e), times);
     push_times(out, compute(op::Kind::softmax_backward, n, v), times);
     if (!s.layer.frozen) push_times(out, compute(op::Kind::gemm_tn, v, s.h, n), times);
@@ -389,6 +394,7 @@ constexpr void contrast(const LayerShape& s, std::int64_t chunk, op::WorkList& o
   const auto chunks_of = [&](std::int64_t n, std::int64_t times) {
     push_times(out, compute(op::Kind::gemm_nt, n, all, s.h), times);
     push_times(out, compute(op::Kind::softmax_statistics, n, all), times);
+    push_times(out, merged_statistics(n, 1), times);
     push_times(out, compute(op::Kind::softmax_backward, n, all), times);
     push_times(out, compute(op::Kind::gemm_tn, all, s.h, n), times);
     push_times(out, compute(op::Kind::gemm_nn, n, s.h, all), times);

@@ -37,7 +37,7 @@ struct ContrastScratch {
 /// x (2 b, E), of each sample a row of either tower, b rows of one behind b of the other, becomes its gradient.
 /// @param targets  (2 b): numbers of the rows' samples in the batch
 /// @param scale    (1): logit_scale, whose gradient grows
-/// The device's sum of the loss grows by the cross-entropies of all these rows, on the first tensor rank only.
+/// The sum of the term grows by the cross-entropies of all these rows, on the first tensor rank only.
 template <class D, class T>
 class Contrast {
  public:
@@ -86,10 +86,9 @@ class Contrast {
     const View<float> of_rows = s_.softmax.slice(0, 3 * m);
     const View<float> lse = s_.softmax.slice(3 * chunk(), m);
     const View<const std::int32_t> wanted = targets.slice(tower * b_ + first, m);
-    const View<double> loss = c_.tensor_rank() == 0 ? c_.device.sums().slice(term_.sum, 1) : View<double>{};
     c_.device.gemm(op::Kind::gemm_nt, m, all_, e_, own, others, logits, false, {});
     c_.device.softmax_statistics(m, all_, all_, 0, logits, wanted, of_rows);
-    c_.device.softmax_merge(m, 1, of_rows, lse, loss);
+    c_.device.softmax_merge(m, 1, of_rows, lse, sum_of(c_, term_));
     // Rows of the other tower may be near each other: their weights must sum to 0 for the gradient to be what they
     // differ.
     c_.device.softmax_backward(m, all_, all_, 0, lse, wanted, term_.weight, true, logits);

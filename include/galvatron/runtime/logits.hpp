@@ -19,9 +19,15 @@ namespace galvatron::runtime {
 
 /// What a layer adds to the model's loss.
 struct LossTerm {
-  float weight = 1;            ///< of a prediction, in gradients
-  int sum = device::loss_sum;  ///< of the device's sums: where predictions' cross-entropies are added
+  float weight = 1;       ///< of a prediction, in gradients
+  View<double> sum = {};  ///< (1): grows by predictions' cross-entropies; empty: the device's sum of the loss
 };
+/// What grows by the cross-entropies of a term on this rank: its sum on the first tensor rank, empty on the others.
+template <class D>
+View<double> sum_of(Context<D>& c, const LossTerm& term) {
+  if (c.tensor_rank() > 0) return {};
+  return term.sum.empty() ? c.device.sums().slice(device::loss_sum, 1) : term.sum;
+}
 
 template <class T>
 struct LogitsScratch {
@@ -40,7 +46,7 @@ struct Logits {
   View<const T> table;         ///< (V/t, H)
   View<const T> bias;          ///< (V/t), may be empty
   float cap;                   ///< of logits; 0: none
-  View<double> loss;           ///< grows by the rows' cross-entropies; empty but on the first tensor rank
+  View<double> loss;           ///< sum_of() the term
   LogitsScratch<T> scratch;
 
   Logits(Context<D>& context, const LayerSpec& layer, View<const T> whole, View<const T> added, LossTerm term,
@@ -52,7 +58,7 @@ struct Logits {
         table(whole),
         bias(added),
         cap(static_cast<float>(layer.logits_cap)),
-        loss(context.tensor_rank() == 0 ? context.device.sums().slice(term.sum, 1) : View<double>{}),
+        loss(sum_of(context, term)),
         scratch(buffers) {}
 
   /// The logits of `tokens` (m, H) in `part` (m, V/t), before their soft cap, the log-sum-exps of their rows in
@@ -71,7 +77,7 @@ struct Logits {
 };
 
 /// The losses of rows, or their logits, without gradients. n (rows, H), targets (rows); table and bias as below.
-/// The device's sum of the loss grows by the rows' cross-entropies, on the first tensor rank only.
+/// The sum of the term grows by the rows' cross-entropies, on the first tensor rank only.
 /// @param how  what is asked for beside the sum
 template <class D, class T>
 void forward_logits(Context<D>& c, const LayerSpec& layer, std::int64_t rows, View<const T> table, View<const T> bias,
@@ -95,7 +101,7 @@ void forward_logits(Context<D>& c, const LayerSpec& layer, std::int64_t rows, Vi
 
 /// n (rows, H) becomes this rank's part of its gradient: the sum over tensor ranks is whole. targets (rows).
 /// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow, or are empty: frozen
-/// The device's sum of the loss grows by the rows' cross-entropies, on the first tensor rank only.
+/// The sum of the term grows by the rows' cross-entropies, on the first tensor rank only.
 template <class D, class T>
 void cross_entropy(Context<D>& c, const LayerSpec& layer, std::int64_t rows, View<const T> table, View<const T> bias,
                    View<float> d_table, View<float> d_bias, View<const std::int32_t> targets, LossTerm term, View<T> n,

@@ -61,6 +61,7 @@ class WaveClock {
         own.forward += forward;
         own.backward += backward;
       }
+      own.backward += seconds(border_work(part), busy);
     }
   }
 
@@ -83,6 +84,24 @@ class WaveClock {
   [[nodiscard]] Seconds latest() const { return *std::ranges::max_element(clocks_); }
   [[nodiscard]] Seconds seconds(const op::WorkList& work, int busy) const {
     return cost::time_of(work, precision_, cluster_, busy);
+  }
+  /// What a rank does in a backward pass with the gradients at its part's borders: it adds those that readers of its
+  /// output send, and keeps those that it sends.
+  [[nodiscard]] op::WorkList border_work(const train::PartPlan& part) const {
+    const std::int64_t e = element_bytes(precision_);
+    op::WorkList out;
+    const auto keep = [&](std::int64_t elements) {
+      if (elements > 0) out.push({.kind = op::Kind::copy, .m = elements * e});
+    };
+    const auto memory = std::ranges::find_if(part.reads, [&](int edge) { return plan_.edge(edge).memory; });
+    if (memory != part.reads.end()) {
+      out.push({.kind = op::Kind::fill, .m = part.border(0) * e});
+      keep(plan_.edge(*memory).elements(part, 0));
+    }
+    for (std::size_t reader = 1; reader < part.feeds.size(); ++reader)
+      out.push({.kind = op::Kind::add, .m = part.elements(0, part.output())});
+    if (part.layers.front().kind != LayerKind::embedding) keep(part.elements(0, part.layers.front().before(0)));
+    return out;
   }
   /// Ranks of a node that work while the part does.
   [[nodiscard]] int busy_in(const train::PartPlan& part) const {
@@ -180,7 +199,8 @@ class WaveClock {
     return std::max((distance + gaps - 1) / gaps, 1);
   }
   void update() {
-    std::vector<Seconds> lengths(clocks_.size());
+    const op::Work losses{.kind = op::Kind::fill, .m = std::ssize(plan_.model.tasks) * 8};
+    std::vector<Seconds> lengths(clocks_.size(), cost::time_of(losses, precision_, cluster_));
     Seconds length;
     for (std::size_t layer = 0; layer < plan_.layers.size(); ++layer) {
       if (layer == 0 || costs_.parameters[layer] != costs_.parameters[layer - 1])

@@ -271,7 +271,8 @@ class Chunk {
     context.dispatch = counts.dispatch;
     runtime::LayerArguments<T> around;
     around.number = entry.number;
-    around.loss = {static_cast<float>(stage_.token_weight * entry.layer.loss_weight), device::sum_of_loss(entry.loss)};
+    around.loss = {static_cast<float>(stage_.token_weight * entry.layer.loss_weight),
+                   device_.sums().slice(device::sum_of_loss(entry.loss), 1)};
     around.token_weight = 1.0 / (static_cast<double>(stage_.global_batch) *
                                  static_cast<double>(entry.layer.tokens.of(stage_.batch.sequence)));
     const bool end = entry.layer.kind != LayerKind::block;

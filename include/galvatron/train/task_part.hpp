@@ -100,8 +100,9 @@ class TaskPart {
  public:
   /// Takes all memory that the part will ever use but transient tensors; the rank is one of its ranks.
   /// @param shared  the parameters of its layers, in their order
+  /// @param loss    (1): grows by what its predictions lose
   TaskPart(D& device, comm::World& world, RankMemory& memory, const TaskPlan& plan, int index,
-           const std::vector<SharedLayer<D, T>*>& shared)
+           const std::vector<SharedLayer<D, T>*>& shared, View<double> loss)
       : device_(device),
         world_(world),
         memory_(memory),
@@ -110,13 +111,13 @@ class TaskPart {
         context_(context_of()) {
     const TaskSpec& task = plan.model.tasks[static_cast<std::size_t>(plan_.where.task)];
     const double sample = task.weight / static_cast<double>(task.batch);
-    const runtime::LossTerm loss{static_cast<float>(sample / static_cast<double>(plan_.predictions)), device::loss_sum};
+    const runtime::LossTerm term{static_cast<float>(sample / static_cast<double>(plan_.predictions)), loss};
     const auto token = static_cast<float>(sample / static_cast<double>(plan_.tokens));
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
       programs_.push_back(std::make_unique<const program::LayerProgram>(
           program::lower(forward_of(plan_.layers[i]), plan_.where.strategy)));
       executors_.push_back(std::make_unique<runtime::Executor<D, T>>(context_, *programs_.back(), shared[i]->groups(),
-                                                                     plan_.tokens, loss, token));
+                                                                     plan_.tokens, term, token));
     }
     for (int i = 0; i < plan_.slots; ++i) {
       Slot& slot = slots_.emplace_back();
@@ -132,7 +133,8 @@ class TaskPart {
 
   [[nodiscard]] const PartPlan& plan() const { return plan_; }
 
-  /// All layers forward; what goes on is offered to its readers. The device's sum of losses grows, if the loss is here.
+  /// All layers forward; what goes on is offered to its readers. The sum of its task's loss grows, if
+  /// the loss is here.
   /// @param at       where the micro-batch's samples begin
   /// @param sources  of the task; null on a device that only counts
   /// @param rows     of a contrastive loss: gets what it reads; null: nobody asks for it

@@ -95,11 +95,8 @@ class TaskStage {
         assist(instruction);
         continue;
       }
-      const bool has_loss = part->plan().has_loss();
-      if (has_loss) take_loss(task);
       part->forward(instruction.microbatch, first_sample(instruction, 0, batch * plan_.model.task(task).batch),
                     &sources[static_cast<std::size_t>(task)], &rows);
-      if (has_loss) keep_loss(task);
     }
     world_.everybody().all_reduce(losses_, comm::ReduceOp::sum);
     world_.wait_sent();
@@ -121,7 +118,8 @@ class TaskStage {
     std::vector<SharedLayer<D, T>*> own;
     for (std::size_t k = 0; k < part.layers.size(); ++k)
       own.push_back(layers_[static_cast<std::size_t>(part.number) + k].get());
-    parts_[static_cast<std::size_t>(i)] = std::make_unique<TaskPart<D, T>>(device_, world_, memory, plan_, i, own);
+    parts_[static_cast<std::size_t>(i)] =
+        std::make_unique<TaskPart<D, T>>(device_, world_, memory, plan_, i, own, losses_.slice(part.where.task, 1));
   }
   // Parts of other ranks whose parameters are shared with this one.
   void note_assistance(int i) {
@@ -174,12 +172,9 @@ class TaskStage {
         record(instruction, began, part->backward(instruction.microbatch));
         continue;
       }
-      const int task = part->plan().where.task;
-      const bool has_loss = part->plan().has_loss();
-      if (has_loss) take_loss(task);
+      const auto task = static_cast<std::size_t>(part->plan().where.task);
       const double moved = part->forward(instruction.microbatch, first_sample(instruction, step, 0),
-                                         sources == nullptr ? nullptr : &(*sources)[static_cast<std::size_t>(task)]);
-      if (has_loss) keep_loss(task);
+                                         sources == nullptr ? nullptr : &(*sources)[task]);
       record(instruction, began, moved);
     }
     const double began = steady_seconds();
@@ -195,15 +190,6 @@ class TaskStage {
   [[nodiscard]] SamplePlace first_sample(const TaskInstruction& instruction, std::int64_t step,
                                          std::int64_t first) const {
     return {step, first + instruction.microbatch * plan_.part(instruction.part).batch};
-  }
-  // The device adds to the loss of the micro-batches before.
-  void take_loss(int task) {
-    device_.copy(raw_bytes(losses_.slice(task, 1)), raw_bytes(device_.sums().slice(device::loss_sum, 1)));
-  }
-  void keep_loss(int task) {
-    const View<double> sum = device_.sums().slice(device::loss_sum, 1);
-    device_.copy(raw_bytes(sum), raw_bytes(losses_.slice(task, 1)));
-    device_.zero(raw_bytes(sum));
   }
   void update(const device::AdamW& hyper, double clip) {
     for_used_stores([](runtime::Store& store) { store.add_gradient_squares(); });

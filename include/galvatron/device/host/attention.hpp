@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <galvatron/core/error.hpp>
@@ -29,10 +30,13 @@ inline constexpr std::int64_t longest_head = 256;
 class ScratchFloats {
  public:
   explicit ScratchFloats(View<std::byte> bytes) : next_(reinterpret_cast<float*>(bytes.data)), left_(bytes.count / 4) {}
-  float* take(std::int64_t count) {
+  /// @tparam E  as large as a float
+  template <class E = float>
+  E* take(std::int64_t count) {
+    static_assert(sizeof(E) == sizeof(float));
     count = round_up(count, 16);
     left_ -= count;
-    return left_ < 0 ? nullptr : std::exchange(next_, next_ + count);
+    return left_ < 0 ? nullptr : reinterpret_cast<E*>(std::exchange(next_, next_ + count));
   }
   [[nodiscard]] std::int64_t left() const { return left_; }
 
@@ -137,6 +141,15 @@ struct BiasRows {
   }
 };
 
+/// Calls `f.operator()<E>()` with what tiles of tensors of T are made of: pairs of bfloat16 where the processor
+/// multiplies them, else floats. Probabilities and their gradients are rounded to pairs before they are multiplied.
+template <class T>
+void with_elements(const Team& team, const auto& f) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    if (team.isa == Isa::avx512_bf16) return f.template operator()<BfloatPair>();
+  f.template operator()<float>();
+}
+
 /// Soft-caps a row of scores, which are in log 2. `slopes` (columns) become its derivatives unless null.
 template <class S>
 GALVATRON_INLINE void cap_scores(const AttentionShape& shape, std::int64_t columns, float* scores, float* slopes) {
@@ -151,32 +164,61 @@ GALVATRON_INLINE void cap_scores(const AttentionShape& shape, std::int64_t colum
   }
 }
 
-/// Ninety-six query rows of one head, while the keys pass by.
+/// Scales a row of scores of pairs, whose queries are as they were; floats are scaled as they are packed.
+template <class S, class E>
+GALVATRON_INLINE void scale_scores(std::int64_t columns, float scale, float* scores) {
+  if constexpr (std::is_same_v<E, BfloatPair>)
+    for (std::int64_t i = 0; i < columns; i += S::lanes) vector_at<S>(scores + i) *= scale;
+}
+/// to (rows, columns) = factor * from, of pairs from itself.
+template <class E>
+GALVATRON_INLINE void pack_scaled(std::int64_t rows, std::int64_t padded_rows, std::int64_t columns, const auto* from,
+                                  std::int64_t from_stride, float factor, E* to, std::int64_t to_stride) {
+  if constexpr (std::is_same_v<E, BfloatPair>)
+    pack_rows(rows, padded_rows, columns, from, from_stride, to, to_stride);
+  else
+    pack_rows(rows, padded_rows, columns, from, from_stride, factor, to, to_stride);
+}
+/// to (rows, columns) = from, of pairs (rows / 2, columns): what a product runs down.
+template <class E>
+GALVATRON_INLINE void pack_down(std::int64_t rows, std::int64_t padded_rows, std::int64_t columns, const auto* from,
+                                std::int64_t from_stride, E* to, std::int64_t to_stride) {
+  if constexpr (std::is_same_v<E, BfloatPair>)
+    pack_row_pairs(rows, padded_rows, columns, from, from_stride, to, to_stride);
+  else
+    pack_rows(rows, padded_rows, columns, from, from_stride, 1.0F, to, to_stride);
+}
+
+/// Ninety-six query rows of one head, while the keys pass by. Sizes are of numbers, of which an E has one or two.
+template <class E>
 struct QueryState {
-  float* q;        ///< (96, width), scaled by head_dim^-1/2 log2(e)
+  E* q;            ///< (96, width), of floats scaled by head_dim^-1/2 log2(e)
   float* o;        ///< (96, width), not yet divided by the sums
   float* maximum;  ///< (96), log 2
   float* sum;      ///< (96, 16), lanes that are to be added
 };
 
 /// Adds one block of keys to the rows [0, rows) of a block of queries: kt (width, 96) and v (96, width) packed.
-template <Isa isa>
+template <Isa isa, class E>
 GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                             std::int64_t first_key, const float* kt, const float* v, const BiasRows& bias,
-                             const QueryState& state) {
+                             std::int64_t first_key, const E* kt, const E* v, const BiasRows& bias,
+                             const QueryState<E>& state) {
   using S = Vectors<isa>;
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
+  constexpr std::int64_t n = numbers_in<E>;
   alignas(64) float s[tile_rows * key_block];
+  alignas(64) E rounded[n > 1 ? tile_rows * key_block / n : 1];
   float rescale[tile_rows];
   const std::int64_t width = layout.width;
+  const float scale = kernels::log2_e * layout.shape.score_scale();
   for (std::int64_t group = 0; group < rows; group += tile_rows) {
     const std::int64_t last = std::min(group + tile_rows, rows) - 1;
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
     if (most <= layout.unseen_keys(first_query + group, first_key)) continue;
     const std::int64_t columns = round_up(most, tile_columns);
-    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
-                       nullptr, s, key_block);
+    multiply_rows<isa>(columns, divide_up(layout.shape.head_dim, n), state.q + group * width / n, width / n, 1, kt,
+                       key_block, Start::zero, nullptr, s, key_block);
     for (std::int64_t r = 0; r < tile_rows; ++r) {
       float* line = s + r * key_block;
       float& maximum = state.maximum[group + r];
@@ -186,9 +228,11 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
       const std::int64_t unseen = layout.unseen_keys(query, first_key);
       if (seen <= unseen) {  // other rows of the tile see some
         std::fill_n(line, columns, 0.0F);
+        if constexpr (n > 1) round_row<S>(columns, line, rounded + r * key_block / n);
         rescale[r] = 1;
         continue;
       }
+      scale_scores<S, E>(columns, scale, line);
       cap_scores<S>(layout.shape, columns, line, nullptr);
       bias.add(std::min(group + r, last), seen, line);
       std::fill_n(line, unseen, -std::numeric_limits<float>::infinity());
@@ -209,8 +253,15 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
         total += x;
       }
       sum = total;
+      if constexpr (n > 1) round_row<S>(columns, line, rounded + r * key_block / n);
     }
-    multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
+    const E* p;
+    if constexpr (n > 1)
+      p = rounded;
+    else
+      p = s;
+    multiply_rows<isa>(width, divide_up(most, n), p, key_block / n, 1, v, width, Start::scale, rescale,
+                       state.o + group * width, width);
   }
 }
 
@@ -260,24 +311,14 @@ void clear_heads(std::int64_t rows, std::int64_t stride, std::int64_t width, T* 
   for (std::int64_t row = 0; row < rows; ++row) std::fill_n(to + row * stride, width, T{});
 }
 
-/// o and lse from q, k and v; see Device::attention_forward.
-template <class T>
-void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
-                       float* lse, const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
-  if (shape.batch == 0 || shape.queries == 0) return;
-  if (!documents.empty())
-    return for_each_document(
-        team, shape, documents, [&](const Team& own, const AttentionShape& s, std::int64_t query, std::int64_t key) {
-          T* const to = o + query * s.out_stride;
-          if (s.keys > 0)
-            return attention_forward(own, s, q + query * s.q_stride, k + key * s.kv_stride, v + key * s.kv_stride, to,
-                                     lse + query);
-          clear_heads(s.queries, s.out_stride, s.heads * s.head_dim, to);
-          for (std::int64_t head = 0; head < s.heads; ++head)
-            std::fill_n(lse + head * s.lse_row() + query, s.queries, -std::numeric_limits<float>::infinity());
-        });
+/// attention_forward() in tiles of E, without documents.
+template <class E, class T>
+void attend_in_tiles(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
+                     float* lse, const AttentionBias& bias) {
   const AttentionLayout layout(shape);
+  constexpr std::int64_t n = numbers_in<E>;
   const std::int64_t width = layout.width;
+  const std::int64_t tile = key_block * width / n;
   const float scale = kernels::log2_e * shape.score_scale();
 
   // Units in the order (sample, key/value head, query block); a thread's run of them costs what the others' cost.
@@ -292,20 +333,20 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
 
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
-    const QueryState state{scratch.take(query_block * width), scratch.take(query_block * width),
-                           scratch.take(query_block), scratch.take(query_block * tile_columns)};
+    const QueryState<E> state{scratch.take<E>(query_block * width / n), scratch.take(query_block * width),
+                              scratch.take(query_block), scratch.take(query_block * tile_columns)};
     // All keys of a head are packed once when they fit, else block by block as they are needed.
-    const std::int64_t slots = std::min(layout.key_blocks, scratch.left() / (2 * key_block * width));
+    const std::int64_t slots = std::min(layout.key_blocks, scratch.left() / (2 * tile));
     const bool all_fit = slots == layout.key_blocks;
-    float* packed = scratch.take(std::max<std::int64_t>(1, all_fit ? slots : 1) * 2 * key_block * width);
+    E* packed = scratch.take<E>(std::max<std::int64_t>(1, all_fit ? slots : 1) * 2 * tile);
 
-    const auto pack = [&](std::int64_t sample, std::int64_t kv_head, std::int64_t block, float* kt) {
+    const auto pack = [&](std::int64_t sample, std::int64_t kv_head, std::int64_t block, E* kt) {
       const std::int64_t offset = layout.kv.at(block * key_block, sample, kv_head);
       const std::int64_t keys = layout.keys_of(block * key_block);
       vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
         pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.kv.step(), kt,
                         key_block);
-        pack_rows(keys, keys, shape.head_dim, v + offset, layout.kv.step(), 1.0F, kt + key_block * width, width);
+        pack_down(keys, keys, shape.head_dim, v + offset, layout.kv.step(), kt + tile, width);
       });
     };
     std::int64_t passed = 0;
@@ -320,23 +361,23 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
         if (!mine) continue;
         packed_blocks = std::max(packed_blocks, layout.first_visible_block(block));
         for (; all_fit && packed_blocks < visible; ++packed_blocks)
-          pack(sample, kv_head, packed_blocks, packed + packed_blocks * 2 * key_block * width);
+          pack(sample, kv_head, packed_blocks, packed + packed_blocks * 2 * tile);
         const std::int64_t first_query = block * query_block;
         const std::int64_t rows = std::min(query_block, shape.queries - first_query);
         const std::int64_t padded_rows = round_up(rows, tile_rows);
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-            pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first_query, sample, head), layout.q.step(),
-                      scale, state.q, width);
+            pack_scaled(rows, padded_rows, shape.head_dim, q + layout.q.at(first_query, sample, head), layout.q.step(),
+                        scale, state.q, width / n);
           });
           std::fill_n(state.o, padded_rows * width, 0.0F);
           std::fill_n(state.maximum, padded_rows, -std::numeric_limits<float>::infinity());
           std::fill_n(state.sum, padded_rows * tile_columns, 0.0F);
           for (std::int64_t at = layout.first_visible_block(block); at < visible; ++at) {
-            float* kt = packed + (all_fit ? at * 2 * key_block * width : 0);
+            E* kt = packed + (all_fit ? at * 2 * tile : 0);
             if (!all_fit) pack(sample, kv_head, at, kt);
-            with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-              attend<isa>(layout, first_query, rows, at * key_block, kt, kt + key_block * width,
+            with_tiles<E>(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+              attend<isa>(layout, first_query, rows, at * key_block, kt, kt + tile,
                           BiasRows(bias, head, first_query, at * key_block), state);
             });
           }
@@ -354,6 +395,25 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
       }
     }
   });
+}
+
+/// o and lse from q, k and v; see Device::attention_forward.
+template <class T>
+void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
+                       float* lse, const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
+  if (shape.batch == 0 || shape.queries == 0) return;
+  if (!documents.empty())
+    return for_each_document(
+        team, shape, documents, [&](const Team& own, const AttentionShape& s, std::int64_t query, std::int64_t key) {
+          T* const to = o + query * s.out_stride;
+          if (s.keys > 0)
+            return attention_forward(own, s, q + query * s.q_stride, k + key * s.kv_stride, v + key * s.kv_stride, to,
+                                     lse + query);
+          clear_heads(s.queries, s.out_stride, s.heads * s.head_dim, to);
+          for (std::int64_t head = 0; head < s.heads; ++head)
+            std::fill_n(lse + head * s.lse_row() + query, s.queries, -std::numeric_limits<float>::infinity());
+        });
+  with_elements<T>(team, [&]<class E>() { attend_in_tiles<E>(team, shape, q, k, v, o, lse, bias); });
 }
 
 /// o and lse take in the results of another part of the keys; see the Device concept.

@@ -20,32 +20,56 @@
 
 namespace galvatron::device::host {
 
-/// A packed block of keys with its gradients; what is beyond its keys, padded to whole tiles, is not set.
+/// A packed block of keys with its gradients; what is beyond its keys, padded to whole tiles, is not set. Sizes are of
+/// numbers, of which an E has one or two.
+template <class E>
 struct KeyTiles {
-  float* kt;  ///< (width, 96)
-  float* vt;  ///< (width, 96)
-  float* k;   ///< (96, width)
+  E* kt;      ///< (width, 96)
+  E* vt;      ///< (width, 96)
+  E* k;       ///< (96, width), pairs of keys
   float* dk;  ///< (96, width)
   float* dv;  ///< (96, width)
 
-  static std::int64_t floats(std::int64_t width) { return 5 * key_block * width; }
+  static std::int64_t tile(std::int64_t width) { return key_block * width / numbers_in<E>; }
+  static std::int64_t floats(std::int64_t width) { return 3 * tile(width) + 2 * key_block * width; }
   KeyTiles(float* at, std::int64_t width)
-      : kt(at),
-        vt(at + key_block * width),
-        k(at + 2 * key_block * width),
-        dk(at + 3 * key_block * width),
-        dv(at + 4 * key_block * width) {}
+      : kt(reinterpret_cast<E*>(at)),
+        vt(kt + tile(width)),
+        k(vt + tile(width)),
+        dk(at + 3 * tile(width)),
+        dv(dk + key_block * width) {}
 };
 
-/// A packed block of queries of one head with its gradient.
+/// A packed block of queries of one head with its gradient. Floats have one array for what is multiplied along the rows
+/// and down the columns, pairs have two.
+template <class E>
 struct QueryTiles {
-  float* q;      ///< (96, width), scaled by head_dim^-1/2 log2(e)
-  float* d_o;    ///< (96, width)
+  E* q;          ///< (96, width), of floats scaled by head_dim^-1/2 log2(e)
+  E* d_o;        ///< (96, width)
+  E* q_down;     ///< (96, width), pairs of queries
+  E* d_o_down;   ///< (96, width), pairs of queries
+  E* p;          ///< (96, 96), pairs of queries
+  E* ds;         ///< (96, 96)
+  E* ds_down;    ///< (96, 96), pairs of queries
   float* dq;     ///< (96, width)
-  float* p;      ///< (96, 96)
-  float* ds;     ///< (96, 96)
   float* lse;    ///< (96), log 2
   float* delta;  ///< (96)
+
+  QueryTiles(ScratchFloats& scratch, std::int64_t width) {
+    constexpr std::int64_t n = numbers_in<E>;
+    q = q_down = scratch.take<E>(query_block * width / n);
+    d_o = d_o_down = scratch.take<E>(query_block * width / n);
+    p = scratch.take<E>(query_block * key_block / n);
+    ds = ds_down = scratch.take<E>(query_block * key_block / n);
+    if constexpr (n > 1) {
+      q_down = scratch.take<E>(query_block * width / n);
+      d_o_down = scratch.take<E>(query_block * width / n);
+      ds_down = scratch.take<E>(query_block * key_block / n);
+    }
+    dq = scratch.take(query_block * width);
+    lse = scratch.take(query_block);
+    delta = scratch.take(query_block);
+  }
 };
 
 /// dS of a row over all its keys sums to 0, as the gradient of a softmax does: what is left of the rounding of delta
@@ -64,37 +88,49 @@ GALVATRON_INLINE void balance(std::int64_t keys, const float* p, float* ds) {
 }
 
 /// The five products of a block of queries and a block of keys.
-template <Isa isa>
+template <Isa isa, class E>
 GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                                      std::int64_t first_key, const KeyTiles& keys, const BiasRows& bias,
-                                      const QueryTiles& queries) {
+                                      std::int64_t first_key, const KeyTiles<E>& keys, const BiasRows& bias,
+                                      const QueryTiles<E>& queries) {
   using S = Vectors<isa>;
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
+  constexpr std::int64_t n = numbers_in<E>;
   const std::int64_t width = layout.width;
-  const std::int64_t head_dim = layout.shape.head_dim;
+  const std::int64_t depth = divide_up(layout.shape.head_dim, n);
   const std::int64_t padded_rows = round_up(rows, tile_rows);
   const std::int64_t keys_here = layout.keys_of(first_key);
+  const std::int64_t set_keys = round_up(round_up(keys_here, tile_rows), tile_columns);  // of p and ds
+  const float scale = kernels::log2_e * layout.shape.score_scale();
   const bool capped = layout.shape.score_cap > 0;
   alignas(64) float slopes[key_block];
-  std::int64_t first_group = 0;  // rows before it see nothing of this block
+  alignas(64) float tiles[n > 1 ? 2 * tile_rows * key_block : 1];  // six rows of p and of ds before they are rounded
+  std::int64_t first_group = 0;                                    // rows before it see nothing of this block
   if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
   for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
     const std::int64_t last = std::min(group + tile_rows, rows) - 1;
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
     const std::int64_t columns = round_up(most, tile_columns);
     if (layout.unseen_keys(first_query + group, first_key) >= most) break;  // all keys are before its sliding window
-    float* p = queries.p + group * key_block;
-    float* ds = queries.ds + group * key_block;
-    multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero, nullptr,
-                       p, key_block);
-    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
+    float* p;
+    float* ds;
+    if constexpr (n > 1) {
+      p = tiles;
+      ds = tiles + tile_rows * key_block;
+    } else {
+      p = queries.p + group * key_block;
+      ds = queries.ds + group * key_block;
+    }
+    multiply_rows<isa>(columns, depth, queries.q + group * width / n, width / n, 1, keys.kt, key_block, Start::zero,
+                       nullptr, p, key_block);
+    multiply_rows<isa>(columns, depth, queries.d_o + group * width / n, width / n, 1, keys.vt, key_block, Start::zero,
                        nullptr, ds, key_block);
     for (std::int64_t r = 0; r < tile_rows; ++r) {
       float* p_line = p + r * key_block;
       float* ds_line = ds + r * key_block;
       const std::int64_t seen =
           group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
+      scale_scores<S, E>(columns, scale, p_line);
       cap_scores<S>(layout.shape, columns, p_line, slopes);
       bias.add(group + r, seen, p_line);
       const float lse = queries.lse[group + r];
@@ -108,13 +144,22 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
       }
       const std::int64_t unseen = layout.unseen_keys(first_query + std::min(group + r, rows - 1), first_key);
       for (std::int64_t i = 0; i < unseen; ++i) p_line[i] = ds_line[i] = 0;
-      for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
+      for (std::int64_t i = seen; i < set_keys; ++i) p_line[i] = ds_line[i] = 0;
       if (layout.shape.all_keys && layout.key_blocks == 1) balance(seen, p_line, ds_line);
       bias.give(group + r, seen, ds_line);
       for (std::int64_t i = 0; capped && i < seen; ++i) ds_line[i] *= slopes[i];
     }
-    multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
-                       width);
+    const E* ds_rows = queries.ds + group * key_block / n;
+    if constexpr (n > 1)
+      for (std::int64_t r = 0; r < tile_rows; ++r) {
+        const std::int64_t at = (group + r) * key_block / n;
+        round_row<S>(set_keys, ds + r * key_block, queries.ds + at);
+        if (r % n > 0) continue;
+        round_row_pair<S>(set_keys, p + r * key_block, p + (r + 1) * key_block, queries.p + at);
+        round_row_pair<S>(set_keys, ds + r * key_block, ds + (r + 1) * key_block, queries.ds_down + at);
+      }
+    multiply_rows<isa>(width, divide_up(most, n), ds_rows, key_block / n, 1, keys.k, width, Start::keep, nullptr,
+                       queries.dq + group * width, width);
   }
   for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
     std::int64_t from = first_group;  // the first row that sees these six keys
@@ -124,82 +169,65 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
       end = std::min(rows, first_key + key + tile_rows - 1 + layout.shape.sliding_window - first_query);
     if (from >= rows) break;
     if (from >= end) continue;
+    from /= n;
+    end = divide_up(end, n);
     const std::int64_t at = from * key_block + key;
-    multiply_rows<isa>(width, end - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
-                       nullptr, keys.dv + key * width, width);
-    multiply_rows<isa>(width, end - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
-                       nullptr, keys.dk + key * width, width);
+    multiply_rows<isa>(width, end - from, queries.p + at, 1, key_block, queries.d_o_down + from * width, width,
+                       Start::keep, nullptr, keys.dv + key * width, width);
+    multiply_rows<isa>(width, end - from, queries.ds_down + at, 1, key_block, queries.q_down + from * width, width,
+                       Start::keep, nullptr, keys.dk + key * width, width);
   }
 }
 
-/// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
-template <class T>
-void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
-                        const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
-                        const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
-  if (shape.batch == 0 || shape.queries == 0) return;
-  if (!documents.empty())
-    return for_each_document(team, shape, documents,
-                             [&](const Team& own, const AttentionShape& s, std::int64_t query, std::int64_t key) {
-                               T* const to_q = dq + query * s.dq_row();
-                               T* const to_k = dk + key * s.dkv_row();
-                               T* const to_v = dv + key * s.dkv_row();
-                               if (s.queries > 0 && s.keys > 0)
-                                 return attention_backward(own, s, q + query * s.q_stride, k + key * s.kv_stride,
-                                                           v + key * s.kv_stride, o + query * s.out_stride, lse + query,
-                                                           d_o + query * s.out_stride, to_q, to_k, to_v, delta + query);
-                               clear_heads(s.queries, s.dq_row(), s.heads * s.head_dim, to_q);
-                               for (T* const gradient : {to_k, to_v})
-                                 clear_heads(s.keys, s.dkv_row(), s.kv_heads * s.head_dim, gradient);
-                             });
+/// attention_backward() in tiles of E, without documents.
+template <class E, class T>
+void differentiate_in_tiles(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v,
+                            const T* o, const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
+                            const AttentionBias& bias) {
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
-  const std::int64_t tile = query_block * width;
-  const float root = 1.0F / shape.score_scale();
-  const std::int64_t pairs = shape.batch * shape.kv_heads;
-  const std::int64_t work = pairs * layout.group * layout.query_blocks * layout.key_blocks;
-  // Units of work, and the pairs of sample and key/value head in each: pair i * units + unit.
-  const std::int64_t units = bias.gradient.empty() ? pairs : shape.kv_heads;
+  constexpr bool pairs = numbers_in<E> > 1;
+  const float scale = shape.score_scale();
+  const std::int64_t heads = shape.batch * shape.kv_heads;
+  const std::int64_t work = heads * layout.group * layout.query_blocks * layout.key_blocks;
+  // Units of work, and the heads of samples in each: head i * units + unit.
+  const std::int64_t units = bias.gradient.empty() ? heads : shape.kv_heads;
   const int threads = work > 2 ? static_cast<int>(std::min<std::int64_t>(team.threads, units)) : 1;
 
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
-    const QueryTiles queries{scratch.take(tile),
-                             scratch.take(tile),
-                             scratch.take(tile),
-                             scratch.take(query_block * key_block),
-                             scratch.take(query_block * key_block),
-                             scratch.take(query_block),
-                             scratch.take(query_block)};
-    const std::int64_t span = std::clamp<std::int64_t>(scratch.left() / KeyTiles::floats(width), 1, layout.key_blocks);
-    float* spans = scratch.take(span * KeyTiles::floats(width));
+    const QueryTiles<E> queries(scratch, width);
+    const std::int64_t span =
+        std::clamp<std::int64_t>(scratch.left() / KeyTiles<E>::floats(width), 1, layout.key_blocks);
+    float* spans = scratch.take(span * KeyTiles<E>::floats(width));
 
-    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * KeyTiles::floats(width), width); };
+    const auto tiles = [&](std::int64_t at) { return KeyTiles<E>(spans + at * KeyTiles<E>::floats(width), width); };
     const std::int64_t first_unit = units * thread / threads;
     const std::int64_t own_units = units * (thread + 1) / threads - first_unit;
-    for (std::int64_t i = 0; i < own_units * (pairs / units); ++i) {
-      const std::int64_t pair = i / own_units * units + first_unit + i % own_units;
-      const std::int64_t sample = pair / shape.kv_heads;
-      const std::int64_t kv_head = pair % shape.kv_heads;
+    for (std::int64_t i = 0; i < own_units * (heads / units); ++i) {
+      const std::int64_t own = i / own_units * units + first_unit + i % own_units;
+      const std::int64_t sample = own / shape.kv_heads;
+      const std::int64_t kv_head = own % shape.kv_heads;
       // Packs a block of keys and clears its gradients.
-      const auto pack_keys = [&](std::int64_t first, const KeyTiles& keys) {
+      const auto pack_keys = [&](std::int64_t first, const KeyTiles<E>& keys) {
         const std::int64_t offset = layout.kv.at(first, sample, kv_head);
         const std::int64_t count = layout.keys_of(first);
         const std::int64_t padded = round_up(count, tile_columns);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
           pack_transposed(count, padded, shape.head_dim, k + offset, layout.kv.step(), keys.kt, key_block);
           pack_transposed(count, padded, shape.head_dim, v + offset, layout.kv.step(), keys.vt, key_block);
-          pack_rows(count, count, shape.head_dim, k + offset, layout.kv.step(), 1.0F, keys.k, width);
+          pack_down(count, count, shape.head_dim, k + offset, layout.kv.step(), keys.k, width);
         });
         for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * width, 0.0F);
       };
       // Writes the gradients of a block of keys.
-      const auto unpack_keys = [&](std::int64_t first, const KeyTiles& keys) {
+      const auto unpack_keys = [&](std::int64_t first, const KeyTiles<E>& keys) {
         const std::int64_t offset = layout.dkv.at(first, sample, kv_head);
         const std::int64_t count = layout.keys_of(first);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-          // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
-          unpack_rows(count, shape.head_dim, keys.dk, width, kernels::ln_2, false, dk + offset, layout.dkv.step());
+          // Packed floats carry scale * log2(e): what is left of the scale is ln 2.
+          unpack_rows(count, shape.head_dim, keys.dk, width, pairs ? scale : kernels::ln_2, false, dk + offset,
+                      layout.dkv.step());
           unpack_rows(count, shape.head_dim, keys.dv, width, 1.0F, false, dv + offset, layout.dkv.step());
         });
       };
@@ -209,15 +237,21 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
         const std::int64_t statistics = layout.lse_offset(first, sample, head);
         const std::int64_t out_offset = layout.out.at(first, sample, head);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-          pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first, sample, head), layout.q.step(),
-                    kernels::log2_e / root, queries.q, width);
-          pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), 1.0F, queries.d_o, width);
+          const T* own_q = q + layout.q.at(first, sample, head);
+          const std::int64_t row = width / numbers_in<E>;
+          pack_scaled(rows, padded_rows, shape.head_dim, own_q, layout.q.step(), kernels::log2_e * scale, queries.q,
+                      row);
+          pack_scaled(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), 1.0F, queries.d_o, row);
+          if constexpr (pairs) {
+            pack_down(rows, padded_rows, shape.head_dim, own_q, layout.q.step(), queries.q_down, width);
+            pack_down(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), queries.d_o_down, width);
+          }
           for (std::int64_t r = 0; first_span && r < rows; ++r) {
             const T* out = o + out_offset + r * layout.out.step();
-            const float* gradient = queries.d_o + r * width;
+            const T* gradient = d_o + out_offset + r * layout.out.step();
             float sum = 0;
 #pragma omp simd reduction(+ : sum)
-            for (std::int64_t e = 0; e < shape.head_dim; ++e) sum += kernels::get(out[e]) * gradient[e];
+            for (std::int64_t e = 0; e < shape.head_dim; ++e) sum += kernels::get(out[e]) * kernels::get(gradient[e]);
             delta[statistics + r] = sum;
           }
         });
@@ -240,12 +274,12 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
             const bool is_first = first_block == layout.first_visible_block(block);
             pack_queries(head, first_query, rows, is_first);
             for (std::int64_t at = first_block; at < visible; ++at)
-              with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+              with_tiles<E>(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
                 attend_backward<isa>(layout, first_query, rows, at * key_block, tiles(at - from),
                                      BiasRows(bias, head, first_query, at * key_block), queries);
               });
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-              unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, !is_first,
+              unpack_rows(rows, shape.head_dim, queries.dq, width, scale, !is_first,
                           dq + layout.dq.at(first_query, sample, head), layout.dq.step());
             });
           }
@@ -254,6 +288,30 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
       }
     }
   });
+}
+
+/// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
+template <class T>
+void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
+                        const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
+                        const AttentionBias& bias = {}, const DocumentRows& documents = {}) {
+  if (shape.batch == 0 || shape.queries == 0) return;
+  if (!documents.empty())
+    return for_each_document(team, shape, documents,
+                             [&](const Team& own, const AttentionShape& s, std::int64_t query, std::int64_t key) {
+                               T* const to_q = dq + query * s.dq_row();
+                               T* const to_k = dk + key * s.dkv_row();
+                               T* const to_v = dv + key * s.dkv_row();
+                               if (s.queries > 0 && s.keys > 0)
+                                 return attention_backward(own, s, q + query * s.q_stride, k + key * s.kv_stride,
+                                                           v + key * s.kv_stride, o + query * s.out_stride, lse + query,
+                                                           d_o + query * s.out_stride, to_q, to_k, to_v, delta + query);
+                               clear_heads(s.queries, s.dq_row(), s.heads * s.head_dim, to_q);
+                               for (T* const gradient : {to_k, to_v})
+                                 clear_heads(s.keys, s.dkv_row(), s.kv_heads * s.head_dim, gradient);
+                             });
+  with_elements<T>(
+      team, [&]<class E>() { differentiate_in_tiles<E>(team, shape, q, k, v, o, lse, d_o, dq, dk, dv, delta, bias); });
 }
 
 }  // namespace galvatron::device::host

@@ -22,20 +22,29 @@
 
 namespace galvatron::device {
 
-enum class Isa : std::uint8_t { portable, avx2, avx512 };
+enum class Isa : std::uint8_t {
+  portable,
+  avx2,
+  avx512,
+  avx512_bf16,  ///< and products of pairs of bfloat16
+};
 
 /// The best that this processor executes.
 inline Isa best_isa() {
 #if GALVATRON_X86
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
-    return Isa::avx512;
+    return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
 #endif
   return Isa::portable;
 }
 
 #if GALVATRON_X86
+__attribute__((noinline, target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prefer-vector-width=512"))) void
+call_avx512_bf16(const auto& f) {
+  f.template operator()<Isa::avx512_bf16>();
+}
 __attribute__((noinline, target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"))) void
 call_avx512(const auto& f) {
   f.template operator()<Isa::avx512>();
@@ -48,14 +57,15 @@ __attribute__((noinline)) void call_portable(const auto& f) { f.template operato
 template <Isa isa>
 GALVATRON_INLINE void with_isa(const auto& f) {
 #if GALVATRON_X86
+  if constexpr (isa == Isa::avx512_bf16) return call_avx512_bf16(f);
   if constexpr (isa == Isa::avx512) return call_avx512(f);
   if constexpr (isa == Isa::avx2) return call_avx2(f);
 #endif
   if constexpr (isa == Isa::portable) call_portable(f);
 }
-/// The same for one chosen when the program runs: all versions.
+/// The same for one chosen when the program runs: all versions. What computes with floats has none for avx512_bf16.
 void with_isa(Isa isa, const auto& f) {
-  if (isa == Isa::avx512) return with_isa<Isa::avx512>(f);
+  if (isa >= Isa::avx512) return with_isa<Isa::avx512>(f);
   if (isa == Isa::avx2) return with_isa<Isa::avx2>(f);
   with_isa<Isa::portable>(f);
 }
@@ -130,11 +140,13 @@ template <>
 struct VectorInMemory<Isa::avx512> {
   typedef float FloatAt __attribute__((vector_size(64), aligned(4), may_alias));
 };
+template <>
+struct VectorInMemory<Isa::avx512_bf16> : VectorInMemory<Isa::avx512> {};
 
 /// The vector types of an instruction set; those here are for registers.
 template <Isa isa>
 struct Vectors : VectorInMemory<isa> {
-  static constexpr std::int64_t lanes = isa == Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4;
+  static constexpr std::int64_t lanes = isa >= Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4;
   typedef float Float __attribute__((vector_size(4 * lanes)));
   typedef std::uint32_t Word __attribute__((vector_size(4 * lanes)));   ///< the bits of a Float
   typedef std::uint16_t Short __attribute__((vector_size(2 * lanes)));  ///< as many 16-bit numbers
