@@ -41,14 +41,19 @@ inline Isa best_isa() {
 }
 
 #if GALVATRON_X86
-__attribute__((noinline, target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prefer-vector-width=512"))) void
-call_avx512_bf16(const auto& f) {
+// Clang has no such preference, and ignores all of an attribute that names it.
+#ifdef __clang__
+#define GALVATRON_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+#else
+#define GALVATRON_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"
+#endif
+__attribute__((noinline, target(GALVATRON_AVX512 ",avx512bf16"))) void call_avx512_bf16(const auto& f) {
   f.template operator()<Isa::avx512_bf16>();
 }
-__attribute__((noinline, target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"))) void
-call_avx512(const auto& f) {
+__attribute__((noinline, target(GALVATRON_AVX512))) void call_avx512(const auto& f) {
   f.template operator()<Isa::avx512>();
 }
+#undef GALVATRON_AVX512
 __attribute__((noinline, target("avx2,fma"))) void call_avx2(const auto& f) { f.template operator()<Isa::avx2>(); }
 #endif
 __attribute__((noinline)) void call_portable(const auto& f) { f.template operator()<Isa::portable>(); }
