@@ -133,8 +133,7 @@ class TaskPart {
 
   [[nodiscard]] const PartPlan& plan() const { return plan_; }
 
-  /// All layers forward; what goes on is offered to its readers. The sum of its task's loss grows, if
-  /// the loss is here.
+  /// All layers forward; what goes on is offered to its readers. The sum of its task's loss grows, if the loss is here.
   /// @param at       where the micro-batch's samples begin
   /// @param sources  of the task; null on a device that only counts
   /// @param rows     of a contrastive loss: gets what it reads; null: nobody asks for it
