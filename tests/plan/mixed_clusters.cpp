@@ -350,7 +350,28 @@ TEST_CASE("a search on groups ends when its time is over, and its answer does no
   const FoundPlan three = found(model, cluster, options);
   CHECK(one.plan == three.plan);
   options.time = 1e-3;
-  const FoundPlan soon = found(model, cluster, options);
-  CHECK(soon.statistics.interrupted);
-  if (soon.feasible) CHECK(soon.cost.iteration.value >= one.cost.iteration.value * (1 - 1e-9));
+  CHECK(found(model, cluster, options).statistics.interrupted);
+}
+
+TEST_CASE("what a search that runs out of time knows of all plans is true, however far it came") {
+  const ModelSpec model = model_named("llama2-7b");
+  SearchOptions options{.global_batch = 64, .space = value_or_throw(parse_space("dp,zero1,tp,pp,recompute"))};
+  const MixedCluster mixed = mixed_named("32xa100-40g+32xv100-32g+16xh100-80g");
+  const Cluster equal = cluster_named("64xa100-40g");
+  for (const ClusterView& cluster : {ClusterView(mixed), ClusterView(equal)}) {
+    CAPTURE(cluster.name());
+    options.time = 0;
+    const FoundPlan whole = found(model, cluster, options);
+    REQUIRE(whole.feasible);
+    for (int part = 1; part <= 30; ++part) {
+      options.time = whole.statistics.seconds.value * part / 60;
+      CAPTURE(options.time);
+      const FoundPlan soon = found(model, cluster, options);
+      CHECK(soon.statistics.bound.value <= whole.cost.iteration.value * (1 + 1e-9));
+      if (!soon.feasible) continue;
+      CHECK(soon.cost.iteration.value >= whole.cost.iteration.value * (1 - 1e-9));
+      if (soon.statistics.proven)
+        CHECK(soon.cost.iteration.value == doctest::Approx(whole.cost.iteration.value).epsilon(1e-9));
+    }
+  }
 }

@@ -131,6 +131,17 @@ inline MixedCluster beside_reserve(const ClusterView& cluster, const SearchOptio
   return out;
 }
 
+/// What the model's arithmetic takes at the peak of all devices that have the precision; 0 where one's is not known.
+inline Seconds arithmetic_seconds(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
+  double peak = 0;
+  for (const Cluster& group : cluster.groups()) {
+    if (!group.lack_of(plan.precision, plan.trainer.traits.fp8_recipe).empty()) continue;
+    if (group.peak_flops(plan.precision) == 0) return {};
+    peak += group.peak_flops(plan.precision) * group.devices;
+  }
+  return {model_flops(model, plan.sequences(), plan.sequence_length).count / peak};
+}
+
 inline PredictedAlternative predicted(const search::Alternative& from, const ModelSpec& model,
                                       const ClusterView& cluster, const SearchOptions& options) {
   PredictedAlternative out;
@@ -200,8 +211,8 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& all, cons
         Error{ErrorKind::internal, "the search made a plan that cannot be priced: " + cost.error().message});
   out.cost = std::move(*cost);
   out.statistics.bound = min(out.statistics.bound, out.cost.iteration);  // they differ by rounding when it is proven
-  // What was left out, or not looked at yet, has its arithmetic to do, at the devices' peak.
-  const Seconds arithmetic = out.cost.iteration * std::min(1.0, out.cost.mfu);
+  // What was left out, or not looked at yet, has its arithmetic to do, at the peak of all devices.
+  const Seconds arithmetic = min(out.cost.iteration, detail::arithmetic_seconds(out.plan, model, all));
   if (spread) out.statistics.proven = false;
   if (spread) out.statistics.bound = arithmetic;
   if (out.statistics.narrowed) out.statistics.bound = min(out.statistics.bound, arithmetic);

@@ -162,6 +162,7 @@ Result<SearchResult> search_mixed(const ModelSpec& model, const ClusterView& clu
   std::optional<MixedCases<Executor>> mixed;
   if (detail::may_mix(*options)) mixed.emplace(model, cluster, *options, executor);
   const std::vector<Case> cases = mixed ? mixed->cases() : std::vector<Case>{};
+  const bool are_missing = mixed && options->interrupted();
   if (!cases.empty()) {
     SearchOptions part = *options;
     part.shares *= 4;  // of the work of a search: more of it found no faster plan of many thousands of cases
@@ -176,6 +177,7 @@ Result<SearchResult> search_mixed(const ModelSpec& model, const ClusterView& clu
     return tl::unexpected<Error>(*groups.error);
   }
   out.statistics.proven = out.statistics.proven && !out.statistics.narrowed;
+  if (are_missing) out.statistics.lacks_cases();
   out.statistics.interrupted = options->interrupted();
   detail::add_groups(out, cluster, groups, cases, *options, executor);
   if (!out.feasible) {

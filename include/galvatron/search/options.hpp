@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -178,7 +179,8 @@ struct SearchStatistics {
   bool interrupted = false;  ///< by SearchOptions::stop
   /// Not proven because of zb-v alone, of which only plans of one strategy are tried: more effort does not help.
   bool uniform_alone = false;
-  Seconds bound;            ///< no plan is faster than this
+  /// No plan is faster than this; 0 where nothing is known, infinite where there is no plan.
+  Seconds bound{std::numeric_limits<double>::infinity()};
   std::int64_t labels = 0;  ///< made and looked at by the dynamic programs
   Seconds seconds;          ///< that the search took
 
@@ -189,7 +191,12 @@ struct SearchStatistics {
     labels += other.labels;
     proven = proven && other.proven;
     narrowed = narrowed || other.narrowed;
-    if (other.bound.value > 0) bound = bound.value > 0 ? min(bound, other.bound) : other.bound;
+    bound = min(bound, other.bound);
+  }
+  /// Time ran out before all cases were made: those that are missing may have any plan.
+  void lacks_cases() {
+    proven = false;
+    bound = {};
   }
 };
 

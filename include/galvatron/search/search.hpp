@@ -110,6 +110,7 @@ class Search {
       out.statistics.bound = min(out.best.iteration, Seconds{least_bound(open)});
     } else {
       out.smallest = smallest;
+      if (!open.empty()) out.statistics.bound = {};
     }
     for (const auto& [stages, best] : by_stages_)
       out.alternatives.push_back(best.as("best with pipeline " + std::to_string(stages)));
@@ -340,11 +341,10 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   Executor executor(options->threads);
   auto [settings, cases, narrowed] = make_cases(model, cluster, *options, executor);
+  const bool are_missing = options->interrupted();
   if (const std::string why = detail::why_no_prices(cases, cluster); !why.empty()) return usage_error(why);
   SearchResult result;
-  if (cases.empty() && options->interrupted()) {
-    result.statistics.proven = false;
-  } else if (cases.empty()) {
+  if (cases.empty()) {
     result.reason = detail::why_no_case(model, cluster, *options);
   } else {
     result = detail::Search(cluster, *options, std::move(cases), executor).run();
@@ -356,6 +356,7 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
   }
   result.statistics.narrowed = narrowed;
   result.statistics.proven = result.statistics.proven && !narrowed;
+  if (are_missing) result.statistics.lacks_cases();
   result.statistics.interrupted = options->interrupted();
   if (!result.feasible && options->interrupted()) result.reason = "the search was interrupted before it found a plan";
   result.statistics.seconds = {steady_seconds() - begin};
