@@ -423,14 +423,9 @@ void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int l
     for (const bool split : {false, true}) {
       if (split && !splits_backward(layer, spec)) continue;
       INFO("strategy ", strategy_text(spec), split ? ", backward in two parts" : "");
-      for (const test::LayerRuntime runtime : test::layer_runtimes) {
-        compare_one<T>(layer, spec, parameters, in, wanted, tolerance,
-                       {.precision = precision_of<T>,
-                        .splits_backward = split,
-                        .runtime = runtime,
-                        .expert_imbalance = expert_imbalance,
-                        .lsh = lsh});
-      }
+      compare_one<T>(
+          layer, spec, parameters, in, wanted, tolerance,
+          {.precision = precision_of<T>, .splits_backward = split, .expert_imbalance = expert_imbalance, .lsh = lsh});
     }
   }
   CHECK(compared >= least);

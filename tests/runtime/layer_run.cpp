@@ -67,8 +67,8 @@ std::size_t index_of(const std::vector<int>& parts, int part) {
 
 /// With runtime::Layer, T as the element type of activations.
 template <class T>
-LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const Parameters& parameters,
-                         const LayerInput& in, const LayerRunOptions& options) {
+LayerOutput run_in(const LayerSpec& layer, const StrategySpec& spec, const Parameters& parameters, const LayerInput& in,
+                   const LayerRunOptions& options) {
   const bool splits_backward = options.splits_backward;
   const std::int64_t h = layer.hidden;
   const cost::Batch batch{.microbatch = in.shape.samples,
@@ -272,12 +272,8 @@ std::vector<int> sources_of_rows(const StrategySpec& spec, Tokens shape) {
 
 LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Parameters& parameters,
                       const LayerInput& in, const LayerRunOptions& options) {
-  switch (options.runtime) {
-    case LayerRuntime::layer:
-      if (options.precision == Precision::fp32) return run_nn_layer<float>(layer, spec, parameters, in, options);
-      return run_nn_layer<bfloat16>(layer, spec, parameters, in, options);
-  }
-  throw Failure(ErrorKind::internal, "there is no such runtime of layers");
+  return options.precision == Precision::fp32 ? run_in<float>(layer, spec, parameters, in, options)
+                                              : run_in<bfloat16>(layer, spec, parameters, in, options);
 }
 
 }  // namespace galvatron::test

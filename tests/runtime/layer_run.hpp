@@ -1,7 +1,6 @@
 // Runs one layer forward and backward on rank threads: whole tensors in and out, whatever the runtime is.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -41,16 +40,9 @@ inline std::int64_t rows_of(const LayerSpec& layer, Tokens shape) {
   return layer.output_elements(shape.sequence) / layer.hidden * shape.samples;
 }
 
-/// What carries a layer out. Tests of layers run on all of them.
-enum class LayerRuntime : std::uint8_t {
-  layer,  ///< runtime::Layer
-};
-inline constexpr std::array layer_runtimes{LayerRuntime::layer};
-
 struct LayerRunOptions {
   Precision precision = Precision::fp32;  ///< of activations: fp32 or bf16
   bool splits_backward = false;           ///< backward comes in two parts
-  LayerRuntime runtime = LayerRuntime::layer;
   double expert_imbalance = program::default_expert_imbalance;
   LshOptions lsh{};
 };

@@ -18,16 +18,22 @@ namespace galvatron::test {
 /// @param whole_of  the whole tensor (a std::vector<double>&) of a ParameterName; it grows as needed
 /// @param missing  the value of elements that no rank has written
 void give_store(const runtime::StoreView& store, View<const float> values, auto whole_of, double missing = 0) {
-  for (const ParameterTensor& tensor : *store.layout)
-    for (std::int64_t i = 0; i < tensor.count(); ++i) {
-      const std::int64_t place = tensor.offset + i;
-      if (place < store.range.begin || place >= store.range.end) continue;
-      std::vector<double>& whole = whole_of(tensor.name);
-      const std::int64_t first = runtime::whole_run(tensor, store.place, i / tensor.columns).index;
-      const auto index = static_cast<std::size_t>(first + i % tensor.columns);
-      if (whole.size() <= index) whole.resize(index + 1, missing);
-      whole[index] = values[place - store.range.begin];
+  for (const ParameterTensor& tensor : *store.layout) {
+    const std::int64_t end = std::min(tensor.offset + tensor.count(), store.range.end);
+    std::int64_t place = std::max(tensor.offset, store.range.begin);
+    if (place >= end) continue;
+    std::vector<double>& whole = whole_of(tensor.name);
+    while (place < end) {  // by runs of rows that lie together in both
+      const std::int64_t row = (place - tensor.offset) / tensor.columns;
+      const std::int64_t column = (place - tensor.offset) % tensor.columns;
+      const runtime::WholeRun run = runtime::whole_run(tensor, store.place, row);
+      const std::int64_t count = std::min(run.rows * tensor.columns - column, end - place);
+      const std::int64_t first = run.index + column;
+      if (std::ssize(whole) < first + count) whole.resize(static_cast<std::size_t>(first + count), missing);
+      std::copy_n(values.data + (place - store.range.begin), count, whole.data() + first);
+      place += count;
     }
+  }
 }
 
 /// |x - y| / |y| of a tensor, in L2 norms; 0 for equal tensors, infinite where an element is not a number. What one of

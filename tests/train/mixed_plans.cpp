@@ -95,7 +95,7 @@ TEST_CASE("tensor ranks with unequal heads, widths, vocabularies and tokens trai
   MESSAGE("seed " << budget.seed << ", " << done << " plans, " << empty << " ranks without heads or hidden units");
 }
 
-TEST_CASE("unequal shares give the same bits on all runtimes") {
+TEST_CASE("unequal shares of all that is cut train as one rank does") {
   const ModelSpec gpt = model(false, 4);
   const Outcome reference = run(single_rank(gpt), gpt, 3);
   for (const SequenceKind sequence : {SequenceKind::none, SequenceKind::megatron}) {

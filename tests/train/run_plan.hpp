@@ -2,7 +2,6 @@
 // bytes out, whatever the runtime is. Rank threads here; run_rank.hpp has one rank on any device.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -23,12 +22,6 @@
 namespace toy {
 
 using namespace galvatron;
-
-/// What carries a plan out. check_plan tests all of them, and that they give the same bits.
-enum class Runtime : std::uint8_t {
-  stage,  ///< train::Stage
-};
-inline constexpr std::array runtimes{Runtime::stage};
 
 /// Whole tensors by layer number and name, put together from all ranks' shards.
 using Gradients = std::map<std::pair<int, ParameterName>, std::vector<double>>;
@@ -53,7 +46,6 @@ struct BlockSleeps {
 /// How to train. The defaults suit the toy models.
 struct RunOptions {
   int steps = 1;
-  Runtime runtime = Runtime::stage;
   train::BatchSource* source = nullptr;  ///< for all ranks; null: source_of(model)
   InitialValues initial{};               ///< of the parameters; empty: initial_values(7)
   std::function<device::AdamW(int step)>

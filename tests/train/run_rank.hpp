@@ -69,10 +69,12 @@ inline device::AdamW optimizer_of(const ModelSpec& model, const RunOptions& opti
   return hyper;
 }
 
-/// Trains with train::Stage.
-template <class T, class Platform>
-void run_stage(comm::World& world, const Plan& plan, const ModelSpec& model, const RunOptions& options, Outcome& out,
-               std::mutex& mutex, const Platform& platform) {
+/// Trains as the calling rank, by default on one core, and writes down what it sees. Ranks of one process share `out`.
+/// @tparam T  the precision of the plan
+/// @param options  with a source
+template <class T, class Platform = train::HostPlatform>
+void run_rank(comm::World& world, const Plan& plan, const ModelSpec& model, const RunOptions& options, Outcome& out,
+              std::mutex& mutex, const Platform& platform = {}) {
   using Rank = typename Platform::Rank;
   using Stage = train::Stage<typename Rank::Device, T>;
   const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
@@ -114,19 +116,6 @@ void run_stage(comm::World& world, const Plan& plan, const ModelSpec& model, con
   stage.visit([&](const runtime::StoreView& store) { collect_parameters(rank.device(), store, out); });
   out.bytes[world.rank()] = {rank.memory().planned, rank.memory().measured()};
   out.memory_as_planned = out.memory_as_planned && rank.memory().measured() == rank.memory().planned;
-}
-
-/// Trains as the calling rank, by default on one core, and writes down what it sees. Ranks of one process share `out`.
-/// @tparam T  the precision of the plan
-/// @param options  with a source
-template <class T, class Platform = train::HostPlatform>
-void run_rank(comm::World& world, const Plan& plan, const ModelSpec& model, const RunOptions& options, Outcome& out,
-              std::mutex& mutex, const Platform& platform = {}) {
-  switch (options.runtime) {
-    case Runtime::stage:
-      run_stage<T>(world, plan, model, options, out, mutex, platform);
-      break;
-  }
 }
 
 /// The same in the precision of the plan.

@@ -20,7 +20,7 @@ TEST_CASE("a model trains as on one rank whatever ranks share its experts") {
 TEST_CASE("noise in what experts get is the same in every plan") {
   const ModelSpec model = toy::jittered_experts(4);
   toy::check_same_training(model, 4);
-  CHECK(toy::check_expert_degrees(toy::jittered_experts(8)) > 40);
+  CHECK(toy::check_expert_degrees(toy::jittered_experts(8), 5) > 40);
   // It is there, and another one in every step and every layer: with steps that change nothing, losses differ.
   ModelSpec plain = model;
   for (LayerSpec& block : plain.blocks) block.router.jitter = 0;

@@ -82,7 +82,7 @@ TEST_CASE("ranks with unequal samples exchange the tokens of experts, and train 
   MESSAGE("seed " << budget.seed << ", " << done << " plans, " << empty << " data ranks without samples");
 }
 
-TEST_CASE("ranks with unequal samples that exchange tokens give the same bits on all runtimes") {
+TEST_CASE("ranks with unequal samples that exchange tokens train as one rank does") {
   const ModelSpec model = experts(4);
   const Outcome reference = run(single_rank(model), model, 3);
   for (StrategySpec spec : {StrategySpec{.data = 4, .zero = 1, .expert = 4, .expert_nodes = 2},
