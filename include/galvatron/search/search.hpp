@@ -203,13 +203,13 @@ class Search {
 
   // Searches cases and returns those that are not done with. Cases of one group are pruned by the same plan, whoever of
   // them is first, so that the answer does not depend on the number of threads.
-  // @param until  labels made by then, this pass and those before together
+  // @param until  labels made by then, this pass and those before together; without a plan that fits it goes on
   std::vector<std::size_t> solve(const std::vector<std::size_t>& open, Pass pass, std::int64_t until) {
     std::vector<std::size_t> unproven;
     // The last pass takes long enough for a case to end others: one by one, each with all that is left of the work.
     const std::size_t at_once = pass >= Pass::exact ? 1 : tuning::at_once;
     for (std::size_t first = 0; first < open.size(); first += at_once) {
-      if (options_.interrupted()) {
+      if (options_.interrupted() || (work_ >= until && best_.fits())) {
         unproven.insert(unproven.end(), open.begin() + static_cast<std::ptrdiff_t>(first), open.end());
         break;
       }
