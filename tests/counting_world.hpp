@@ -37,12 +37,12 @@ class Group final : public comm::Group {
         return count(op::Kind::all_gather, called.to, size());
       case CallKind::reduce_scatter:  // the bytes per rank before
         return count(op::Kind::reduce_scatter, called.from, size());
-      case CallKind::all_to_all:  // the bytes per rank before
-        return count(op::Kind::all_to_all, called.to, size());
+      case CallKind::all_to_all:  // the bytes per rank before or after, of the rank that has most
+        return count(op::Kind::all_to_all, {.count = called.most_exchanged()}, size());
       case CallKind::broadcast:  // the bytes sent to each
         return count(op::Kind::broadcast, called.to, size());
-      case CallKind::shift:  // a message to a rank of the group
-        return count(op::Kind::send, called.from, 1, size());
+      case CallKind::shift:  // a message to a rank of the group, or from one
+        return count(op::Kind::send, called.from.count < called.to.count ? called.to : called.from, 1, size());
       case CallKind::barrier:
         break;
     }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include <galvatron/comm/thread/world.hpp>
+#include <galvatron/core/sharding.hpp>
 
 using namespace galvatron;
 using comm::ReduceOp;
@@ -270,6 +272,72 @@ TEST_CASE("all_to_all gives every member its block of everybody's") {
     });
     CHECK(wrong == std::vector<int>(static_cast<std::size_t>(n), 0));
   }
+}
+
+TEST_CASE("all_to_all in unequal blocks gives every member its columns of everybody's rows") {
+  const unsigned seed = std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (int n = 1; n <= 8; ++n)
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::int64_t> rows, columns;  // ends
+      const unsigned most = std::array{2U, 7U, 60U}[random() % 3];
+      for (auto* ends : {&rows, &columns})
+        for (int i = 0; i < n; ++i) ends->push_back((i == 0 ? 0 : ends->back()) + random() % most);
+      const auto part = [](const std::vector<std::int64_t>& ends, int i) {
+        const auto at = static_cast<std::size_t>(i);
+        return Sharding::Range{i == 0 ? 0 : ends[at - 1], ends[at]};
+      };
+      const auto value = [](std::int64_t row, std::int64_t column) { return static_cast<float>(1000 * row + column); };
+      std::vector<int> wrong(static_cast<std::size_t>(n), 0);
+      run(n, [&](World& world) {
+        const Sharding::Range own = part(rows, world.rank());
+        const Sharding::Range taken = part(columns, world.rank());
+        std::vector<float> from, expected;
+        for (int i = 0; i < n; ++i)
+          for (std::int64_t row = own.begin; row < own.end; ++row)
+            for (std::int64_t c = part(columns, i).begin; c < part(columns, i).end; ++c) from.push_back(value(row, c));
+        for (std::int64_t row = 0; row < rows.back(); ++row)
+          for (std::int64_t c = taken.begin; c < taken.end; ++c) expected.push_back(value(row, c));
+        std::vector<float> got(expected.size(), -1.0F);
+        world.everybody().all_to_all(View<const float>(view(from)), view(got), rows, columns);
+        wrong[static_cast<std::size_t>(world.rank())] += !same_bits(got, expected);
+        // Back: before it has columns of all rows, and afterwards blocks of its rows as they were.
+        std::vector<float> back(from.size(), -1.0F);
+        world.everybody().all_to_all(View<const float>(view(got)), view(back), columns, rows);
+        wrong[static_cast<std::size_t>(world.rank())] += !same_bits(back, from);
+      });
+      CHECK(wrong == std::vector<int>(static_cast<std::size_t>(n), 0));
+    }
+}
+
+TEST_CASE("members that cut unequal blocks otherwise end with a failure") {
+  CHECK_THROWS_WITH_AS(run(2,
+                           [&](World& world) {
+                             const std::vector<std::int64_t> rows{1, 3}, other{2, 3};
+                             const std::vector<std::int64_t> columns{1, 2};
+                             const auto& own = world.rank() == 0 ? rows : other;
+                             std::vector<float> from(2), to(3);
+                             world.everybody().all_to_all(View<const float>(view(from)), view(to), own, columns);
+                           }),
+                       doctest::Contains("all_to_all of 2 float in unequal blocks"), Failure);
+}
+
+TEST_CASE("shifts of blocks of other sizes arrive as they were sent") {
+  for (int n = 2; n <= 5; ++n)
+    run(n, [&](World& world) {
+      auto& group = world.everybody();
+      const auto size = [&](int member) { return std::int64_t{700} * ((member + n) % n % 3); };
+      auto here = buffer_of<float>(world.rank(), size(world.rank()));
+      for (int step = 1; step <= n; ++step) {
+        const int from = (world.rank() - step + n) % n;
+        std::vector<float> next(static_cast<std::size_t>(size(from)));
+        group.start_shift(view(here), view(next));
+        group.finish_shifts();
+        REQUIRE(same_bits(next, buffer_of<float>(from, size(from))));
+        here = next;
+      }
+    });
 }
 
 TEST_CASE("shifts go around the ring, several at a time and in order") {

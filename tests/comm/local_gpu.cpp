@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -186,6 +187,32 @@ TEST_CASE("a NaN of any rank is everybody's maximum and sum") {
     });
 }
 
+namespace {
+
+/// Rows and columns of an all_to_all in unequal blocks within n elements for each of the ranks, and what a rank gives
+/// and takes. The first rank has no rows, and the last no columns.
+struct UnequalBlocks {
+  std::vector<std::int64_t> rows, columns;
+  std::int64_t given = 0, taken = 0;
+};
+UnequalBlocks unequal_blocks(int me, int ranks, std::int64_t n) {
+  UnequalBlocks out;
+  const auto most = static_cast<std::int64_t>(std::sqrt(static_cast<double>(n)));
+  for (std::int64_t i = 0; i < ranks; ++i) {
+    out.rows.push_back(most * i / ranks);
+    out.columns.push_back(std::min(most * (i + 1) / ranks, most - most / ranks));
+  }
+  const auto count = [&](const std::vector<std::int64_t>& ends) {
+    const auto i = static_cast<std::size_t>(me);
+    return ends[i] - (i == 0 ? 0 : ends[i - 1]);
+  };
+  out.given = count(out.rows) * out.columns.back();
+  out.taken = out.rows.back() * count(out.columns);
+  return out;
+}
+
+}  // namespace
+
 TEST_CASE("gathering, exchanging and broadcasting give what rank threads give") {
   FakeGpu gpu(fresh_seed());
   for (const int ranks : {1, 2, 3, 7})
@@ -194,6 +221,8 @@ TEST_CASE("gathering, exchanging and broadcasting give what rank threads give") 
         auto& group = world.everybody();
         std::vector<float> other(data.size());
         group.all_to_all(View<const float>(view(data)), view(other));
+        const auto [rows, columns, given, taken] = unequal_blocks(me, ranks, n);
+        group.all_to_all(View<const float>(view(data).slice(0, given)), view(other).slice(0, taken), rows, columns);
         group.all_gather(View<const float>(view(other).slice(me * n, n)), view(data));
         group.all_gather(view(data).slice(me * n, n), view(data));
         group.broadcast(view(data).slice(0, n), ranks - 1);
@@ -205,6 +234,8 @@ TEST_CASE("gathering, exchanging and broadcasting give what rank threads give") 
         const comm::SendGuard guard(rank.world);
         Group& group = rank.world.everybody();
         group.all_to_all(View<const float>(data.all()), other.all());
+        const auto [rows, columns, given, taken] = unequal_blocks(me, ranks, n);
+        group.all_to_all(View<const float>(data.all().slice(0, given)), other.all().slice(0, taken), rows, columns);
         group.all_gather(View<const float>(other.all().slice(me * n, n)), data.all());
         group.all_gather(data.all().slice(me * n, n), data.all());
         group.broadcast(data.all().slice(0, n), ranks - 1);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -235,9 +236,11 @@ class CountedLayer {
   CountedLayer(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
                int local)
       : batch_(batch), device_(log_), world_(rank_of(layer, spec, local), spec.ranks() * batch.stages, &log_) {
-    const DryContext context = runtime::make_context(
+    DryContext context = runtime::make_context(
         device_, workspace_, world_, world_.rank() - local, spec, batch.microbatch / spec.data, batch.sequence, true,
         batch.precision == Precision::fp8, batch.moments, batch.expert_imbalance, batch.lsh);
+    context.ratios = batch.ratios;
+    context.local_rank = local;
     runtime::LayerArguments<T> around;
     if (layer.kind != LayerKind::block && layer.tied && batch.stages > 1)
       around.replicas = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
@@ -518,6 +521,36 @@ TEST_CASE("The formulas count norms of queries and keys, and latent attention, b
 TEST_CASE("The formulas count norms behind parts, parts side by side, and biases of logits, byte for byte") {
   CHECK(check_model(small_decoder_kinds(), 1) > 3000);
   CHECK(check_model(small_decoder_kinds(), 2, true, {{24, 96}}) > 1000);
+}
+
+TEST_CASE("The formulas count what each of unequal context ranks does and takes, byte for byte") {
+  const std::vector<int> ratios{3, 1, 1, 2, 10, 1, 2, 1, 4, 1, 1, 5};
+  int checked = 0;
+  for (const ModelSpec& model : {small_gpt(), small_llama(), small_attention_kinds()})
+    for (const SequenceKind sequence :
+         {SequenceKind::ulysses, SequenceKind::ring, SequenceKind::megatron_ulysses, SequenceKind::megatron})
+      for (const int context : {2, 3})
+        for (const RecomputeKind recompute : recompute_kinds) {
+          const StrategySpec spec{.tensor = cuts_over_tensor(sequence) ? 2 : 1,
+                                  .sequence = sequence,
+                                  .context = context,
+                                  .data = 2,
+                                  .zero = context,
+                                  .shard_kind = ShardKind::by_ratio,
+                                  .recompute = recompute};
+          const RankRatios own{.tokens = std::span(ratios).first(static_cast<std::size_t>(spec.ranks()))};
+          for (const LayerSpec& layer : kinds_of_layers(model))
+            for (int local = 0; local < spec.ranks() && is_fit(layer, spec, 8, 50, own); ++local) {
+              cost::Batch batch{.microbatch = 8, .sequence = 50, .precision = Precision::bf16, .overlap = false};
+              batch.ratios = own;
+              batch.local_rank = local;
+              INFO(model.name << ", layer kind " << static_cast<int>(layer.kind) << ", " << strategy_text(spec)
+                              << ", rank " << local);
+              CHECK(differences<bfloat16>(model, layer, spec, batch, local) == "");
+              ++checked;
+            }
+        }
+  CHECK(checked > 500);
 }
 
 TEST_CASE("The formulas of a ViT model count what its layers do and take, byte for byte") {

@@ -34,7 +34,7 @@ TEST_CASE("the tensors of a layer are the parameters that are counted, whole and
               parameters(block));
     }
     // Tables and biases over the vocabulary are padded.
-    const auto padded = [](std::int64_t v) { return TensorShares::even(1).vocabulary_rows(v) - v; };
+    const auto padded = [](std::int64_t v) { return RankShares::even(1).vocabulary_rows(v) - v; };
     const LayerSpec& e = model.embedding;
     CHECK(elements(e, ParameterPart::table, 1) + elements(e, ParameterPart::rest, 1) ==
           parameters(e) + (e.patch_width > 0 ? 0 : padded(e.vocabulary) * e.hidden));

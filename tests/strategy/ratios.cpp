@@ -1,6 +1,7 @@
-// What ranks have of what tensor ranks share.
+// What ranks have of what tensor and context ranks share.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -23,10 +24,12 @@ TEST_CASE("shares of any ratios tile what is shared, and ranks with the same par
   for (int round = 0; round < 500; ++round) {
     CAPTURE(round);
     StrategySpec spec{.tensor = 1 + static_cast<int>(random() % 6),
+                      .context = 1 + static_cast<int>(random() % 4),
                       .data = 1 + static_cast<int>(random() % 4),
                       .shard_kind = ShardKind::by_ratio};
-    if (spec.tensor > 1 && random() % 2 == 0) spec.sequence = SequenceKind::megatron;
-    spec.strided = spec.tensor > 1 && spec.data > 1 && random() % 2 == 0;
+    if (spec.context > 1) spec.sequence = random() % 2 == 0 ? SequenceKind::ulysses : SequenceKind::ring;
+    if (spec.tensor > 1 && random() % 2 == 0) spec = spec.with_cut(true);
+    spec.strided = spec.tensor > 1 && spec.shards() > 1 && random() % 2 == 0;
     std::array<std::vector<int>, 4> lists;
     for (std::vector<int>& list : lists) {
       if (random() % 4 == 0) continue;
@@ -36,11 +39,11 @@ TEST_CASE("shares of any ratios tile what is shared, and ranks with the same par
     const RankRatios ratios{.heads = lists[0], .widths = lists[1], .vocabulary = lists[2], .tokens = lists[3]};
     const std::int64_t groups = spec.tensor * (1 + static_cast<std::int64_t>(random() % 3));
     const std::int64_t vocabulary = 1 + static_cast<std::int64_t>(random() % 2000);
-    const std::int64_t tokens = spec.tensor * (1 + static_cast<std::int64_t>(random() % 9));
-    std::int64_t heads = 0, units = 0, rows = 0, sequence = 0;
+    const std::int64_t tokens = 2 * spec.tensor * spec.context * (1 + static_cast<std::int64_t>(random() % 9));
+    std::int64_t heads = 0, units = 0, rows = 0;
     for (int i = 0; i < spec.tensor; ++i) {
       const int local = spec.rank_layout().offset(RankMode::tp, i);
-      const TensorShares own(spec, ratios, local);
+      const RankShares own(spec, ratios, local);
       CHECK(own.rank() == i);
       const auto follows = [](const Sharding::Range& range, std::int64_t& end) {
         CHECK(range.begin == end);
@@ -52,19 +55,46 @@ TEST_CASE("shares of any ratios tile what is shared, and ranks with the same par
       follows(own.vocabulary(vocabulary), rows);
       CHECK(own.vocabulary_rows(vocabulary) >= own.vocabulary(vocabulary).count());
       CHECK(own.vocabulary_rows(vocabulary) % vocabulary_alignment == 0);
-      if (spec.sequence == SequenceKind::megatron) follows(own.tokens().of(tokens), sequence);
       for (int d = 1; d < spec.data; ++d)
-        CHECK(TensorShares(spec, ratios, local + spec.rank_layout().offset(RankMode::dp, d)) == own);
-      // Activations between regions lie where the shares say.
-      if (spec.sequence != SequenceKind::megatron) continue;
-      const Region region = activation_layout(spec, 3, spec.data, tokens, ratios).region(3 + local);
-      CHECK(region.sequence_begin == own.tokens().of(tokens).begin);
-      CHECK(region.sequence_end == own.tokens().of(tokens).end);
+        CHECK(RankShares(spec, ratios, local + spec.rank_layout().offset(RankMode::dp, d)) == own);
+      // Context ranks share what the tensor rank has.
+      std::int64_t core_heads = 0;
+      for (const RankShares& context : context_shares(spec, ratios, local)) {
+        CHECK(context.heads() == own.heads());
+        if (!context.has_even_core_heads()) follows(context.core_heads().of(7), core_heads);
+      }
+      CHECK((core_heads == 7 || own.has_even_core_heads()));
     }
     CHECK(heads == 8 * groups);
     CHECK(units == 24 * spec.tensor);
     CHECK(rows == vocabulary);
-    if (spec.sequence == SequenceKind::megatron) CHECK(sequence == tokens);
+
+    // Activations lie where the shares say: the tensor ranks of a context rank have its tokens in their order.
+    const ActivationLayout between = activation_layout(spec, 3, spec.data, tokens, ratios);
+    const ActivationLayout inside = region_layout(spec, 3, spec.data, tokens, ratios);
+    std::vector<int> seen(static_cast<std::size_t>(tokens));
+    for (int c = 0; c < spec.context; ++c) {
+      std::vector<std::int64_t> whole, joint;
+      const auto add = [&](const ActivationLayout& layout, int local, std::vector<std::int64_t>& to) {
+        for (int piece = 0; piece < layout.pieces(); ++piece) {
+          const Region region = layout.region(3 + local, piece);
+          for (std::int64_t token = region.sequence_begin; token < region.sequence_end; ++token) to.push_back(token);
+        }
+      };
+      for (int t = 0; t < spec.tensor; ++t) {
+        const int local = spec.rank_layout().offset(RankMode::cp, c) + spec.rank_layout().offset(RankMode::tp, t);
+        const RankShares own(spec, ratios, local);
+        if (t == 0) add(inside, local, whole);
+        const auto before = std::ssize(joint);
+        if (spec.cuts_over_tensor() || t == 0) add(between, local, joint);
+        CHECK(own.region_tokens().count(tokens) == std::ssize(whole));
+        if (spec.cuts_over_tensor() || t == 0) CHECK(own.tokens().count(tokens) == std::ssize(joint) - before);
+      }
+      CHECK(joint == whole);
+      CHECK(std::ranges::is_sorted(whole));
+      for (const std::int64_t token : whole) ++seen[static_cast<std::size_t>(token)];
+    }
+    CHECK(std::ranges::count(seen, 1) == tokens);
   }
 }
 
@@ -85,11 +115,16 @@ TEST_CASE("degrees that divide nothing are legal by ratio, and what cannot be cu
   spec.sequence = SequenceKind::megatron;
   CHECK(says(why(gpt, spec, {.heads = list, .widths = list}), "Megatron sequence parallelism needs a sequence"));
   CHECK(why(gpt, spec, {.heads = list, .widths = list, .tokens = list}).empty());
-  spec = {.sequence = SequenceKind::ulysses, .context = 4, .shard_kind = ShardKind::by_ratio};
-  CHECK(says(why(gpt, spec, {.tokens = list}), "context ranks have equally many tokens"));
-  spec = {.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .shard_kind = ShardKind::by_ratio};
-  CHECK(says(why(gpt, spec, {.heads = list}), "Ulysses exchanges heads"));
-  // Ratios of heads do not make more context ranks than heads possible.
-  spec = {.sequence = SequenceKind::ulysses, .context = 8, .shard_kind = ShardKind::by_ratio};
-  CHECK(says(why(gpt, spec, {.heads = list}), "Ulysses exchanges heads"));
+  spec = {.sequence = SequenceKind::ulysses, .context = 5, .shard_kind = ShardKind::by_ratio};
+  CHECK(says(why(gpt, spec, {.tokens = list}), "Ulysses exchanges heads"));
+  CHECK(says(why(gpt, spec, {.heads = list}), "the context degree does not divide the sequence"));
+  CHECK(why(gpt, spec, {.heads = list, .tokens = list}).empty());
+  LayerSpec vit = value_or_throw(find_model("vit-huge-32")).embedding;
+  spec = {.tensor = 2, .sequence = SequenceKind::megatron, .shard_kind = ShardKind::by_ratio};
+  CHECK(says(std::string(why_unfit(vit, spec, 1, vit.positions, {.tokens = list})), "tokens of images"));
+  LayerSpec experts = value_or_throw(find_model("moe-tiny")).blocks.front();
+  spec = {.sequence = SequenceKind::ulysses, .context = 2, .shard_kind = ShardKind::by_ratio};
+  CHECK(why(experts, spec, {.tokens = list}).empty());
+  spec.expert = 2;
+  CHECK(says(why(experts, spec, {.tokens = list}), "equally many of those that are routed to experts"));
 }

@@ -1,7 +1,10 @@
 // Training with the GPU's kernels, emulated: losses, gradients and memory of the cores, on one rank and on several that
 // share the GPU.
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -10,6 +13,7 @@
 #include "check_plan.hpp"
 #include "fake_gpu_compiled.hpp"
 #include "packed_cases.hpp"
+#include "random_plan.hpp"
 #include "toy_mixed.hpp"
 
 namespace {
@@ -88,6 +92,27 @@ TEST_CASE("ranks that share the GPU train as one does") {
         uniform(spec, 1, {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 2, .zero = 3}, 2,
                 ScheduleKind::one_f_one_b)})
     check_plan(plan, spec, reference, on_gpu);
+}
+
+TEST_CASE("tensor ranks and context ranks with unequal shares train on the GPU as one rank does") {
+  const RandomPlanBudget budget(4);
+  std::mt19937 random(budget.seed);
+  const std::vector<ModelSpec> models{model(true, 2), attention_kinds(2)};
+  std::vector<Outcome> references;
+  for (const ModelSpec& spec : models) references.push_back(run(single_rank(spec), spec, 2));
+  UnevenTally tally;
+  int done = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  while (budget.goes_on(done, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count())) {
+    const std::size_t chosen = random() % models.size();
+    const std::optional<Plan> plan = random_uneven_plan(random, models[chosen]);
+    if (!plan || plan->ranks() > 8) continue;
+    INFO("GALVATRON_RANDOM_SEED=" << budget.seed << ", plan " << done);
+    check_plan(*plan, models[chosen], references[chosen], on_gpu);
+    tally.add(*plan, models[chosen]);
+    ++done;
+  }
+  MESSAGE("seed " << budget.seed << ", " << done << " plans; " << tally.text());
 }
 
 TEST_CASE("ranks that share the GPU train a model with experts as one does") {

@@ -46,62 +46,50 @@ TEST_CASE("random plans of all that is runnable train as one rank does, and use 
   MESSAGE("seed " << budget.seed << ", " << done << " plans; " << tally.text());
 }
 
-TEST_CASE("tensor ranks with unequal heads, widths, vocabularies and tokens train as one rank does") {
+TEST_CASE("tensor ranks and context ranks with unequal heads, widths, vocabularies and tokens train as one rank does") {
   constexpr int steps = 3;
-  const RandomPlanBudget budget(4);
+  const RandomPlanBudget budget(6);
   std::mt19937 random(budget.seed);
   std::vector<ModelSpec> models = random_plan_models();
   models.push_back(t5(2));
   models.push_back(swin({1, 1, 1, 1}));
   std::vector<std::optional<Outcome>> references(models.size());
+  UnevenTally tally;
   int done = 0;
-  int empty = 0;  // ranks without heads or hidden units
   const auto begin = std::chrono::steady_clock::now();
   while (budget.goes_on(done, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count())) {
     const std::size_t chosen = random() % models.size();
     const ModelSpec& model = models[chosen];
-    StrategySpec spec{.tensor = one_of(random, std::array{2, 2, 3, 4, 5, 8, 16}),
-                      .data = one_of(random, std::array{1, 1, 2, 3}),
-                      .zero = one_of(random, std::array{0, 1, 2, 3}),
-                      .shard_kind = ShardKind::by_ratio,
-                      .recompute = one_of(random, recompute_kinds)};
-    if (random() % 2 == 0) spec.sequence = SequenceKind::megatron;
-    spec.strided = random() % 3 == 0;
-    const int stages = spec.ranks() <= 5 ? one_of(random, std::array{1, 2}) : 1;
-    if (spec.ranks() * stages > 16 || !is_legal(spec)) continue;
-    Plan plan = uniform(model, stages, spec, one_of(random, std::array{1, 2}), one_of(random, schedule_kinds));
-    for (PlanStage& stage : plan.stages)
-      for (const RatioList& each : ratio_lists)
-        if (random() % 4 > 0) stage.*each.list = random_ratios(random, stage.rank_count);
-    if (stages > 1 && model.head.tied)
-      for (const auto list : {&PlanStage::state_ratios, &PlanStage::vocabulary_ratios})
-        plan.stages.back().*list = plan.stages.front().*list;
-    if (!why_inconsistent(plan).empty() || !why_unfit(plan, model).empty()) continue;
-    INFO("GALVATRON_RANDOM_SEED=" << budget.seed << ", plan " << done << " of " << plan.model << ": " << text(plan));
+    const std::optional<Plan> plan = random_uneven_plan(random, model);
+    if (!plan) continue;
+    INFO("GALVATRON_RANDOM_SEED=" << budget.seed << ", plan " << done << " of " << plan->model << ": " << text(*plan));
     if (!references[chosen]) references[chosen] = run(single_rank(model), model, steps);
-    const Outcome outcome = run(plan, model, steps);
+    const Outcome outcome = run(*plan, model, steps);
     CHECK(difference(outcome.losses, references[chosen]->losses) < 1e-5);
     CHECK(difference(outcome.gradients, references[chosen]->gradients) < gradient_tolerance(model));
     CHECK(outcome.copies_agree);
     CHECK(outcome.memory_as_planned);
-    const PlanStage& stage = plan.stages.front();
-    for (int rank = 0; rank < stage.rank_count; ++rank) {
-      const TensorShares shares(spec, stage.ratios(), rank);
-      empty +=
-          shares.heads().count(model.blocks.front().kv_heads) * shares.widths().count(model.blocks.front().ffn) == 0;
-    }
+    tally.add(*plan, model);
     ++done;
   }
-  MESSAGE("seed " << budget.seed << ", " << done << " plans, " << empty << " ranks without heads or hidden units");
+  MESSAGE("seed " << budget.seed << ", " << done << " plans; " << tally.text());
 }
 
 TEST_CASE("unequal shares of all that is cut train as one rank does") {
   const ModelSpec gpt = model(false, 4);
   const Outcome reference = run(single_rank(gpt), gpt, 3);
-  for (const SequenceKind sequence : {SequenceKind::none, SequenceKind::megatron}) {
-    Plan plan =
-        uniform(gpt, 1, {.tensor = 4, .sequence = sequence, .data = 2, .zero = 3, .shard_kind = ShardKind::by_ratio}, 2,
-                ScheduleKind::one_f_one_b);
+  for (const StrategySpec& spec : {StrategySpec{.tensor = 4, .data = 2},
+                                   {.tensor = 4, .sequence = SequenceKind::megatron, .data = 2},
+                                   {.sequence = SequenceKind::ulysses, .context = 4, .data = 2},
+                                   {.sequence = SequenceKind::ring, .context = 4, .data = 2},
+                                   {.tensor = 2, .sequence = SequenceKind::megatron_ulysses, .context = 4},
+                                   {.tensor = 2, .sequence = SequenceKind::megatron, .context = 4}}) {
+    Plan plan = uniform(gpt, 1, spec, 2, ScheduleKind::one_f_one_b);
+    for (StrategySpec* own :
+         {&plan.embedding, &plan.layers[0], &plan.layers[1], &plan.layers[2], &plan.layers[3], &plan.head}) {
+      own->zero = 3;
+      own->shard_kind = ShardKind::by_ratio;
+    }
     plan.stages.front().head_ratios = {1, 0, 1, 2, 1, 0, 1, 2};
     plan.stages.front().width_ratios = {1, 10, 0, 3, 1, 10, 0, 3};
     plan.stages.front().vocabulary_ratios = {0, 1, 1, 0, 0, 1, 1, 0};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <random>
@@ -73,6 +74,62 @@ inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& mo
   return plan;
 }
 
+/// A valid plan on up to 16 ranks, all layers of one strategy with shards by ratio, of any degrees; none where the
+/// numbers drawn do not go together.
+inline std::optional<Plan> random_uneven_plan(std::mt19937& random, const ModelSpec& model) {
+  StrategySpec spec{.tensor = one_of(random, std::array{1, 1, 2, 2, 3, 4, 5, 8, 16}),
+                    .context = one_of(random, std::array{1, 1, 2, 3, 4, 5, 8, 16}),
+                    .data = one_of(random, std::array{1, 1, 2, 3}),
+                    .zero = one_of(random, std::array{0, 1, 2, 3}),
+                    .shard_kind = ShardKind::by_ratio,
+                    .recompute = one_of(random, recompute_kinds)};
+  if (spec.context > 1) spec.sequence = one_of(random, std::array{SequenceKind::ulysses, SequenceKind::ring});
+  if (random() % 2 == 0) spec = spec.with_cut(true);
+  spec.strided = random() % 3 == 0;
+  const int stages = spec.ranks() <= 5 ? one_of(random, std::array{1, 2}) : 1;
+  if (spec.ranks() == 1 || spec.ranks() * stages > 16 || !is_legal(spec)) return std::nullopt;
+  Plan plan = uniform(model, stages, spec, one_of(random, std::array{1, 2}), one_of(random, schedule_kinds));
+  for (PlanStage& stage : plan.stages)
+    for (const RatioList& each : ratio_lists)
+      if (random() % 4 > 0) stage.*each.list = random_ratios(random, stage.rank_count);
+  if (stages > 1 && model.head.tied)
+    for (const auto list : {&PlanStage::state_ratios, &PlanStage::vocabulary_ratios})
+      plan.stages.back().*list = plan.stages.front().*list;
+  if (!why_inconsistent(plan).empty() || !why_unfit(plan, model).empty()) return std::nullopt;
+  return plan;
+}
+
+/// What the plans of random_uneven_plan() are, in words.
+class UnevenTally {
+ public:
+  void add(const Plan& plan, const ModelSpec& model) {
+    const PlanStage& stage = plan.stages.front();
+    const StrategySpec& spec = plan.layers.front();
+    const LayerSpec& block = model.blocks.front();
+    if (!stage.token_ratios.empty() && spec.context > 1) ++(spec.uses_ring() ? rings_ : exchanges_);
+    for (int rank = 0; rank < stage.rank_count; ++rank) {
+      const RankShares shares(spec, stage.ratios(), rank);
+      const std::int64_t heads = shares.heads().count(block.kv_heads);
+      without_parts_ += heads * shares.widths().count(block.ffn) == 0 ? 1 : 0;
+      without_tokens_ += shares.region_tokens().count(plan.sequence_length) == 0 ? 1 : 0;
+      without_core_ += !shares.has_even_core_heads() && shares.core_heads().count(heads) == 0 ? 1 : 0;
+    }
+  }
+  [[nodiscard]] std::string text() const {
+    return std::to_string(exchanges_) + " with tokens by ratio under Ulysses, " + std::to_string(rings_) +
+           " under ring attention; ranks without heads or hidden units " + std::to_string(without_parts_) +
+           ", without tokens " + std::to_string(without_tokens_) + ", without heads within Ulysses " +
+           std::to_string(without_core_);
+  }
+
+ private:
+  int exchanges_ = 0;
+  int rings_ = 0;
+  int without_parts_ = 0;
+  int without_tokens_ = 0;
+  int without_core_ = 0;
+};
+
 /// How many random plans a test tries. GALVATRON_RANDOM_PLANS: so many, whatever the time; GALVATRON_RANDOM_SECONDS:
 /// for so long; GALVATRON_RANDOM_SEED: repeats a run.
 struct RandomPlanBudget {
@@ -89,7 +146,7 @@ struct RandomPlanBudget {
 };
 
 /// How many layers of tried plans split the sequence in which way, how many have shards by ratio, and what of these
-/// tensor ranks share by ratio, in words.
+/// tensor and context ranks share by ratio, in words.
 class SequenceTally {
  public:
   void add(const Plan& plan) {
@@ -99,10 +156,9 @@ class SequenceTally {
         ++layers_[spec.sequence];
         if (spec.shard_kind != ShardKind::by_ratio) continue;
         ++by_ratio_;
-        if (spec.tensor == 1) continue;
-        heads_ += stage.head_ratios.empty() ? 0 : 1;
-        widths_ += stage.width_ratios.empty() ? 0 : 1;
-        tokens_ += stage.token_ratios.empty() || !spec.cuts_over_tensor() ? 0 : 1;
+        heads_ += cuts_heads_by_ratio(spec, stage.ratios()) ? 1 : 0;
+        widths_ += stage.width_ratios.empty() || spec.tensor == 1 ? 0 : 1;
+        tokens_ += cuts_tokens_by_ratio(spec, stage.ratios()) ? 1 : 0;
       }
     if (plan.head.tensor > 1 && plan.head.shard_kind == ShardKind::by_ratio)
       vocabularies_ += plan.stages.back().vocabulary_ratios.empty() ? 0 : 1;

@@ -70,10 +70,13 @@ class Group {
   void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard, Ends ends = {}) {
     run(scattering(all, shard, ends));
   }
-  /// Block i of `to` (size * n) = block rank() of member i's `from` (size * n); the two do not overlap.
+  /// Block i of `to` (size * n) = block rank() of member i's `from` (size * n); the two do not overlap. Unequal blocks
+  /// are those of a matrix of which a member has its rows before, and its columns afterwards: member j's block for
+  /// member i has as many elements as j has rows times i has columns, and may be empty.
+  /// @param rows, columns  where the members' rows and columns end; both are empty where blocks are equal
   template <class T>
-  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
-    run({CallKind::all_to_all, elements_of(from), elements_of(to)});
+  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to, Ends rows = {}, Ends columns = {}) {
+    run({CallKind::all_to_all, elements_of(from), elements_of(to), ReduceOp::sum, 0, rows, columns});
   }
   /// data (n) = the data of member `root`.
   template <class T>
@@ -81,9 +84,9 @@ class Group {
     const Elements all = elements_of(data);
     run({CallKind::broadcast, all, all, ReduceOp::sum, root});
   }
-  /// One step around the ring of the members, while the caller computes: `from` (n) goes to the next member, and `to`
-  /// (n) comes from the one before. Both are left alone until finish_shifts(), which ends all that were started. Shifts
-  /// arrive in the order in which they were started.
+  /// One step around the ring of the members, while the caller computes: `from` goes to the next member, and `to` comes
+  /// from the one before, as large as that sends. Both are left alone until finish_shifts(), which ends all that were
+  /// started. Shifts arrive in the order in which they were started.
   template <class T>
   void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
     run({CallKind::shift, elements_of(from), elements_of(to)});
@@ -156,29 +159,35 @@ class Group {
     return {CallKind::reduce_scatter, elements_of(all), elements_of(shard), ReduceOp::sum, 0, ends};
   }
   void check(const Collective& called) const {
-    const auto& [kind, from, to, op, root, ends, cut] = called;
+    const auto& [kind, from, to, op, root, ends, columns, cut] = called;
     const auto require = [](bool holds, const auto&... why) {
       if (!holds) throw Failure(ErrorKind::internal, text(why...));
+    };
+    const auto cuts = [&](Ends all) {
+      return std::ssize(all) == size() && all.front() >= 0 && std::ranges::is_sorted(all);
     };
     if (kind == CallKind::all_gather || kind == CallKind::reduce_scatter) {
       const std::int64_t shard = kind == CallKind::all_gather ? from.count : to.count;
       const std::int64_t all = called.whole();
       if (!ends.empty())
-        return require(std::ssize(ends) == size() && ends.front() >= 0 && std::ranges::is_sorted(ends) &&
-                           ends.back() == all && called.shard(rank_).count() == shard,
-                       name_of(kind), " on rank ", world_rank(), ": a shard of ", shard, " elements, and shards of ",
-                       all, " elements that end at ", joined(ends), " for ", size(), " members");
+        return require(cuts(ends) && ends.back() == all && called.shard(rank_).count() == shard, name_of(kind),
+                       " on rank ", world_rank(), ": a shard of ", shard, " elements, and shards of ", all,
+                       " elements that end at ", joined(ends), " for ", size(), " members");
       require(all == shard * size(), name_of(kind), " on rank ", world_rank(), ": the whole has ", all,
               " elements, but ", size(), " members with a shard of ", shard, " make ", shard * size());
     }
-    if (kind == CallKind::all_to_all)
+    if (kind == CallKind::all_to_all && !(ends.empty() && columns.empty()))
+      require(cuts(ends) && cuts(columns) && from.count == called.shard(rank_).count() * columns.back() &&
+                  to.count == ends.back() * called.own_columns(rank_).count(),
+              "all_to_all on rank ", world_rank(), ": ", from.count, " elements to send and ", to.count,
+              " to receive, of rows that end at ", joined(ends), " and columns that end at ", joined(columns), " for ",
+              size(), " members");
+    else if (kind == CallKind::all_to_all)
       require(from.count == to.count && from.count % size() == 0, "all_to_all on rank ", world_rank(), ": ", from.count,
               " elements to send and ", to.count, " to receive are not equal blocks for ", size(), " members");
     if (kind == CallKind::broadcast)
       require(root >= 0 && root < size(), "broadcast from member ", root, " of a group of ", size(),
               "; members are numbered from 0");
-    if (kind == CallKind::shift)
-      require(from.count == to.count, "a shift of ", from.count, " elements into ", to.count);
   }
 
   std::vector<int> ranks_;

@@ -117,10 +117,11 @@ constexpr const char* name_of(CallKind kind) {
 }
 
 /// A number for where shards end, by which members tell whether theirs end alike; 0 where they are equal.
-inline std::uint64_t cut_of(std::span<const std::int64_t> ends) {
+inline std::uint64_t cut_of(std::span<const std::int64_t> ends, std::span<const std::int64_t> columns = {}) {
   if (ends.empty()) return 0;
   std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const std::int64_t end : ends) hash = (hash ^ static_cast<std::uint64_t>(end)) * 1099511628211U;
+  for (const auto list : {ends, columns})
+    for (const std::int64_t end : list) hash = (hash ^ static_cast<std::uint64_t>(end)) * 1099511628211U;
   return hash | 1U;
 }
 
@@ -130,35 +131,52 @@ struct Collective {
   Elements from{};
   Elements to{};
   ReduceOp op = ReduceOp::sum;
-  int root = 0;                          ///< of a broadcast
-  std::span<const std::int64_t> ends{};  ///< of the members' shards; empty: they are equal
-  std::uint64_t cut = cut_of(ends);      ///< tells whether members have the same ends; those of others mean nothing
+  int root = 0;                               ///< of a broadcast
+  std::span<const std::int64_t> ends{};       ///< of the members' shards, or rows; empty: they are equal
+  std::span<const std::int64_t> columns{};    ///< of an all_to_all in unequal blocks: where the members' columns end
+  std::uint64_t cut = cut_of(ends, columns);  ///< tells whether members have the same; those of others mean nothing
 
   /// The elements that all shards of an all_gather or a reduce_scatter are of.
   [[nodiscard]] std::int64_t whole() const { return kind == CallKind::all_gather ? to.count : from.count; }
-  /// A member's shard of them.
+  /// A member's shard of them, or its rows.
   [[nodiscard]] Sharding::Range shard(int member) const {
     if (ends.empty()) {
       const std::int64_t n = kind == CallKind::all_gather ? from.count : to.count;
       return {n * member, n * (member + 1)};
     }
-    const auto i = static_cast<std::size_t>(member);
-    return {i == 0 ? 0 : ends[i - 1], ends[i]};
+    return part(ends, member);
   }
-  [[nodiscard]] std::int64_t largest_shard() const {
-    if (ends.empty()) return shard(0).count();
-    std::int64_t most = 0;
-    for (std::size_t i = 0; i < ends.size(); ++i) most = std::max(most, shard(static_cast<int>(i)).count());
-    return most;
+  [[nodiscard]] std::int64_t largest_shard() const { return ends.empty() ? shard(0).count() : largest(ends); }
+  /// A member's columns of an all_to_all in unequal blocks.
+  [[nodiscard]] Sharding::Range own_columns(int member) const { return part(columns, member); }
+  /// A block of an all_to_all: where it begins in what its giver has, and in what its taker gets.
+  struct Block {
+    std::int64_t given = 0;
+    std::int64_t taken = 0;
+    std::int64_t count = 0;
+  };
+  /// @param size  of the group
+  [[nodiscard]] Block block(int giver, int taker, int size) const {
+    const std::int64_t n = from.count / size;
+    if (ends.empty()) return {n * taker, n * giver, n};
+    const Sharding::Range rows = part(ends, giver);
+    const Sharding::Range own = own_columns(taker);
+    return {rows.count() * own.begin, rows.begin * own.count(), rows.count() * own.count()};
   }
   /// The most bytes that a member gives.
   [[nodiscard]] std::int64_t most_given() const {
+    if (kind == CallKind::all_to_all && !ends.empty()) return largest(ends) * columns.back() * from.size;
     return kind == CallKind::all_gather ? largest_shard() * from.size : from.bytes();
+  }
+  /// The most bytes that a member gives or takes in an all_to_all.
+  [[nodiscard]] std::int64_t most_exchanged() const {
+    return ends.empty() ? from.bytes() : std::max(most_given(), ends.back() * largest(columns) * from.size);
   }
   /// True if two members may call these together.
   [[nodiscard]] bool agrees_with(const Collective& other) const {
-    return kind == other.kind && whole() == other.whole() && from.size == other.from.size && op == other.op &&
-           root == other.root && cut == other.cut;
+    const bool unequal = kind == CallKind::all_to_all && cut != 0;  // members have other counts of one matrix
+    return kind == other.kind && (unequal || whole() == other.whole()) && from.size == other.from.size &&
+           op == other.op && root == other.root && cut == other.cut;
   }
   /// "all_reduce of 12 float"
   [[nodiscard]] std::string text() const {
@@ -166,8 +184,19 @@ struct Collective {
     std::string text = std::string(name_of(kind)) + " of " + std::to_string(from.count) + " " + name_of(from.type);
     if (kind == CallKind::broadcast) text += " from member " + std::to_string(root);
     if (op == ReduceOp::max) text += " (max)";
-    if (cut != 0) text += " in unequal shards";
+    if (cut != 0) text += kind == CallKind::all_to_all ? " in unequal blocks" : " in unequal shards";
     return text;
+  }
+
+ private:
+  [[nodiscard]] static Sharding::Range part(std::span<const std::int64_t> ends, int member) {
+    const auto i = static_cast<std::size_t>(member);
+    return {i == 0 ? 0 : ends[i - 1], ends[i]};
+  }
+  [[nodiscard]] static std::int64_t largest(std::span<const std::int64_t> ends) {
+    std::int64_t most = 0;
+    for (int i = 0; i < std::ssize(ends); ++i) most = std::max(most, part(ends, i).count());
+    return most;
   }
 };
 

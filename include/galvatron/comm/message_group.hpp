@@ -91,22 +91,25 @@ class MessageGroup final : public Group {
   void do_run(const Collective& called) override {
     const Elements& from = called.from;
     const Elements& to = called.to;
-    const std::int64_t n = from.count / size();
+    const auto first = [](int) { return std::int64_t{0}; };
+    const auto block = [&](int giver, int taker) { return called.block(giver, taker, size()); };
     switch (called.kind) {
       case CallKind::all_reduce:
         return reduce_all(called);
       case CallKind::all_gather:
-        return exchange(called, 0, [&](int) { return from; }, [&](int i) { return part(to, called.shard(i)); });
+        return exchange(called, first, [&](int) { return from; }, [&](int i) { return part(to, called.shard(i)); });
       case CallKind::reduce_scatter:
         if (meet(called)) return reduce_payloads(called.shard(rank()).begin, to, ReduceOp::sum);
         return reduce_slices([&](int member) { return part(from, called.shard(member)); }, to, called.largest_shard(),
                              ReduceOp::sum);
       case CallKind::all_to_all:
         return exchange(
-            called, n * rank(), [&](int i) { return from.slice(n * i, n); }, [&](int i) { return to.slice(n * i, n); });
+            called, [&](int i) { return block(i, rank()).given; },
+            [&](int i) { return from.slice(block(rank(), i).given, block(rank(), i).count); },
+            [&](int i) { return to.slice(block(i, rank()).taken, block(i, rank()).count); });
       case CallKind::broadcast:
         return exchange(
-            called, 0, [&](int) { return rank() == called.root ? from : Elements{}; },
+            called, first, [&](int) { return rank() == called.root ? from : Elements{}; },
             [&](int i) { return i == called.root ? to : Elements{}; });
       case CallKind::shift:
         return begin_shift(from, to);
@@ -167,13 +170,13 @@ class MessageGroup final : public Group {
     return member == rank() ? outgoing_ : incoming_[static_cast<std::size_t>(member)];
   }
 
-  // Gives every member i gives(i), and takes place(i) from it: what it opens with, from element `first` on.
-  template <class Gives, class Place>
-  void exchange(const Collective& called, std::int64_t first, Gives&& gives, Place&& place) {
+  // Gives every member i gives(i), and takes place(i) from it: what it opens with, from element first(i) on.
+  template <class First, class Gives, class Place>
+  void exchange(const Collective& called, First&& first, Gives&& gives, Place&& place) {
     const bool small = meet(called);
     copy(gives(rank()).data, place(rank()));
     each_peer([&](int to, int from) {
-      if (small) return copy(opening(from).payload + first * called.from.size, place(from));
+      if (small) return copy(opening(from).payload + first(from) * called.from.size, place(from));
       receive(place(from), from);
       send(gives(to), to);
     });

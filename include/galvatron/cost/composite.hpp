@@ -1,27 +1,16 @@
-// The prices of steps that are several operations: attention over context ranks, mixtures of experts, the loss.
+// The prices of steps that are several operations: Ulysses, heads, mixtures of experts, the loss. Those of ring
+// attention are in ring_attention.hpp.
 //
 // Ulysses (Jacobs et al., "DeepSpeed Ulysses", arXiv 2309.14509): four all-to-alls a pass, of queries, keys, values and
 // output, from tokens to heads and back, and the same for the gradients. A rank has all S tokens of A / (t c) heads in
 // between. Where there are fewer key/value heads than ranks, each is sent to c / kv_heads of them, and backward adds up
 // the gradients of the copies. Towards heads a rank packs what it sends, back it unpacks what it got: a copy for each.
+// Where tokens or heads are cut by ratios, the exchange takes as long as that of the rank that sends or gets most.
 //
 //     tokens 0..S/c-1, all heads   --- all-to-all -->   tokens 0..S-1, heads 0..A/(tc)-1
 //
-// Ring attention (Liu et al., arXiv 2310.01889): a rank attends with its own queries to one block of keys and values
-// after the other; in c steps with c - 1 sends the blocks go round, and while a step computes the next block arrives.
-// Causal models use the zigzag layout (strategy/layout.hpp): the first step is a causal block of S/c x S/c, every other
-// one half a block without mask, so that all ranks have equal work. After a step that is not the first the results are
-// merged by their log-sum-exp, in fp32. Backward goes round again; the gradients of keys and values (fp32) travel with
-// their block, one step behind, and take one step more to come home. Counted is the last rank of the ring, whose steps
-// are all of its queries and half of a block's keys (those of others: half of their queries and all keys):
-//
-//     turn          0            1 .. c-2                       c-1                    after
-//     computes      attention 0  attention j                    attention c-1
-//     sends beside  k, v         k, v (backward: and dk, dv)    (backward: dk, dv)     (backward: dk, dv)
-//
 // In an image with windows (Liu et al., arXiv 2103.14030) every window is a sequence of its own. The biases of pairs of
 // tokens are read from their table where they are needed.
-#pragma once
 //
 // Experts (Shazeer et al., 2017; Jiang et al., 2024): a router sends every token to some of E MLPs, and their results
 // are added with its weights. Tokens spread evenly over the experts, of which every rank has all; tensor ranks cut each
@@ -35,21 +24,11 @@
 #include <galvatron/cost/shape.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
+#include <galvatron/program/extent.hpp>
 #include <galvatron/strategy/parameters.hpp>
+#include <galvatron/strategy/ratios.hpp>
 
 namespace galvatron::cost::detail {
-
-/// `work` so many times, if any.
-constexpr void push_times(op::WorkList& out, op::Work work, std::int64_t times) {
-  work.times = static_cast<std::int32_t>(times);
-  if (times > 0) out.push(work);
-}
-/// To and from context ranks.
-constexpr op::Work context_group(const LayerShape& s, op::Kind kind, std::int64_t bytes) {
-  op::Work work = kind == op::Kind::send ? compute(kind, bytes, 1, s.c) : compute(kind, bytes, s.c);
-  work.stride = s.spec.shard_stride();
-  return work;
-}
 
 // ---- Ulysses
 
@@ -57,69 +36,33 @@ constexpr void exchange(const LayerShape& s, op::WorkList& out, std::int64_t byt
   push_times(out, compute(op::Kind::copy, packed), times);
   push_times(out, context_group(s, op::Kind::all_to_all, bytes), times);
 }
+/// The bytes of the rank that sends or gets most.
+/// @param sent   heads that all context ranks get  @param heads_of  heads_of(program::CoreHeads): those of one of them
+template <class F>
+constexpr std::int64_t exchanged_bytes(const LayerShape& s, std::int64_t sent, const F& heads_of) {
+  const std::int64_t head = s.b * s.layer.head_dim * s.e;  // of a token
+  if (s.shares.has_even_tokens() && s.shares.has_even_core_heads()) return s.tokens * sent * head;
+  std::int64_t most = 0;
+  for (const RankShares& rank : context_shares(s.spec, s.batch.ratios, s.batch.local_rank)) {
+    most = std::max(most, rank.region_tokens().count(s.sequence) * sent);
+    most = std::max(most, s.sequence * heads_of(program::CoreHeads(rank, s.heads, s.kv_heads, s.c)));
+  }
+  return most * head;
+}
 /// Queries, outputs or their gradients, to heads or back to tokens.
 constexpr void exchange_queries(const LayerShape& s, op::WorkList& out) {
-  exchange(s, out, s.rows * s.q * s.e, 1, s.rows * s.q * s.e);
+  const std::int64_t bytes = exchanged_bytes(s, s.heads, [](const program::CoreHeads& core) { return core.heads; });
+  exchange(s, out, bytes, 1, s.rows * s.q * s.e);
 }
 /// Queries, keys and values.
 constexpr void exchange_projection(const LayerShape& s, op::WorkList& out, bool to_heads) {
-  const std::int64_t copied = std::max(s.kv_heads, s.c);  // heads
-  const std::int64_t bytes = s.rows * copied * s.layer.head_dim * s.e;
+  const std::int64_t sent = program::CoreHeads(s.shares, s.heads, s.kv_heads, s.c).sent_kv_heads;
+  const std::int64_t bytes = exchanged_bytes(s, sent, [](const program::CoreHeads& core) { return core.kv_heads; });
   exchange_queries(s, out);
   // On the way back what is copied first; the other copies are added.
-  exchange(s, out, bytes, 2, to_heads ? bytes : s.rows * s.kv * s.e);
-  if (!to_heads && copied > s.kv_heads)
-    push_times(out, compute(op::Kind::add, s.rows * (copied - s.kv_heads) * s.layer.head_dim), 2);
-}
-
-// ---- ring attention
-
-constexpr void ring_attention(const LayerShape& s, op::Kind kind, op::WorkList& out) {
-  const bool backward = kind == op::Kind::attention_backward;
-  const bool causal = s.layer.causal;
-  const std::int64_t kv_bytes = s.rows * s.kv * s.e;
-  const auto turns = [&](op::Work work, std::int64_t times, int overlap) {
-    work.overlap = static_cast<std::uint8_t>(overlap);
-    push_times(out, work, times);
-  };
-  const auto attend = [&](std::int64_t keys, bool masked) {
-    return s.attention(kind, s.b * s.heads, s.tokens, keys, s.layer.head_dim, masked);
-  };
-  const auto merge = [&](std::int64_t elements) { push_times(out, compute(op::Kind::add, elements), s.c - 1); };
-  // Sums over the steps are in fp32; where that is the precision anyway they are the result.
-  const bool rounds = s.e != 4;
-  // What the first step gave becomes the sum.
-  const auto convert = [&](std::int64_t width) {
-    if (rounds) out.push(compute(op::Kind::copy, s.rows * width * 4));
-  };
-
-  out.push(compute(op::Kind::copy, 2 * kv_bytes));  // a block that can be sent
-  // The numbers of forward and backward differ, since backward may hold both.
-  const int first = backward ? 3 : 1;
-  const int middle = first + 1;
-  const int last = backward ? 5 : 0;
-  const op::Work other = attend(causal ? s.tokens / 2 : s.tokens, false);
-  const op::Work keys = context_group(s, op::Kind::send, 2 * kv_bytes);
-  const op::Work gradients = context_group(s, op::Kind::send, s.rows * 2 * s.kv * 4);
-  turns(attend(s.tokens, causal), 1, first);
-  turns(keys, 1, first);
-  turns(other, s.c - 2, middle);
-  turns(keys, s.c - 2, middle);
-  turns(other, 1, last);
-  if (backward) {
-    turns(gradients, s.c - 2, middle);
-    turns(gradients, 1, last);
-    turns(gradients, 1, 0);
-    convert(s.q);
-    convert(2 * s.kv);
-    merge(s.rows * s.q);
-    merge(s.rows * (causal ? s.kv : 2 * s.kv));  // half of a block's keys gave something
-  } else {
-    merge(s.rows * s.q);
-    convert(s.q);
-  }
-  if (rounds) out.push(compute(op::Kind::copy, s.rows * s.q * s.e));
-  if (backward) out.push(compute(op::Kind::copy, 2 * kv_bytes));
+  exchange(s, out, bytes, 2, s.rows * (to_heads ? sent * s.layer.head_dim : s.kv) * s.e);
+  if (!to_heads && sent > s.kv_heads)
+    push_times(out, compute(op::Kind::add, s.rows * (sent - s.kv_heads) * s.layer.head_dim), 2);
 }
 
 // ---- heads

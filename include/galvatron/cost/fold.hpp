@@ -13,6 +13,7 @@
 #include <galvatron/cost/composite.hpp>
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/product_8bit.hpp>
+#include <galvatron/cost/ring_attention.hpp>
 #include <galvatron/cost/shape.hpp>
 #include <galvatron/op/work.hpp>
 #include <galvatron/program/allocate.hpp>
@@ -101,7 +102,7 @@ class Fold {
                                                const Batch& batch) {
     const LayerSpec& layer = program.graph.layer;
     program::Numbers out(layer, spec, batch.microbatch, batch.sequence, batch.precision,
-                         TensorShares(spec, batch.ratios, batch.local_rank).of_any_rank(), batch.expert_imbalance,
+                         RankShares(spec, batch.ratios, batch.local_rank).of_any_rank(), batch.expert_imbalance,
                          batch.lsh, batch.exchanged);
     if (program.options.whole_logits)
       out.set(program::Letter::chunk,
@@ -196,8 +197,13 @@ class Fold {
     const std::int64_t n = of(step.n);
     const std::int64_t k = of(step.k);
     const std::int64_t e = shape_.e;
-    // Runs of a sequence that a rank's tokens are: what depends on positions is done run by run.
-    const std::int64_t pieces = shape_.spec.uses_ring() ? 2 : 1;
+    // What depends on positions is done for each run of a sequence that a rank's tokens are. f(rows, times)
+    const auto each_run = [&](bool local, const auto& f) {
+      if (!shape_.spec.uses_ring()) return f(m, 1);
+      if (shape_.shares.has_even_tokens()) return f(m / 2, 2);
+      for (const Share& run : (local ? shape_.shares.tokens() : shape_.shares.region_tokens()).runs)
+        f(run.count(shape_.sequence) * shape_.b, 1);
+    };
     const auto push = [&out](op::Kind kind, std::int64_t rows, std::int64_t columns = 0, std::int64_t times = 1) {
       if (rows > 0) push_times(out, compute(kind, rows, columns), times);
     };
@@ -254,7 +260,7 @@ class Fold {
         if (!has_columns) return;
         return push(K::activation_forward, m, n, activation_passes(step));
       case Code::jitter:  // as an activation, of which a core does three in that time (0.7 ns an element)
-        return push(K::activation_forward, m / pieces, n, pieces);
+        return each_run(true, [&](auto rows, auto times) { push(K::activation_forward, rows, n, times); });
       case Code::activation_backward:
         if (!has_columns) return;
         return push(K::activation_backward, m, n, activation_passes(step));
@@ -274,7 +280,8 @@ class Fold {
       case Code::rotate:
       case Code::rotate_back:
         if (!has_columns) return;
-        return push(K::rotary, m / pieces, n, pieces * shape_.traits.rotary_passes);
+        return each_run(step.local,
+                        [&](auto rows, auto times) { push(K::rotary, rows, n, times * shape_.traits.rotary_passes); });
       case Code::norm_heads:
       case Code::norm_heads_back:
         return norm_heads(shape_, step.code == Code::norm_heads, of(step.l), out);
@@ -354,9 +361,9 @@ class Fold {
       case Code::look_up_backward:
         return push(K::embedding_backward, m, n);
       case Code::add_positions:
-        return push(K::add, m / pieces * n, 0, pieces);
+        return each_run(true, [&](auto rows, auto times) { push(K::add, rows * n, 0, times); });
       case Code::positions_gradient:
-        return push(K::bias_gradient, m / pieces, n, pieces);
+        return each_run(true, [&](auto rows, auto times) { push(K::bias_gradient, rows, n, times); });
       case Code::add_segment:
         return push(K::add, m * n);
       case Code::prepend:

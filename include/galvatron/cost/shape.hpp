@@ -27,14 +27,15 @@ struct LayerShape {
   const LayerSpec& layer;
   const StrategySpec& spec;
   const Batch& batch;
-  TensorShares shares = TensorShares(spec, batch.ratios, batch.local_rank);
-  std::int64_t c = spec.context;                              ///< context degree
-  std::int64_t shards = spec.shards();                        ///< ranks with the same parameters: data x context
-  std::int64_t b = batch.microbatch / spec.data;              ///< samples of a rank
-  std::int64_t tokens = layer.tokens.of(batch.sequence) / c;  ///< of a sequence, on a rank
-  std::int64_t rows = tokens * b;                             ///< of activations
-  bool cut = spec.cuts_over_tensor();                         ///< Megatron sequence parallelism
-  std::int64_t rows_local = between(tokens) * b;              ///< between tensor-parallel regions
+  RankShares shares = RankShares(spec, batch.ratios, batch.local_rank);
+  std::int64_t c = spec.context;                                  ///< context degree
+  std::int64_t shards = spec.shards();                            ///< ranks with the same parameters: data x context
+  std::int64_t b = batch.microbatch / spec.data;                  ///< samples of a rank
+  std::int64_t sequence = layer.tokens.of(batch.sequence);        ///< tokens of the layer
+  std::int64_t tokens = shares.region_tokens().count(sequence);   ///< of a sequence, on a rank
+  std::int64_t rows = tokens * b;                                 ///< of activations
+  bool cut = spec.cuts_over_tensor();                             ///< Megatron sequence parallelism
+  std::int64_t rows_local = shares.tokens().count(sequence) * b;  ///< between tensor-parallel regions
   std::int64_t h = layer.hidden;
   std::int64_t kv_heads = shares.heads().count(layer.kv_heads);
   std::int64_t heads = kv_heads > 0 ? layer.heads / layer.kv_heads* kv_heads : 0;
@@ -43,17 +44,13 @@ struct LayerShape {
   std::int64_t e = element_bytes(batch.precision);
   const RuntimeTraits& traits = *batch.trainer;
 
-  /// Of so many tokens of a context rank, those between tensor-parallel regions.
-  [[nodiscard]] constexpr std::int64_t between(std::int64_t all) const {
-    return cut ? shares.tokens().count(all) : all;
-  }
   /// What a rank holds between layers of the parts of a bundle that `chosen` names: chosen(part) -> BundlePart.
   template <class Chosen>
   [[nodiscard]] constexpr Bytes local_bytes(const Chosen& chosen) const {
     std::int64_t elements = 0;
     for (int i = 0; i < most_parts; ++i) {
       const BundlePart part = chosen(i);
-      elements += between(part.tokens.of(batch.sequence) / c) * b * part.width;
+      elements += shares.tokens().count(part.tokens.of(batch.sequence)) * b * part.width;
     }
     return {aligned_bytes(elements * e)};
   }
@@ -97,6 +94,18 @@ struct LayerShape {
 
 constexpr op::Work compute(op::Kind kind, std::int64_t m, std::int64_t n = 0, std::int64_t k = 0) {
   return {.kind = kind, .m = m, .n = n, .k = k};
+}
+
+/// `work` so many times, if any.
+constexpr void push_times(op::WorkList& out, op::Work work, std::int64_t times) {
+  work.times = static_cast<std::int32_t>(times);
+  if (times > 0) out.push(work);
+}
+/// To and from context ranks.
+constexpr op::Work context_group(const LayerShape& s, op::Kind kind, std::int64_t bytes) {
+  op::Work work = kind == op::Kind::send ? compute(kind, bytes, 1, s.c) : compute(kind, bytes, s.c);
+  work.stride = s.spec.shard_stride();
+  return work;
 }
 
 /// Elements of a rank's part of a store.

@@ -173,7 +173,7 @@ class RankLanguageModel : public LanguageModel {
     rank_->device().fetch(View<const float>(logits_), fetched_.data());
     for (float& logit : fetched_) device::kernels::soft_cap(logit, static_cast<float>(model_.head.logits_cap), logit);
     // Rows of the table's padding are no tokens.
-    const std::int64_t shard = TensorShares::even(1).vocabulary_rows(model_.head.vocabulary);
+    const std::int64_t shard = RankShares::even(1).vocabulary_rows(model_.head.vocabulary);
     for (std::int64_t i = 1; i < capacity_.samples && shard != vocabulary(); ++i)
       std::copy_n(fetched_.data() + i * shard, vocabulary(), fetched_.data() + i * vocabulary());
     return {fetched_.data(), static_cast<std::size_t>(capacity_.samples * vocabulary())};
@@ -274,7 +274,7 @@ class RankLanguageModel : public LanguageModel {
     const device::Scope scope(workspace_);
     workspace_.template take<std::byte>(frame);
     logits_ = states_.template take<float>(
-        capacity_.cached > 0 ? capacity_.samples * TensorShares::even(1).vocabulary_rows(model_.head.vocabulary) : 0);
+        capacity_.cached > 0 ? capacity_.samples * RankShares::even(1).vocabulary_rows(model_.head.vocabulary) : 0);
     statistics_ = states_.template take<float>(capacity_.samples == 1 ? capacity_.tokens * 3 : 0);
   }
 

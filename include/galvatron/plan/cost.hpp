@@ -273,7 +273,7 @@ struct RankChunkCost {
 };
 
 /// The ranks of a stage of which no two do the same in all layers of a chunk: they have other devices, numbers of
-/// samples, shares of what tensor ranks share, or shards of states.
+/// samples, shares of what tensor and context ranks share, or shards of states.
 inline std::vector<int> unlike_ranks(const PlanStage& stage, const train::ChunkPlan& chunk) {
   if (!stage.has_ratios() && stage.rank_groups.empty()) return {stage.first_rank};
   std::vector<Sharding> samples;
@@ -286,8 +286,8 @@ inline std::vector<int> unlike_ranks(const PlanStage& stage, const train::ChunkP
       counts.push_back(samples[i].count(chunk.layouts[i].place(rank).data));
     counts.push_back(stage.group_of(rank - stage.first_rank));
     for (std::size_t i = 0; i < chunk.layers.size(); ++i)
-      if (const StrategySpec& spec = chunk.layers[i].spec; spec.tensor > 1 && spec.shard_kind == ShardKind::by_ratio)
-        counts.push_back(spec.tensor_rank(rank - stage.first_rank));
+      if (const StrategySpec& spec = chunk.layers[i].spec; spec.shard_kind == ShardKind::by_ratio)
+        counts.push_back(spec.rank_layout().coordinate(RankMode::tp | RankMode::cp, rank - stage.first_rank));
     for (std::size_t i = 0; i < chunk.layers.size(); ++i) {
       const ExchangedSamples exchanged = exchanged_samples(chunk.layers[i].spec, chunk.layouts[i], rank);
       counts.insert(counts.end(), {exchanged.all, exchanged.most});

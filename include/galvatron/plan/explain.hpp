@@ -129,25 +129,33 @@ inline std::string table(const Plan& plan, const PlanCost& cost, const ClusterVi
   return out;
 }
 
-/// What the tensor ranks of a stage's first layer have of what they share by ratio: ": of the key/value heads 2, 2 and
-/// 4".
-inline std::string tensor_shares(const PlanStage& stage, const StrategySpec& spec, const LayerSpec& block,
-                                 const ModelSpec& model, std::int64_t sequence) {
+/// What the tensor and context ranks of a stage's first layer have of what they share by ratio: "key/value heads 2, 2,
+/// 4; tokens of a sequence 96, 32".
+inline std::string rank_shares(const PlanStage& stage, const StrategySpec& spec, const LayerSpec& block,
+                               const ModelSpec& model, std::int64_t sequence) {
   std::string out;
-  if (spec.tensor == 1 || spec.shard_kind == ShardKind::even) return out;
-  const auto add = [&](const std::vector<int>& list, const char* of, const auto& count) {
-    if (list.empty()) return;
+  if (spec.shard_kind == ShardKind::even) return out;
+  const auto add = [&](const std::vector<int>& list, const char* of, const auto& count,
+                       RankModes ranks = RankMode::tp) {
+    const RankLayout layout = spec.rank_layout();
+    if (list.empty() || layout.size(ranks) == 1) return;
     std::vector<std::int64_t> counts;
-    for (int rank = 0; rank < spec.tensor; ++rank)
-      counts.push_back(count(TensorShares(spec, stage.ratios(), spec.rank_layout().offset(RankMode::tp, rank))));
+    for (int rank = 0; rank < layout.size(ranks); ++rank)
+      counts.push_back(count(RankShares(spec, stage.ratios(), layout.offset(ranks, rank))));
     out += (out.empty() ? "" : "; ") + std::string(of) + " " + joined(counts, ", ");
   };
-  add(stage.head_ratios, "key/value heads", [&](const TensorShares& s) { return s.heads().count(block.kv_heads); });
-  add(stage.width_ratios, "hidden units", [&](const TensorShares& s) { return s.widths().count(block.ffn); });
+  add(stage.head_ratios, "key/value heads", [&](const RankShares& s) { return s.heads().count(block.kv_heads); });
+  add(stage.width_ratios, "hidden units", [&](const RankShares& s) { return s.widths().count(block.ffn); });
   add(stage.vocabulary_ratios, "tokens of the vocabulary",
-      [&](const TensorShares& s) { return s.vocabulary(model.head.vocabulary).count(); });
-  if (spec.cuts_over_tensor())
-    add(stage.token_ratios, "tokens of a sequence", [&](const TensorShares& s) { return s.tokens().count(sequence); });
+      [&](const RankShares& s) { return s.vocabulary(model.head.vocabulary).count(); });
+  const RankModes both = RankMode::tp | RankMode::cp;
+  if (spec.exchanges_heads())
+    add(
+        stage.head_ratios, "key/value heads within attention",
+        [&](const RankShares& s) { return s.core_heads().count(s.heads().count(block.kv_heads)); }, both);
+  add(
+      stage.token_ratios, "tokens of a sequence", [&](const RankShares& s) { return s.tokens().count(sequence); },
+      spec.cuts_over_tensor() ? both : RankModes(RankMode::cp));
   return out;
 }
 
@@ -183,9 +191,9 @@ inline std::string uneven_shards(const Plan& plan, const ModelSpec& model, const
                                     (stage.state_ratios.empty() ? "" : ", with " + percent(share) + " of the states");
                            }),
                 2);
-    const std::string shares = tensor_shares(stage, spec, model.blocks[static_cast<std::size_t>(stage.first_layer)],
-                                             model, plan.sequence_length);
-    if (!shares.empty()) out += wrapped("stage " + std::to_string(i) + ": tensor ranks have " + shares, 2);
+    const std::string shares = rank_shares(stage, spec, model.blocks[static_cast<std::size_t>(stage.first_layer)],
+                                           model, plan.sequence_length);
+    if (!shares.empty()) out += wrapped("stage " + std::to_string(i) + ": ranks have " + shares, 2);
   }
   return out;
 }

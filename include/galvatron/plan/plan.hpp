@@ -273,9 +273,11 @@ std::string why_inconsistent(const Plan& plan) {
       return name + " (" + strategy_text(spec) + "): its stage has no ratios";
     if (spec.shard_kind == ShardKind::by_ratio && plan.packed)
       return name + " (" + strategy_text(spec) + "): documents are packed into equal sequences; leave the ratios out";
-    // The ranks that share samples are alike, unless tensor ranks have shares of heads and hidden units by ratio.
-    const bool may_differ = spec.shard_kind == ShardKind::by_ratio && !stage.head_ratios.empty() &&
-                            !stage.width_ratios.empty() && spec.context == 1;
+    // The ranks that share samples are alike, unless tensor ranks have heads and hidden units by ratio, and context
+    // ranks tokens.
+    const bool may_differ = spec.shard_kind == ShardKind::by_ratio &&
+                            (spec.tensor == 1 || (!stage.head_ratios.empty() && !stage.width_ratios.empty())) &&
+                            (spec.context == 1 || !stage.token_ratios.empty());
     for (int i = 0; i < stage.rank_count && !stage.rank_groups.empty() && !may_differ; ++i) {
       const RankLayout ranks = spec.rank_layout();
       const int first = ranks.offset(RankMode::dp, ranks.coordinate(RankMode::dp, i));

@@ -25,10 +25,11 @@ struct PlanStage {
   /// Of its ranks: how much they have, in proportion, of what ZeRO shards over them; empty: equal shards. For the same
   /// layers, as the others: each list is independent of the others.
   std::vector<int> state_ratios{};
-  std::vector<int> head_ratios{};        ///< of key/value heads with their query heads, which tensor ranks share
+  /// Of key/value heads with their query heads, which tensor ranks share, and inside the core of Ulysses context ranks.
+  std::vector<int> head_ratios{};
   std::vector<int> width_ratios{};       ///< of hidden units of MLPs, which tensor ranks share
   std::vector<int> vocabulary_ratios{};  ///< of the rows of the vocabulary's table, which tensor ranks share
-  std::vector<int> token_ratios{};       ///< of the tokens of a sequence, under Megatron's sequence parallelism
+  std::vector<int> token_ratios{};       ///< of the tokens of a sequence, which ranks share between operations
   /// Of its ranks, the groups of devices that they are on, where these are several; empty: all are on `group`.
   std::vector<int> rank_groups{};
   /// Of its virtual stages, how many layers they have; empty: as many as the others, as near as possible. Those of all

@@ -500,7 +500,7 @@ class BackwardPass : ForwardPass {
     }
     if (!has_windows(node)) step.scratch[0] = id(fresh(extent_of(statistics_[at(i)]), Storage::frame, Scalar::fp32));
     if (ring_) {
-      const Extent block = kv().times(2).times(Letter::rows);
+      const Extent block = kv().times(2).times(Letter::ring_rows);
       for (const std::size_t k : {1U, 2U}) step.scratch[k] = id(fresh(block));
       for (const std::size_t k : {3U, 4U}) step.scratch[k] = id(fresh(block, Storage::frame, Scalar::fp32));
       step.scratch[5] = id(fresh(output));

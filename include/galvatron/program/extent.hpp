@@ -47,10 +47,12 @@ enum class Letter : std::uint8_t {
   distances,      ///< of two tokens of a sequence
   scores,         ///< of all heads of a rank
   tp,
-  core_rows,              ///< tokens of a rank inside the core of Ulysses: rows * cp
+  ring_rows,              ///< tokens of the largest block of keys that goes around a ring
+  core_rows,              ///< tokens of a rank inside the core of Ulysses: whole sequences
   core_tokens,            ///< of a sequence there
   core_heads,             ///< query heads of a rank there
   core_projection_heads,  ///< query, key and value heads there
+  core_slot,              ///< heads of all rows there, or of those of the rank's projection where these are more
   exchanged_heads,        ///< the most heads that one exchange moves: query or key/value heads
   choices,                ///< of experts, k for each row whose routing a rank has
   own_rows,               ///< rows that a rank sends to experts, where tokens are exchanged; else all
@@ -101,6 +103,24 @@ struct Extent {
   }
 };
 
+/// What a context rank has of a tensor rank's heads inside the core of Ulysses. Equal parts may be of less than a
+/// key/value head, which is then sent to several ranks.
+struct CoreHeads {
+  std::int64_t heads, kv_heads;
+  std::int64_t sent_kv_heads;  ///< to all context ranks
+
+  /// @param own, own_kv  heads of the tensor rank  @param ranks  that share them
+  constexpr CoreHeads(const RankShares& shares, std::int64_t own, std::int64_t own_kv, std::int64_t ranks)
+      : heads(own / ranks),
+        kv_heads(own_kv < ranks ? 1 : own_kv / ranks),
+        sent_kv_heads(own_kv < ranks ? ranks : own_kv) {
+    if (shares.has_even_core_heads()) return;
+    kv_heads = shares.core_heads().count(own_kv);
+    heads = own_kv > 0 ? own / own_kv * kv_heads : 0;
+    sent_kv_heads = own_kv;
+  }
+};
+
 /// The letters of one rank.
 class Numbers {
  public:
@@ -110,49 +130,58 @@ class Numbers {
   /// @param lsh        of compressed dispatch
   /// @param exchanged  of the ranks that exchange tokens
   constexpr Numbers(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
-                    Precision precision, const TensorShares& shares, double imbalance = default_expert_imbalance,
+                    Precision precision, const RankShares& shares, double imbalance = default_expert_imbalance,
                     const LshOptions& lsh = {}, const ExchangedSamples& exchanged = {})
       : shares_(shares), kv_heads_(layer.kv_heads), own_kv_heads_(shares.heads().count(layer.kv_heads)) {
     const std::int64_t cp = spec.context;
     const std::int64_t tp = spec.tensor;
     const std::int64_t b = samples / spec.data;
-    const std::int64_t tokens = layer.tokens.of(sequence) / cp;
+    const std::int64_t all_tokens = layer.tokens.of(sequence);
+    // Of so many tokens of a sequence, those inside the regions and between them.
+    const auto inside = [&](std::int64_t all) { return shares.region_tokens().count(all); };
+    const auto between = [&](std::int64_t all) { return shares.tokens().count(all); };
+    const std::int64_t tokens = inside(all_tokens);
     const std::int64_t rows = tokens * b;
-    const std::int64_t memory = layer.memory.of(sequence) / cp;
-    const std::int64_t target = layer.target.of(sequence) / cp;
+    const std::int64_t memory = layer.memory.of(sequence);
+    const std::int64_t target = layer.target.of(sequence);
     const bool megatron = spec.cuts_over_tensor();
-    // Of so many tokens, those between the regions.
-    const auto between = [&](std::int64_t all) { return megatron ? shares.tokens().count(all) : all; };
-    const std::int64_t local = between(tokens) * b;
+    const std::int64_t local = between(all_tokens) * b;
     // Under Megatron's sequence parallelism the first tensor rank has the first tokens. Room is made for those of a
     // head, which is on that rank, and for the patches of the others.
     const bool has_first = !megatron || (shares.rank() < 0 ? layer.kind == LayerKind::head : shares.rank() == 0);
     const std::int64_t first = layer.class_token && has_first ? b : 0;
     const std::int64_t kv_heads = own_kv_heads_;
     const std::int64_t heads = kv_heads > 0 ? layer.heads / layer.kv_heads * kv_heads : 0;
-    const std::int64_t copied = kv_heads < cp ? cp : kv_heads;  // that a rank sends: at least one to every rank
+    const CoreHeads core(shares, heads, kv_heads, cp);
     set(Letter::one, 1);
     set(Letter::rows, rows);
     set(Letter::local_rows, local);
-    set(Letter::memory_rows, memory * b);
+    set(Letter::memory_rows, inside(memory) * b);
     set(Letter::local_memory_rows, between(memory) * b);
-    set(Letter::target_rows, target * b);
+    set(Letter::target_rows, inside(target) * b);
     set(Letter::local_target_rows, between(target) * b);
     set(Letter::patch_rows, local - first);
     set(Letter::first_rows, first);
     set(Letter::samples, b);
     set(Letter::all_samples, b * spec.data);
     set(Letter::tokens, tokens);
-    set(Letter::memory_tokens, memory);
+    set(Letter::memory_tokens, inside(memory));
     set(Letter::windows, layer.window > 0 ? rows / (layer.window * layer.window) : 0);
     set(Letter::distances, 2 * tokens - 1);
-    set(Letter::scores, b * heads * tokens * tokens * cp);
+    set(Letter::scores, b * heads * tokens * all_tokens);
     set(Letter::tp, tp);
-    set(Letter::core_rows, rows * cp);
-    set(Letter::core_tokens, tokens * cp);
-    set(Letter::core_heads, heads / cp);
-    set(Letter::core_projection_heads, heads / cp + 2 * (copied / cp));
-    set(Letter::exchanged_heads, heads < copied ? copied : heads);
+    std::int64_t largest = tokens;
+    for (const TokenShare& share : shares.context_tokens())
+      largest = largest < share.count(all_tokens) ? share.count(all_tokens) : largest;
+    set(Letter::ring_rows, largest * b);
+    set(Letter::core_rows, all_tokens * b);
+    set(Letter::core_tokens, all_tokens);
+    set(Letter::core_heads, core.heads);
+    set(Letter::core_projection_heads, core.heads + 2 * core.kv_heads);
+    const std::int64_t core_slot = all_tokens * b * (core.heads + 2 * core.kv_heads);
+    const std::int64_t projected = rows * (heads + 2 * kv_heads);
+    set(Letter::core_slot, core_slot < projected ? projected : core_slot);
+    set(Letter::exchanged_heads, heads < core.sent_kv_heads ? core.sent_kv_heads : heads);
     set_experts(layer, spec, rows, local, imbalance,
                 exchanged.all > 0 ? exchanged : ExchangedSamples{b * spec.exchange_ranks(), b}, tokens);
     set_buckets(lsh);
@@ -180,7 +209,7 @@ class Numbers {
     return own.begin == 0 && own.count() > 0;
   }
   /// What the rank has of what tensor ranks share.
-  [[nodiscard]] constexpr const TensorShares& shares() const { return shares_; }
+  [[nodiscard]] constexpr const RankShares& shares() const { return shares_; }
   /// Tokens of all ranks that exchange them, those of the rank among them; 0 where none are exchanged.
   [[nodiscard]] constexpr std::int64_t exchanged_tokens() const { return exchanged_tokens_; }
   /// The nodes between which they travel to experts.
@@ -250,7 +279,7 @@ class Numbers {
   }
 
   std::int64_t values_[letters]{};
-  TensorShares shares_;
+  RankShares shares_;
   std::int64_t exchanged_tokens_ = 0;
   ExchangeNodes nodes_{};
   std::int64_t kv_heads_;

@@ -557,6 +557,8 @@ class ForwardPass : protected Emitter {
   }
   /// Queries, then keys, then values of the heads that a rank has in the core of Ulysses.
   constexpr Id core_projection(Storage where) {
+    // Backward in two parts keeps the gradient of the projection where this was.
+    if (program_.splits && where == Storage::slot) return fresh({g().layer.head_dim, Letter::core_slot}, where);
     return fresh({g().layer.head_dim, Letter::core_rows, Letter::core_projection_heads}, where);
   }
   constexpr void exchange(Code code, Id from, Id to) {
@@ -591,7 +593,7 @@ class ForwardPass : protected Emitter {
       for (std::size_t k = 0; k < 3; ++k) step.out[2 + k] = id(scores_[at(i)][k]);
     }
     if (ring_) {
-      const Extent block = kv().times(2).times(Letter::rows);
+      const Extent block = kv().times(2).times(Letter::ring_rows);
       step.scratch[0] = id(fresh(block));
       step.scratch[1] = id(fresh(block));
       step.scratch[2] = id(fresh(output));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -51,20 +52,27 @@ struct Context {
   View<float> loads{};  ///< of the layer's experts: backward adds the choices of this rank's tokens; empty: it does not
   bool trains = true;   ///< else passes go forward alone, and parameters have neither gradients nor moments
 
-  [[nodiscard]] std::int64_t tokens() const { return batch.sequence / spec.context; }  ///< of a sequence, on this rank
-  [[nodiscard]] std::int64_t rows() const {
-    return batch.samples * tokens();
-  }  ///< tokens inside tensor-parallel regions
-  /// Of so many tokens of a sequence inside the regions, those between them.
-  [[nodiscard]] Sharding::Range between(std::int64_t all) const {
-    return spec.cuts_over_tensor() ? shares().tokens().of(all) : Sharding::Range{0, all};
-  }
-  [[nodiscard]] std::int64_t rows_local() const { return batch.samples * between(tokens()).count(); }
+  /// Of a sequence, on this rank inside tensor-parallel regions.
+  [[nodiscard]] std::int64_t tokens() const { return shares().region_tokens().count(batch.sequence); }
+  [[nodiscard]] std::int64_t rows() const { return batch.samples * tokens(); }
+  /// Between the regions.
+  [[nodiscard]] std::int64_t rows_local() const { return batch.samples * shares().tokens().count(batch.sequence); }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
-  /// What this rank has of what tensor ranks share.
-  [[nodiscard]] TensorShares shares() const {
-    return ratios.of(spec).cut_tensors() ? TensorShares(spec, ratios, local_rank)
-                                         : TensorShares::even(spec.tensor, tensor.rank());
+  /// Some of what tensor and context ranks share is cut by ratios.
+  [[nodiscard]] bool cuts_by_ratio() const { return ratios.of(spec).cut_tensors(); }
+  /// What this rank has of what tensor and context ranks share.
+  [[nodiscard]] RankShares shares() const {
+    return cuts_by_ratio() ? RankShares(spec, ratios, local_rank)
+                           : RankShares::even(spec, tensor.rank(), context->rank());
+  }
+  /// What each context rank has of a sequence, inside tensor-parallel regions.
+  [[nodiscard]] std::vector<TokenShare> context_tokens() const {
+    const RankShares own = shares();
+    if (!own.has_even_tokens()) return {own.context_tokens().begin(), own.context_tokens().end()};
+    const TokenCut equal(spec.context, 1, spec.uses_ring());
+    std::vector<TokenShare> out;
+    for (int i = 0; i < spec.context; ++i) out.push_back(equal.of(i));
+    return out;
   }
   /// The part of a layer's parameters that this rank has in a store.
   [[nodiscard]] StorePlace place(ParameterPart part) const {
@@ -104,10 +112,14 @@ struct Context {
     const RankRatios own = {.tokens = ratios.tokens};
     const ActivationLayout layout = cut ? activation_layout(spec, 0, spec.data, batch.sequence, own)
                                         : region_layout(spec, 0, spec.data, batch.sequence, own);
-    const Sharding tokens = layout.tokens();
-    const std::int64_t n = all / layout.pieces();
-    for (int piece = 0; piece < layout.pieces(); ++piece)
-      f(piece * n, n, layout.region({.part = part}, piece, {0, batch.samples}, tokens).sequence_begin);
+    const TokenCut tokens = layout.tokens();
+    std::int64_t first = 0;
+    for (int piece = 0; piece < layout.pieces(); ++piece) {
+      const Region own = layout.region({.part = part}, piece, {0, batch.samples}, tokens);
+      const std::int64_t rows = layout.pieces() == 1 ? all : own.tokens();
+      if (rows > 0) f(first, rows, own.sequence_begin);
+      first += rows;
+    }
   }
 };
 

@@ -109,7 +109,7 @@ class ParameterGroups {
     const StoreRanks ranks(context.spec, part);
     return parameter_layout(
         graph_, part,
-        part == ParameterPart::experts ? TensorShares::even(place.tensor_degree, place.tensor_rank) : context.shares(),
+        part == ParameterPart::experts ? RankShares::even(place.tensor_degree, place.tensor_rank) : context.shares(),
         ranks.shards(), ranks.experts());
   }
   [[nodiscard]] ParameterPart part(int weight) const { return part_of(graph_.weight(weight)); }

@@ -57,16 +57,16 @@ class PassBuffers {
     for (int b = 0; b < program.buffers.size; ++b)
       if (const int phase = program.buffer(b).phase; phase >= 0)
         frame_offsets_[at(b)] = program::frame_offset(program, b, frame_bytes_[at(phase)], size);
+    const RankShares shares = context.shares();
     const auto local = [&](const BundlePart& part) {
-      return context.between(part.tokens.of(sequence) / context.spec.context).count() * part.width *
-             context.batch.samples;
+      return shares.tokens().count(part.tokens.of(sequence)) * part.width * context.batch.samples;
     };
     for (int part = 0; part + 1 < most_parts; ++part)
       begins_[at(part + 1)] = begins_[at(part)] + std::max(local(layer_.before(part)), local(layer_.after(part)));
-    if (context.shares().has_even_tokens()) return;
+    if (shares.has_even_tokens() || !context.spec.cuts_over_tensor()) return;
     const int first_rank = context.world.rank() - context.local_rank;
     for (const int rank : context.tensor.ranks())
-      token_shares_.push_back(TensorShares(context.spec, context.ratios, rank - first_rank).tokens());
+      token_shares_.push_back(RankShares(context.spec, context.ratios, rank - first_rank).tokens());
   }
 
   /// Sets the numbers of the next passes, at most those that the buffers were made for; ranks of a group may differ.
@@ -157,7 +157,7 @@ class PassBuffers {
 
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, const TensorShares& shares) const {
+  [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, const RankShares& shares) const {
     return {layer_,
             context_.spec,
             context_.batch.samples * context_.spec.data,
@@ -193,14 +193,16 @@ class PassBuffers {
   [[nodiscard]] std::vector<std::int64_t> local_ends(const program::Extent& extent) const {
     std::vector<std::int64_t> out;
     if (token_shares_.empty()) return out;
-    std::int64_t tokens = of(program::Letter::tokens);
+    std::int64_t sequence = context_.batch.sequence;
     for (const program::Letter letter : {extent.a, extent.b}) {
-      if (letter == program::Letter::memory_rows) tokens = of(program::Letter::memory_tokens);
+      if (letter == program::Letter::memory_rows) sequence = of(program::Letter::memory_tokens);
       if (letter == program::Letter::target_rows)
-        tokens = of(letter) / std::max<std::int64_t>(of(program::Letter::samples), 1);
+        sequence = of(letter) / std::max<std::int64_t>(of(program::Letter::samples), 1);
     }
+    std::int64_t tokens = 0;
+    for (const TokenShare& share : token_shares_) out.push_back(tokens += share.count(sequence));
     const std::int64_t token = numbers_(extent) / std::max<std::int64_t>(tokens, 1);  // elements
-    for (const Share& share : token_shares_) out.push_back(share.of(tokens).end * token);
+    for (std::int64_t& end : out) end *= token;
     return out;
   }
   [[nodiscard]] std::byte* address(int b) const {
@@ -228,8 +230,8 @@ class PassBuffers {
   const LayerSpec& layer_;
   program::Numbers numbers_;
   program::ExtentValues values_;
-  program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
-  std::vector<Share> token_shares_;   ///< of the tensor ranks, between the regions; empty: equal ones
+  program::ExtentValues capacities_;      ///< of buffers: the same on all ranks
+  std::vector<TokenShare> token_shares_;  ///< of the tensor ranks, between the regions; empty: equal ones
   std::array<std::int64_t, program::phases> frame_bytes_{};
   std::array<std::int64_t, Program::most_buffers> frame_offsets_{};  ///< of buffers in the frames of their phases
   std::array<std::int64_t, most_parts> begins_{};                    ///< elements before each part of a bundle

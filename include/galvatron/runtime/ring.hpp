@@ -12,12 +12,14 @@
 //     s = r    is the usual causal attention: local order is the order in the sequence
 //     s < r    all queries see the first chunk of keys, and none the second
 //     s > r    the second chunk of queries sees all keys, and the first none
-// so that every step but the first is half a block without a mask. Without causality every step is a whole block.
-// Packed documents attend within these parts, each to itself: the rows that a rank has of one follow each other. A part
-// goes from the first document to the last that has queries and keys in it.
+// so that every step but the first is half a block without a mask. Without causality every step is a whole block. By
+// ratios blocks, and the chunks of a block, are unequal: messages are as large as their block, and a rank without
+// tokens passes the others' on. Packed documents attend within these parts, each to itself: the rows that a rank has of
+// one follow each other. A part goes from the first document to the last that has queries and keys in it.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -25,6 +27,7 @@
 
 #include <galvatron/runtime/attention.hpp>
 #include <galvatron/runtime/heads.hpp>
+#include <galvatron/strategy/ratios.hpp>
 
 namespace galvatron::runtime {
 
@@ -38,21 +41,22 @@ class RingAttention {
       : c_(context),
         heads_(layer, context.shares().heads()),
         ranks_(context.spec.context),
+        tokens_(context.context_tokens()),
         score_factor_(score_factor(layer)),
         score_cap_(static_cast<float>(layer.score_cap)) {}
 
   struct ForwardScratch {
-    View<T> here, next;    ///< (rows, k | v)
+    View<T> here, next;    ///< (rows of the largest block, k | v)
     View<T> o_part;        ///< (rows, q)
     View<float> lse_part;  ///< as the results' lse
     View<float> sum;       ///< (rows, q), where T is rounded
   };
   struct BackwardScratch {
     View<float> delta;           ///< as the results' lse
-    View<T> here, next;          ///< (rows, k | v)
-    View<float> d_here, d_next;  ///< (rows, k | v), of the block in `here` so far
+    View<T> here, next;          ///< (rows of the largest block, k | v)
+    View<float> d_here, d_next;  ///< the same, of the block in `here` so far
     View<T> dq_part;             ///< (rows, q)
-    View<T> dkv_part;            ///< (rows, k | v)
+    View<T> dkv_part;            ///< (rows of the largest block, k | v)
     View<float> dq;              ///< (rows, q), where T is rounded
   };
 
@@ -61,7 +65,7 @@ class RingAttention {
     if constexpr (!rounds) sum = o;
     copy_keys(input, here);
     for (int step = 0; step < ranks_; ++step) {
-      if (step + 1 < ranks_) c_.context->start_shift(here, next);
+      if (step + 1 < ranks_) c_.context->start_shift(block(here, step), block(next, step + 1));
       if (const Part part = part_of(step); !part.empty()) {
         const View<T> own_o = part.queries_of(step == 0 ? o : o_part, heads_.q());
         const View<float> own_lse = part.statistics_of(step == 0 ? lse : lse_part);
@@ -87,8 +91,8 @@ class RingAttention {
     copy_keys(input, here);
     for (int step = 0; step < ranks_; ++step) {
       const bool moves = step + 1 < ranks_;
-      if (moves) c_.context->start_shift(here, next);
-      if (step > 0) c_.context->start_shift(d_here, d_next);
+      if (moves) c_.context->start_shift(block(here, step), block(next, step + 1));
+      if (step > 0) c_.context->start_shift(block(d_here, step - 1), block(d_next, step));
       Part part = part_of(step);
       if (!part.empty()) {
         part.shape.dq_stride = heads_.q();
@@ -109,7 +113,7 @@ class RingAttention {
       if (moves || step > 0) c_.context->finish_shifts();
       if (step == 0) {
         widen(dq_part, dq);
-        widen(dkv_part, d_here);
+        widen(block(dkv_part, 0), d_here);
       } else {
         std::swap(d_here, d_next);
         if (!part.empty()) {
@@ -124,7 +128,7 @@ class RingAttention {
       }
       std::swap(here, next);
     }
-    c_.context->start_shift(d_here, d_next);
+    c_.context->start_shift(block(d_here, ranks_ - 1), block(d_next, 0));
     c_.context->finish_shifts();
     if constexpr (rounds) c_.device.copy_runs(columns(heads_.q(), heads_.q(), heads_.qkv()), dq, d_qkv);
     c_.device.copy_runs(columns(2 * heads_.kv(), 2 * heads_.kv(), heads_.qkv()), d_next, behind(d_qkv, heads_.q()));
@@ -138,7 +142,7 @@ class RingAttention {
     std::int64_t first_key = 0;
     std::vector<std::int32_t> queries{}, keys{};  ///< of documents: see device::DocumentRows
 
-    [[nodiscard]] bool empty() const { return shape.queries == 0; }
+    [[nodiscard]] bool empty() const { return shape.queries == 0 || shape.keys == 0; }
     [[nodiscard]] device::DocumentRows documents() const { return {queries, keys}; }
     template <class U>
     View<U> queries_of(View<U> rows, std::int64_t stride) const {
@@ -147,11 +151,26 @@ class RingAttention {
     [[nodiscard]] View<float> statistics_of(View<float> lse) const { return behind(lse, first_query); }
   };
 
+  /// The rank whose block step `step` has.
+  [[nodiscard]] int source(int step) const { return (c_.context->rank() - step + ranks_) % ranks_; }
+  [[nodiscard]] std::int64_t tokens_of(int rank) const {
+    return tokens_[static_cast<std::size_t>(rank)].count(c_.batch.sequence);
+  }
+  /// The tokens of a chunk.
+  [[nodiscard]] Sharding::Range chunk(int rank, int which) const {
+    return tokens_[static_cast<std::size_t>(rank)].runs[static_cast<std::size_t>(which)].of(c_.batch.sequence);
+  }
+  /// The rows of that block, in memory for any.
+  template <class U>
+  [[nodiscard]] View<U> block(View<U> all, int step) const {
+    return all.slice(0, c_.batch.samples * tokens_of(source(step)) * 2 * heads_.kv());
+  }
   [[nodiscard]] Part whole_part(int step) const {
-    const std::int64_t tokens = c_.tokens();
+    const int own = c_.context->rank();
+    const std::int64_t tokens = tokens_of(own);
     Part part{{.batch = c_.batch.samples,
                .queries = tokens,
-               .keys = tokens,
+               .keys = tokens_of(source(step)),
                .heads = heads_.heads,
                .kv_heads = heads_.kv_heads,
                .head_dim = heads_.head_dim,
@@ -164,11 +183,11 @@ class RingAttention {
                .score_factor = score_factor_,
                .score_cap = score_cap_}};
     if (!heads_.causal || step == 0) return part;
-    if (step <= c_.context->rank()) {
-      part.shape.keys = tokens / 2;
+    if (source(step) < own) {
+      part.shape.keys = chunk(source(step), 0).count();
     } else {
-      part.shape.queries = tokens / 2;
-      part.first_query = tokens / 2;
+      part.first_query = chunk(own, 0).count();
+      part.shape.queries = tokens - part.first_query;
     }
     return part;
   }
@@ -176,11 +195,10 @@ class RingAttention {
   [[nodiscard]] Part part_of(int step) const {
     Part part = whole_part(step);
     if (c_.batch.documents.empty()) return part;
-    const int from = (c_.context->rank() - step + ranks_) % ranks_;  // where the keys are from
     std::vector<Rows> queries, keys;
     for (const Document& document : c_.batch.documents) {
       const Rows own = rows_of(document, c_.context->rank(), part.first_query, part.shape.queries);
-      const Rows other = rows_of(document, from, 0, part.shape.keys);
+      const Rows other = rows_of(document, source(step), 0, part.shape.keys);
       if (queries.empty() && (own.count() == 0 || other.count() == 0)) continue;
       queries.push_back(own);
       keys.push_back(other);
@@ -210,15 +228,17 @@ class RingAttention {
   /// The rows that a context rank has of a document, of the `count` rows from `first` on. In both of its chunks it has
   /// the end of the first one and the beginning of the second.
   [[nodiscard]] Rows rows_of(const Document& document, int rank, std::int64_t first, std::int64_t count) const {
-    const std::int64_t chunk = c_.tokens() / 2;
-    const std::int64_t begins[] = {rank * chunk, (2 * ranks_ - 1 - rank) * chunk};
-    Rows out{2 * chunk, 0};
+    Rows out{tokens_of(rank), 0};
+    std::int64_t before = 0;  // rows of the chunks before
     for (int i = 0; i < 2; ++i) {
-      const std::int64_t begin = std::max(document.first, begins[i]);
-      const std::int64_t end = std::min(document.first + document.rows, begins[i] + chunk);
-      if (begin >= end) continue;
-      out.begin = std::min(out.begin, begin - begins[i] + i * chunk);
-      out.end = std::max(out.end, end - begins[i] + i * chunk);
+      const Sharding::Range own = chunk(rank, i);
+      const std::int64_t begin = std::max(document.first, own.begin);
+      const std::int64_t end = std::min(document.first + document.rows, own.end);
+      if (begin < end) {
+        out.begin = std::min(out.begin, begin - own.begin + before);
+        out.end = std::max(out.end, end - own.begin + before);
+      }
+      before += own.count();
     }
     return {std::max(out.begin, first), std::min(out.end, first + count)};
   }
@@ -241,7 +261,8 @@ class RingAttention {
 
   Context<D>& c_;
   AttentionHeads heads_;
-  int ranks_;  ///< c
+  int ranks_;                       ///< c
+  std::vector<TokenShare> tokens_;  ///< of each of them
   float score_factor_;
   float score_cap_;
 };

@@ -45,6 +45,8 @@ constexpr Region intersection(const Region& a, const Region& b) {
 ///     runs           tokens 0-1  2-3  4-5  6-7
 ///     zigzag         tokens 0    1    2    3       7    6    5    4        piece 0 | piece 1
 ///     zigzag, cut 2  tokens 0    6    2    4       1    7    3    5
+///
+/// By ratios parts are unequal, and some empty (TokenCut).
 struct ActivationLayout {
   int first_rank = 0;
   int replicas = 1;
@@ -58,7 +60,7 @@ struct ActivationLayout {
   /// Of the ranks: a data rank's samples are as many as those of its ranks together say. Empty: equally many. They
   /// outlive the layout.
   std::span<const int> ratios{};
-  /// The same of tokens: a part's are as many as those of its ranks together say. Not in zigzag.
+  /// The same of tokens: a part's are as many as those of its ranks together say.
   std::span<const int> token_ratios{};
 
   friend constexpr bool operator==(const ActivationLayout& a, const ActivationLayout& b) {
@@ -107,11 +109,10 @@ struct ActivationLayout {
     const std::vector<std::int64_t> sums = ratio_sums(rank_layout(), RankMode::dp, ratios, first_rank);
     return Sharding::by_ratios(batch, std::span<const std::int64_t>(sums));
   }
-  /// How tokens are cut over the pieces of all parts, in the order of the sequence. Without ratios they divide evenly.
-  [[nodiscard]] constexpr Sharding tokens() const {
-    if (token_ratios.empty()) return Sharding::even(sequence, parts * pieces());
-    const std::vector<std::int64_t> sums = ratio_sums(rank_layout(), part_modes(), token_ratios, first_rank);
-    return Sharding::by_ratios(sequence, std::span<const std::int64_t>(sums));
+  /// How tokens are cut over the parts. Without ratios they divide evenly.
+  [[nodiscard]] constexpr TokenCut tokens() const {
+    if (token_ratios.empty()) return {parts, cut, zigzag};
+    return {ratio_sums(rank_layout(), part_modes(), token_ratios, first_rank), cut, zigzag};
   }
   /// What `rank` of the world holds in piece `piece`.
   [[nodiscard]] constexpr Region region(int rank, int piece = 0) const {
@@ -120,19 +121,13 @@ struct ActivationLayout {
   }
   /// The same with the samples and tokens() at hand, for who asks of many ranks.
   [[nodiscard]] constexpr Region region(const Place& at, int piece, Sharding::Range samples,
-                                        const Sharding& tokens) const {
-    const Sharding::Range own = tokens.range(zigzag ? zigzag_chunk(at.part, piece) : at.part);
+                                        const TokenCut& tokens) const {
+    const Sharding::Range own = tokens.share(at.part, piece).of(sequence);
     return {own.begin, own.end, samples.begin, samples.end};
   }
 
  private:
   [[nodiscard]] constexpr bool has_strided_parts() const { return outer > 1 && replicas == 1; }
-  // Piece `piece` of a part, counted in chunks of such a piece.
-  [[nodiscard]] constexpr std::int64_t zigzag_chunk(int part, int piece) const {
-    const int context = part / cut;
-    const int own = part % cut * 2 + piece;  // of the 2 cut pieces that the context rank holds
-    return own < cut ? context * cut + own : (2 * (parts / cut) - 1 - context) * cut + own - cut;
-  }
 };
 
 /// Of the ranks with which `rank` exchanges the tokens of experts.
@@ -171,7 +166,7 @@ class HeldRegions {
   ActivationLayout layout_;
   RankLayout ranks_;
   Sharding samples_;
-  Sharding tokens_;
+  TokenCut tokens_;
 };
 
 /// Megatron sequence parallelism cuts sequences over tensor ranks, Ulysses and ring attention over context ranks (ring:
@@ -182,7 +177,7 @@ constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first
                                              std::int64_t sequence, const RankRatios& ratios = {}) {
   const bool megatron = spec.cuts_over_tensor();
   const RankRatios own = ratios.of(spec);
-  const bool cuts_tokens = (megatron || spec.context > 1) && !spec.uses_ring();
+  const bool cuts_tokens = megatron || spec.context > 1;
   return {.first_rank = first_rank,
           .replicas = megatron ? 1 : spec.tensor,
           .parts = (megatron ? spec.tensor : 1) * spec.context,

@@ -85,8 +85,8 @@ constexpr std::string_view why_illegal(const StrategySpec& spec) {
 
 constexpr bool is_legal(const StrategySpec& spec) { return why_illegal(spec).empty(); }
 
-/// Tensor ranks share query heads and key/value heads. Ulysses gives each of its ranks a part of both in turn; where
-/// there are fewer key/value heads than ranks, each is copied to equally many.
+/// Tensor ranks share query heads and key/value heads equally. Ulysses gives each of its ranks a part of both in turn;
+/// where there are fewer key/value heads than ranks, each is copied to equally many.
 constexpr bool splits_heads_evenly(const LayerSpec& layer, const StrategySpec& spec) {
   if (layer.heads % spec.tensor != 0 || layer.kv_heads % spec.tensor != 0) return false;
   if (!spec.exchanges_heads()) return true;
@@ -128,21 +128,26 @@ constexpr bool splits_widths_evenly(const forward::Graph& graph, int tensor, boo
   return true;
 }
 
-/// Why tensor ranks cannot share a layer by these ratios, which the strategy takes; empty when they can.
+/// Tokens of a sequence are cut by these ratios, which the strategy takes.
+constexpr bool cuts_tokens_by_ratio(const StrategySpec& spec, const RankRatios& ratios) {
+  return !ratios.tokens.empty() && (spec.cuts_over_tensor() || spec.context > 1);
+}
+/// The same of heads, over tensor ranks or in the core of Ulysses.
+constexpr bool cuts_heads_by_ratio(const StrategySpec& spec, const RankRatios& ratios) {
+  return !ratios.heads.empty() && (spec.tensor > 1 || spec.exchanges_heads());
+}
+
+/// Why tensor and context ranks cannot share a layer by these ratios, which the strategy takes; empty when they can.
 constexpr std::string_view why_no_shares(const LayerSpec& layer, const StrategySpec& spec, const RankRatios& ratios) {
-  if (!ratios.tokens.empty() && (spec.sequence != SequenceKind::none || spec.context > 1)) {
-    if (!spec.cuts_over_tensor() || spec.context > 1)
-      return "context ranks have equally many tokens of a sequence: leave the ratios of tokens out.";
+  if (cuts_tokens_by_ratio(spec, ratios)) {
     if (layer.patch_width > 0 || layer.class_token || layer.window > 0 || layer.merges ||
         layer.head == HeadKind::classifier || layer.head == HeadKind::contrastive)
-      return "tensor ranks have equally many tokens of images and of what is classified: leave the ratios of tokens "
-             "out.";
-    if (layer.experts > 0)
-      return "tensor ranks have equally many of the tokens that are routed to experts: leave the ratios of tokens out.";
+      return "ranks have equally many tokens of images and of what is classified: leave the ratios of tokens out.";
+    if (layer.experts > 0 && (spec.cuts_over_tensor() || spec.exchanges_tokens()))
+      return "tensor ranks, and ranks that exchange tokens, have equally many of those that are routed to experts: "
+             "leave the ratios of tokens out.";
   }
   if (layer.kind != LayerKind::block || spec.tensor == 1) return {};
-  if (!ratios.heads.empty() && spec.exchanges_heads())
-    return "Ulysses exchanges heads, of which tensor ranks have equally many: leave the ratios of heads out.";
   if (layer.forward_pass == nullptr || (ratios.heads.empty() && ratios.widths.empty())) return {};
   // What tensors of an operation share is cut alike.
   const forward::Graph graph = layer.forward_pass(layer);
@@ -176,7 +181,8 @@ constexpr std::string_view why_no_shares(const LayerSpec& layer, const StrategyS
 constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples,
                                      std::int64_t sequence, const RankRatios& of_stage = {}) {
   const RankRatios ratios = of_stage.of(spec);
-  const bool even_heads = ratios.heads.empty() || spec.tensor == 1;
+  const bool even_tokens = !cuts_tokens_by_ratio(spec, ratios);
+  const bool even_heads = !cuts_heads_by_ratio(spec, ratios);
   const bool even_widths = ratios.widths.empty() || spec.tensor == 1;
   if (samples < 1) return "a micro-batch has at least one sample.";
   if (sequence < 1) return "a sequence has at least one token.";
@@ -219,9 +225,9 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
     return "ring attention takes keys and values around to all queries: layers with a sliding window that is shorter "
            "than the sequence have Ulysses or whole sequences.";
   const std::int64_t tokens = layer.tokens.of(sequence);
-  if (tokens % spec.context != 0) return "the context degree does not divide the sequence.";
+  if (even_tokens && tokens % spec.context != 0) return "the context degree does not divide the sequence.";
   if (const std::string_view why = why_no_shares(layer, spec, ratios); !why.empty()) return why;
-  for (int i = 0; i < most_parts && ratios.tokens.empty(); ++i)
+  for (int i = 0; i < most_parts && even_tokens; ++i)
     if (!splits_sequence_evenly(spec, layer.before(i).tokens.of(sequence)) ||
         !splits_sequence_evenly(spec, layer.after(i).tokens.of(sequence)))
       return spec.sequence == SequenceKind::ring

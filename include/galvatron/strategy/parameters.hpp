@@ -126,9 +126,9 @@ class StoreRanks {
   /// Of the stage's rank `local`.
   [[nodiscard]] constexpr int shard(int local) const { return layout_.coordinate(shard_modes, local); }
   /// What the stage's rank `local` has of what tensor ranks share: of experts an equal part.
-  [[nodiscard]] constexpr TensorShares shares(const StrategySpec& spec, const RankRatios& ratios, int local) const {
-    return of_experts_ ? TensorShares::even(tensor(), layout_.coordinate(RankMode::tp, local))
-                       : TensorShares(spec, ratios, local);
+  [[nodiscard]] constexpr RankShares shares(const StrategySpec& spec, const RankRatios& ratios, int local) const {
+    return of_experts_ ? RankShares::even(tensor(), layout_.coordinate(RankMode::tp, local))
+                       : RankShares(spec, ratios, local);
   }
   /// How the elements of a store are cut over the ranks that have the same part of it as the stage's rank `local`.
   /// @param ratios  of states; empty, or all 0 on these ranks: equal shards
@@ -166,7 +166,7 @@ constexpr bool writes_gradients(const forward::Graph& graph) {
 /// The local layout of one store of a layer on a rank that has these shares; `data` ranks (data x context) hold the
 /// same and may shard it. Within a kind, tensors are in the order of the forward pass.
 /// @param experts  ranks that share the experts
-constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, const TensorShares& shares,
+constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, const RankShares& shares,
                                            int data, int experts = 1) {
   ParameterLayout out;
   std::int64_t end = 0;
@@ -239,7 +239,7 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
 /// The same where `tensor` ranks have equal shares, on one of them.
 constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart part, int tensor, int data,
                                            int experts = 1, int tensor_rank = 0) {
-  return parameter_layout(forward_of(layer), part, TensorShares::even(tensor, tensor_rank), data, experts);
+  return parameter_layout(forward_of(layer), part, RankShares::even(tensor, tensor_rank), data, experts);
 }
 
 /// The local layout of a store of a layer under a strategy, on the stage's rank `local`.

@@ -1,7 +1,8 @@
 // Ratios: how the ranks of a stage that are not alike share what layers with shards by ratio cut, and what one of them
-// has of what tensor-parallel ranks share.
+// has of what tensor-parallel and context-parallel ranks share.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,12 +23,12 @@ inline constexpr std::int64_t vocabulary_alignment = 64;
 struct RankRatios {
   std::span<const int> samples{};
   std::span<const int> states{};      ///< of ZeRO
-  std::span<const int> heads{};       ///< of attention: key/value heads with their query heads
+  std::span<const int> heads{};       ///< of attention, and in Ulysses' core: key/value heads with their query heads
   std::span<const int> widths{};      ///< hidden units of MLPs
   std::span<const int> vocabulary{};  ///< rows of its table, and logits
   std::span<const int> tokens{};      ///< of a sequence
 
-  /// Some of what tensor ranks share is not shared equally.
+  /// Some of what tensor and context ranks share is not shared equally.
   [[nodiscard]] constexpr bool cut_tensors() const {
     return !heads.empty() || !widths.empty() || !vocabulary.empty() || !tokens.empty();
   }
@@ -54,42 +55,115 @@ constexpr std::vector<std::int64_t> ratio_sums(const RankLayout& ranks, RankMode
   return out;
 }
 
-/// What one rank has of the extents that tensor-parallel ranks share.
-class TensorShares {
+/// What a rank has of a sequence: a run of tokens, or under zigzag two, of which one may be empty.
+struct TokenShare {
+  std::array<Share, 2> runs{Share{}, Share{0, 0, 1}};
+
+  friend constexpr bool operator==(const TokenShare&, const TokenShare&) = default;
+  [[nodiscard]] constexpr std::int64_t count(std::int64_t sequence) const {
+    return runs[0].count(sequence) + runs[1].count(sequence);
+  }
+};
+
+/// How a sequence is cut over the ranks that it lies on: over context ranks and, where `cut` > 1, what one of these has
+/// over as many tensor ranks, which are neighbouring parts. Parts are runs of tokens. Under zigzag a context rank has
+/// two chunks, one from either end of the sequence, and a part is two pieces of what the rank has of both: those of the
+/// two chunks, or where all is of one chunk its halves.
+class TokenCut {
  public:
-  /// Equal shares. @param rank  of the tensor ranks; -1: any, whose part has the size of all others
-  static constexpr TensorShares even(int degree, int rank = -1) {
-    TensorShares out;
+  /// Equal parts.
+  constexpr TokenCut(int parts, int cut, bool zigzag) : parts_(parts), cut_(cut), zigzag_(zigzag) {}
+  /// @param ratios  of the parts, at least 0 and not all 0
+  constexpr TokenCut(const std::vector<std::int64_t>& ratios, int cut, bool zigzag)
+      : TokenCut(static_cast<int>(ratios.size()), cut, zigzag) {
+    ends_.push_back(0);
+    for (const std::int64_t ratio : ratios) ends_.push_back(ends_.back() + ratio);
+  }
+
+  [[nodiscard]] constexpr int pieces() const { return zigzag_ ? 2 : 1; }
+  [[nodiscard]] constexpr Share share(int part, int piece = 0) const {
+    const std::int64_t all = end(parts_);
+    const std::int64_t begin = end(part);
+    const std::int64_t own = end(part + 1) - begin;
+    if (!zigzag_) return {begin, begin + own, all};
+    const int context = part / cut_ * cut_;
+    const std::int64_t chunk = end(context + cut_) - end(context);  // in halves: each of the two, of twice `all`
+    std::int64_t from = 2 * (begin - end(context));
+    std::int64_t to = from + 2 * own;
+    (piece == 0 ? to : from) = from < chunk && chunk < to ? chunk : from + own;
+    const std::int64_t before = to <= chunk ? end(context) : 2 * (all - chunk) - end(context);
+    return {before + from, before + to, 2 * all};
+  }
+  [[nodiscard]] constexpr TokenShare of(int part) const {
+    return {{share(part), zigzag_ ? share(part, 1) : Share{0, 0, 1}}};
+  }
+
+ private:
+  /// The ratios of the parts before one, together.
+  [[nodiscard]] constexpr std::int64_t end(int part) const {
+    return ends_.empty() ? part : ends_[static_cast<std::size_t>(part)];
+  }
+
+  int parts_;
+  int cut_;
+  bool zigzag_;
+  std::vector<std::int64_t> ends_{};
+};
+
+/// What one rank has of the extents that tensor-parallel and context-parallel ranks share.
+class RankShares {
+ public:
+  /// Equal shares of tensor ranks alone. @param rank  of them; -1: any, whose part has the size of all others
+  static constexpr RankShares even(int degree, int rank = -1) { return even({.tensor = degree}, rank, 0); }
+  /// The same with context ranks. @param context  of them
+  static constexpr RankShares even(const StrategySpec& spec, int rank, int context) {
+    RankShares out;
     const std::int64_t first = rank < 0 ? 0 : rank;
     out.rank_ = rank;
-    out.degree_ = degree;
-    out.heads_ = out.widths_ = out.tokens_ = out.vocabulary_ = {first, first + 1, degree};
+    out.degree_ = spec.tensor;
+    out.heads_ = out.widths_ = out.vocabulary_ = {first, first + 1, spec.tensor};
+    out.core_heads_ = {context, context + 1, spec.context};
+    const bool zigzag = spec.uses_ring();
+    out.region_tokens_ = out.tokens_ = TokenCut(spec.context, 1, zigzag).of(context);
+    if (spec.cuts_over_tensor())
+      out.tokens_ =
+          TokenCut(spec.tensor * spec.context, spec.tensor, zigzag).of(context * spec.tensor + static_cast<int>(first));
     return out;
   }
   /// Of the stage's rank `local`.
-  constexpr TensorShares(const StrategySpec& spec, const RankRatios& ratios, int local)
-      : TensorShares(even(spec.tensor, spec.tensor_rank(local))) {
+  constexpr RankShares(const StrategySpec& spec, const RankRatios& ratios, int local)
+      : RankShares(even(spec, spec.tensor_rank(local), spec.rank_layout().coordinate(RankMode::cp, local))) {
     const RankRatios own = ratios.of(spec);
+    const RankLayout ranks = spec.rank_layout();
     const auto set = [&](Share& share, std::span<const int> list) {
       if (list.empty() || degree_ == 1) return false;
-      share = {0, 0, 0};
-      const std::vector<std::int64_t> sums = ratio_sums(spec.rank_layout(), RankMode::tp, list);
-      for (int i = 0; i < degree_; ++i) {
-        const std::int64_t sum = sums[static_cast<std::size_t>(i)];
-        if (i < rank_) share.begin += sum;
-        if (i <= rank_) share.end += sum;
-        share.all += sum;
-      }
+      share = share_of(ratio_sums(ranks, RankMode::tp, list), rank_);
       return true;
     };
     set(heads_, own.heads);
     set(widths_, own.widths);
     has_even_vocabulary_ = !set(vocabulary_, own.vocabulary);
-    // Tokens are on tensor ranks of their own between the regions of Megatron's sequence parallelism.
-    if (spec.cuts_over_tensor()) has_even_tokens_ = !set(tokens_, own.tokens);
+    const RankModes both = RankMode::tp | RankMode::cp;
+    if (spec.exchanges_heads() && !own.heads.empty()) {
+      // Of the heads of its tensor rank.
+      const std::vector<std::int64_t> sums = ratio_sums(ranks, both, own.heads);
+      std::vector<std::int64_t> context;
+      for (int i = 0; i < spec.context; ++i) context.push_back(sums[static_cast<std::size_t>(i * spec.tensor + rank_)]);
+      core_heads_ = share_of(context, ranks.coordinate(RankMode::cp, local));
+      has_even_core_heads_ = false;
+    }
+    if (own.tokens.empty() || (spec.context == 1 && !spec.cuts_over_tensor())) return;
+    const bool zigzag = spec.uses_ring();
+    const TokenCut cut(ratio_sums(ranks, RankMode::cp, own.tokens), 1, zigzag);
+    for (int i = 0; i < spec.context; ++i) context_tokens_.push_back(cut.of(i));
+    region_tokens_ = tokens_ = context_tokens_[static_cast<std::size_t>(ranks.coordinate(RankMode::cp, local))];
+    has_even_tokens_ = false;
+    // Between the regions of Megatron's sequence parallelism tensor ranks have tokens of their own.
+    if (spec.cuts_over_tensor())
+      tokens_ = TokenCut(ratio_sums(ranks, both, own.tokens), spec.tensor, zigzag).of(ranks.coordinate(both, local));
   }
 
-  friend constexpr bool operator==(const TensorShares&, const TensorShares&) = default;
+  friend constexpr bool operator==(const RankShares&, const RankShares&) = default;
   /// Of the tensor ranks; -1: any.
   [[nodiscard]] constexpr int rank() const { return rank_; }
   [[nodiscard]] constexpr int degree() const { return degree_; }
@@ -101,8 +175,15 @@ class TensorShares {
   }
   [[nodiscard]] constexpr const Share& heads() const { return heads_; }
   [[nodiscard]] constexpr const Share& widths() const { return widths_; }
-  /// Of tokens, between regions.
-  [[nodiscard]] constexpr const Share& tokens() const { return tokens_; }
+  /// Of the heads of the tensor rank, inside the core of Ulysses. Equal ones may be parts of a key/value head.
+  [[nodiscard]] constexpr const Share& core_heads() const { return core_heads_; }
+  [[nodiscard]] constexpr bool has_even_core_heads() const { return has_even_core_heads_; }
+  /// Of the tokens of a sequence, between the regions of Megatron's sequence parallelism.
+  [[nodiscard]] constexpr const TokenShare& tokens() const { return tokens_; }
+  /// Inside them.
+  [[nodiscard]] constexpr const TokenShare& region_tokens() const { return region_tokens_; }
+  /// The same of each context rank; empty where all have equally many.
+  [[nodiscard]] constexpr std::span<const TokenShare> context_tokens() const { return context_tokens_; }
   /// Tokens of the vocabulary.
   [[nodiscard]] constexpr Sharding::Range vocabulary(std::int64_t extent) const {
     if (!has_even_vocabulary_) return vocabulary_.of(extent, vocabulary_alignment);
@@ -114,20 +195,40 @@ class TensorShares {
                                 : round_up(vocabulary(extent).count(), vocabulary_alignment);
   }
   /// The same for who makes room for any rank's first tokens.
-  [[nodiscard]] constexpr TensorShares of_any_rank() const {
-    TensorShares out = *this;
+  [[nodiscard]] constexpr RankShares of_any_rank() const {
+    RankShares out = *this;
     out.rank_ = -1;
     return out;
   }
 
  private:
-  constexpr TensorShares() = default;
+  constexpr RankShares() = default;
+  static constexpr Share share_of(const std::vector<std::int64_t>& ratios, int rank) {
+    Share out{0, 0, 0};
+    for (int i = 0; i < static_cast<int>(ratios.size()); ++i) {
+      const std::int64_t ratio = ratios[static_cast<std::size_t>(i)];
+      if (i < rank) out.begin += ratio;
+      if (i <= rank) out.end += ratio;
+      out.all += ratio;
+    }
+    return out;
+  }
 
   int rank_ = -1;
   int degree_ = 1;
   bool has_even_vocabulary_ = true;
+  bool has_even_core_heads_ = true;
   bool has_even_tokens_ = true;
-  Share heads_, widths_, tokens_, vocabulary_;
+  Share heads_, widths_, vocabulary_, core_heads_;
+  TokenShare tokens_, region_tokens_;
+  std::vector<TokenShare> context_tokens_{};
 };
+
+/// The shares of the context ranks that a rank of the stage is among, in their order.
+constexpr std::vector<RankShares> context_shares(const StrategySpec& spec, const RankRatios& ratios, int local) {
+  std::vector<RankShares> out;
+  for (const int member : spec.rank_layout().group(RankMode::cp, local)) out.emplace_back(spec, ratios, member);
+  return out;
+}
 
 }  // namespace galvatron

@@ -84,7 +84,7 @@ class ChunkData {
         return read_pieces(number, microbatch, tokens, out,
                            [&](auto... part_and_out) { source.targets(at.step, part_and_out...); });
       const std::int64_t target = end.target.of(stage_.batch.sequence);
-      const std::int64_t behind_inputs = out.count / (tokens + target) * tokens;
+      const std::int64_t behind_inputs = out.count - target * samples;  // a rank has targets whole
       read_pieces(number, microbatch, tokens, out.slice(0, behind_inputs),
                   [&](auto... part_and_out) { source.inputs(at.step, part_and_out...); });
       if (target > 0)
@@ -137,6 +137,7 @@ class ChunkData {
     for (int piece = 0; piece < layout.pieces(); ++piece) {
       const galvatron::Region part = layout.region(rank_, piece);
       const SequenceRange range{part.sequence_begin, part.sequence_end - part.sequence_begin};
+      if (range.count == 0) continue;
       from_source(microbatch * layout.batch + part.batch_begin, samples, range, out.slice(row, range.count * samples));
       row += range.count * samples;
     }

@@ -84,7 +84,8 @@ class Exchange {
            int piece, std::int64_t token) const {
     if (moved.empty()) return;
     const Region local = layout.region(rank, piece);
-    pieces.push_back(placed_piece(moved, local, piece * local.tokens(), peer, token, lane_));
+    const std::int64_t before = piece == 0 ? 0 : layout.region(rank, 0).tokens();
+    pieces.push_back(placed_piece(moved, local, before, peer, token, lane_));
   }
 
   int lane_ = 0;

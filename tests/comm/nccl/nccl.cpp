@@ -99,6 +99,20 @@ void all_collectives(G& group, std::vector<T>& data, std::vector<T>& other, std:
   auto uneven = group.start_reduce_scatter(view(data), part(data), ends);
   group.finish(uneven);
   group.template all_gather<T>(part(data), view(data), ends);
+  // Member i has i + 1 rows, and all have i columns of them afterwards; a block goes around.
+  std::vector<std::int64_t> rows, columns;
+  for (std::int64_t i = 0; i < group.size() && n >= 32; ++i) {
+    rows.push_back((i + 1) * (i + 2) / 2);
+    columns.push_back(i * (i + 1) / 2);
+  }
+  if (n >= 32) {
+    const std::int64_t me = group.rank();
+    const View<T> given = view(data).slice(0, (me + 1) * columns.back());
+    group.template all_to_all<T>(given, view(other).slice(0, rows.back() * me), rows, columns);
+    group.template start_shift<T>(view(data).slice(0, me),
+                                  view(third).slice(0, (me + group.size() - 1) % group.size()));
+    group.finish_shifts();
+  }
   group.barrier();
 }
 

@@ -172,6 +172,30 @@ TEST_CASE("all_to_all and shifts move every block where it belongs") {
         for (std::int64_t i = 0; i < n; ++i) expected.push_back(value(peer, group.rank(), i));
       REQUIRE((to == expected));
     }
+    // Unequal blocks: rank i has i rows, and gets i + 1 columns; small and large ones.
+    for (const std::int64_t unit : {1, 90}) {
+      std::vector<std::int64_t> rows, columns;
+      for (std::int64_t i = 0; i < group.size(); ++i) {
+        rows.push_back(unit * i * (i + 1) / 2);
+        columns.push_back(unit * (i + 1) * (i + 2) / 2);
+      }
+      std::vector<std::int32_t> from, expected;
+      const auto block = [&](int giver, int taker, std::vector<std::int32_t>& to) {
+        for (std::int64_t i = 0; i < unit * giver * unit * (taker + 1); ++i) to.push_back(value(giver, taker, i));
+      };
+      for (int peer = 0; peer < group.size(); ++peer) block(group.rank(), peer, from);
+      for (int peer = 0; peer < group.size(); ++peer) block(peer, group.rank(), expected);
+      std::vector<std::int32_t> to(expected.size(), -1);
+      group.all_to_all(view(from), view(to), rows, columns);
+      REQUIRE((to == expected));
+    }
+    // A block of each rank's own size.
+    std::vector<double> mine(static_cast<std::size_t>(2000 * group.rank()), group.rank());
+    const int left = (group.rank() + group.size() - 1) % group.size();
+    std::vector<double> theirs(static_cast<std::size_t>(2000 * left), -1);
+    group.start_shift(view(mine), view(theirs));
+    group.finish_shifts();
+    REQUIRE(theirs == std::vector<double>(theirs.size(), left));
     std::vector<double> a(5000, group.rank()), b(5000, -1), small(3, 100 + group.rank()), next(3, -1);
     group.start_shift(view(a), view(b));
     group.start_shift(view(small), view(next));

@@ -111,6 +111,24 @@ TEST_CASE("random plans train as one rank does, and use the memory that was pred
     MESSAGE("seed " << budget->seed << ", " << done << " plans on up to " << widest << " ranks; " << tally.text());
 }
 
+TEST_CASE("tensor ranks and context ranks with unequal shares train as one rank does") {
+  constexpr int steps = 2;
+  std::mt19937 random(budget->seed);
+  const std::vector<ModelSpec> models{toy::model(false, 3), toy::model(true, 3), toy::attention_kinds(3)};
+  toy::UnevenTally tally;
+  int done = 0;
+  comm::mpi::run(*runtime, [&](comm::mpi::World& world) {
+    std::vector<toy::Outcome> references;
+    for (const ModelSpec& model : models) references.push_back(run(world, toy::single_rank(model), model, steps));
+    const auto draw = [&](const ModelSpec& model) { return toy::random_uneven_plan(random, model); };
+    done = try_plans(world, random, models, references, draw, [&](const Plan& plan, const ModelSpec& model) {
+      tally.add(plan, model);
+      return run(world, plan, model, steps);
+    });
+  });
+  if (runtime->rank() == 0) MESSAGE("seed " << budget->seed << ", " << done << " plans; " << tally.text());
+}
+
 TEST_CASE("random plans train packed documents as one rank does one by one") {
   constexpr int steps = 2;
   std::mt19937 random(budget->seed);

@@ -78,10 +78,14 @@ class Group final : public comm::Group {
     const Elements& to = called.to;
     const auto bytes = static_cast<std::size_t>(from.bytes());
     const auto count = static_cast<std::size_t>(to.count);
-    // Blocks to one member and from one.
-    const auto swap = [&](std::size_t at, std::size_t n, int target, int source) {
-      const ncclResult_t sent = ncclSend(from.data + at, n, ncclInt8, target, comm, stream);
-      return is_fine(sent) ? ncclRecv(to.data + at, n, ncclInt8, source, comm, stream) : sent;
+    // Blocks to one member and from one. Empty ones do not travel.
+    const auto swap = [&](const Elements& given, const Elements& taken, int target, int source) {
+      ncclResult_t status = ncclSuccess;
+      if (given.count > 0)
+        status = ncclSend(given.data, static_cast<std::size_t>(given.bytes()), ncclInt8, target, comm, stream);
+      if (taken.count > 0 && is_fine(status))
+        status = ncclRecv(taken.data, static_cast<std::size_t>(taken.bytes()), ncclInt8, source, comm, stream);
+      return status;
     };
     // As NCCL has no collectives of unequal shards: one for each of them, in one group.
     const auto each_shard = [&](const auto& of_shard) {
@@ -111,16 +115,18 @@ class Group final : public comm::Group {
       case CallKind::reduce_scatter:
         return ncclReduceScatter(from.data, to.data, count, type_of(to.type), ncclSum, comm, stream);
       case CallKind::all_to_all: {
-        const std::size_t n = bytes / static_cast<std::size_t>(size());
         ncclResult_t status = ncclSuccess;
-        for (int i = 0; i < size() && n > 0 && is_fine(status); ++i)
-          status = swap(static_cast<std::size_t>(i) * n, n, i, i);
+        for (int i = 0; i < size() && is_fine(status); ++i) {
+          const Collective::Block given = called.block(rank(), i, size());
+          const Collective::Block taken = called.block(i, rank(), size());
+          status = swap(from.slice(given.given, given.count), to.slice(taken.taken, taken.count), i, i);
+        }
         return status;
       }
       case CallKind::broadcast:
         return ncclBroadcast(to.data, to.data, bytes, ncclInt8, called.root, comm, stream);
       case CallKind::shift:
-        return swap(0, bytes, (rank() + 1) % size(), (rank() + size() - 1) % size());
+        return swap(from, to, (rank() + 1) % size(), (rank() + size() - 1) % size());
       case CallKind::barrier:
         break;
     }

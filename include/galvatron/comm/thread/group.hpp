@@ -88,7 +88,6 @@ class Group final : public comm::Group {
     together(called, [&] {
       const Elements& from = called.from;
       const Elements& to = called.to;
-      const std::int64_t n = from.count / size();
       switch (called.kind) {
         case CallKind::all_reduce:
           return small_ ? memory_.reduce(to.type, buffers(0), {&to.data, 1}, to.count, called.op)
@@ -102,7 +101,10 @@ class Group final : public comm::Group {
           return memory_.reduce(to.type, buffers(called.shard(rank()).begin * to.size), {&to.data, 1}, to.count,
                                 ReduceOp::sum);
         case CallKind::all_to_all:
-          return each_member([&](int i) { take(i, from, n * rank(), to.slice(n * i, n)); });
+          return each_member([&](int i) {
+            const Collective::Block block = called.block(i, rank(), size());
+            take(i, from, block.given, to.slice(block.taken, block.count));
+          });
         case CallKind::broadcast:
           return take(called.root, from, 0, to);
         case CallKind::barrier:
