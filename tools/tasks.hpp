@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
@@ -25,6 +26,8 @@ namespace galvatron::tools {
 bool names_tasks(const std::string& name_or_path);
 /// Whether a file is a plan of waves; false for one that cannot be read, which others say.
 bool is_waves_file(const std::string& path);
+/// Whether it is one of several pipelines over a model of one task.
+bool is_pipelines_file(const std::string& path);
 
 /// `text,llm=FOLDER`: components, and where the model is that they are.
 struct ComponentsOf {
