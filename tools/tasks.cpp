@@ -83,7 +83,7 @@ struct TasksOnCluster {
     for (std::size_t p = 0; p < plan.parts.size(); ++p)
       for (const cost::LayerCounts* counts : costs.passes[p])
         flops += (counts->forward.flops().count + counts->backward.flops().count) *
-                 static_cast<double>(plan.parts[p].where.ranks.size());
+                 static_cast<double>(plan.parts[p].where.ranks.size()) * plan.parts[p].microbatches;
     double peak = 0;
     for (int rank = 0; rank < plan.ranks; ++rank) peak += device_of(rank).peak_flops(of.plan.precision);
     return peak > 0 ? flops / (peak * simulation.step.value) : 0;
@@ -390,6 +390,12 @@ void plan_tasks(const TaskPlanArguments& a, const Common& common) {
   ReadMultiTaskPlan found = found_tasks(a, cluster, a.cluster, common, &search);
   if (!a.out.empty()) value_or_throw(save_multi_task_plan(found.plan, found.model, found.graphs, a.out));
   print_found(TasksOnCluster(std::move(found), alone(cluster)), a.out, search, common);
+}
+
+void print_pipelines(const ReadMultiTaskPlan& of, const MixedCluster& cluster, const std::string& out, Seconds search,
+                     const Common& common) {
+  if (!out.empty()) value_or_throw(save_multi_task_plan(of.plan, of.model, of.graphs, out));
+  print_found(TasksOnCluster(of, cluster), out, search, common);
 }
 
 void cost_tasks(const PlanArguments& a, const Common& common) { print_tasks(read_tasks(a), {}, "", common); }

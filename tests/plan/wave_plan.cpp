@@ -54,7 +54,9 @@ TEST_CASE("a plan of several pipelines comes back from JSON, and one that makes 
   ReadMultiTaskPlan made;
   made.model = value_or_throw(pipelines_of(model, {12, 4}, 64));
   made.graphs = value_or_throw(task_graphs(made.model));
-  made.plan = {.model = "llama-tiny", .cluster = "1xv100-32g+2xp100-16g", .global_batch = 16, .tasks = {}};
+  made.plan.model = "llama-tiny";
+  made.plan.cluster = "1xv100-32g+2xp100-16g";
+  made.plan.global_batch = 16;
   made.plan.pipelines = {12, 4};
   made.plan.sequence_length = 64;
   made.plan.waves = {.ranks = 3, .zero = 1, .microbatches = {3, 2}, .in_flight = 2};
@@ -84,11 +86,11 @@ TEST_CASE("a plan of several pipelines comes back from JSON, and one that makes 
   CHECK(says(refused("/pipelines", {12, 5}), "17 samples"));
   CHECK(says(refused("/pipelines", {16, 0}), "from 1"));
   CHECK(says(refused("/pipelines", nlohmann::json::array()), "1 to 1024 pipelines"));
-  CHECK(says(refused("/pipelines", {16}), "numbers of micro-batches"));
+  CHECK(says(refused("/pipelines", {16}), "pipeline-1"));
   CHECK(says(refused("/pipelines", "12,4"), "array"));
-  CHECK(says(refused("/pipelines", nullptr), "llama-tiny"));
+  CHECK(says(refused("/pipelines", nullptr), "sequence_length"));
   CHECK(says(refused("/tasks", {{"pipeline-0", 12}}), "one task"));
-  CHECK(says(refused("/sequence_length", 4096), "positions"));
+  CHECK(says(refused("/sequence_length", 4096), "4096 tokens"));
   CHECK(says(refused("/model", "gpt2-tiny"), "tied tables"));
   CHECK(says(refused("/model", "clip-toy"), "clip-toy"));
   CHECK(says(refused("/waves/1/parts/0/layers", {4, 5}), "does not follow"));

@@ -89,9 +89,9 @@ TEST_CASE("what pipelines do not take is refused in one line") {
     return folder.run("cost --plan bad.json");
   };
   check_failure(changed("pipelines", {12, 5}), 2, "17 samples");
-  check_failure(changed("pipelines", {8, 4, 4}), 2, "micro-batches of 2 tasks");
+  check_failure(changed("pipelines", {8, 8}), 2, "3 micro-batches");
   check_failure(changed("model", "gpt2-tiny"), 2, "tied tables");
-  check_failure(changed("sequence_length", 100000), 2, "positions");
+  check_failure(changed("sequence_length", 100000), 2, "100000 tokens");
   check_failure(changed("samples", {12, 4}), 2, "samples");
   folder.write("p.json", pipelines_plan().dump());
   const std::string base = "train --plan p.json --data text.txt --steps 1 --quiet ";
@@ -100,4 +100,32 @@ TEST_CASE("what pipelines do not take is refused in one line") {
   check_failure(folder.run(base + "--ranks 3"), 2, "number of ranks: 4");
   check_failure(folder.run("train --plan p.json --steps 1 --quiet"), 2, "--data");
   check_failure(folder.run(base + "--resume nowhere"), 2, "nowhere");
+}
+
+TEST_CASE("plan takes several pipelines where they are faster, and tells of them where they are not") {
+  const Folder folder;
+  // The big device alone cannot hold the model, and the small ones need several stages.
+  const Ran ran =
+      folder.run("plan --model llama2-7b --cluster 1xh100-80g+8xp100-16g --global-batch 512 --out p.json --json");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const json plan = ran.json();
+  REQUIRE(plan.contains("pipelines"));
+  REQUIRE(plan.at("pipelines").size() == 2);
+  CHECK(plan.at("pipelines")[0].at("stages") == 1);
+  CHECK(plan.at("pipelines")[1].at("stages").get<int>() > 1);
+  CHECK(plan.at("iteration_seconds").get<double>() < plan.at("one_chain_seconds").get<double>());
+  const json chain = folder
+                         .run(
+                             "plan --model llama2-7b --cluster 1xh100-80g+8xp100-16g --global-batch 512 --json "
+                             "--space dp,zero1,zero2,zero3,tp,sp,cp,pp,recompute,selective,keep")
+                         .json();
+  CHECK(plan.at("one_chain_seconds").get<double>() <= chain.at("iteration_seconds").get<double>() * (1 + 1e-9));
+  const json cost = folder.run("cost --plan p.json --json").json();
+  CHECK(cost.at("iteration_seconds") == plan.at("iteration_seconds"));
+  CHECK(cost.at("mfu").get<double>() > 0.1);
+  CHECK(folder.run("explain p.json").out.find("one chain") != std::string::npos);
+  const std::string other = "plan --model llama2-7b --cluster 8xa100-80g+8xh100-80g --global-batch 256 --out q.json";
+  CHECK(folder.run(other).out.find("  pipelines    2 pipelines, one on each group, take ") != std::string::npos);
+  CHECK(folder.run("explain q.json").out.find("several pipelines") != std::string::npos);
 }
