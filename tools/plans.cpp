@@ -532,18 +532,40 @@ void run_plan(const Arguments& arguments, Common& common) {
                                      "interrupted twice, and ended at once");
   if (!lengths.empty() && batches.size() != 1)
     refuse("--lengths plans for one number of documents a step; give one --global-batch");
-  const auto [ignored, found, tried] =
-      lengths.empty()
-          ? searched_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common)
-          : Sweep{
-                batches.front(),
-                searched_packed_plan(model, cluster.group(0), cluster_name, search,
-                                     documents_of_lengths(read_lengths(lengths), batches.front(), max_tokens), groups),
-                {}};
+  // Several pipelines, on a mixed cluster.
+  const auto pipelines_for = [&](FoundPlan& chain, std::int64_t of_batch) {
+    if (!cluster.is_mixed() || dispatch.given() || search.interrupted()) return PipelinesBeside{};
+    search::SearchOptions asked = search;
+    asked.global_batch = of_batch;
+    return pipelines_beside(chain, model, model_name, mixed, cluster_name, asked);
+  };
+  const auto searched = [&] {
+    try {
+      return searched_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common);
+    } catch (const Infeasible&) {
+      if (batches.size() > 1) throw;
+      FoundPlan none;
+      auto several = pipelines_for(none, batches.front());
+      if (!several.faster) throw;
+      print_pipelines(*several.faster, mixed, out, several.search, common);
+      throw Exited{0};
+    }
+  };
+  auto [best_batch, found, tried] =
+      lengths.empty() ? searched()
+                      : Sweep{batches.front(),
+                              searched_packed_plan(
+                                  model, cluster.group(0), cluster_name, search,
+                                  documents_of_lengths(read_lengths(lengths), batches.front(), max_tokens), groups),
+                              {}};
   const bool swept = batches.size() > 1;
   const int interrupted_by = found.statistics.interrupted ? search.stop.signal->load() : 0;
+  PipelinesBeside several;
+  if (lengths.empty()) several = pipelines_for(found, best_batch);
   end_on_signals("interrupted");
   if (const std::string hint = hint_at_all(search.space); !hint.empty()) note(common, hint);
+  found.statistics.seconds += several.search;
+  if (several.faster) return print_pipelines(*several.faster, mixed, out, found.statistics.seconds, common);
   if (!out.empty()) value_or_throw(save_plan(found.plan, out));
   const auto interval = value_or_throw(interval_of(found.plan, model, cluster, found.cost));
   if (common.json) {
@@ -572,6 +594,7 @@ void run_plan(const Arguments& arguments, Common& common) {
     const bool is_spread = !found.plan.stages.front().rank_groups.empty();  // for which there is no bound
     const bool effort_helps = !statistics.proven && !statistics.interrupted && !is_spread &&
                               !statistics.uniform_alone && search.algorithm != search::Algorithm::bmw;
+    text += several.row;
     text += row("search", format_seconds(statistics.seconds), ", ", statistics.cases,
                 " combinations of stages, micro-batches and schedule; ",
                 statistics.narrowed ? "there are too many to try them all; " : "",

@@ -167,16 +167,16 @@ void settle(const TrainingConstants& c, const std::optional<train::CheckpointMan
   options.seed = c.seed < 0 ? from.seed : static_cast<std::uint64_t>(c.seed);
 }
 
-bool continues(const train::CheckpointManifest& resumed, const Plan& plan, const train::Data& data,
-               std::int64_t steps) {
+bool continues(const train::CheckpointManifest& resumed, std::int64_t global_batch, std::int64_t sequence,
+               const train::Data& data, std::int64_t steps) {
   const train::TrainingState& from = resumed.training;
   const auto differs = [](const char* what, std::int64_t here, std::int64_t there) {
     if (here != there)
       refuse("--resume: the run has ", what, " of ", here, ", the checkpoint one of ", there,
              "; go on as it was begun");
   };
-  differs("a global batch", plan.global_batch, from.global_batch);
-  if (!plan.packed) differs("a sequence length", plan.sequence_length, from.sequence_length);
+  differs("a global batch", global_batch, from.global_batch);
+  if (sequence != 0) differs("a sequence length", sequence, from.sequence_length);
   if (from.data_tokens != 0 && data.size() != from.data_tokens)
     refuse("--resume: the data have ", data.size(), " tokens, and the checkpoint was trained on ", from.data_tokens,
            "; give the same --data");

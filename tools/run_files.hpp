@@ -89,7 +89,9 @@ void settle(const TrainingConstants& constants, const std::optional<train::Check
 
 /// False when the run of so many steps has ended. Throws Failure (usage) when this plan and these data are of another
 /// run than the checkpoint, or it is further than the run is long.
-bool continues(const train::CheckpointManifest& resumed, const Plan& plan, const train::Data& data, std::int64_t steps);
+/// @param sequence  tokens of a sample; 0: samples are documents
+bool continues(const train::CheckpointManifest& resumed, std::int64_t global_batch, std::int64_t sequence,
+               const train::Data& data, std::int64_t steps);
 
 /// Bytes of the copies that the ranks take for checkpoints, beside their arenas; nothing without checkpoints.
 std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan, const ModelSpec& model);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -25,25 +26,43 @@ using nlohmann::ordered_json;
 // A plan of waves on a cluster, simulated.
 struct TasksOnCluster {
   ReadMultiTaskPlan of;
-  Cluster cluster;
+  MixedCluster cluster;
   train::TaskPlan plan;
   simulate::WaveSimulation simulation;
   std::vector<Bytes> peaks;  // of each rank
 
-  TasksOnCluster(ReadMultiTaskPlan read, Cluster on) : of(std::move(read)), cluster(std::move(on)) {
+  TasksOnCluster(ReadMultiTaskPlan read, MixedCluster on) : of(std::move(read)), cluster(std::move(on)) {
     const MultiTaskPlan& p = of.plan;
-    if (p.waves.ranks > cluster.devices)
+    const ClusterView view(cluster);
+    if (p.waves.ranks > view.devices())
       refuse("the plan has ", counted(p.waves.ranks, "rank"), ", and ", cluster.name, " has ",
-             counted(cluster.devices, "device"), "; choose a larger --cluster, or make a plan for this one");
-    if (!cluster.supports(p.precision))
-      refuse("the plan is in ", name_of(p.precision), ", for which ", cluster.name, " has no rates");
+             counted(view.devices(), "device"), "; choose a larger --cluster, or make a plan for this one");
+    for (int rank = 0; rank < p.waves.ranks; ++rank)
+      if (const Cluster& group = device_of(rank); !group.supports(p.precision))
+        refuse("the plan is in ", name_of(p.precision), ", for which ", group.name, " has no rates");
     plan = value_or_throw(train::task_plan(of.model, p.waves, p.order));
-    simulation = simulate::simulate_waves(plan, cluster, p.precision);
-    peaks = simulate::peaks_of(plan, p.precision, cluster.device.library_workspace);
+    simulation = simulate::simulate_waves(plan, view, p.precision);
+    peaks = simulate::peaks_of(plan, p.precision, view);
   }
 
-  [[nodiscard]] Bytes peak() const { return std::ranges::max(peaks); }
-  [[nodiscard]] bool fits() const { return peak() <= cluster.device.memory; }
+  [[nodiscard]] const Cluster& device_of(int rank) const {
+    return cluster.groups[static_cast<std::size_t>(ClusterView(cluster).group_of(rank))];
+  }
+  [[nodiscard]] Bytes memory_of(int rank) const { return device_of(rank).device.memory; }
+  [[nodiscard]] Bytes peak_of(int rank) const { return peaks[static_cast<std::size_t>(rank)]; }
+  // The rank that takes most of its device.
+  [[nodiscard]] int fullest() const {
+    const auto share = [this](int rank) {
+      return static_cast<double>(peak_of(rank).count) / static_cast<double>(memory_of(rank).count);
+    };
+    int out = 0;
+    for (int rank = 1; rank < plan.ranks; ++rank)
+      if (share(rank) > share(out)) out = rank;
+    return out;
+  }
+  [[nodiscard]] Bytes peak() const { return peak_of(fullest()); }
+  [[nodiscard]] Bytes memory() const { return memory_of(fullest()); }
+  [[nodiscard]] bool fits() const { return peak() <= memory(); }
   [[nodiscard]] double samples_per_second() const {
     return static_cast<double>(of.plan.global_batch) / simulation.step.value;
   }
@@ -64,27 +83,32 @@ struct TasksOnCluster {
     for (std::size_t p = 0; p < plan.parts.size(); ++p)
       for (const cost::LayerCounts* counts : costs.passes[p])
         flops += (counts->forward.flops().count + counts->backward.flops().count) *
-                 static_cast<double>(plan.parts[p].where.ranks.size());
-    const double peak = cluster.peak_flops(of.plan.precision) * plan.ranks;
+                 static_cast<double>(plan.parts[p].where.ranks.size()) * plan.parts[p].microbatches;
+    double peak = 0;
+    for (int rank = 0; rank < plan.ranks; ++rank) peak += device_of(rank).peak_flops(of.plan.precision);
     return peak > 0 ? flops / (peak * simulation.step.value) : 0;
   }
 };
 
 std::string too_large(const TasksOnCluster& t) {
-  return text_of("the fullest rank takes ", format_bytes(t.peak()), ", and a device has ",
-                 format_bytes(t.cluster.device.memory));
+  return text_of("the fullest rank takes ", format_bytes(t.peak()), ", and a device has ", format_bytes(t.memory()));
 }
 
 TasksOnCluster read_tasks(const PlanArguments& a) {
   ReadMultiTaskPlan read = value_or_throw(read_json_file(a.path).and_then(
       [&](const auto& value) { return multi_task_plan_from_json(value, a.path, a.model); }));
   if (!a.cluster.empty()) read.plan.cluster = a.cluster;
-  Cluster cluster = cluster_named(read.plan.cluster, read.plan.waves.ranks);
+  MixedCluster cluster = mixed_cluster_named(read.plan.cluster, read.plan.waves.ranks);
   return {std::move(read), std::move(cluster)};
 }
 
 const std::string& component_name(const TasksOnCluster& t, const train::PartPlan& part) {
   return t.of.model.component(simulate::component_of(t.plan, part)).name;
+}
+
+// Stages of a pipeline.
+std::ptrdiff_t stages_of(const TasksOnCluster& t, int pipeline) {
+  return std::ranges::count_if(t.plan.parts, [=](const train::PartPlan& part) { return part.where.task == pipeline; });
 }
 
 // What `plan`, `cost` and `simulate` say.
@@ -102,13 +126,19 @@ ordered_json tasks_json(const TasksOnCluster& t) {
   out["reduction_seconds"] = t.simulation.reduction.value;
   out["update_seconds"] = t.simulation.update.value;
   out["utilisation"] = t.simulation.utilisation();
-  if (p.iteration.value > 0) {
+  for (std::size_t k = 0; k < t.of.plan.pipelines.size(); ++k)
+    out["pipelines"].push_back({{"samples", t.of.plan.pipelines[k]},
+                                {"stages", stages_of(t, static_cast<int>(k))},
+                                {"microbatches", t.of.plan.waves.microbatches_of(static_cast<int>(k))}});
+  if (t.of.single) {
+    out["one_chain_seconds"] = p.one_chain.value > 0 ? ordered_json(p.one_chain.value) : ordered_json();
+  } else if (p.iteration.value > 0) {
     out["bound_seconds"] = p.bound.value;
     out["in_sequence_seconds"] = p.in_sequence.value > 0 ? ordered_json(p.in_sequence.value) : ordered_json();
     out["by_task_seconds"] = p.by_task.value > 0 ? ordered_json(p.by_task.value) : ordered_json();
     out["pipelined_seconds"] = p.pipelined.value > 0 ? ordered_json(p.pipelined.value) : ordered_json();
   }
-  out["budget_bytes"] = t.cluster.device.memory.count;
+  out["budget_bytes"] = t.memory().count;
   for (const Bytes peak : t.peaks) out["peak_bytes"].push_back(peak.count);
   const std::vector<Seconds> waves = simulate::wave_seconds(t.plan, t.simulation);
   const std::vector<Seconds> parts = simulate::part_seconds(t.plan, t.simulation);
@@ -146,14 +176,38 @@ std::optional<RecomputeKind> common_recomputation(const TasksOnCluster& t) {
   return first;
 }
 
+// Of a mixed cluster: ` on group 1 (4xv100-16g)`.
+std::string on_groups(const TasksOnCluster& t, const std::vector<int>& ranks) {
+  const ClusterView view(t.cluster);
+  if (!view.is_mixed()) return {};
+  std::set<int> groups;
+  for (const int rank : ranks) groups.insert(view.group_of(rank));
+  return " on " + joined(groups, " and ", [&](int group) { return view.group_name(group); });
+}
+
 // @param recompute  whether to say what is recomputed
 std::string part_text(const TasksOnCluster& t, const train::PartPlan& part, bool recompute) {
   StrategySpec strategy = part.where.strategy;
   if (!recompute) strategy.recompute = RecomputeKind::cheap;  // which has no word
   const auto [first, last] = std::pair(part.where.first, part.where.last);
-  return text_of(component_name(t, part), " of ", t.of.model.task(part.where.task).name,
+  return text_of(component_name(t, part), t.of.single ? "" : " of " + t.of.model.task(part.where.task).name,
                  first == last ? text_of(", layer ", first) : text_of(", layers ", first, "-", last), ", ",
-                 ranks_text(part.where.ranks), strategy.ranks() > 1 ? ", " + strategy_text(strategy) : "");
+                 ranks_text(part.where.ranks), on_groups(t, part.where.ranks),
+                 strategy.ranks() > 1 ? ", " + strategy_text(strategy) : "");
+}
+
+// The stages of each pipeline. Its layers count the embedding, the first, and the head.
+std::string stage_rows(const TasksOnCluster& t, bool recompute) {
+  const std::vector<Seconds> seconds = simulate::part_seconds(t.plan, t.simulation);
+  std::string out;
+  for (std::size_t k = 0; k < t.of.model.tasks.size(); ++k) {
+    bool first = true;
+    for (std::size_t i = 0; i < t.plan.parts.size(); ++i)
+      if (const train::PartPlan& part = t.plan.parts[i]; part.where.task == static_cast<int>(k))
+        out += row(std::exchange(first, false) ? t.of.model.tasks[k].name : "", part_text(t, part, recompute),
+                   "; it computes for ", format_seconds(seconds[i]));
+  }
+  return out;
 }
 
 std::string beside(const TasksOnCluster& t) {
@@ -166,13 +220,27 @@ std::string beside(const TasksOnCluster& t) {
                           : "no such plan fits";
     return row(name, words);
   };
+  if (t.of.single) return p.one_chain.value > 0 ? other("one chain", p.one_chain) : std::string();
   return other("in sequence", p.in_sequence) + other("by task", p.by_task) +
          (p.pipelined.value > 0 ? other("pipelined", p.pipelined) : "") +
          row("bound", format_seconds(p.bound), " for the passes alone, of all schedules");
 }
 
+// `2 pipelines: 12 samples through 1 stage, 4 through 4 stages in 4 micro-batches`.
+std::string pipelines_text(const TasksOnCluster& t) {
+  std::string out = counted(std::ssize(t.of.plan.pipelines), "pipeline");
+  for (std::size_t k = 0; k < t.of.plan.pipelines.size(); ++k) {
+    const auto number = static_cast<int>(k);
+    out += text_of(k == 0 ? ": " : ", ", t.of.plan.pipelines[k], k == 0 ? " samples" : "", " through ",
+                   counted(stages_of(t, number), "stage"), " in ", t.of.plan.waves.microbatches_of(number));
+  }
+  return out + " micro-batches";
+}
+
 // `9 waves`, `tasks in sequence, 2 to 4 micro-batches`.
-std::string schedule_text(const MultiTaskPlan& p) {
+std::string schedule_text(const TasksOnCluster& t) {
+  const MultiTaskPlan& p = t.of.plan;
+  if (t.of.single) return pipelines_text(t);
   std::string out = p.order == TaskOrder::in_sequence ? "tasks in sequence"
                     : p.waves.in_flight > 1           ? text_of("a pipeline of ", counted(p.waves.in_flight, "stage"))
                                                       : counted(std::ssize(p.waves.waves), "wave");
@@ -186,9 +254,9 @@ std::string tasks_summary(const TasksOnCluster& t) {
   const MultiTaskPlan& p = t.of.plan;
   const std::optional<RecomputeKind> recompute = common_recomputation(t);
   std::string out = text_of(t.of.model.name, " on ", p.cluster, ": ", counted(p.waves.ranks, "rank"), ", ",
-                            counted(std::ssize(t.of.model.tasks), "task"), ", ", p.global_batch, " samples a step, ",
-                            name_of(p.precision), "\n") +
-                    row("strategy", schedule_text(p), p.waves.zero > 0 ? text_of(", ZeRO-", p.waves.zero) : "",
+                            t.of.single ? "" : counted(std::ssize(t.of.model.tasks), "task") + ", ", p.global_batch,
+                            " samples a step, ", name_of(p.precision), "\n") +
+                    row("strategy", schedule_text(t), p.waves.zero > 0 ? text_of(", ZeRO-", p.waves.zero) : "",
                         recompute ? text_of(", recomputation: ", name_of(*recompute)) : "") +
                     row("iteration", format_seconds(t.simulation.step), ", ", format_count(t.samples_per_second()),
                         " samples/s, ", format_count(t.tokens_per_second()), " tokens/s", mfu_text(t.mfu())) +
@@ -196,15 +264,15 @@ std::string tasks_summary(const TasksOnCluster& t) {
                         format_seconds(t.simulation.reduction), ", update ", format_seconds(t.simulation.update)) +
                     beside(t);
   const std::vector<Seconds> waves = simulate::wave_seconds(t.plan, t.simulation);
-  for (std::size_t i = 0; i < t.plan.parts.size(); ++i) {
+  if (t.of.single) out += stage_rows(t, !recompute);
+  for (std::size_t i = 0; i < t.plan.parts.size() && !t.of.single; ++i) {
     const train::PartPlan& part = t.plan.parts[i];
     const bool first = i == 0 || t.plan.parts[i - 1].wave != part.wave;
     const auto wave = static_cast<std::size_t>(part.wave);
     out += row(first ? text_of("wave ", wave) : "", part_text(t, part, !recompute),
                first ? text_of("; the wave takes ", format_seconds(waves[wave])) : "");
   }
-  return out +
-         row("memory", format_bytes(t.peak()), " of ", format_bytes(t.cluster.device.memory), " on the fullest rank") +
+  return out + row("memory", format_bytes(t.peak()), " of ", format_bytes(t.memory()), " on the fullest rank") +
          (t.fits() ? "" : "  It does not fit: " + too_large(t) + ".\n");
 }
 
@@ -218,6 +286,39 @@ void print_tasks(const TasksOnCluster& t, ordered_json more, const std::string& 
     print(tasks_summary(t) + text);
   }
   if (!t.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
+}
+
+// What `plan` says. @param out  the plan's file, if it was written
+void print_found(const TasksOnCluster& tasks, const std::string& out, Seconds search, const Common& common) {
+  std::string text = row("search", format_seconds(search));
+  if (!out.empty()) text += row("written to", out, " (`galvatron explain ", out, "` draws it)");
+  print_tasks(tasks, {{"search_seconds", search.value}}, text, common);
+}
+
+// When each pipeline has done its samples, and how busy its ranks are.
+std::string pipelines_explained(const TasksOnCluster& t) {
+  const std::size_t count = t.of.plan.pipelines.size();
+  std::vector<Seconds> ends(count), busy(count);
+  std::vector<double> ranks(count);
+  for (const TaskSpan& event : t.simulation.events) {
+    Seconds& end = ends[static_cast<std::size_t>(t.plan.part(event.instruction.part).where.task)];
+    end = max(end, event.end);
+  }
+  for (const train::PartPlan& part : t.plan.parts)
+    for (const int rank : part.where.ranks) {
+      busy[static_cast<std::size_t>(part.where.task)] += t.simulation.busy[static_cast<std::size_t>(rank)];
+      ++ranks[static_cast<std::size_t>(part.where.task)];
+    }
+  std::string out = "\nPipelines:\n";
+  for (std::size_t k = 0; k < count; ++k)
+    out +=
+        row(t.of.model.tasks[k].name, t.of.plan.pipelines[k], " samples through ",
+            counted(stages_of(t, static_cast<int>(k)), "stage"), " are done in ", format_seconds(ends[k]),
+            "; its ranks are busy for ", percent(busy[k].value / (ranks[k] * t.simulation.step.value)), " of the step");
+  const auto last = std::ranges::max_element(ends) - ends.begin();
+  return out + text_of("\nThe step is limited by ", t.of.model.tasks[static_cast<std::size_t>(last)].name,
+                       ", whose passes end last; gradients and the update take ",
+                       format_seconds(t.simulation.reduction + t.simulation.update), " behind them.\n");
 }
 
 }  // namespace
@@ -236,6 +337,12 @@ bool is_waves_file(const std::string& path) {
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
   const auto value = read_json_file(path);
   return value && is_waves_json(*value);
+}
+
+bool is_pipelines_file(const std::string& path) {
+  if (!is_waves_file(path)) return false;
+  const auto value = read_json_file(path);
+  return value && value->contains("pipelines");
 }
 
 ComponentsOf components_of(const std::string& option, const std::string& text) {
@@ -273,7 +380,7 @@ ReadMultiTaskPlan found_tasks(const TaskPlanArguments& a, const Cluster& cluster
       .precision = precision,
       .order = best.order,
       .waves = best.plan,
-      .predicted = {best.simulation.step, best.bound, best.in_sequence, best.by_task, best.peak, best.pipelined}};
+      .predicted = {best.simulation.step, best.bound, best.in_sequence, best.by_task, best.peak, best.pipelined, {}}};
   return out;
 }
 
@@ -282,18 +389,23 @@ void plan_tasks(const TaskPlanArguments& a, const Common& common) {
   Seconds search;
   ReadMultiTaskPlan found = found_tasks(a, cluster, a.cluster, common, &search);
   if (!a.out.empty()) value_or_throw(save_multi_task_plan(found.plan, found.model, found.graphs, a.out));
-  const TasksOnCluster tasks(std::move(found), cluster);
-  std::string text = row("search", format_seconds(search));
-  if (!a.out.empty()) text += row("written to", a.out, " (`galvatron explain ", a.out, "` draws it)");
-  print_tasks(tasks, {{"search_seconds", search.value}}, text, common);
+  print_found(TasksOnCluster(std::move(found), alone(cluster)), a.out, search, common);
+}
+
+void print_pipelines(const ReadMultiTaskPlan& of, const MixedCluster& cluster, const std::string& out, Seconds search,
+                     const Common& common) {
+  if (!out.empty()) value_or_throw(save_multi_task_plan(of.plan, of.model, of.graphs, out));
+  print_found(TasksOnCluster(of, cluster), out, search, common);
 }
 
 void cost_tasks(const PlanArguments& a, const Common& common) { print_tasks(read_tasks(a), {}, "", common); }
 
 void explain_tasks(const PlanArguments& a) {
   const TasksOnCluster t = read_tasks(a);
-  std::string out = tasks_summary(t) + "\nDevices over the time of a step:\n" +
-                    simulate::wave_chart(t.plan, t.simulation) + "\nComponents:\n";
+  std::string out =
+      tasks_summary(t) + "\nDevices over the time of a step:\n" + simulate::wave_chart(t.plan, t.simulation);
+  if (t.of.single) return print(out + pipelines_explained(t));
+  out += "\nComponents:\n";
   const std::vector<simulate::ComponentShare> shares = simulate::component_shares(t.plan, t.simulation);
   std::size_t limits = 0;
   for (std::size_t c = 0; c < shares.size(); ++c) {
@@ -321,14 +433,14 @@ void write_task_run(const ReadMultiTaskPlan& of, const Cluster* made_for,
   if (trace.empty() && report.empty()) return;
   const int ranks = of.plan.waves.ranks;
   const TasksOnCluster t = [&]() -> TasksOnCluster {
-    if (made_for != nullptr) return {of, *made_for};
+    if (made_for != nullptr) return {of, alone(*made_for)};
     try {
-      return {of, cluster_named(of.plan.cluster, ranks)};
+      return {of, mixed_cluster_named(of.plan.cluster, ranks)};
     } catch (const Failure& failure) {
       note(common, "What is predicted beside the run is that of this machine without a profile, because ",
            failure.what());
     }
-    return {of, cluster_named("host", ranks)};
+    return {of, mixed_cluster_named("host", ranks)};
   }();
   if (!trace.empty()) {
     simulate::TraceWriter out;

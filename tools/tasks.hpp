@@ -8,9 +8,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/plan/find.hpp>
 #include <galvatron/plan/multi_task_plan.hpp>
 #include <galvatron/simulate/find_waves.hpp>
 
@@ -25,6 +27,8 @@ namespace galvatron::tools {
 bool names_tasks(const std::string& name_or_path);
 /// Whether a file is a plan of waves; false for one that cannot be read, which others say.
 bool is_waves_file(const std::string& path);
+/// Whether it is one of several pipelines over a model of one task.
+bool is_pipelines_file(const std::string& path);
 
 /// `text,llm=FOLDER`: components, and where the model is that they are.
 struct ComponentsOf {
@@ -58,6 +62,20 @@ void plan_tasks(const TaskPlanArguments& a, const Common& common);
 void cost_tasks(const PlanArguments& a, const Common& common);
 void simulate_tasks(const PlanArguments& a, const std::string& trace, const std::string& report, const Common& common);
 void explain_tasks(const PlanArguments& a);
+
+/// Several pipelines beside a plan of one chain of stages (simulate/find_pipelines.hpp).
+struct PipelinesBeside {
+  std::optional<ReadMultiTaskPlan> faster;  ///< the fastest, if it is faster than the chain
+  std::string row;                          ///< else what the summary says of them; empty: there are none
+  Seconds search;
+};
+/// @param chain  the plan of one chain, whose alternatives get the pipelines; not feasible: none fits
+PipelinesBeside pipelines_beside(FoundPlan& chain, const ModelSpec& model, const std::string& model_name,
+                                 const MixedCluster& cluster, const std::string& cluster_name,
+                                 const search::SearchOptions& search);
+/// Prints the answer of `plan` for pipelines, and writes their file. Throws Failure (usage).
+void print_pipelines(const ReadMultiTaskPlan& of, const MixedCluster& cluster, const std::string& out, Seconds search,
+                     const Common& common);
 
 /// Writes the trace and the report of a run, measured beside what is predicted of its plan, whole or not at all; an
 /// empty path: not. Throws Failure (usage).

@@ -52,6 +52,7 @@ constexpr const char* interrupted_early = "interrupted before training began";
 // @param starts_ranks  this process only starts those that train
 int train_with_tasks(const TrainArguments& a, const RunStart& start, bool starts_ranks, const Arguments& arguments,
                      Launcher& launcher, const Common& common) {
+  const bool pipelines = is_pipelines_file(a.plan_path);
   for (const auto& [given, option] : {std::pair(a.sequence != 0, "--seq"),
                                       {a.moments.has_value(), "--moments"},
                                       {a.expert_imbalance != 0, "--expert-imbalance"},
@@ -60,10 +61,17 @@ int train_with_tasks(const TrainArguments& a, const RunStart& start, bool starts
                                       {!a.space.empty(), "--space"},
                                       {a.pack, "--pack"},
                                       {!a.validation.empty(), "--validate"},
-                                      {!a.tokenizer.empty(), "--tokenizer"},
+                                      {!a.tokenizer.empty() && !pipelines, "--tokenizer"},
                                       {a.adapt.on, "--adapt"},
                                       {a.mask_token >= 0, "--mask-token"}})
-    if (given) refuse(option, " is for models of one task; leave it out");
+    if (given)
+      refuse(option,
+             pipelines ? " is for plans of one chain of stages, and " + a.plan_path + " has several pipelines"
+                       : " is for models of one task",
+             "; leave it out");
+  for (const auto& [given, option] : {std::pair(a.held_out != 0, "--held-out"), {!a.mixes.empty(), "--mix-at"}})
+    if (given && pipelines) refuse(option, " is for models of several tasks; leave it out");
+  if (pipelines && a.data.empty()) refuse("--data: training reads files; give some");
   const TrainTasksArguments tasks{.plan_path = a.plan_path,
                                   .wanted = {.model = a.model,
                                              .cluster = a.cluster,
@@ -74,6 +82,7 @@ int train_with_tasks(const TrainArguments& a, const RunStart& start, bool starts
                                              .out = a.save_plan},
                                   .ranks = a.ranks,
                                   .data = a.data,
+                                  .tokenizer = a.tokenizer,
                                   .held_out = a.held_out,
                                   .evaluate_every = a.evaluate_every,
                                   .mixes = a.mixes,
@@ -563,7 +572,8 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   const Plan& plan = prepared.plan;
   check_runnable(plan, launcher);
   if (const std::string remark = launcher.remark(plan); !remark.empty()) note(common, remark);
-  if (resumed && !continues(*resumed, plan, *data, a.options.steps)) {
+  if (resumed &&
+      !continues(*resumed, plan.global_batch, plan.packed ? 0 : plan.sequence_length, *data, a.options.steps)) {
     if (shows) print_nothing_to_do(plan, a, common);
     return 0;
   }

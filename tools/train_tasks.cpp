@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,10 +16,13 @@
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/text.hpp>
+#include <galvatron/data/batch_share.hpp>
+#include <galvatron/data/data.hpp>
 #include <galvatron/data/task_data.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/files.hpp>
 #include <galvatron/model/task_mix.hpp>
+#include <galvatron/runtime/implemented.hpp>
 #include <galvatron/simulate/find_waves.hpp>
 #include <galvatron/train/compiled.hpp>
 #include <galvatron/train/held_out.hpp>
@@ -25,6 +30,7 @@
 
 #include "live_view.hpp"
 #include "signals.hpp"
+#include "texts.hpp"
 
 namespace galvatron::tools {
 
@@ -123,6 +129,7 @@ ReadMultiTaskPlan given_tasks(const TrainTasksArguments& a) {
   ReadMultiTaskPlan out = value_or_throw(read_json_file(a.plan_path).and_then([&](const auto& value) {
     return multi_task_plan_from_json(value, a.plan_path, a.wanted.model);
   }));
+  if (out.single) value_or_throw(runtime::check_implemented(*out.single));
   if (a.ranks != 0 && a.ranks != out.plan.waves.ranks)
     refuse("--ranks says ", a.ranks, ", but the plan was made for this number of ranks: ", out.plan.waves.ranks,
            "; leave the option out, or make a new plan");
@@ -224,7 +231,7 @@ nlohmann::ordered_json mixes_json(const std::vector<train::MixChange>& mixes) {
 void print_run(const ReadMultiTaskPlan& of, const TrainTasksArguments& a, const train::TaskTrainReport& report,
                const Common& common) {
   const auto& [first, last] = std::pair(report.steps.front(), report.steps.back());
-  const std::vector<TaskSpec>& tasks = of.whole.tasks;
+  const std::vector<TaskSpec> tasks = of.single ? std::vector<TaskSpec>{} : of.whole.tasks;
   const Seconds measured{report.iteration_seconds};
   const Seconds predicted = of.plan.predicted.iteration;
   std::int64_t tokens = 0;
@@ -263,8 +270,10 @@ void print_run(const ReadMultiTaskPlan& of, const TrainTasksArguments& a, const 
   using galvatron::detail::formatted;
   const std::string compared = against_prediction(predicted, measured);
   std::string out = text_of("Trained ", of.model.name, " for ", counted(std::ssize(report.steps), "step"), " on ",
-                            counted(of.plan.waves.ranks, "rank"), " in ", name_of(of.plan.precision), ", tasks in ",
-                            name_of(of.plan.order), "\n") +
+                            counted(of.plan.waves.ranks, "rank"), " in ", name_of(of.plan.precision),
+                            of.single ? text_of(", ", counted(std::ssize(of.plan.pipelines), "pipeline"))
+                                      : text_of(", tasks in ", name_of(of.plan.order)),
+                            "\n") +
                     row("loss", formatted("%.4f -> %.4f", first.loss, last.loss));
   for (std::size_t i = 0; i < tasks.size(); ++i)
     if (const auto [begin, end] = steps_of(report.steps, i); begin != nullptr)
@@ -289,7 +298,7 @@ void check_task_memory(const ReadMultiTaskPlan& of, const Launcher& launcher, By
   const MultiTaskPlan& p = of.plan;
   const Cluster here = launcher.cluster(p.waves.ranks);
   const train::TaskPlan plan = value_or_throw(train::task_plan(of.model, p.waves, p.order));
-  const Bytes peak = std::ranges::max(simulate::peaks_of(plan, p.precision, here.device.library_workspace));
+  const Bytes peak = std::ranges::max(simulate::peaks_of(plan, p.precision, here));
   if (limit.count > 0 && peak > limit)
     throw Infeasible(text_of("the plan takes ", peak.count, " bytes (", format_bytes(peak),
                              ") on its fullest rank, and --memory allows ", format_bytes(limit),
@@ -310,6 +319,35 @@ train::TaskData opened_data(const TrainTasksArguments& a, const MultiTaskModel& 
   }
   return value_of("--data", train::TaskData::open(a.data.front(), model, a.held_out, seed));
 }
+
+// The data of pipelines: one batch of all samples, of which each has its own.
+class PipelineData {
+ public:
+  PipelineData(const TrainTasksArguments& a, const ReadMultiTaskPlan& of, std::uint64_t seed) {
+    const ModelSpec& model = *of.single;
+    const auto tokenizer = tokenizer_for(a.tokenizer, of.plan.model, model);
+    const std::vector<std::filesystem::path> paths(a.data.begin(), a.data.end());
+    data_ = value_or_throw(train::Data::open(
+        paths, model, {.sequence = of.plan.sequence_length, .seed = seed, .tokenizer = tokenizer.get()}));
+    batches_ = data_->batches(of.plan.global_batch);
+    std::int64_t offset = 0;
+    for (const std::int64_t samples : of.plan.pipelines) {
+      shares_.push_back(std::make_unique<train::BatchShare>(*batches_, offset));
+      offset += samples;
+    }
+  }
+  [[nodiscard]] const train::Data& data() const { return *data_; }
+  [[nodiscard]] std::vector<train::TaskSources> sources() const {
+    std::vector<train::TaskSources> out;
+    for (const auto& share : shares_) out.push_back({share.get()});
+    return out;
+  }
+
+ private:
+  std::optional<train::Data> data_;
+  std::unique_ptr<train::BatchSource> batches_;
+  std::vector<std::unique_ptr<train::BatchShare>> shares_;
+};
 
 void print_nothing_to_do(const TrainTasksArguments& a, std::int64_t steps, const Common& common) {
   if (!common.json) return print(text_of("Nothing to do: ", a.files.resume, " has all ", steps, " steps\n"));
@@ -334,13 +372,22 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
   PreparedTasks prepared = prepared_tasks(a, launcher, common);
   const ReadMultiTaskPlan& of = prepared.of;
   launcher.require(of.plan.precision);
-  train::TaskData data = opened_data(a, of.whole, options.seed);
+  std::optional<PipelineData> pipelines;
+  std::optional<train::TaskData> data;
+  if (of.single)
+    pipelines.emplace(a, of, options.seed);
+  else
+    data = opened_data(a, of.whole, options.seed);
   if (const auto& resumed = start.manifest) {
     const std::int64_t done = resumed->training.step;
     if (done > options.steps)
       refuse("--resume: ", start.checkpoint, " has ", done, " steps, and --steps asks for ", options.steps,
              "; ask for more");
-    value_of("--resume", data.go_on(resumed->training.streams, done));
+    if (pipelines)
+      static_cast<void>(
+          continues(*resumed, of.plan.global_batch, of.plan.sequence_length, pipelines->data(), options.steps));
+    else
+      value_of("--resume", data->go_on(resumed->training.streams, done));
     if (done == options.steps) {
       if (shows) print_nothing_to_do(a, options.steps, common);
       return 0;
@@ -349,7 +396,7 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
   MixPlans plans(a, std::move(mixes), prepared, first, options.steps, launcher, common);
   check_task_memory(of, launcher, a.wanted.memory);
   for (const ReadMultiTaskPlan& later : plans.later()) check_task_memory(later, launcher, a.wanted.memory);
-  data.follow(plans.mixes());
+  if (data) data->follow(plans.mixes());
   if (!a.wanted.out.empty() && a.plan_path.empty())
     value_or_throw(save_multi_task_plan(of.plan, of.model, of.graphs, a.wanted.out));
 
@@ -360,12 +407,23 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
                               .seed = options.seed,
                               .precision = of.plan.precision,
                               .deterministic = options.deterministic};
-  run.streams = data.streams();
+  if (pipelines) {
+    run.single = &*of.single;
+    run.data_tokens = pipelines->data().size();
+    run.data_crc32c = pipelines->data().checksum();
+  } else {
+    run.streams = data->streams();
+  }
   run.mixes = plans.mixes();
   run.plan_for = [&](const MultiTaskModel& mixed, int) { return plans.plan_for(mixed); };
   run.world.timeout =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(a.rank_timeout));
-  RunFiles files(a.files, start, of.whole, shows, run);
+  std::optional<RunFiles> files;
+  if (of.single)
+    files.emplace(a.files, start, *of.single, shows, run);
+  else
+    files.emplace(a.files, start, of.whole, shows, run);
+  const std::vector<TaskSpec> told = of.single ? std::vector<TaskSpec>{} : of.whole.tasks;  // each with its loss
   const std::string with_checkpoint = a.files.checkpoint.empty() ? "" : ", with a checkpoint";
   run.stop = &note_signals(shows && !common.quiet ? "Interrupted: training ends after this step" + with_checkpoint +
                                                         "; once more ends it at once."
@@ -373,8 +431,8 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
                            shows ? "interrupted twice, and ended at once" : "");
   train::HeldOut held_out;
   if (a.held_out > 0) {
-    held_out = {.sources = data.held_out_sources(),
-                .samples = data.held_out(),
+    held_out = {.sources = data->held_out_sources(),
+                .samples = data->held_out(),
                 .every = a.evaluate_every > 0 ? a.evaluate_every : std::max<std::int64_t>(options.steps / 10, 1)};
     run.held_out = &held_out;
   }
@@ -391,14 +449,14 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
                            format_seconds(plans.now().plan.predicted.iteration), " a step."));
     };
     run.on_step = [&](const train::TaskStepReport& step) {
-      files.add(step, of.whole.tasks);
+      files->add(step, told);
       if (a.live) view.add({.step = step.step, .loss = step.loss, .gradient_norm = step.gradient_norm});
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
       progress.update(static_cast<double>(step.step + 1) / static_cast<double>(options.steps),
                       text_of(step.step + 1, "/", options.steps),
                       {galvatron::detail::formatted("loss %.3f", step.loss)});
     };
-    const std::vector<train::TaskSources> sources = data.sources();
+    const std::vector<train::TaskSources> sources = pipelines ? pipelines->sources() : data->sources();
     report = trained(a.files, [&] { return launcher.train_tasks(of.whole, of.plan, sources, run); });
   }
   const int signal = report.stopped;
@@ -411,7 +469,7 @@ int train_tasks(TrainTasksArguments a, const train::TrainOptions& options, const
   }
   if (recorder)
     write_task_run(plans.now(), prepared.cluster ? &*prepared.cluster : nullptr,
-                   {recorder->last_step(), report.steps, of.whole.tasks, report.mixes}, a.trace, a.report, common);
+                   {recorder->last_step(), report.steps, told, report.mixes}, a.trace, a.report, common);
   try {
     print_run(plans.now(), a, report, common);
   } catch (...) {

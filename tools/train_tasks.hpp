@@ -23,6 +23,7 @@ struct TrainTasksArguments {
   TaskPlanArguments wanted;  ///< model; with --auto all of it, `out` is --save-plan
   int ranks = 0;             ///< 0: not given
   std::vector<std::string> data;
+  std::string tokenizer;            ///< of pipelines, as of other models of one task
   std::int64_t held_out = 0;        ///< samples of each task
   std::int64_t evaluate_every = 0;  ///< 0: a tenth of the steps
   std::vector<std::string> mixes;   ///< as parse_task_mix() reads them

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../simulate/trace_check.hpp"
+#include "../tools/pipelines_plan.hpp"
 #include "training.hpp"
 
 namespace {
@@ -234,6 +235,22 @@ ls kept | grep -v tmp | tail -1 | tr -dc 0-9 | sed 's/^0*//'
   REQUIRE(processes.code == 0);
   CHECK(curve(folder.read("u.jsonl")) == curve(folder.read("t.jsonl")));
   CHECK(curve(folder.read("u.jsonl")).size() == 3);
+}
+
+TEST_CASE("several pipelines train on processes with the bits of threads, in the bytes that were predicted") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", pipelines_plan().dump());
+  const Ran threads = folder.run(arguments + "t.jsonl");
+  CAPTURE(threads.err);
+  REQUIRE(threads.code == 0);
+  const Ran processes = folder.run(arguments + "p.jsonl --launcher mpi --checkpoint saved");
+  CAPTURE(processes.err);
+  REQUIRE(processes.code == 0);
+  CHECK(curve(folder.read("t.jsonl")).size() == 5);
+  CHECK(curve(folder.read("p.jsonl")) == curve(folder.read("t.jsonl")));
+  CHECK(processes.json().at("measured_peak_bytes") == processes.json().at("predicted_peak_bytes"));
+  CHECK(folder.has("saved/step-00000005/rank-0003.safetensors"));
 }
 
 TEST_CASE("several tasks train on processes with the bits of threads, by a plan and with --auto") {

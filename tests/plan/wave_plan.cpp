@@ -5,6 +5,8 @@
 #include <vector>
 
 #include <galvatron/model/multi_task_zoo.hpp>
+#include <galvatron/model/pipelines.hpp>
+#include <galvatron/plan/multi_task_plan.hpp>
 #include <galvatron/plan/task_program.hpp>
 #include <galvatron/plan/wave_plan_json.hpp>
 
@@ -45,6 +47,53 @@ TEST_CASE("a plan of waves comes back from JSON as it was") {
   CHECK(says(refused("/waves/0/parts/0/sequence", "ring"), "ring"));
   CHECK(says(refused("/waves/0/parts/0/layers", {0, 9}), "4 layers"));
   CHECK(says(refused("/zero", 4), "zero"));
+}
+
+TEST_CASE("a plan of several pipelines comes back from JSON, and one that makes no sense is refused") {
+  const ModelSpec model = value_or_throw(find_model("llama-tiny"));
+  ReadMultiTaskPlan made;
+  made.model = value_or_throw(pipelines_of(model, {12, 4}, 64));
+  made.graphs = value_or_throw(task_graphs(made.model));
+  made.plan.model = "llama-tiny";
+  made.plan.cluster = "1xv100-32g+2xp100-16g";
+  made.plan.global_batch = 16;
+  made.plan.pipelines = {12, 4};
+  made.plan.sequence_length = 64;
+  made.plan.waves = {.ranks = 3, .zero = 1, .microbatches = {3, 2}, .in_flight = 2};
+  made.plan.waves.waves = {
+      {{{.task = 0, .pass = 0, .first = 0, .last = 5, .ranks = {0}}, {.task = 1, .first = 0, .last = 2, .ranks = {1}}}},
+      {{{.task = 1, .pass = 0, .first = 3, .last = 5, .ranks = {2}}}}};
+  made.plan.predicted.one_chain = {0.5};
+  const nlohmann::json value = nlohmann::json::parse(to_json(made.plan, made.model, made.graphs).dump());
+  CHECK(value.at("pipelines") == nlohmann::json{12, 4});
+  const ReadMultiTaskPlan read = value_or_throw(multi_task_plan_from_json(value, "p.json"));
+  CHECK(read.plan.waves == made.plan.waves);
+  CHECK(read.plan.pipelines == made.plan.pipelines);
+  CHECK(read.plan.predicted.one_chain.value == 0.5);
+  CHECK(read.single->name == "llama-tiny");
+  CHECK(read.model.tasks[1].weight == 0.25);
+  const auto refused = [&](const char* pointer, const nlohmann::json& changed) {
+    nlohmann::json other = value;
+    if (changed.is_null())
+      other.erase(std::string(pointer + 1));
+    else
+      other[nlohmann::json::json_pointer(pointer)] = changed;
+    const auto wrong = multi_task_plan_from_json(other, "p.json");
+    REQUIRE_FALSE(wrong.has_value());
+    CHECK(wrong.error().message.find('\n') == std::string::npos);
+    return wrong.error().message;
+  };
+  CHECK(says(refused("/pipelines", {12, 5}), "17 samples"));
+  CHECK(says(refused("/pipelines", {16, 0}), "from 1"));
+  CHECK(says(refused("/pipelines", nlohmann::json::array()), "1 to 1024 pipelines"));
+  CHECK(says(refused("/pipelines", {16}), "pipeline-1"));
+  CHECK(says(refused("/pipelines", "12,4"), "array"));
+  CHECK(says(refused("/pipelines", nullptr), "sequence_length"));
+  CHECK(says(refused("/tasks", {{"pipeline-0", 12}}), "one task"));
+  CHECK(says(refused("/sequence_length", 4096), "4096 tokens"));
+  CHECK(says(refused("/model", "gpt2-tiny"), "tied tables"));
+  CHECK(says(refused("/model", "clip-toy"), "clip-toy"));
+  CHECK(says(refused("/waves/1/parts/0/layers", {4, 5}), "does not follow"));
 }
 
 TEST_CASE("both orders run every part forward and backward once, in reverse") {

@@ -43,7 +43,7 @@ class Gantt {
     if (of_part) {
       const train::PartPlan& part = plan_.part(span.instruction.part);
       words += text_of(" in wave ", part.wave);
-      colour = colour_of(static_cast<std::size_t>(component_of(plan_, part)), plan_.model.components.size()) +
+      colour = colour_of(charted_as(plan_, part), charted(plan_.model)) +
                (span.instruction.op == TaskInstruction::Op::forward ? "" : ";fill-opacity:0.7");
     }
     words += text_of(": ", format_seconds(span.end - span.moved));
@@ -165,12 +165,14 @@ inline std::string waves_html(const train::TaskPlan& plan, const WaveSimulation&
       "content=\"width=device-width, initial-scale=1\">\n<meta http-equiv=\"Content-Security-Policy\" "
       "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n<title>",
       escaped(title), " - galvatron</title>\n<style>", style, "</style>\n</head>\n<body>\n<main>\n<h1>", escaped(title),
-      "</h1>\n<h2>Devices over the time of a step</h2>\n<p>A colour for each component, paler in backward passes; dark "
+      "</h1>\n<h2>Devices over the time of a step</h2>\n<p>A colour for each ",
+      charts_tasks(plan.model) ? "task" : "component",
+      ", paler in backward passes; dark "
       "grey is what moves between ranks, light grey the reduction of gradients and the update.</p>\n<p>");
   const std::vector<ComponentShare> shares = component_shares(plan, simulation);
   for (std::size_t c = 0; c < shares.size(); ++c)
     out += text_of("<span style=\"display:inline-block;width:1em;height:1em;background:", colour_of(c, shares.size()),
-                   "\"></span> ", escaped(plan.model.components[c].name), " (",
+                   "\"></span> ", escaped(charted_name(plan.model, c)), " (",
                    galvatron::detail::formatted("%.1f", 100 * shares[c].devices), " % of the devices' time) ");
   out += "</p>\n" + wave_gantt(plan, simulation);
   if (measured != nullptr)

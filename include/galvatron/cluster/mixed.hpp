@@ -72,6 +72,12 @@ class ClusterView {
   }
   /// The number of a group's first device.
   [[nodiscard]] int first_device(int number) const { return ClusterView(*this, number).devices(); }
+  /// The group of a device; behind the last device the last group.
+  [[nodiscard]] int group_of(int device) const {
+    int group = 0;
+    for (; group + 1 < count() && device >= this->group(group).devices; ++group) device -= this->group(group).devices;
+    return group;
+  }
   /// Of the device that has most.
   [[nodiscard]] Bytes most_memory() const {
     Bytes most;

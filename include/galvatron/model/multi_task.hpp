@@ -228,7 +228,8 @@ class TaskGraphs {
             layer.has_jitter())
           return refuse(
               of_layer +
-              "tied tables, targets, bundles, merged tokens, masked losses and noise belong to models of one task");
+              "tied tables, targets, bundles, merged tokens, masked losses and noise belong to models of one task, "
+              "whose plans are one chain of stages");
         if (layer.end_token != no_token && (!pools(layer) || layer.class_token || !c.reads_data() ||
                                             c.layers.front().patch_width > 0 || layer.end_token < largest_token))
           return refuse(of_layer + "only a projection behind tokens of data reads where texts end");

@@ -6,6 +6,10 @@
 //
 // A plan for some of the model's tasks, or for other batches, has them too: "tasks": { "text-vision": 48, .. }.
 //
+// A plan of several pipelines over a model of one task (model/pipelines.hpp) says the samples of each, which add up to
+// the global batch: "pipelines": [12, 4], "sequence_length": 1024. Its tasks are "pipeline-0", "pipeline-1", .., and
+// the component of all is "model".
+//
 // Waves are those of plan/wave_plan_json.hpp. Paths in the file begin at its folder, as those of other plans do.
 #pragma once
 
@@ -14,6 +18,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +35,8 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/multi_task.hpp>
 #include <galvatron/model/multi_task_json.hpp>
+#include <galvatron/model/pipelines.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/model/task_mix.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/plan/wave_plan_json.hpp>
@@ -43,13 +51,16 @@ struct WavePrediction {
   Seconds by_task;      ///< one group of devices for each task
   Bytes peak;           ///< of the fullest rank
   Seconds pipelined;    ///< micro-batches through stages
+  Seconds one_chain;    ///< of several pipelines of a model of one task: the fastest plan of one chain of stages
 };
 
 struct MultiTaskPlan {
-  std::string model;              ///< a preset's name, or a path
-  std::string cluster;            ///< the same
-  std::int64_t global_batch = 0;  ///< samples of all tasks in a step
-  std::vector<TaskBatch> tasks;   ///< of a mix; empty: all tasks, with batches in the model's proportions
+  std::string model;                      ///< a preset's name, or a path
+  std::string cluster;                    ///< the same
+  std::int64_t global_batch = 0;          ///< samples of all tasks in a step
+  std::vector<TaskBatch> tasks;           ///< of a mix; empty: all tasks, with batches in the model's proportions
+  std::vector<std::int64_t> pipelines{};  ///< samples of each, of a model of one task; empty: of several tasks
+  std::int64_t sequence_length = 0;       ///< of pipelines: tokens of a sample
   Precision precision = Precision::bf16;
   TaskOrder order = TaskOrder::in_waves;
   WavePlan waves;
@@ -99,6 +110,10 @@ nlohmann::ordered_json to_json(const MultiTaskPlan& plan, const MultiTaskModel& 
   out["cluster"] = plan.cluster;
   out["global_batch"] = plan.global_batch;
   for (const TaskBatch& task : plan.tasks) out["tasks"][task.task] = task.batch;
+  if (!plan.pipelines.empty()) {
+    out["pipelines"] = plan.pipelines;
+    out["sequence_length"] = plan.sequence_length;
+  }
   out["precision"] = name_of(plan.precision);
   out["order"] = name_of(plan.order);
   for (const char* key : {"ranks", "zero", "microbatches", "in_flight", "waves"})
@@ -110,6 +125,7 @@ nlohmann::ordered_json to_json(const MultiTaskPlan& plan, const MultiTaskModel& 
                       {"by_task_seconds", p.by_task.value},
                       {"peak_bytes", p.peak.count},
                       {"pipelined_seconds", p.pipelined.value}};
+  if (!plan.pipelines.empty()) out["predicted"]["one_chain_seconds"] = p.one_chain.value;
   return out;
 }
 GALVATRON_IN_PLANNER(nlohmann::ordered_json to_json<>(const MultiTaskPlan&, const MultiTaskModel&,
@@ -120,13 +136,32 @@ struct ReadMultiTaskPlan {
   MultiTaskPlan plan;
   MultiTaskModel model;  ///< with the plan's tasks
   std::vector<TaskGraph> graphs;
-  MultiTaskModel whole;  ///< with all tasks
+  MultiTaskModel whole;               ///< with all tasks
+  std::optional<ModelSpec> single{};  ///< that all tasks are pipelines of
 };
 
 /// True for a JSON value that calls itself a plan of waves, right or not.
 inline bool is_waves_json(const nlohmann::json& value) {
   return value.is_object() && value.contains("format") && value.at("format") == waves_format;
 }
+
+namespace detail {
+
+/// The keys of several pipelines over a model of one task.
+inline void read_pipelines(JsonObject& fields, MultiTaskPlan& plan) {
+  plan.pipelines = fields.numbers<std::int64_t>("pipelines", 1, model_limits::positions);
+  fields.field_or("sequence_length", plan.sequence_length, std::int64_t{0}, std::int64_t{1}, model_limits::positions);
+  fields.check("tasks", plan.tasks.empty(), "a plan of pipelines is of a model of one task; leave the key out");
+  fields.check("pipelines", !plan.pipelines.empty() && plan.pipelines.size() <= most_pipelines,
+               "expected the samples of 1 to " + std::to_string(most_pipelines) + " pipelines");
+  if (fields.failed()) return;
+  const auto sum = std::accumulate(plan.pipelines.begin(), plan.pipelines.end(), std::int64_t{0});
+  fields.check("pipelines", sum == plan.global_batch,
+               "the pipelines have " + std::to_string(sum) + " samples together, and \"global_batch\" says " +
+                   std::to_string(plan.global_batch));
+}
+
+}  // namespace detail
 
 /// The plan in a JSON value. Errors (usage): those of the model and of waves_from_json(), and bad keys.
 /// @param path   of its file, from whose folder paths begin; it opens the messages
@@ -137,7 +172,8 @@ Result<ReadMultiTaskPlan> multi_task_plan_from_json(const nlohmann::json& value,
   ReadMultiTaskPlan out;
   nlohmann::json waves = value;
   nlohmann::json own{{"format", waves_format}};
-  for (const char* key : {"model", "cluster", "global_batch", "tasks", "precision", "order", "predicted"})
+  for (const char* key :
+       {"model", "cluster", "global_batch", "tasks", "pipelines", "sequence_length", "precision", "order", "predicted"})
     if (value.contains(key)) {
       own[key] = value.at(key);
       waves.erase(key);
@@ -156,6 +192,7 @@ Result<ReadMultiTaskPlan> multi_task_plan_from_json(const nlohmann::json& value,
         out.plan.tasks.push_back({task, batches.required<std::int64_t>(task, 1, model_limits::positions)});
     if (auto done = batches.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
   }
+  if (own.contains("pipelines")) detail::read_pipelines(fields, out.plan);
   detail::name_field(fields, "precision", out.plan.precision, std::array{Precision::bf16, Precision::fp32});
   detail::name_field(fields, "order", out.plan.order, std::array{TaskOrder::in_waves, TaskOrder::in_sequence});
   if (own.contains("predicted")) {
@@ -166,15 +203,24 @@ Result<ReadMultiTaskPlan> multi_task_plan_from_json(const nlohmann::json& value,
                           {predicted.optional<double>("in_sequence_seconds", 0, 0, most)},
                           {predicted.optional<double>("by_task_seconds", 0, 0, most)},
                           {predicted.optional<std::int64_t>("peak_bytes", 0, 0, std::int64_t{1} << 60)},
-                          {predicted.optional<double>("pipelined_seconds", 0, 0, most)}};
+                          {predicted.optional<double>("pipelined_seconds", 0, 0, most)},
+                          {predicted.optional<double>("one_chain_seconds", 0, 0, most)}};
     if (auto done = predicted.finish_allowing_unknown_keys(); !done) return tl::unexpected(done.error());
   }
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
   for (std::string* name : {&out.plan.model, &out.plan.cluster}) *name = path_from_file(*name, path);
   const bool mixed = !out.plan.tasks.empty();
-  auto loaded = load_multi_task_model(model.empty() ? out.plan.model : model).and_then([&](MultiTaskModel found) {
-    return with_global_batch(std::move(found), mixed ? 0 : out.plan.global_batch);
-  });
+  const std::string& name = model.empty() ? out.plan.model : model;
+  auto loaded = [&]() -> Result<MultiTaskModel> {
+    if (out.plan.pipelines.empty())
+      return load_multi_task_model(name).and_then(
+          [&](MultiTaskModel found) { return with_global_batch(std::move(found), mixed ? 0 : out.plan.global_batch); });
+    return load_model(name).and_then([&](ModelSpec found) {
+      if (out.plan.sequence_length == 0) out.plan.sequence_length = found.positions();
+      out.single = std::move(found);
+      return pipelines_of(*out.single, out.plan.pipelines, out.plan.sequence_length);
+    });
+  }();
   if (!loaded) return tl::unexpected<Error>(std::move(loaded.error()));
   out.whole = std::move(*loaded);
   auto with_tasks = mixed ? with_mix(out.whole, out.plan.tasks) : Result<MultiTaskModel>(out.whole);

@@ -123,7 +123,8 @@ inline Bytes padding_of(const TaskPlan& plan, const PartPlan& part, std::size_t 
   return out;
 }
 
-/// The memory of a rank. The workspace is for the largest part, its gradients at the borders included.
+/// The memory of a rank. The workspace is for the largest pass of a part; backward passes have the gradients at the
+/// part's borders beside what its layers take.
 /// @param costs    of the plan
 /// @param library  the device's library workspace
 inline cost::StageMemory memory_of(const TaskPlan& plan, const TaskCosts& costs, Precision precision, int rank,
@@ -138,28 +139,29 @@ inline cost::StageMemory memory_of(const TaskPlan& plan, const TaskCosts& costs,
   for (std::size_t p = 0; p < plan.parts.size(); ++p) {
     const PartPlan& part = plan.parts[p];
     const auto& passes = costs.passes[p];
-    const auto workspace_of = [&](std::size_t i) {
-      return max(passes[i]->forward_workspace, passes[i]->backward_workspace) + padding_of(plan, part, i, precision);
-    };
     const auto found = std::ranges::find(part.where.ranks, rank);
     if (found == part.where.ranks.end()) {
       for (std::size_t i = 0; i < part.layers.size(); ++i)
-        if (plan.assists(part, i, rank)) out.workspace = max(out.workspace, workspace_of(i));
+        if (plan.assists(part, i, rank))
+          out.workspace = max(out.workspace, max(passes[i]->forward_workspace, passes[i]->backward_workspace) +
+                                                 padding_of(plan, part, i, precision));
       continue;
     }
     const auto local = static_cast<int>(found - part.where.ranks.begin());
     Bytes kept;  // of a slot
     kept += region_bytes(part.elements(local, part.output()), e);
-    Bytes transient;
+    Bytes forward, backward;
     for (std::size_t i = 0; i < part.layers.size(); ++i) {
+      const Bytes padding = padding_of(plan, part, i, precision);
       kept += passes[i]->stash;
-      transient = max(transient, workspace_of(i));
+      forward = max(forward, passes[i]->forward_workspace + padding);
+      backward = max(backward, passes[i]->backward_workspace + padding);
     }
     for (const int edge : part.reads)
       if (plan.edge(edge).memory) kept += region_bytes(plan.edge(edge).elements(part, local), e);
     stash[static_cast<std::size_t>(part.where.task)] += kept * part.slots;
-    if (part.feeds.size() > 1) transient = max(transient, region_bytes(part.elements(local, part.output()), e));
-    out.workspace = max(out.workspace, transient + region_bytes(part.border(local), e));
+    if (part.feeds.size() > 1) backward = max(backward, region_bytes(part.elements(local, part.output()), e));
+    out.workspace = max(out.workspace, max(forward, backward + region_bytes(part.border(local), e)));
   }
   for (const Bytes& of_task : stash)
     out.stash = plan.order == TaskOrder::in_sequence ? max(out.stash, of_task) : out.stash + of_task;

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
@@ -85,10 +86,11 @@ struct FoundWaves {
   Seconds search;       ///< what the search took
 };
 
-/// Peak memory of every rank. Ranks that have the same parts in the same places share their answer.
+/// Peak memory of every rank, whose devices are the cluster's in their order. Ranks that have the same parts in the
+/// same places share their answer.
 /// @param costs  of the plan
 inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, const train::TaskCosts& costs, Precision precision,
-                                   Bytes library) {
+                                   const ClusterView& cluster) {
   std::vector<Bytes> out;
   std::map<std::vector<std::pair<std::size_t, int>>, Bytes> known;
   for (int rank = 0; rank < plan.ranks; ++rank) {
@@ -101,14 +103,14 @@ inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, const train::Tas
     }
     auto at = known.find(key);
     if (at == known.end())
-      at = known.emplace(std::move(key), train::memory_of(plan, costs, precision, rank, library).total()).first;
-    out.push_back(at->second);
+      at = known.emplace(std::move(key), train::memory_of(plan, costs, precision, rank, {}).total()).first;
+    out.push_back(at->second + cluster.group(cluster.group_of(rank)).device.library_workspace);
   }
   return out;
 }
-inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, Precision precision, Bytes library) {
+inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, Precision precision, const ClusterView& cluster) {
   train::LayerCosts layers(precision);
-  return peaks_of(plan, train::TaskCosts(plan, layers), precision, library);
+  return peaks_of(plan, train::TaskCosts(plan, layers), precision, cluster);
 }
 
 namespace detail {
@@ -377,7 +379,7 @@ class WaveSearch {
     if (!made && kinds.zero >= 2) return false;  // some layers have not the devices of the others
     const train::TaskPlan plan = value_or_throw(std::move(made));
     const train::TaskCosts costs(plan, layers_);
-    const Bytes peak = std::ranges::max(peaks_of(plan, costs, options_.precision, cluster_.device.library_workspace));
+    const Bytes peak = std::ranges::max(peaks_of(plan, costs, options_.precision, cluster_));
     if (tried_.smallest.count == 0 || peak < tried_.smallest) tried_.smallest = peak;
     if (peak > budget_) return false;
     ++tried_.fitting;

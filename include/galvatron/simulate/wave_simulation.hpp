@@ -1,12 +1,16 @@
 // WaveSimulation: the other interpreter of a multi-task model's program (plan/wave_plan.hpp): when every part runs, by
-// the prices of its layers and of what moves to it, and how long a step takes.
+// the prices of its layers and of what moves to it, and how long a step takes. Ranks are the cluster's devices in their
+// order; on a mixed cluster a part takes as long as on the slowest of its ranks' devices.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
+#include <galvatron/cluster/mixed.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
@@ -36,12 +40,49 @@ struct WaveSimulation {
 
 namespace detail {
 
+/// The devices of ranks, as their collectives see them.
+class RankDevices {
+ public:
+  RankDevices(const ClusterView& cluster, int ranks) : cluster_(cluster) {
+    for (int rank = 0; rank < ranks; ++rank) groups_.push_back(cluster.group_of(rank));
+  }
+  [[nodiscard]] int group_of(int rank) const { return groups_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const Cluster& of(int rank) const { return cluster_.group(group_of(rank)); }
+  /// How many of all ranks are on a group.
+  [[nodiscard]] int ranks_on(int group) const { return static_cast<int>(std::ranges::count(groups_, group)); }
+  /// The node of a rank's group.
+  [[nodiscard]] int node_of(int rank) const {
+    return (rank - cluster_.first_device(group_of(rank))) / of(rank).devices_per_node;
+  }
+  /// The devices of group `a` where they exchange messages with those of group `b`.
+  [[nodiscard]] Cluster beside(int a, int b) const { return beside_others(cluster_, {{a, 1}, {b, 1}}, a); }
+  /// The devices of each group that some of these ranks are on, by the group's number.
+  const std::map<int, const Cluster*>& of_all(const std::vector<int>& ranks) {
+    std::map<int, int> counts;
+    for (const int rank : ranks) ++counts[group_of(rank)];
+    const auto [known, is_new] = together_.try_emplace(counts);
+    if (!is_new) return known->second;
+    for (const auto& [group, count] : counts)
+      known->second[group] =
+          counts.size() == 1
+              ? &cluster_.group(group)
+              : &made_.emplace(std::pair(counts, group), beside_others(cluster_, counts, group)).first->second;
+    return known->second;
+  }
+
+ private:
+  ClusterView cluster_;
+  std::vector<int> groups_;
+  std::map<std::map<int, int>, std::map<int, const Cluster*>> together_;  // by ranks on each group
+  std::map<std::pair<std::map<int, int>, int>, Cluster> made_;
+};
+
 class WaveClock {
  public:
-  WaveClock(const train::TaskPlan& plan, const train::TaskCosts& costs, const Cluster& cluster, Precision precision)
+  WaveClock(const train::TaskPlan& plan, const train::TaskCosts& costs, const ClusterView& cluster, Precision precision)
       : plan_(plan),
         costs_(costs),
-        cluster_(cluster),
+        devices_(cluster, plan.ranks),
         precision_(precision),
         clocks_(static_cast<std::size_t>(plan.ranks)) {
     out_.busy.resize(clocks_.size());
@@ -50,18 +91,22 @@ class WaveClock {
       Part& own = parts_.emplace_back();
       own.forward_end.resize(at(part.microbatches));
       own.backward_end.resize(at(part.microbatches));
-      const int busy = busy_in(part);
-      Seconds forward, backward;
-      for (std::size_t i = 0; i < part.layers.size(); ++i) {
-        const cost::LayerCounts* counts = costs.passes[p][i];
-        if (i == 0 || counts != costs.passes[p][i - 1]) {
-          forward = seconds(counts->forward, busy);
-          backward = seconds(counts->backward, busy);
+      for (const auto& [group, on] : devices_.of_all(part.where.ranks)) {
+        const int busy = std::min(busy_in(part, group), on->devices_per_node);
+        const auto seconds = [&](const op::WorkList& work) { return cost::time_of(work, precision_, *on, busy); };
+        Seconds forward, backward, all_forward, all_backward;
+        for (std::size_t i = 0; i < part.layers.size(); ++i) {
+          const cost::LayerCounts* counts = costs.passes[p][i];
+          if (i == 0 || counts != costs.passes[p][i - 1]) {
+            forward = seconds(counts->forward);
+            backward = seconds(counts->backward);
+          }
+          all_forward += forward;
+          all_backward += backward;
         }
-        own.forward += forward;
-        own.backward += backward;
+        own.forward = max(own.forward, all_forward);
+        own.backward = max(own.backward, all_backward + seconds(border_work(part)));
       }
-      own.backward += seconds(border_work(part), busy);
     }
   }
 
@@ -82,9 +127,6 @@ class WaveClock {
   };
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] Seconds latest() const { return *std::ranges::max_element(clocks_); }
-  [[nodiscard]] Seconds seconds(const op::WorkList& work, int busy) const {
-    return cost::time_of(work, precision_, cluster_, busy);
-  }
   /// What a rank does in a backward pass with the gradients at its part's borders: it adds those that readers of its
   /// output send, and keeps those that it sends.
   [[nodiscard]] op::WorkList border_work(const train::PartPlan& part) const {
@@ -103,16 +145,15 @@ class WaveClock {
     if (part.layers.front().kind != LayerKind::embedding) keep(part.elements(0, part.layers.front().before(0)));
     return out;
   }
-  /// Ranks of a node that work while the part does.
-  [[nodiscard]] int busy_in(const train::PartPlan& part) const {
-    std::size_t ranks = 0;
+  /// Ranks of a group that work while the part does.
+  [[nodiscard]] int busy_in(const train::PartPlan& part, int group) const {
     if (std::ranges::any_of(plan_.parts, [](const train::PartPlan& other) { return other.slots > 1; }))
-      ranks = static_cast<std::size_t>(plan_.ranks);  // a pipeline
-    else
-      for (const train::PartPlan& other : plan_.parts)
-        if (&other == &part || (plan_.order == TaskOrder::in_waves && other.wave == part.wave))
-          ranks += other.where.ranks.size();
-    return std::min(static_cast<int>(ranks), cluster_.devices_per_node);
+      return devices_.ranks_on(group);  // a pipeline
+    std::ptrdiff_t ranks = 0;
+    for (const train::PartPlan& other : plan_.parts)
+      if (&other == &part || (plan_.order == TaskOrder::in_waves && other.wave == part.wave))
+        ranks += std::ranges::count_if(other.where.ranks, [&](int rank) { return devices_.group_of(rank) == group; });
+    return static_cast<int>(ranks);
   }
 
   void step(const TaskInstruction& instruction) {
@@ -129,7 +170,7 @@ class WaveClock {
       event.begin = max(event.begin, (forward ? other.forward_end : other.backward_end)[at(instruction.microbatch)]);
     }
     event.moved = event.begin;
-    for (const int number : forward ? part.reads : part.feeds) event.moved += move(plan_.edge(number), forward);
+    for (const int number : forward ? part.reads : part.feeds) event.moved += move(number, forward);
     event.end = event.moved + (forward ? own.forward : own.backward);
     (forward ? own.forward_end : own.backward_end)[at(instruction.microbatch)] = event.end;
     for (const int rank : ranks) take(rank, event.begin, event.end);
@@ -145,27 +186,46 @@ class WaveClock {
     return out;
   }
   /// What the rank that gets most of a value waits for; what ranks have already they copy.
-  [[nodiscard]] Seconds move(const train::PartEdge& edge, bool forward) const {
+  [[nodiscard]] Seconds move(int number, bool forward) {
+    const auto [known, is_new] = moves_.try_emplace({number, forward});
+    if (!is_new) return known->second;
+    const train::PartEdge& edge = plan_.edge(number);
     const PlacedValue from = forward ? plan_.written(edge) : plan_.read(edge);
     const PlacedValue to = forward ? plan_.read(edge) : plan_.written(edge);
     const std::int64_t token = edge.width * element_bytes(precision_);
     Seconds most;
     for (int receiver = 0; receiver < to.layout.ranks(); ++receiver) {
+      const int at = to.world(receiver);
       op::Work copy{.kind = op::Kind::copy};
-      op::Work send{.kind = op::Kind::send, .k = 2};  // in a node
+      std::map<int, op::Work> sends;  // by the sender's group
       for (int sender = 0; sender < from.layout.ranks(); ++sender) {
         const Region moved = moved_between(from, to, sender, receiver);
         if (moved.empty()) continue;
-        const bool own = from.world(sender) == to.world(receiver);
-        (own ? copy : send).m += moved.tokens() * token;
-        if (own) continue;
+        const int of = from.world(sender);
+        if (of == at) {
+          copy.m += moved.tokens() * token;
+          continue;
+        }
+        op::Work& send =
+            sends.try_emplace(devices_.group_of(of), op::Work{.kind = op::Kind::send, .k = 2}).first->second;
+        send.m += moved.tokens() * token;
         ++send.n;
-        const int node = cluster_.devices_per_node;
-        if (from.world(sender) / node != to.world(receiver) / node) send.k = 0;
+        // k = 2: in a node.
+        if (devices_.group_of(of) != devices_.group_of(at) || devices_.node_of(of) != devices_.node_of(at)) send.k = 0;
       }
-      most = max(most, cost::time_of(copy, precision_, cluster_) + cost::time_of(send, precision_, cluster_));
+      Seconds length = cost::time_of(copy, precision_, devices_.of(at));
+      for (const auto& [group, send] : sends) length += received(send, group, at);
+      most = max(most, length);
     }
-    return most;
+    return known->second = most;
+  }
+  /// What a rank takes to receive messages from ranks of a group.
+  [[nodiscard]] Seconds received(const op::Work& send, int group, int rank) {
+    const int own = devices_.group_of(rank);
+    if (own == group) return cost::time_of(send, precision_, devices_.of(rank));
+    const auto [pair, is_new] = pairs_.try_emplace({own, group});
+    if (is_new) pair->second = devices_.beside(own, group);
+    return cost::time_of(send, precision_, pair->second);
   }
   /// A rank is busy until `end`.
   void take(int rank, Seconds begin, Seconds end) {
@@ -182,7 +242,10 @@ class WaveClock {
         if (each.parameters) each.stride = stride_of(place.by_tensor.front());
         work.push(each);
       }
-      const Seconds length = seconds(work, cluster_.devices_per_node);
+      Seconds length;
+      for (const auto& ranks : place.by_tensor)
+        for (const auto& [group, on] : devices_.of_all(ranks))
+          length = max(length, cost::time_of(work, precision_, *on, on->devices_per_node));
       Seconds begin;
       for (const auto& ranks : place.by_tensor)
         for (const int rank : ranks) begin = max(begin, clocks_[at(rank)]);
@@ -200,14 +263,21 @@ class WaveClock {
   }
   void update() {
     const op::Work losses{.kind = op::Kind::fill, .m = std::ssize(plan_.model.tasks) * 8};
-    std::vector<Seconds> lengths(clocks_.size(), cost::time_of(losses, precision_, cluster_));
-    Seconds length;
+    std::vector<Seconds> lengths;
+    for (int rank = 0; rank < plan_.ranks; ++rank)
+      lengths.push_back(cost::time_of(losses, precision_, devices_.of(rank)));
+    std::map<int, Seconds> seconds;  // of a layer, by group
     for (std::size_t layer = 0; layer < plan_.layers.size(); ++layer) {
-      if (layer == 0 || costs_.parameters[layer] != costs_.parameters[layer - 1])
-        length = seconds(costs_.parameters[layer]->update, cluster_.devices_per_node);
+      if (layer > 0 && costs_.parameters[layer] != costs_.parameters[layer - 1]) seconds.clear();
       if (plan_.places[layer].idle) continue;
       for (const auto& ranks : plan_.places[layer].by_tensor)
-        for (const int rank : ranks) lengths[at(rank)] += length;
+        for (const int rank : ranks) {
+          const auto [known, is_new] = seconds.try_emplace(devices_.group_of(rank));
+          const Cluster& on = devices_.of(rank);
+          if (is_new)
+            known->second = cost::time_of(costs_.parameters[layer]->update, precision_, on, on.devices_per_node);
+          lengths[at(rank)] += known->second;
+        }
     }
     const Seconds begin = latest();  // the gradient's norm is that of all ranks
     for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
@@ -218,8 +288,10 @@ class WaveClock {
 
   const train::TaskPlan& plan_;
   const train::TaskCosts& costs_;
-  const Cluster& cluster_;
+  RankDevices devices_;
   Precision precision_;
+  std::map<std::pair<int, bool>, Seconds> moves_;  // of edges, forward or backward
+  std::map<std::pair<int, int>, Cluster> pairs_;   // of groups: the first one's devices beside one of the second
   std::vector<Part> parts_;
   std::vector<Seconds> clocks_;  ///< of each rank: when it is free
   WaveSimulation out_;
@@ -229,11 +301,11 @@ class WaveClock {
 
 /// A step of a plan of waves on a cluster of at least as many devices: ranks are its devices in their order.
 /// @param costs  of the plan
-inline WaveSimulation simulate_waves(const train::TaskPlan& plan, const train::TaskCosts& costs, const Cluster& cluster,
-                                     Precision precision) {
+inline WaveSimulation simulate_waves(const train::TaskPlan& plan, const train::TaskCosts& costs,
+                                     const ClusterView& cluster, Precision precision) {
   return detail::WaveClock(plan, costs, cluster, precision).run();
 }
-inline WaveSimulation simulate_waves(const train::TaskPlan& plan, const Cluster& cluster,
+inline WaveSimulation simulate_waves(const train::TaskPlan& plan, const ClusterView& cluster,
                                      Precision precision = Precision::bf16) {
   train::LayerCosts layers(precision);
   return simulate_waves(plan, train::TaskCosts(plan, layers), cluster, precision);

@@ -69,7 +69,7 @@ struct Space {
   std::vector<DispatchKind> dispatch{DispatchKind::plain};  ///< of tokens that go to experts on other ranks
   bool by_nodes = true;        ///< besides, tokens cross once to each node that has experts of theirs
   bool strided = true;         ///< besides, tensor ranks across nodes, with all data and context ranks inside them
-  bool spread = true;          ///< data ranks on several groups of a mixed cluster, with shards by ratio
+  bool spread = true;          ///< data ranks on several groups of a mixed cluster: shards by ratio, or pipelines
   bool powers_of_two = false;  ///< of degrees; otherwise any divisor
   OneForAll one_for_all = OneForAll::no;  ///< all layers, embedding and head too, have the same strategy
   friend bool operator==(const Space&, const Space&) = default;
@@ -215,7 +215,7 @@ inline constexpr std::string_view space_names =
 ///     ulysses, ring, cp      context parallelism by Ulysses, by ring attention, by either
 ///     ep, etp                experts spread over ranks; each whole on its ranks beside tensor parallelism
 ///     nodes                  besides, tokens cross once to each node that has experts of theirs; together with ep
-///     spread                 data ranks of one stage on several groups of a mixed cluster, with shards by ratio
+///     spread                 data ranks on several groups of a mixed cluster: shards by ratio, or several pipelines
 ///     recompute, selective   recomputation of the layer, of the attention core
 ///     keep                   no recomputation at all, not even of what norms and activations give
 ///     tp=4, max-tp=8         the degree is 4; at most 8 (dp, cp, pp, ep, etp likewise); each allows its axis

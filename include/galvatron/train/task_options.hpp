@@ -15,6 +15,7 @@
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/model/multi_task.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/model/task_mix.hpp>
 #include <galvatron/plan/wave_plan.hpp>
 #include <galvatron/runtime/layer.hpp>
@@ -73,6 +74,11 @@ struct TaskTrainOptions {
   const Checkpoint* resume = nullptr;     ///< go on after its step, with what it has of the model's components
   CheckpointOptions checkpoint{};
   std::vector<TaskStream> streams{};  ///< of the tasks, for manifests; empty: from the first sample on
+  /// Of pipelines (model/pipelines.hpp) the model that they are of, with its data as TrainOptions has them: checkpoints
+  /// are those of that model, with which any plan for it goes on, and `resume` may be of any.
+  const ModelSpec* single = nullptr;
+  std::int64_t data_tokens = 0;
+  std::optional<std::uint32_t> data_crc32c{};
   const HeldOut* held_out = nullptr;  ///< data that are not trained on
   /// Which tasks are trained from which step on, by their steps; before the first of them all of the model's.
   std::vector<TaskMix> mixes{};

@@ -162,11 +162,14 @@ class TaskRankRun {
                       .architecture = model_architecture(plan.model),
                       .step = first_step(options_),
                       .seed = options_.seed,
+                      .data_tokens = options_.data_tokens,
+                      .data_crc32c = options_.data_crc32c,
                       .streams = options_.streams,
                       .precision = precision_of<T>,
                       .learning_rate = options_.learning_rate,
                       .adam = options_.adam,
                       .clip = options_.clip};
+    if (options_.single != nullptr) out.architecture = model_architecture(*options_.single);
     for (const TaskSpec& task : plan.model.tasks) out.global_batch += task.batch;
     for (const PartPlan& part : plan.parts) out.sequence_length = std::max(out.sequence_length, part.tokens);
     return out;

@@ -1,10 +1,12 @@
-// Random plans of waves on processes: multi-task models train with the bits of rank threads.
+// Random plans of waves and of pipelines on processes: models train with the bits of rank threads.
 #include <cstdint>
+#include <random>
 #include <string>
 
 #include <galvatron/comm/mpi/world.hpp>
 #include <galvatron/train/task_processes.hpp>
 
+#include "../../train/random_pipelines.hpp"
 #include "../../train/random_tasks.hpp"
 #include "../../train/run_tasks.hpp"
 #include "run_tests.hpp"
@@ -35,6 +37,31 @@ TEST_CASE("random plans of waves train on processes with the bits of threads") {
         CHECK(processes.losses == threads.losses);
         CHECK(processes.norms == threads.norms);
         CHECK(processes.batches == threads.batches);
+        CHECK(processes.measured[0] == threads.measured[0]);
+      }
+      world.everybody().barrier();
+    }
+  });
+}
+
+TEST_CASE("random pipelines train on processes with the bits of threads") {
+  constexpr int plans = 8;
+  std::mt19937 random(task_seed);
+  comm::mpi::run(*task_runtime, [&](comm::mpi::World& world) {
+    for (int i = 0; i < plans; ++i) {
+      const test::RandomPipelines of = test::random_pipelines(random, world.size());
+      INFO("seed ", task_seed, ", plan ", i, " of ", of.samples.size(), " pipelines on ", world.size(), " processes");
+      const test::SharedBatch batch(of);
+      const test::TaskRunOptions options{.steps = 2};
+      const test::TaskRun processes = test::run_tasks(of.model, options, [&](const auto&, const auto& train) {
+        return train::train_tasks<Tasks<in_waves>>(*task_runtime, world, of.model, of.plan, batch.sources(), train);
+      });
+      if (world.rank() == 0) {
+        const test::TaskRun threads = test::run_tasks(of.model, options, [&](const auto&, const auto& train) {
+          return train::train_tasks<Tasks<in_waves>>(of.model, of.plan, batch.sources(), train);
+        });
+        CHECK(processes.loss == threads.loss);
+        CHECK(processes.norms == threads.norms);
         CHECK(processes.measured[0] == threads.measured[0]);
       }
       world.everybody().barrier();
