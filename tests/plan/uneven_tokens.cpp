@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include <galvatron/cluster/mixed_json.hpp>
 #include <galvatron/model/zoo.hpp>
-#include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/stage_plan.hpp>
 
@@ -100,10 +98,6 @@ TEST_CASE("context ranks on devices of two speeds have tokens by their speed") {
     const Seconds even = seconds(1, 1);
     const Seconds by_speed = seconds(2, 1);
     CHECK(by_speed < even);
-    CHECK(by_speed < seconds(9, 1));
     CHECK(by_speed < seconds(1, 2));
-    stage.token_ratios = {3, 1};
-    const std::string text = value_or_throw(explain(plan, model, cluster));
-    CHECK(says(text, "tokens of a sequence 3072, 1024"));
   }
 }

@@ -61,9 +61,9 @@ TEST_CASE("shares of any ratios tile what is shared, and ranks with the same par
       std::int64_t core_heads = 0;
       for (const RankShares& context : context_shares(spec, ratios, local)) {
         CHECK(context.heads() == own.heads());
-        if (!context.has_even_core_heads()) follows(context.core_heads().of(7), core_heads);
+        if (!context.has_even_core_heads()) follows(context.core_heads().of(own.heads().count(groups)), core_heads);
       }
-      CHECK((core_heads == 7 || own.has_even_core_heads()));
+      CHECK((core_heads == own.heads().count(groups) || own.has_even_core_heads()));
     }
     CHECK(heads == 8 * groups);
     CHECK(units == 24 * spec.tensor);
