@@ -235,6 +235,9 @@ void run_export(const Arguments& arguments, Common& common) {
     refuse("--model and --cluster price a job for another trainer; leave them out with --to " + to);
 
   require_apart({{"--out", out}}, {{"the command", path}, {"--model", model}, {"--cluster", cluster}});
+  if (is_waves_file(path))
+    refuse("the plan ", path,
+           " is one of waves or of several pipelines, which are not exported; give one of one chain of stages");
   const Plan plan = value_or_throw(read_plan(path));
   if (target && plan.adapters.rank > 0)
     refuse(path, " trains adapters, which ", to, " is told of by its own settings; export a plan without them");

@@ -100,6 +100,7 @@ TEST_CASE("what pipelines do not take is refused in one line") {
   check_failure(folder.run(base + "--ranks 3"), 2, "number of ranks: 4");
   check_failure(folder.run("train --plan p.json --steps 1 --quiet"), 2, "--data");
   check_failure(folder.run(base + "--resume nowhere"), 2, "nowhere");
+  check_failure(folder.run("export p.json --to megatron"), 2, "not exported");
 }
 
 TEST_CASE("plan takes several pipelines where they are faster, and tells of them where they are not") {

@@ -49,12 +49,13 @@ namespace detail {
 
 class PipelineSearch {
  public:
-  static constexpr int most_simulated = 24;      ///< plans with the shares of the least slowest pipeline
-  static constexpr int most_improved = 24;       ///< with other shares, of each of the best of those
-  static constexpr std::size_t most_starts = 3;  ///< of these best
-  static constexpr int most_stages = 16;         ///< of a pipeline
-  static constexpr int most_cuts = 30'000;       ///< of layers into stages; then what was found so far is simulated
-  static constexpr std::size_t most_sets = 4;    ///< groups of which all sets are tried
+  static constexpr int most_simulated = 24;                    ///< plans with the shares of the least slowest pipeline
+  static constexpr int most_improved = 24;                     ///< with other shares, of each of the best of those
+  static constexpr std::size_t most_starts = 3;                ///< of these best
+  static constexpr std::size_t most_instructions = 1'000'000;  ///< of the programs that are simulated, together
+  static constexpr int most_stages = 16;                       ///< of a pipeline
+  static constexpr int most_cuts = 30'000;     ///< of layers into stages; then what was found so far is simulated
+  static constexpr std::size_t most_sets = 4;  ///< groups of which all sets are tried
 
   /// @param options  completed  @param cluster  beside the reserve
   PipelineSearch(const ModelSpec& model, const ClusterView& cluster, const search::SearchOptions& options,
@@ -70,7 +71,7 @@ class PipelineSearch {
     std::ranges::stable_sort(candidates_, {}, &Candidate::seconds);
     std::vector<std::pair<Seconds, const Candidate*>> starts;
     for (const Candidate& candidate : candidates_) {
-      if (result_.simulated == most_simulated || options_.interrupted()) break;
+      if (result_.simulated == most_simulated || ends()) break;
       if (candidate.bound < upper_.value) starts.emplace_back(simulate(candidate), &candidate);
     }
     std::ranges::stable_sort(starts, {}, [](const auto& start) { return start.first; });
@@ -202,6 +203,8 @@ class PipelineSearch {
   }
   // ---- the whole step
 
+  [[nodiscard]] bool ends() const { return options_.interrupted() || instructions_ > most_instructions; }
+
   /// Seconds of a step; it is kept if it is the best so far. Infinite: it does not fit.
   Seconds simulate(const Candidate& candidate) {
     constexpr Seconds never{std::numeric_limits<double>::infinity()};
@@ -217,6 +220,7 @@ class PipelineSearch {
     const train::TaskPlan plan = value_or_throw(train::task_plan(found.model, found.plan, TaskOrder::in_waves));
     const train::TaskCosts costs(plan, ways_.layers());
     ++result_.simulated;
+    instructions_ += plan.program.size();
     const std::vector<Bytes> peaks = peaks_of(plan, costs, options_.precision, cluster_);
     for (int rank = 0; rank < plan.ranks; ++rank)
       if (peaks[static_cast<std::size_t>(rank)] >
@@ -238,7 +242,7 @@ class PipelineSearch {
       for (std::size_t from = 0; from < at.units.size(); ++from)
         for (std::size_t to = 0; to < at.units.size(); ++to) {
           Candidate next = at;
-          if (from == to || next.units[from] < 2 || left == 0 || options_.interrupted()) continue;
+          if (from == to || next.units[from] < 2 || left == 0 || ends()) continue;
           --next.units[from];
           ++next.units[to];
           if (next.way(from).pipeline == nullptr || next.way(to).pipeline == nullptr) continue;
@@ -284,6 +288,7 @@ class PipelineSearch {
   PipelineWays ways_;
   Seconds upper_;
   std::vector<Candidate> candidates_;
+  std::size_t instructions_ = 0;
   PipelineSearchResult result_;
 };
 

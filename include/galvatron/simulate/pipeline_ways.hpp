@@ -44,7 +44,7 @@ struct PipelineWay {
 /// The batch is shared out in units of some samples. What layers cost and how they are cut is computed once.
 class PipelineWays {
  public:
-  static constexpr int most_microbatches = 512;    ///< of a pipeline
+  static constexpr int most_microbatches = 4096;   ///< of a pipeline
   static constexpr std::int64_t most_units = 256;  ///< of the batch
   /// Samples of a micro-batch on each data rank.
   static constexpr std::array microbatches{1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64};

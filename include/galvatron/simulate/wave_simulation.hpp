@@ -91,6 +91,7 @@ class WaveClock {
       Part& own = parts_.emplace_back();
       own.forward_end.resize(at(part.microbatches));
       own.backward_end.resize(at(part.microbatches));
+      own.ranks = ranks_of(part);
       for (const auto& [group, on] : devices_.of_all(part.where.ranks)) {
         const int busy = std::min(busy_in(part, group), on->devices_per_node);
         const auto seconds = [&](const op::WorkList& work) { return cost::time_of(work, precision_, *on, busy); };
@@ -124,6 +125,7 @@ class WaveClock {
   struct Part {
     Seconds forward, backward;
     std::vector<Seconds> forward_end, backward_end;  // of each micro-batch
+    std::vector<int> ranks;                          // that take part
   };
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] Seconds latest() const { return *std::ranges::max_element(clocks_); }
@@ -161,8 +163,7 @@ class WaveClock {
     const train::PartPlan& part = plan_.part(instruction.part);
     Part& own = parts_[at(instruction.part)];
     TaskSpan event{.instruction = instruction, .begin = {}, .moved = {}, .end = {}};
-    const std::vector<int> ranks = ranks_of(part);
-    for (const int rank : ranks) event.begin = max(event.begin, clocks_[at(rank)]);
+    for (const int rank : own.ranks) event.begin = max(event.begin, clocks_[at(rank)]);
     event.moved = event.begin;
     for (const int number : forward ? part.reads : part.feeds) {
       const train::PartEdge& edge = plan_.edge(number);
@@ -173,7 +174,7 @@ class WaveClock {
     for (const int number : forward ? part.reads : part.feeds) event.moved += move(number, forward);
     event.end = event.moved + (forward ? own.forward : own.backward);
     (forward ? own.forward_end : own.backward_end)[at(instruction.microbatch)] = event.end;
-    for (const int rank : ranks) take(rank, event.begin, event.end);
+    for (const int rank : own.ranks) take(rank, event.begin, event.end);
     out_.events.push_back(event);
   }
   /// The ranks of a part, and others that its layers' shards are on (ZeRO-2/3): they take part in every gathering.
