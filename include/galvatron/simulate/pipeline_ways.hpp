@@ -21,6 +21,7 @@
 #include <galvatron/search/options.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/space.hpp>
 
 namespace galvatron::simulate::detail {
 
@@ -57,7 +58,10 @@ class PipelineWays {
       kind_of_.push_back(static_cast<std::size_t>(same - kinds_.begin()));
       if (same == kinds_.end()) kinds_.push_back(&model.layer(i));
     }
-    while (options.global_batch % unit_ != 0 || options.global_batch / unit_ > most_units) ++unit_;
+    for (const int unit : divisors(static_cast<int>(options.global_batch))) {
+      unit_ = unit;
+      if (options.global_batch / unit <= most_units) break;
+    }
   }
 
   [[nodiscard]] std::int64_t unit() const { return unit_; }
