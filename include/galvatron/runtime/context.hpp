@@ -115,9 +115,9 @@ struct Context {
     const TokenCut tokens = layout.tokens();
     std::int64_t first = 0;
     for (int piece = 0; piece < layout.pieces(); ++piece) {
-      const Region own = layout.region({.part = part}, piece, {0, batch.samples}, tokens);
-      const std::int64_t rows = layout.pieces() == 1 ? all : own.tokens();
-      if (rows > 0) f(first, rows, own.sequence_begin);
+      const Region run = layout.region({.part = part}, piece, {0, batch.samples}, tokens);
+      const std::int64_t rows = layout.pieces() == 1 ? all : run.tokens();
+      if (rows > 0) f(first, rows, run.sequence_begin);
       first += rows;
     }
   }
