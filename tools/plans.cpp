@@ -532,12 +532,16 @@ void run_plan(const Arguments& arguments, Common& common) {
                                      "interrupted twice, and ended at once");
   if (!lengths.empty() && batches.size() != 1)
     refuse("--lengths plans for one number of documents a step; give one --global-batch");
+  Plan asked;
+  asked.trainer = search.trainer;
+  asked.reserve = search.reserve;
+  const Bytes kept_free = reserve_of(asked, cluster.group(0));
   // Several pipelines, on a mixed cluster.
   const auto pipelines_for = [&](FoundPlan& chain, std::int64_t of_batch) {
     if (!cluster.is_mixed() || dispatch.given() || search.interrupted()) return PipelinesBeside{};
-    search::SearchOptions asked = search;
-    asked.global_batch = of_batch;
-    return pipelines_beside(chain, model, model_name, mixed, cluster_name, asked);
+    search::SearchOptions of_pipelines = search;
+    of_pipelines.global_batch = of_batch;
+    return pipelines_beside(chain, model, model_name, mixed, cluster_name, of_pipelines);
   };
   const auto searched = [&] {
     try {
@@ -547,7 +551,7 @@ void run_plan(const Arguments& arguments, Common& common) {
       FoundPlan none;
       auto several = pipelines_for(none, batches.front());
       if (!several.faster) throw;
-      print_pipelines(*several.faster, mixed, out, several.search, common);
+      print_pipelines(*several.faster, mixed, out, several.search, kept_free, {}, common);
       throw Exited{0};
     }
   };
@@ -565,9 +569,17 @@ void run_plan(const Arguments& arguments, Common& common) {
   end_on_signals("interrupted");
   if (const std::string hint = hint_at_all(search.space); !hint.empty()) note(common, hint);
   found.statistics.seconds += several.search;
-  if (several.faster) return print_pipelines(*several.faster, mixed, out, found.statistics.seconds, common);
-  if (!out.empty()) value_or_throw(save_plan(found.plan, out));
   const auto interval = value_or_throw(interval_of(found.plan, model, cluster, found.cost));
+  if (several.faster) {  // whose prices are of the same figures as the chain's
+    const WavePrediction& of = several.faster->plan.predicted;
+    PredictionInterval own = interval;
+    own.low = own.low * (of.iteration / found.cost.iteration);
+    own.high = own.high * (of.iteration / found.cost.iteration);
+    own.peak_low += of.peak - found.cost.peak();
+    own.peak_high += of.peak - found.cost.peak();
+    return print_pipelines(*several.faster, mixed, out, found.statistics.seconds, kept_free, own, common);
+  }
+  if (!out.empty()) value_or_throw(save_plan(found.plan, out));
   if (common.json) {
     auto report =
         plan_report(found.plan, found.cost, cluster, found.plan.predicted.budget, found.statistics.seconds, interval);

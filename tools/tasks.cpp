@@ -111,6 +111,33 @@ std::ptrdiff_t stages_of(const TasksOnCluster& t, int pipeline) {
   return std::ranges::count_if(t.plan.parts, [=](const train::PartPlan& part) { return part.where.task == pipeline; });
 }
 
+// The seconds of a micro-batch's forward or backward pass through a part, without waiting.
+Seconds pass_seconds(const TasksOnCluster& t, std::size_t part, TaskInstruction::Op op) {
+  for (const TaskSpan& event : t.simulation.events)
+    if (event.instruction.part == static_cast<int>(part) && event.instruction.op == op) return event.end - event.moved;
+  return {};
+}
+
+// The stages of all pipelines, as those of a chain: layers are blocks.
+ordered_json stages_json(const TasksOnCluster& t) {
+  ordered_json out;
+  const ClusterView view(t.cluster);
+  const int blocks = static_cast<int>(t.of.single->blocks.size());
+  for (std::size_t i = 0; i < t.plan.parts.size(); ++i) {
+    const WavePart& part = t.plan.parts[i].where;
+    Bytes peak;
+    for (const int rank : part.ranks) peak = max(peak, t.peak_of(rank));
+    out.push_back(stage_json(
+        std::max(part.first - 1, 0), std::min(part.last - 1, blocks - 1), static_cast<int>(part.ranks.size()), peak,
+        pass_seconds(t, i, TaskInstruction::Op::forward), pass_seconds(t, i, TaskInstruction::Op::backward)));
+    out.back()["pipeline"] = part.task;
+    const int group = view.group_of(part.ranks.front());
+    out.back()["group"] = group;
+    out.back()["group_name"] = view.group(group).name;
+  }
+  return out;
+}
+
 // What `plan`, `cost` and `simulate` say.
 ordered_json tasks_json(const TasksOnCluster& t) {
   const WavePrediction& p = t.of.plan.predicted;
@@ -131,6 +158,12 @@ ordered_json tasks_json(const TasksOnCluster& t) {
                                 {"stages", stages_of(t, static_cast<int>(k))},
                                 {"microbatches", t.of.plan.waves.microbatches_of(static_cast<int>(k))}});
   if (t.of.single) {
+    int most = 1;
+    for (std::size_t k = 0; k < t.of.plan.pipelines.size(); ++k)
+      most = std::max(most, t.of.plan.waves.microbatches_of(static_cast<int>(k)));
+    out["microbatches"] = most;
+    out["schedule"] = name_of(ScheduleKind::one_f_one_b);
+    out["stages"] = stages_json(t);
     out["one_chain_seconds"] = p.one_chain.value > 0 ? ordered_json(p.one_chain.value) : ordered_json();
   } else if (p.iteration.value > 0) {
     out["bound_seconds"] = p.bound.value;
@@ -288,11 +321,13 @@ void print_tasks(const TasksOnCluster& t, ordered_json more, const std::string& 
   if (!t.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
 
-// What `plan` says. @param out  the plan's file, if it was written
-void print_found(const TasksOnCluster& tasks, const std::string& out, Seconds search, const Common& common) {
-  std::string text = row("search", format_seconds(search));
-  if (!out.empty()) text += row("written to", out, " (`galvatron explain ", out, "` draws it)");
-  print_tasks(tasks, {{"search_seconds", search.value}}, text, common);
+// What `plan` says. @param out  the plan's file, if it was written  @param more, rows  what else, as JSON and as text
+void print_found(const TasksOnCluster& tasks, const std::string& out, Seconds search, const Common& common,
+                 ordered_json more = {}, std::string rows = {}) {
+  rows += row("search", format_seconds(search));
+  if (!out.empty()) rows += row("written to", out, " (`galvatron explain ", out, "` draws it)");
+  more["search_seconds"] = search.value;
+  print_tasks(tasks, std::move(more), rows, common);
 }
 
 // When each pipeline has done its samples, and how busy its ranks are.
@@ -393,9 +428,13 @@ void plan_tasks(const TaskPlanArguments& a, const Common& common) {
 }
 
 void print_pipelines(const ReadMultiTaskPlan& of, const MixedCluster& cluster, const std::string& out, Seconds search,
-                     const Common& common) {
+                     Bytes reserve, const std::optional<PredictionInterval>& interval, const Common& common) {
   if (!out.empty()) value_or_throw(save_multi_task_plan(of.plan, of.model, of.graphs, out));
-  print_found(TasksOnCluster(of, cluster), out, search, common);
+  ordered_json more{{"proven", false}, {"reserve_bytes", reserve.count}};
+  if (interval) add_interval(more, *interval);
+  print_found(TasksOnCluster(of, cluster), out, search, common, std::move(more),
+              (interval ? interval_row(*interval) : "") +
+                  row("reserve", format_bytes(reserve), " of each device are left free"));
 }
 
 void cost_tasks(const PlanArguments& a, const Common& common) { print_tasks(read_tasks(a), {}, "", common); }

@@ -13,6 +13,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/plan/interval.hpp>
 #include <galvatron/plan/multi_task_plan.hpp>
 #include <galvatron/simulate/find_waves.hpp>
 
@@ -74,8 +75,9 @@ PipelinesBeside pipelines_beside(FoundPlan& chain, const ModelSpec& model, const
                                  const MixedCluster& cluster, const std::string& cluster_name,
                                  const search::SearchOptions& search);
 /// Prints the answer of `plan` for pipelines, and writes their file. Throws Failure (usage).
+/// @param reserve  of each device, kept free  @param interval  of the step, if it is known
 void print_pipelines(const ReadMultiTaskPlan& of, const MixedCluster& cluster, const std::string& out, Seconds search,
-                     const Common& common);
+                     Bytes reserve, const std::optional<PredictionInterval>& interval, const Common& common);
 
 /// Writes the trace and the report of a run, measured beside what is predicted of its plan, whole or not at all; an
 /// empty path: not. Throws Failure (usage).
