@@ -16,6 +16,7 @@
 #include <galvatron/plan/task_program.hpp>
 #include <galvatron/simulate/explain_waves.hpp>
 #include <galvatron/simulate/find_waves.hpp>
+#include <galvatron/simulate/wave_peaks.hpp>
 
 namespace galvatron::tools {
 

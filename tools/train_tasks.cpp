@@ -24,6 +24,7 @@
 #include <galvatron/model/task_mix.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/simulate/find_waves.hpp>
+#include <galvatron/simulate/wave_peaks.hpp>
 #include <galvatron/train/compiled.hpp>
 #include <galvatron/train/held_out.hpp>
 #include <galvatron/train/recorder.hpp>

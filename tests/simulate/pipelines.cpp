@@ -16,6 +16,7 @@
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/compiled.hpp>
 #include <galvatron/simulate/find_pipelines.hpp>
+#include <galvatron/simulate/wave_peaks.hpp>
 
 using namespace galvatron;
 

@@ -23,8 +23,8 @@
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/task_costs.hpp>
 #include <galvatron/plan/task_plan.hpp>
-#include <galvatron/simulate/find_waves.hpp>
 #include <galvatron/simulate/pipeline_ways.hpp>
+#include <galvatron/simulate/wave_peaks.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>
 
 namespace galvatron::simulate {

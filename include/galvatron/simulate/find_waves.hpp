@@ -27,6 +27,7 @@
 #include <galvatron/plan/task_plan.hpp>
 #include <galvatron/plan/wave_placements.hpp>
 #include <galvatron/plan/wave_problem.hpp>
+#include <galvatron/simulate/wave_peaks.hpp>
 #include <galvatron/simulate/wave_simulation.hpp>
 #include <galvatron/spindle/place.hpp>
 #include <galvatron/spindle/relaxation.hpp>
@@ -85,33 +86,6 @@ struct FoundWaves {
   Seconds pipelined;    ///< micro-batches through stages; 0: does not fit, or no task has micro-batches
   Seconds search;       ///< what the search took
 };
-
-/// Peak memory of every rank, whose devices are the cluster's in their order. Ranks that have the same parts in the
-/// same places share their answer.
-/// @param costs  of the plan
-inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, const train::TaskCosts& costs, Precision precision,
-                                   const ClusterView& cluster) {
-  std::vector<Bytes> out;
-  std::map<std::vector<std::pair<std::size_t, int>>, Bytes> known;
-  for (int rank = 0; rank < plan.ranks; ++rank) {
-    std::vector<std::pair<std::size_t, int>> key;
-    for (std::size_t i = 0; i < plan.parts.size(); ++i) {
-      const WavePart& where = plan.parts[i].where;
-      const auto found = std::ranges::find(where.ranks, rank);
-      if (found != where.ranks.end())
-        key.emplace_back(i, where.strategy.tensor_rank(static_cast<int>(found - where.ranks.begin())));
-    }
-    auto at = known.find(key);
-    if (at == known.end())
-      at = known.emplace(std::move(key), train::memory_of(plan, costs, precision, rank, {}).total()).first;
-    out.push_back(at->second + cluster.group(cluster.group_of(rank)).device.library_workspace);
-  }
-  return out;
-}
-inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, Precision precision, const ClusterView& cluster) {
-  train::LayerCosts layers(precision);
-  return peaks_of(plan, train::TaskCosts(plan, layers), precision, cluster);
-}
 
 namespace detail {
 
