@@ -3,7 +3,7 @@ called_from=$PWD
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$repository"
 
-say() { printf '%s\n' "$*" >&2; }
+say() { printf '%s\n' "$@" >&2; } # a line for each argument
 fail() {
   local code=$1
   shift
@@ -60,8 +60,11 @@ want() {
 }
 
 update_package_lists() {
-  [ -n "${package_lists_updated:-}" ] || quietly apt-get update -q || return 1
-  package_lists_updated=yes
+  [ -z "${list_rate:-}" ] || return 0
+  local said
+  said=$(apt-get update -q 2>&1 </dev/null) || { say "$said" && return 1; }
+  list_rate=$(awk '/^Fetched/ { gsub(/[(,]/, ""); if ($3 == "MB" || $2 > 2000) rate = $(NF - 1) * ($NF ~ /^MB/ ? 1000 : 1) }
+                   END { print rate > 0 ? rate : 10000 }' <<<"$said") # kB/s; little says nothing about it
 }
 install_packages() {
   say "Installing with apt-get: $*"
@@ -79,6 +82,53 @@ quietly() {
     rm -f "$log"
     return 1
   fi
+}
+
+# phase NUMBER OF NAME [SECONDS]: ends the phase before, says what begins and, where it is known, what it takes; on a
+# terminal, the time left until it ends. Phases without SECONDS show their own.
+phase() {
+  end_phase
+  local left=${4:-0}
+  [ "$left" -gt 0 ] || left=
+  phase_name=$3 phase_begin=$SECONDS
+  say "" "== [$1/$2] $phase_name${left:+: about $(duration "$left")}"
+  [ -n "$left" ] && [ -t 2 ] || return 0
+  (
+    while sleep 1; do
+      left=$((left - 1))
+      [ "$left" -gt 0 ] && text="$(duration "$left") left" || text="a little longer"
+      printf '\r\033[K%s' "$text" >&2
+    done
+  ) &
+  phase_clock=$!
+}
+end_phase() {
+  if [ -n "${phase_clock:-}" ]; then
+    kill "$phase_clock" 2>/dev/null && wait "$phase_clock" 2>/dev/null || true
+    printf '\r\033[K' >&2
+    phase_clock=
+  fi
+  [ -z "${phase_name:-}" ] || say "$phase_name: $(duration $((SECONDS - phase_begin)))"
+  phase_name=
+}
+end_phases() {
+  end_phase
+  say "" "In all: $(duration "$SECONDS")"
+}
+trap '[ -z "${phase_clock:-}" ] || kill "$phase_clock" 2>/dev/null || true' EXIT
+duration() { if [ "$1" -lt 60 ]; then echo "$1 s"; else echo "$(($1 / 60)) min $(($1 % 60)) s"; fi; }
+
+# estimate_packages PACKAGE...: package_seconds = what it takes to install those that are missing, from what they have to
+# fetch, at the rate of the package lists, and to unpack.
+estimate_packages() {
+  local missing
+  package_seconds=0
+  command -v dpkg-query >/dev/null && [ "$(id -u)" = 0 ] || return 0
+  mapfile -t missing < <(missing_of "$@")
+  [ "${#missing[@]}" -gt 0 ] && update_package_lists || return 0
+  package_seconds=$(apt-get install -y -q --no-install-recommends --print-uris "${missing[@]}" 2>/dev/null |
+    awk -v rate="$list_rate" '$1 ~ /:\/\// { bytes += $3; ++count }
+                              END { printf "%d", 1 + bytes / 1000 / rate + 0.3 * count }')
 }
 
 # cores: how many jobs to build with; at most one for every 2 GiB of memory.

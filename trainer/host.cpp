@@ -4,7 +4,9 @@
 #define GALVATRON_COMPILES_TRAINER
 #include <galvatron/checkpoint/huggingface_family.hpp>
 #include <galvatron/checkpoint/manifest.hpp>
+#include <galvatron/comm/reduce.hpp>
 #include <galvatron/comm/thread/world.hpp>
+#include <galvatron/core/rng.hpp>
 #include <galvatron/data/packing.hpp>
 #include <galvatron/train/compiled.hpp>
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include <galvatron/comm/elements.hpp>
+#include <galvatron/core/compiled.hpp>
 
 namespace galvatron::comm {
 
@@ -73,8 +74,9 @@ void reduce_with(std::span<std::byte* const> sources, std::span<std::byte* const
 
 /// destination[i] = sources[0][i] op sources[1][i] op ... for i in [0, n) and every destination; bfloat16 is summed in
 /// float and rounded once. A destination may be one of the sources; otherwise nothing overlaps.
-inline void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
-                   std::int64_t n, ReduceOp op) {
+template <class = void>
+void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+            std::int64_t n, ReduceOp op) {
   with_reducible(type, [&]<class T>() {
     if (op == ReduceOp::sum)
       detail::reduce_with<Add, T>(sources, destinations, n);
@@ -82,5 +84,7 @@ inline void reduce(ElementType type, std::span<std::byte* const> sources, std::s
       detail::reduce_with<Max, T>(sources, destinations, n);
   });
 }
+GALVATRON_IN_TRAINER(void reduce<>(ElementType, std::span<std::byte* const>, std::span<std::byte* const>, std::int64_t,
+                                   ReduceOp))
 
 }  // namespace galvatron::comm

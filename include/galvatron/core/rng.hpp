@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include <galvatron/core/compiled.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron {
@@ -132,8 +133,8 @@ inline float normal_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t i
 }
 
 /// out[i] = stddev * normal_at(seed, stream, first_index + i) for all i, bit for bit.
-inline void fill_normal(View<float> out, std::uint64_t seed, std::uint64_t stream, std::uint64_t first_index,
-                        float stddev) {
+template <class = void>
+void fill_normal(View<float> out, std::uint64_t seed, std::uint64_t stream, std::uint64_t first_index, float stddev) {
   std::int64_t i = 0;
   const auto one = [&] {
     out[i] = stddev * normal_at(seed, stream, first_index + static_cast<std::uint64_t>(i));
@@ -162,5 +163,6 @@ inline void fill_normal(View<float> out, std::uint64_t seed, std::uint64_t strea
   }
   while (i < out.count) one();
 }
+GALVATRON_IN_TRAINER(void fill_normal<>(View<float>, std::uint64_t, std::uint64_t, std::uint64_t, float))
 
 }  // namespace galvatron

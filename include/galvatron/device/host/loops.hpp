@@ -20,6 +20,14 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
+// GALVATRON_EVERY_ISA, which tests of kernels define, compiles all versions in such a build, too.
+#if GALVATRON_X86 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && \
+    defined(__AVX512VL__) && defined(__FMA__) && !defined(GALVATRON_EVERY_ISA)
+#define GALVATRON_BUILT_FOR_AVX512 1
+#else
+#define GALVATRON_BUILT_FOR_AVX512 0
+#endif
+
 namespace galvatron::device {
 
 enum class Isa : std::uint8_t {
@@ -68,22 +76,21 @@ GALVATRON_INLINE void with_isa(const auto& f) {
 #endif
   if constexpr (isa == Isa::portable) call_portable(f);
 }
-/// The same for one chosen when the program runs: all versions. What computes with floats has none for avx512_bf16.
-void with_isa(Isa isa, const auto& f) {
+/// The same for one chosen when the program runs: all versions, or that for AVX-512 alone in a build for processors that
+/// have it. What computes with floats has none for avx512_bf16.
+void with_isa([[maybe_unused]] Isa isa, const auto& f) {
+#if GALVATRON_BUILT_FOR_AVX512
+  with_isa<Isa::avx512>(f);
+#else
   if (isa >= Isa::avx512) return with_isa<Isa::avx512>(f);
   if (isa == Isa::avx2) return with_isa<Isa::avx2>(f);
   with_isa<Isa::portable>(f);
+#endif
 }
 
-/// Calls `f()`, an always-inline lambda whose code does not name the instruction set; a build that has AVX-512 anyway
-/// compiles it once.
-void vectorized([[maybe_unused]] Isa isa, const auto& f) {
-  const auto any = [&]<Isa>() GALVATRON_INLINE_LAMBDA { f(); };
-#if GALVATRON_X86 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__FMA__)
-  call_avx512(any);
-#else
-  with_isa(isa, any);
-#endif
+/// Calls `f()`, an always-inline lambda whose code does not name the instruction set.
+void vectorized(Isa isa, const auto& f) {
+  with_isa(isa, [&]<Isa>() GALVATRON_INLINE_LAMBDA { f(); });
 }
 
 /// The threads of a host device, what they compute with, and the scratch memory that they share.
