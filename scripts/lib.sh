@@ -64,7 +64,7 @@ update_package_lists() {
   local said
   said=$(apt-get update -q 2>&1 </dev/null) || { say "$said" && return 1; }
   list_rate=$(awk '/^Fetched/ { gsub(/[(,]/, ""); if ($3 == "MB" || $2 > 2000) rate = $(NF - 1) * ($NF ~ /^MB/ ? 1000 : 1) }
-                   END { print rate > 0 ? rate : 10000 }' <<<"$said") # kB/s; little says nothing about it
+                   END { print (rate > 0 ? rate : 10000) }' <<<"$said") # kB/s; little says nothing about it
 }
 install_packages() {
   say "Installing with apt-get: $*"

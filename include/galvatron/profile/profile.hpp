@@ -75,8 +75,9 @@ class Profile {
     const int computation = (plan_.measures(PriceTerm::products) ? 4 : 0) +
                             (plan_.measures(PriceTerm::attention) ? 2 : 0) +
                             (plan_.measures(PriceTerm::memory_bound) ? 1 : 0);
-    steps_ = plan_.sweeps * (static_cast<double>(precisions_.size()) * computation * (ranks_ > 1 ? 2 : 1) +
-                             (ranks_ > 1 && groups > 0 ? groups + 1 : 0));
+    steps_ = (plan_.sweeps + first_sweep - 1) *
+             (static_cast<double>(precisions_.size()) * computation * (ranks_ > 1 ? 2 : 1) +
+              (ranks_ > 1 && groups > 0 ? groups + 1 : 0));
   }
 
   /// On every rank, on its thread. Not inline, so that a program may take it compiled (train/compiled.hpp).
@@ -169,9 +170,10 @@ class Profile {
   int ranks_;
   std::function<void(const ProfileProgress&)> progress_;
   Cluster cluster_;
-  MeasuredTables tables_;  ///< rank 0's
-  CoreWatch watch_;        ///< of all cores of the process: ranks are tied to some of them
-  OthersShares shares_;    ///< rank 0's
+  MeasuredTables tables_;                   ///< rank 0's
+  CoreWatch watch_;                         ///< of all cores of the process: ranks are tied to some of them
+  OthersShares shares_;                     ///< rank 0's
+  static constexpr double first_sweep = 2;  ///< in sweeps: it makes the libraries' kernels, and touches all memory
   double steps_ = 0;
   double done_ = 0;  ///< rank 0's
 };
@@ -179,9 +181,10 @@ class Profile {
 template <class Platform>
 void Profile::measure(comm::World& world, const Platform& platform) {
   platform.enter();
-  const std::function<void(const std::string&)> tell = [this](const std::string& step) {
+  double weight = first_sweep;
+  const std::function<void(const std::string&)> tell = [this, &weight](const std::string& step) {
     if (progress_) progress_({step, std::min(done_ / steps_, 1.0)});
-    done_ += 1;
+    done_ += weight;
   };
   Bench<Platform> bench(platform, plan_.sizes);
   std::optional<Bench<Platform>> larger;
@@ -211,7 +214,10 @@ void Profile::measure(comm::World& world, const Platform& platform) {
     if (ranks_ > 1) rank.communicate();
     rank.end();
   };
-  for (int sweep = 0; sweep < plan_.sweeps; ++sweep) pass_over(Sweep::all);
+  for (int sweep = 0; sweep < plan_.sweeps; ++sweep) {
+    pass_over(Sweep::all);
+    weight = 1;
+  }
   const auto goes_on = [&] {  // all ranks get rank 0's answer
     std::int32_t again = watch_.seconds() < plan_.again_until && rank.is_disturbed() ? 1 : 0;
     world.control().everybody().broadcast(View<std::int32_t>(&again, 1), 0);

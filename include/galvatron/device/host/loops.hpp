@@ -76,8 +76,8 @@ GALVATRON_INLINE void with_isa(const auto& f) {
 #endif
   if constexpr (isa == Isa::portable) call_portable(f);
 }
-/// The same for one chosen when the program runs: all versions, or that for AVX-512 alone in a build for processors that
-/// have it. What computes with floats has none for avx512_bf16.
+/// The same for one chosen when the program runs: all versions, or that for AVX-512 alone in a build for processors
+/// that have it. What computes with floats has none for avx512_bf16.
 void with_isa([[maybe_unused]] Isa isa, const auto& f) {
 #if GALVATRON_BUILT_FOR_AVX512
   with_isa<Isa::avx512>(f);
