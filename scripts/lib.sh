@@ -119,7 +119,7 @@ trap '[ -z "${phase_clock:-}" ] || kill "$phase_clock" 2>/dev/null || true' EXIT
 duration() { if [ "$1" -lt 60 ]; then echo "$1 s"; else echo "$(($1 / 60)) min $(($1 % 60)) s"; fi; }
 
 # estimate_packages PACKAGE...: package_seconds = what it takes to install those that are missing, from what they have to
-# fetch, at the rate of the package lists, and to unpack.
+# fetch, at twice the rate of the package lists, which are unpacked meanwhile, and to unpack.
 estimate_packages() {
   local missing
   package_seconds=0
@@ -128,7 +128,7 @@ estimate_packages() {
   [ "${#missing[@]}" -gt 0 ] && update_package_lists || return 0
   package_seconds=$(apt-get install -y -q --no-install-recommends --print-uris "${missing[@]}" 2>/dev/null |
     awk -v rate="$list_rate" '$1 ~ /:\/\// { bytes += $3; ++count }
-                              END { printf "%d", 1 + bytes / 1000 / rate + 0.3 * count }')
+                              END { printf "%d", 1 + bytes / 2000 / rate + 0.12 * count }')
 }
 
 # cores: how many jobs to build with; at most one for every 2 GiB of memory.

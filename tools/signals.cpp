@@ -43,7 +43,7 @@ extern "C" void end_at_once(int signal) {
   take_default(signal);
 }
 
-extern "C" void note(int signal) {
+extern "C" void note_signal(int signal) {
   const int before = errno;
   const pid_t other = child;
   int nothing = 0;
@@ -91,13 +91,13 @@ void end_on_signals(const std::string& line) {
 const std::atomic<int>& note_signals(const std::string& first, const std::string& second) {
   line_at_first = on_its_line(first);
   line_at_second = second.empty() ? "" : on_its_line("galvatron: " + second);
-  install(note);
+  install(note_signal);
   return noted;
 }
 
 const std::atomic<int>& pass_signals_to(pid_t other) {
   child = other;
-  install(note);
+  install(note_signal);
   return noted;
 }
 
