@@ -14,7 +14,7 @@
 
 #include "options.hpp"
 #include "output.hpp"
-#include "weights.hpp"
+#include "text_model.hpp"
 
 namespace galvatron::tools {
 
