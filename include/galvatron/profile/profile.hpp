@@ -165,15 +165,17 @@ class Profile {
     return link;
   }
 
+  /// The time of the first sweep, in others: libraries make their kernels in it, and memory is touched.
+  static constexpr double first_sweep = 2;
+
   ProfilePlan plan_;
   std::vector<Precision> precisions_;
   int ranks_;
   std::function<void(const ProfileProgress&)> progress_;
   Cluster cluster_;
-  MeasuredTables tables_;                   ///< rank 0's
-  CoreWatch watch_;                         ///< of all cores of the process: ranks are tied to some of them
-  OthersShares shares_;                     ///< rank 0's
-  static constexpr double first_sweep = 2;  ///< in sweeps: it makes the libraries' kernels, and touches all memory
+  MeasuredTables tables_;  ///< rank 0's
+  CoreWatch watch_;        ///< of all cores of the process: ranks are tied to some of them
+  OthersShares shares_;    ///< rank 0's
   double steps_ = 0;
   double done_ = 0;  ///< rank 0's
 };
