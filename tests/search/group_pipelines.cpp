@@ -1,5 +1,5 @@
 // Which pipelines over groups of devices are looked at.
-#include <galvatron/search/group_pipelines.hpp>
+#include <galvatron/mixed/group_pipelines.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // The bound of pipelines over groups of devices that takes no problem.
-#include <galvatron/search/run_bound.hpp>
+#include <galvatron/mixed/run_bound.hpp>
 
 #include <doctest/doctest.h>
 

@@ -3,7 +3,7 @@
 # library's headers are included in one place; headers have `#pragma once`.
 set -uo pipefail
 cd "$1/include/galvatron" || exit 1
-order=(core op cluster model strategy schedule program cost search flexsp hap spindle plan simulate compat device comm rank profile data runtime checkpoint train generate)
+order=(core op cluster model strategy schedule program cost search mixed flexsp hap spindle plan simulate compat device comm rank profile data runtime checkpoint train generate)
 declare -A place
 for i in "${!order[@]}"; do place[${order[i]}]=$i; done
 wrong=0

@@ -134,7 +134,13 @@ class LayerPricer {
     const program::LayerProgram& program = programs_.of(spec, batch_);
     if (layer_.kind != LayerKind::block) {
       std::optional<PricedLayer>& all = ends_[static_cast<std::size_t>(spec.zero)];
-      if (!all) all = priced(pass_counts(spec, batch_, program), spec);
+      if (!all) {
+        const LayerCounts counts = pass_counts(spec, batch_, program);
+        op::Work& tie = ties_[static_cast<std::size_t>(spec.zero)] = {};
+        for (const op::Work& work : counts.synchronise)
+          if (work.between_ends) tie = work;
+        all = priced(counts, spec);
+      }
       return *all;
     }
     PassPrices::Forward& forward = passes_.forward(entry_, spec.recompute);
@@ -145,6 +151,15 @@ class LayerPricer {
     std::optional<PricedLayer>& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
     if (!parameters) parameters = priced_parameters(spec, program, splits);
     return sum({{{forward.pass, backward, weights}}, forward.bytes}, *parameters);
+  }
+  /// The prices of the last call, of an embedding or a head whose copies of a tied table are on the two sides of
+  /// `ends`.
+  [[nodiscard]] constexpr PricedLayer over(const Link& ends, const StrategySpec& spec) {
+    PricedLayer out = *ends_[static_cast<std::size_t>(spec.zero)];
+    const op::Work& tie = ties_[static_cast<std::size_t>(spec.zero)];
+    Seconds& waited = out.prices.passes[LayerPrices::synchronise].waited;
+    if (tie.between_ends) waited += prices_.over(ends, tie) - prices_(tie);
+    return out;
   }
 
  private:
@@ -216,6 +231,7 @@ class LayerPricer {
   StrategySpec degrees_{.tensor = 0};  // of what follows
   std::size_t entry_ = 0;
   std::array<std::optional<PricedLayer>, 4> ends_{};  // by stage of ZeRO
+  std::array<op::Work, 4> ties_{};                    // of them, what joins the copies of a tied table
   // Of steps but experts', by what is recomputed.
   std::array<PassPrices::Forward, recompute_kinds.size()> others_{};
   std::vector<PassPrices::Backward> others_backward_ =

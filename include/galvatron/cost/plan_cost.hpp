@@ -76,6 +76,7 @@ struct LayerPrices {
     }
   };
   std::array<Pass, 5> passes;  ///< forward, backward, weights, synchronise, update
+  static constexpr std::size_t synchronise = 3;
 
   friend constexpr LayerPrices operator+(LayerPrices a, const LayerPrices& b) {
     for (std::size_t i = 0; i < a.passes.size(); ++i) a.passes[i] = a.passes[i] + b.passes[i];

@@ -116,18 +116,22 @@ constexpr Seconds time_of(const op::Work& work, Precision precision, const Clust
 /// Prices as time_of does, and remembers prices, since strategies differ in little of their work.
 class WorkPrices {
  public:
-  /// @param concurrency, ends  as for time_of
-  constexpr WorkPrices(Precision precision, const Cluster& cluster, int concurrency = 0, const Link* ends = nullptr)
-      : precision_(precision), cluster_(cluster), concurrency_(concurrency), ends_(ends) {}
+  /// @param concurrency  as for time_of
+  constexpr WorkPrices(Precision precision, const Cluster& cluster, int concurrency = 0)
+      : precision_(precision), cluster_(cluster), concurrency_(concurrency) {}
 
   constexpr Seconds operator()(const op::Work& work) {
     Known& known = known_[place(work)];
     if (!costs_like(known.work, work)) {
       known.work = work;
       known.work.times = 1;
-      known.seconds = time_of(known.work, precision_, cluster_, concurrency_, ends_);
+      known.seconds = time_of(known.work, precision_, cluster_, concurrency_);
     }
     return known.seconds * std::max(work.times, 0);
+  }
+  /// @param ends  as for time_of
+  [[nodiscard]] constexpr Seconds over(const Link& ends, const op::Work& work) const {
+    return time_of(work, precision_, cluster_, concurrency_, &ends);
   }
 
  private:
@@ -154,7 +158,6 @@ class WorkPrices {
   Precision precision_;
   const Cluster& cluster_;
   int concurrency_;
-  const Link* ends_;
   std::array<Known, places> known_{};
 };
 

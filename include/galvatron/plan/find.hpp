@@ -15,12 +15,12 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/mixed/search_mixed.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/asked_plan.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find_spread.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/search/mixed.hpp>
 #include <galvatron/search/search.hpp>
 #include <galvatron/strategy/spec.hpp>
 

@@ -264,12 +264,12 @@ class SpreadSearch {
       if (unsharded(load(part, 0)) > part.memory) return std::nullopt;
       high = std::max(high, seconds(load(part, divide_up(batch, part.data_ranks))));
     }
+    high = std::min(high, upper_.value);
     if (!holds(high)) return std::nullopt;
     double low = 0;
     while (low < high * (1 - 1e-6)) {
       const double middle = (low + high) / 2;
       holds(middle) ? high = middle : low = middle;
-      if (low >= upper_.value) return std::nullopt;
     }
     holds(high);
     return out;

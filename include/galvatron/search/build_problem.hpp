@@ -139,11 +139,18 @@ struct CommonPrices {
   std::vector<cost::PassPrices> passes;  ///< by the kind of layers
 
   /// @param microbatches  all numbers of the cases
-  /// @param ranks, ends   as for cost::layer_seconds
+  /// @param ranks         as for cost::layer_seconds
   constexpr CommonPrices(const LayerKinds& kinds, const std::vector<int>& microbatches, Precision precision,
-                         const Cluster& cluster, int ranks, const Link* ends = nullptr)
-      : work(precision, cluster, cost::busy_ranks(cluster, ranks), ends),
+                         const Cluster& cluster, int ranks)
+      : work(precision, cluster, cost::busy_ranks(cluster, ranks)),
         passes(kinds.programs.size(), cost::PassPrices(microbatches)) {}
+};
+
+/// What an embedding and a head with copies of a tied table cost where these are on the two sides of a link.
+struct TiedPrices {
+  const Link* ends = nullptr;
+  /// Choice::synchronise of the embedding and of the head, by the number of the strategy in the setting.
+  std::array<std::vector<double>, 2> synchronise;
 };
 
 /// Fills in the types of a problem, their choices, and the moves at their borders, on the stages of a setting; no types
@@ -151,16 +158,19 @@ struct CommonPrices {
 /// @param kinds   of the model's layers, lowered for the setting
 /// @param same    of each type, see Case
 /// @param prices  on `cluster`
+/// @param tied    their links given
 constexpr std::vector<int> price_layers(Problem& p, std::vector<std::span<const int>>& same_tags,
                                         const LayerKinds& kinds, const Cluster& cluster, const SearchOptions& options,
-                                        const StageSetting& setting, const cost::Batch& batch, CommonPrices& prices) {
+                                        const StageSetting& setting, const cost::Batch& batch, CommonPrices& prices,
+                                        std::span<TiedPrices> tied = {}) {
   p.layouts = static_cast<int>(setting.like.size());
   for (std::size_t k = 0; k < kinds.programs.size(); ++k) {
     const cost::LayerPrograms& kind = kinds.programs[k];
     ChoiceMaker make_choice(kind, options.space, batch, cluster, prices.work, prices.passes[k]);
     LayerType& type = p.types.emplace_back();
     std::span<const int>& same = same_tags.emplace_back();
-    if (kind.layer().experts == 0) same = kind.layer().kind == LayerKind::block ? setting.same_block : setting.same_end;
+    const bool is_block = kind.layer().kind == LayerKind::block;
+    if (kind.layer().experts == 0) same = is_block ? setting.same_block : setting.same_end;
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
       if (!same.empty() && same[i] != static_cast<int>(i)) continue;
       const std::optional<Choice> choice = make_choice(setting.specs[i]);
@@ -168,6 +178,12 @@ constexpr std::vector<int> price_layers(Problem& p, std::vector<std::span<const 
       type.push_back(*choice);
       type.back().layout = setting.layout[i];
       type.back().tag = static_cast<int>(i);
+      if (is_block) continue;
+      for (TiedPrices& over : tied) {
+        std::vector<double>& of = over.synchronise[k == 0 ? 0 : 1];
+        of.resize(setting.specs.size());
+        of[i] = make_choice.synchronise_over(*over.ends, setting.specs[i]);
+      }
     }
   }
   if (std::any_of(p.types.begin(), p.types.end(), [](const LayerType& t) { return t.empty(); })) {

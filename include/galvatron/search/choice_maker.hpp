@@ -128,6 +128,11 @@ class ChoiceMaker {
                   .activation = bytes.activation.count,
                   .pass_through = bytes.pass_through.count};
   }
+  /// Choice::synchronise of the choice made last, of an embedding or a head whose copies of a tied table are on the two
+  /// sides of `ends`.
+  [[nodiscard]] constexpr double synchronise_over(const Link& ends, const StrategySpec& spec) {
+    return cost::layer_seconds(price_.over(ends, spec).prices, cluster_).synchronise.value;
+  }
 
  private:
   // Whether 64 bits count the bytes of the largest tensor of a rank, which no device has anyway.

@@ -54,8 +54,9 @@ struct SearchOptions {
   int effort = 1;             ///< how many times the work of a usual search: takes longer and is nearer to a proof
   /// Into how many searches that work is divided: those of a sweep have a share each.
   int shares = 1;
-  double time = 0;  ///< seconds that the search may take, a sweep all its searches; 0: no limit
-  Stop stop{};      ///< the search ends with the best plan so far; the deadline is set by `time`
+  bool likely_alone = false;  ///< only the likeliest choices are looked at: hardly ever a proof
+  double time = 0;            ///< seconds that the search may take, a sweep all its searches; 0: no limit
+  Stop stop{};                ///< the search ends with the best plan so far; the deadline is set by `time`
 
   [[nodiscard]] bool interrupted() const { return stop.requested(); }
   /// The time begins now, unless it has begun.

@@ -13,9 +13,10 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/team.hpp>
 #include <galvatron/core/text.hpp>
+#include <galvatron/mixed/cases.hpp>
+#include <galvatron/mixed/group_searches.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/case.hpp>
-#include <galvatron/search/mixed_cases.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/search.hpp>
 #include <galvatron/search/solver.hpp>
@@ -40,47 +41,6 @@ inline bool uses_group(const std::vector<StageDevices>& on, int group) {
 inline bool may_mix(const SearchOptions& options) {
   return options.algorithm == Algorithm::exact && options.trainer.is_own() && !options.one_strategy &&
          !options.even_stages;
-}
-
-/// The searches of all groups, and what is known from them.
-struct GroupSearches {
-  std::vector<std::optional<SearchResult>> results;  ///< none: the group is of no use, or its search failed
-  std::optional<Candidate> best;      ///< the fastest, its peak with what the group has less than the budget
-  std::optional<Candidate> smallest;  ///< of the least memory, where none fits on a group
-  std::optional<Error> error;         ///< the first: options suit no cluster, or not this one
-  SearchStatistics statistics;        ///< of all
-
-  void add(const ClusterView& cluster, int group, SearchResult found, Bytes budget) {
-    const auto place = [&](Candidate& candidate) {
-      candidate.on.assign(static_cast<std::size_t>(candidate.stages),
-                          {group, cluster.group(group).devices / candidate.stages});
-      candidate.peak += lacks(cluster.group(group), budget);
-    };
-    if (found.feasible) {
-      place(found.best);
-      if (!best || found.best.iteration < best->iteration) best = found.best;
-    } else if (found.smallest) {
-      place(*found.smallest);
-      if (!smallest || found.smallest->peak < smallest->peak) smallest = found.smallest;
-    }
-    statistics.add(found.statistics);
-    results.back() = std::move(found);
-  }
-};
-
-template <class Executor>
-GroupSearches search_groups(const ModelSpec& model, const ClusterView& cluster, const SearchOptions& options) {
-  GroupSearches out;
-  for (int group = 0; group < cluster.count(); ++group) {
-    out.results.emplace_back();
-    if (!cluster.group(group).lack_of(options.precision, options.trainer.traits.fp8_recipe).empty()) continue;
-    auto found = search<Executor>(model, cluster.group(group), options);
-    if (found)
-      out.add(cluster, group, std::move(*found), options.memory);
-    else if (!out.error)
-      out.error = std::move(found.error());
-  }
-  return out;
 }
 
 /// The fastest plan known that uses a group which the best one leaves idle. It does not exist where no case has the
@@ -119,11 +79,11 @@ Alternative with_idle_group(const ClusterView& cluster, int group, const SearchR
 /// Adds what is known of each group: of one that is idle the fastest plan with it, of one that the best plan shares
 /// with others the fastest on it alone.
 template <class Executor>
-void add_groups(SearchResult& out, const ClusterView& cluster, const GroupSearches& groups,
+void add_groups(SearchResult& out, const ClusterView& cluster, const GroupSearches<Executor>& groups,
                 const std::vector<Case>& cases, const SearchOptions& options, Executor& executor) {
   const std::vector<Alternative> found = out.alternatives;
   for (int group = 0; group < cluster.count(); ++group) {
-    const std::optional<SearchResult>& alone = nth(groups.results, group);
+    const std::optional<SearchResult>& alone = groups.result(group);
     if (!alone) continue;
     if (out.feasible && !uses_group(out.best.on, group))
       out.alternatives.push_back(with_idle_group(cluster, group, *alone, found, cases, options, executor));
@@ -155,34 +115,39 @@ Result<SearchResult> search_mixed(const ModelSpec& model, const ClusterView& clu
   const double begin = steady_seconds();
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
-  const detail::GroupSearches groups = detail::search_groups<Executor>(model, cluster, *options);
+  detail::GroupSearches<Executor> groups(model, cluster, *options);
   Executor executor(options->threads);
   SearchResult out;
-  out.statistics = groups.statistics;
   std::optional<MixedCases<Executor>> mixed;
   if (detail::may_mix(*options)) mixed.emplace(model, cluster, *options, executor);
   const std::vector<Case> cases = mixed ? mixed->cases() : std::vector<Case>{};
   const bool are_missing = mixed && options->interrupted();
+  const std::optional<Candidate> alone = groups.best();
   if (!cases.empty()) {
     SearchOptions part = *options;
     part.shares = 3;  // more of the work found hardly faster plans of thousands of cases, less leaves all of them open
-    out = detail::Search(cluster.group(0), part, cases, executor, groups.best).run();
+    out = detail::Search(cluster.group(0), part, cases, executor, alone).run();
     std::erase_if(out.alternatives, [](const Alternative& one) { return !one.exists; });
     out.statistics.narrowed = mixed->narrowed();
-    out.statistics.add(groups.statistics);
-  } else if (groups.best) {
+  } else if (alone) {
     out.feasible = true;
-    out.best = *groups.best;
-  } else if (groups.error) {
-    return tl::unexpected<Error>(*groups.error);
+    out.best = *alone;
+  } else if (groups.error()) {
+    return tl::unexpected<Error>(*groups.error());
   }
+  if (out.feasible) {
+    groups.finish(out.best.iteration);
+    if (const auto found = groups.best(); found && found->iteration < out.best.iteration) out.best = *found;
+  }
+  out.statistics.add(groups.statistics(out.best.iteration));
+  out.statistics.bound = min(out.statistics.bound, out.feasible ? out.best.iteration : Seconds{infinite});
   out.statistics.proven = out.statistics.proven && !out.statistics.narrowed;
   if (are_missing) out.statistics.lacks_cases();
   out.statistics.interrupted = options->interrupted();
   detail::add_groups(out, cluster, groups, cases, *options, executor);
   if (!out.feasible) {
-    if (groups.smallest && (!out.smallest || groups.smallest->peak < out.smallest->peak))
-      out.smallest = groups.smallest;
+    const std::optional<Candidate> smallest = groups.smallest();
+    if (smallest && (!out.smallest || smallest->peak < out.smallest->peak)) out.smallest = smallest;
     out.reason = detail::why_no_mixed_plan(out, model, cluster, *options);
   }
   out.statistics.seconds = {steady_seconds() - begin};

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -19,15 +20,15 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/cost/pipeline.hpp>
 #include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/mixed/group_pipelines.hpp>
+#include <galvatron/mixed/run_bound.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/build_problem.hpp>
 #include <galvatron/search/case.hpp>
 #include <galvatron/search/choices.hpp>
-#include <galvatron/search/group_pipelines.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/run_bound.hpp>
 #include <galvatron/search/tuning.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>
@@ -43,6 +44,14 @@ struct RunFigures {
   std::vector<StrategySpec> like;  // of every layout
   std::vector<Terms> least;        // of every type: of a micro-batch and of an iteration
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<double>> blocks;  // RunTerms::blocks, of Slots
+
+  // The ends of a model, their copies of a tied table on the two sides of a link.
+  struct Tied {
+    LayerType embedding;
+    LayerType head;
+    std::vector<Terms> least;  // of every type
+  };
+  std::map<int, Tied> tied;  // by the link: see MixedCases::link_of
 };
 
 /// What a group's devices have less than the budget, which counts as taken there, so that all stages have one budget.
@@ -59,28 +68,31 @@ class MixedCases : public CaseSource {
       : model_(model),
         cluster_(cluster),
         options_(options),
+        executor_(executor),
         kinds_(model),
         pipelines_(group_pipelines(model, cluster, options)) {
     for (std::size_t pair = 0; pair < cluster.links().size(); ++pair)
       equal_link_.push_back(
           static_cast<int>(std::ranges::find(cluster.links(), cluster.links()[pair]) - cluster.links().begin()));
-    price(executor);
+    price();
   }
 
   /// All of them, without their problems.
   [[nodiscard]] std::vector<Case> cases() {
     std::vector<Case> out;
+    std::vector<std::vector<RunTerms>> terms;  // of each
     for (std::size_t i = 0; i < pipelines_.all.size(); ++i) {
       if (!is_possible(pipelines_.all[i])) continue;
-      Case one;
+      Case& one = out.emplace_back();
       one.problem.objective = objective_of(pipelines_.all[i]);
       one.schedule = pipelines_.all[i].schedule;
       one.on = pipelines_.all[i].devices();
       one.source = this;
       one.number = i;
-      one.bound = find_bound(pipelines_.all[i]);
-      out.push_back(std::move(one));
+      terms.push_back(terms_of(pipelines_.all[i]));
     }
+    executor_.each(out.size(),
+                   [&](std::size_t i) { out[i].bound = run_bound(out[i].problem.objective, terms[i], kinds_.of); });
     return out;
   }
   /// Micro-batches, numbers of stages or groups at once were left out.
@@ -96,6 +108,11 @@ class MixedCases : public CaseSource {
       Problem& own = p.on_devices.emplace_back(frame_of(one));
       const detail::RunFigures& figures = figures_of(one, i);
       own.types = figures.problem.types;
+      if (const int link = link_of(one, i); link >= 0) {
+        const detail::RunFigures::Tied& ends = figures.tied.at(link);
+        own.types.front() = ends.embedding;
+        own.types.back() = ends.head;
+      }
       own.moves = figures.problem.moves;
       own.layouts = figures.problem.layouts;
       own.fixed = figures.problem.fixed;
@@ -118,18 +135,17 @@ class MixedCases : public CaseSource {
   }
 
  private:
-  // Group, stages on it, micro-batches, split backward, and the link to the group at the other end
-  // of the pipeline (the first pair of groups that has an equal one) where a table of this run is tied to one there;
-  // -1: none.
-  using Key = std::tuple<int, int, int, bool, int>;
+  using Key = std::tuple<int, int, int, bool>;  // group, stages on it, micro-batches, split backward
 
   [[nodiscard]] bool ties() const { return model_.head.tied; }
-  [[nodiscard]] Key key_of(const GroupPipeline& one, std::size_t i) const {
-    const GroupRun& run = one.runs[i];
-    int other = -1;
-    if (ties() && (i == 0 || i + 1 == one.runs.size()))
-      other = nth(equal_link_, static_cast<int>(pair_index(one.runs.front().group, one.runs.back().group)));
-    return {run.group, run.stages, one.microbatches, splits_backward(one.schedule), other};
+  [[nodiscard]] static Key key_of(const GroupPipeline& one, std::size_t i) {
+    return {one.runs[i].group, one.runs[i].stages, one.microbatches, splits_backward(one.schedule)};
+  }
+  // The link to the group at the other end of the pipeline (the first pair of groups that has an equal one) where a
+  // table of run i is tied to one there; -1: none.
+  [[nodiscard]] int link_of(const GroupPipeline& one, std::size_t i) const {
+    if (!ties() || (i > 0 && i + 1 < one.runs.size())) return -1;
+    return nth(equal_link_, static_cast<int>(pair_index(one.runs.front().group, one.runs.back().group)));
   }
   [[nodiscard]] const detail::RunFigures& figures_of(const GroupPipeline& one, std::size_t i) const {
     return figures_.at(key_of(one, i));
@@ -160,7 +176,7 @@ class MixedCases : public CaseSource {
     return true;
   }
   // Of one that is. Of memory, what blocks keep counts; changes of layout do not.
-  [[nodiscard]] double find_bound(const GroupPipeline& one) {
+  [[nodiscard]] std::vector<RunTerms> terms_of(const GroupPipeline& one) {
     std::vector<RunTerms> runs;
     const int stages = one.stages();
     int end = 0;
@@ -171,9 +187,10 @@ class MixedCases : public CaseSource {
         slots = min(slots, slots_of(one, stages, end));
       const auto [found, is_new] = figures.blocks.try_emplace({slots.flight, slots.deferred});
       if (is_new) found->second = block_seconds(figures.problem, kinds_.of, slots);
-      runs.push_back({one.runs[i].stages, figures.least, found->second});
+      const int link = link_of(one, i);
+      runs.push_back({one.runs[i].stages, link < 0 ? figures.least : figures.tied.at(link).least, found->second});
     }
-    return run_bound(objective_of(one), runs, kinds_.of);
+    return runs;
   }
   [[nodiscard]] static Slots slots_of(const GroupPipeline& one, int stages, int stage) {
     return {microbatches_in_flight(one.schedule, stages, stage, one.microbatches),
@@ -209,9 +226,12 @@ class MixedCases : public CaseSource {
     return batch;
   }
 
-  void price(Executor& executor) {
+  void price() {
     for (const GroupPipeline& one : pipelines_.all)
-      for (std::size_t i = 0; i < one.runs.size(); ++i) figures_.try_emplace(key_of(one, i));
+      for (std::size_t i = 0; i < one.runs.size(); ++i) {
+        detail::RunFigures& figures = figures_[key_of(one, i)];
+        if (const int link = link_of(one, i); link >= 0) figures.tied[link];
+      }
     // A setting for each group and number of stages on it.
     std::map<std::pair<int, int>, std::size_t> numbers;
     std::vector<std::pair<int, int>> wanted;
@@ -219,7 +239,7 @@ class MixedCases : public CaseSource {
       if (numbers.try_emplace({std::get<0>(key), std::get<1>(key)}, wanted.size()).second)
         wanted.emplace_back(std::get<0>(key), std::get<1>(key));
     settings_.resize(wanted.size());
-    executor.each(wanted.size(), [&](std::size_t i) {
+    executor_.each(wanted.size(), [&](std::size_t i) {
       const auto [group, stages] = wanted[i];
       const Cluster& cluster = cluster_.group(group);
       std::vector<StrategySpec> specs = strategies(options_.space, cluster.devices / stages, cluster.devices_per_node);
@@ -230,11 +250,27 @@ class MixedCases : public CaseSource {
     kinds_.lower(options_, settings_, false);
     if (std::ranges::any_of(pipelines_.all, [](const GroupPipeline& one) { return splits_backward(one.schedule); }))
       kinds_.lower(options_, settings_, true);
-    std::vector<std::pair<const Key*, detail::RunFigures*>> open;
-    for (auto& [key, figures] : figures_) open.emplace_back(&key, &figures);
-    executor.each(open.size(), [&](std::size_t i) {
-      const Key& key = *open[i].first;
-      price_run(key, numbers.at({std::get<0>(key), std::get<1>(key)}), *open[i].second);
+    // Runs whose ranks have equally many samples, where the degrees of tensor and context are equal, share prices.
+    struct Wanted {
+      const Key* key;
+      detail::RunFigures* figures;
+    };
+    std::map<Key, std::vector<Wanted>> alike;
+    for (auto& [key, figures] : figures_) {
+      const auto& [group, stages, microbatches, splits] = key;
+      const int divisor = std::gcd(stages, microbatches);
+      alike[{group, stages / divisor, microbatches / divisor, splits}].push_back({&key, &figures});
+    }
+    std::vector<const std::vector<Wanted>*> open;
+    for (const auto& [ignored, runs] : alike) open.push_back(&runs);
+    executor_.each(open.size(), [&](std::size_t i) {
+      const int group = std::get<0>(*open[i]->front().key);
+      std::vector<int> counts;
+      for (const Wanted& run : *open[i]) counts.push_back(std::get<2>(*run.key));
+      detail::CommonPrices prices(kinds_, counts, options_.precision, cluster_.group(group),
+                                  cluster_.group(group).devices);
+      for (const auto& [key, figures] : *open[i])
+        price_run(*key, numbers.at({group, std::get<1>(*key)}), prices, *figures);
     });
   }
   // One number for a strategy, whatever the group.
@@ -252,33 +288,52 @@ class MixedCases : public CaseSource {
       }
     }
   }
-  void price_run(const Key& key, std::size_t setting_number, detail::RunFigures& out) const {
+  void price_run(const Key& key, std::size_t setting_number, detail::CommonPrices& prices,
+                 detail::RunFigures& out) const {
     if (options_.interrupted()) return;
-    const auto& [group, stages, microbatches, splits, other] = key;
+    const auto& [group, stages, microbatches, splits] = key;
     const Cluster& cluster = cluster_.group(group);
     const detail::StageSetting& setting = settings_[setting_number];
     const cost::Batch batch = batch_of(microbatches, splits);
-    detail::CommonPrices prices(kinds_, {microbatches}, batch.precision, cluster, cluster.devices,
-                                other < 0 ? nullptr : &cluster_.links()[static_cast<std::size_t>(other)]);
+    std::vector<detail::TiedPrices> tied;
+    for (const auto& [link, ignored] : out.tied)
+      tied.push_back({&cluster_.links()[static_cast<std::size_t>(link)], {}});
     Problem& p = out.problem;
     std::vector<std::span<const int>> same;
-    for (const int layout : detail::price_layers(p, same, kinds_, cluster, options_, setting, batch, prices))
+    for (const int layout : detail::price_layers(p, same, kinds_, cluster, options_, setting, batch, prices, tied))
       out.like.push_back(nth(setting.like, layout));
+    if (p.types.empty()) return;
     p.budget = options_.memory.count;
     p.fixed = (cluster.device.library_workspace + detail::lacks(cluster, options_.memory)).count;
-    for (LayerType& type : p.types) {
-      for (Choice& choice : type) choice.tag = nth(tags_[setting_number], choice.tag);
+    for (auto over = tied.begin(); auto& [ignored, ends] : out.tied) {
+      const auto tie = [](LayerType type, const std::vector<double>& synchronise) {
+        for (Choice& choice : type) choice.synchronise = nth(synchronise, choice.tag);
+        return type;
+      };
+      ends.embedding = tie(p.types.front(), over->synchronise[0]);
+      ends.head = tie(p.types.back(), over->synchronise[1]);
+      ++over;
+    }
+    const auto finish = [&tags = tags_[setting_number], splits = splits](LayerType& type) {
+      for (Choice& choice : type) choice.tag = nth(tags, choice.tag);
       std::ranges::sort(type, {}, &Choice::tag);
       Terms least{infinite, infinite, infinite, infinite, ~std::uint64_t{0}};
       for (const Choice& c : type)
         least = min(least, {c.seconds(), c.seconds() - (splits ? 2 * c.weights : 0), c.per_iteration(), 0, 0});
-      out.least.push_back(least);
+      return least;
+    };
+    for (LayerType& type : p.types) out.least.push_back(finish(type));
+    for (auto& [ignored, ends] : out.tied) {
+      ends.least = out.least;
+      ends.least.front() = finish(ends.embedding);
+      ends.least.back() = finish(ends.head);
     }
   }
 
   const ModelSpec& model_;
   ClusterView cluster_;
   const SearchOptions& options_;
+  Executor& executor_;
   detail::LayerKinds kinds_;
   GroupPipelines pipelines_;
   std::vector<int> equal_link_;  // of every pair of groups, the first pair that has this link
