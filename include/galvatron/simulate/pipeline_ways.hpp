@@ -132,7 +132,7 @@ class PipelineWays {
   /// Layers cut into stages that fit into memory, the slowest as fast as can be; null: they do not fit.
   std::shared_ptr<const Pipeline> cut(int group, int stages, const StrategySpec& spec, std::int64_t microbatch,
                                       int shards) {
-    const std::vector<LayerPrice>& prices = prices_of(group, spec, microbatch);
+    const std::vector<LayerPrice>& prices = prices_of(group, spec, microbatch / spec.data);
     const std::vector<Bytes>& states = states_of(spec, shards);
     const Bytes budget = min(options_.memory, cluster_.group(group).device.memory) -
                          cluster_.group(group).device.library_workspace - losses_;
@@ -171,9 +171,14 @@ class PipelineWays {
       return at == layers ? ends : std::vector<int>{};
     };
     double low = std::max(largest, out->all / stages) * (1 - 1e-9);
-    double high = out->all * (1 + 1e-9);
-    if (ends_within(high).empty()) return nullptr;
-    if (!ends_within(low).empty()) high = low;
+    double high = low + largest;  // with memory enough each stage then takes what is even, or more
+    if (ends_within(high).empty()) {
+      low = high;
+      high = out->all * (1 + 1e-9);
+      if (ends_within(high).empty()) return nullptr;
+    } else if (!ends_within(low).empty()) {
+      high = low;
+    }
     while (low < high * (1 - 1e-4)) {
       const double middle = (low + high) / 2;
       ends_within(middle).empty() ? low = middle : high = middle;
@@ -187,21 +192,24 @@ class PipelineWays {
     }
     return out;
   }
-  /// Of each kind of layer.
-  const std::vector<LayerPrice>& prices_of(int group, const StrategySpec& spec, std::int64_t microbatch) {
-    const auto [at, is_new] = prices_.try_emplace({group, spec.tensor, static_cast<int>(spec.sequence), spec.data,
-                                                   spec.zero, static_cast<int>(spec.recompute), microbatch});
+  /// Of each kind of layer, with so many samples on a data rank. How many of those there are makes no difference to
+  /// passes, nor do states in shards.
+  const std::vector<LayerPrice>& prices_of(int group, StrategySpec spec, std::int64_t samples) {
+    spec.data = 1;
+    spec.zero = 0;
+    const auto [at, is_new] = prices_.try_emplace(
+        {group, spec.tensor, static_cast<int>(spec.sequence), static_cast<int>(spec.recompute), samples});
     if (!is_new) return at->second;
     const Cluster& on = cluster_.group(group);
     const int busy = std::min(on.devices, on.devices_per_node);
     for (const LayerSpec* layer : kinds_) {
-      const cost::LayerCounts& counts = layers_(*layer, spec, microbatch, options_.sequence);
+      const cost::LayerCounts& counts = layers_(*layer, spec, samples, options_.sequence);
       const Seconds seconds = cost::time_of(counts.forward, options_.precision, on, busy) +
                               cost::time_of(counts.backward, options_.precision, on, busy);
       const bool ends = layer->kind == LayerKind::head;
       at->second.push_back({seconds.value, counts.stash, counts.forward_workspace, counts.backward_workspace,
-                            elements(spec, microbatch, layer->before(0)),
-                            ends ? Bytes{} : elements(spec, microbatch, layer->after(0))});
+                            elements(spec, samples, layer->before(0)),
+                            ends ? Bytes{} : elements(spec, samples, layer->after(0))});
     }
     return at->second;
   }
@@ -213,9 +221,9 @@ class PipelineWays {
         at->second.push_back(layers_(*layer, spec, shards, layer->positions).states);
     return at->second;
   }
-  [[nodiscard]] Bytes elements(const StrategySpec& spec, std::int64_t microbatch, const BundlePart& part) const {
+  [[nodiscard]] Bytes elements(const StrategySpec& spec, std::int64_t samples, const BundlePart& part) const {
     if (!part.tokens.any()) return {};
-    const ActivationLayout layout = activation_layout(spec, 0, microbatch, part.tokens.of(options_.sequence));
+    const ActivationLayout layout = activation_layout(spec, 0, samples, part.tokens.of(options_.sequence));
     return train::region_bytes(layout.region(0).tokens() * part.width, element_bytes(options_.precision));
   }
 
@@ -227,7 +235,7 @@ class PipelineWays {
   std::int64_t unit_ = 1;
   int cuts_ = 0;
   const Bytes losses_ = train::region_bytes(static_cast<std::int64_t>(most_groups), sizeof(double));
-  std::map<std::tuple<int, int, int, int, int, int, std::int64_t>, std::vector<LayerPrice>> prices_;
+  std::map<std::tuple<int, int, int, int, std::int64_t>, std::vector<LayerPrice>> prices_;
   std::map<std::tuple<int, int, int, int>, std::vector<Bytes>> states_;
   std::map<std::tuple<int, int, int, int, int>, std::shared_ptr<const std::vector<PipelineWay>>> ways_;
 };
