@@ -87,8 +87,11 @@ class Search {
     std::vector<std::size_t> open(cases_.size());
     std::iota(open.begin(), open.end(), std::size_t{0});
     sort_by_bound(open);
-    // A quick pass over the likeliest choices finds good plans; the last one, pruned by them, proves or improves.
-    open = solve(open, options_.algorithm == Algorithm::bmw ? Pass::bmw : Pass::core, most_work() / 4);
+    // A quick pass over the likeliest choices finds good plans; the last one, pruned by them, proves or improves. Of
+    // thousands of cases, whose problems are made when they are searched, it proves few: it has the work that is left
+    // of the quick pass.
+    const std::int64_t first = most_work() / 4;
+    open = solve(open, options_.algorithm == Algorithm::bmw ? Pass::bmw : Pass::core, first);
     // Where hardly anything fits, few choices miss it: the smallest plan of all is one to begin with, or no plan fits.
     std::optional<Candidate> smallest;
     if (!best_.fits() && !options_.interrupted()) {
@@ -96,8 +99,9 @@ class Search {
       if (!best_.fits()) open.clear();
     }
     if (best_.fits() && options_.algorithm == Algorithm::exact && !options_.likely_alone) {
-      open = solve(open, Pass::exact, most_work() / of_last_pass());
-      raise_bounds(open);
+      const std::int64_t all = cases_.front().source != nullptr ? first : most_work();
+      open = solve(open, Pass::exact, all);
+      raise_bounds(open, all / 4 * 5);
     }
     out.statistics.proven = open.empty();
     out.statistics.uniform_alone =
@@ -246,11 +250,12 @@ class Search {
 
   // Of cases that the last pass left open: looks for plans in the lower half of the seconds that each leaves open,
   // again and again. Far fewer labels are below that than below the best plan, so that the half is found empty soon.
-  void raise_bounds(std::vector<std::size_t>& open) {
+  // @param until  as of solve
+  void raise_bounds(std::vector<std::size_t>& open, std::int64_t until) {
     constexpr double worth = 1 + 1e-5;
     for (double before = 0; !open.empty() && least_bound(open) > before * worth; sort_by_bound(open)) {
       before = least_bound(open);
-      open = solve(open, Pass::halves, most_work() / of_last_pass() / 4 * 5);
+      open = solve(open, Pass::halves, until);
     }
   }
   [[nodiscard]] double least_bound(const std::vector<std::size_t>& cases) const {
@@ -315,9 +320,6 @@ class Search {
     return smallest;
   }
 
-  // Of thousands of cases, whose problems are made when they are searched, the last pass proves few: it found no better
-  // plan and no higher bound with more than a quarter of the work.
-  [[nodiscard]] int of_last_pass() const { return cases_.front().source != nullptr ? 4 : 1; }
   [[nodiscard]] std::int64_t most_work() const { return tuning::most_work * options_.effort / options_.shares; }
 
   const Cluster& cluster_;
