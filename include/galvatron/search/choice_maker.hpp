@@ -5,7 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,7 +15,6 @@
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
@@ -90,62 +89,52 @@ constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec
           std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
 }
 
-/// Makes the choices of one kind of layers.
-class ChoiceMaker {
- public:
-  /// The parameters are those of cost::LayerPricer.
-  constexpr ChoiceMaker(const cost::LayerPrograms& programs, const Space& space, const cost::Batch& batch,
-                        const Cluster& cluster, cost::WorkPrices& prices, cost::PassPrices& passes)
-      : layer_(programs.layer()),
-        space_(space),
-        batch_(batch),
-        cluster_(cluster),
-        price_(programs, batch, cluster, prices, passes) {}
+/// Whether 64 bits count the bytes of the largest tensor of a rank, which no device has anyway.
+constexpr bool has_countable_bytes(const StrategySpec& spec, const LayerSpec& layer, const cost::Batch& batch) {
+  const std::int64_t widest = std::max({layer.ffn, layer.hidden, layer.vocabulary, layer.heads * batch.sequence});
+  const std::int64_t samples = batch.microbatch / spec.data;  // it divides them
+  return static_cast<double>(samples) * static_cast<double>(batch.sequence) * static_cast<double>(widest) < 0x1p56;
+}
 
-  /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
-  /// this one.
-  constexpr std::optional<Choice> operator()(StrategySpec spec) {
-    if (layer_.experts == 0) spec = spec.without_experts();
-    if (const StrategySpec degrees = spec.degrees(); !(degrees == degrees_)) {
-      degrees_ = degrees;
-      fits_ = is_fit(layer_, spec, batch_.microbatch, batch_.sequence) &&
-              !divides_samples_instead(spec, layer_, space_, batch_) && has_countable_bytes(spec);
+/// The choices of one kind of layers, by the strategies of a setting that it can have and that no other one replaces.
+/// @param same  of each strategy, the one that stands for it; empty: each for itself
+constexpr LayerType make_choices(const cost::LayerPrograms& programs, const StageSetting& setting,
+                                 std::span<const int> same, const Space& space, const cost::Batch& batch,
+                                 const Cluster& cluster, cost::WorkPrices& prices, cost::PassPrices& passes) {
+  const LayerSpec& layer = programs.layer();
+  cost::LayerPricer price(programs, batch, cluster, prices, passes);
+  StrategySpec degrees{.tensor = 0};  // of which the layer fits, or not
+  bool fits = false;
+  LayerType out;
+  for (std::size_t i = 0; i < setting.specs.size(); ++i) {
+    if (!same.empty() && same[i] != static_cast<int>(i)) continue;
+    const StrategySpec spec = layer.experts == 0 ? setting.specs[i].without_experts() : setting.specs[i];
+    if (!(spec.degrees() == degrees)) {
+      degrees = spec.degrees();
+      fits = is_fit(layer, spec, batch.microbatch, batch.sequence) &&
+             !divides_samples_instead(spec, layer, space, batch) && has_countable_bytes(spec, layer, batch);
     }
-    if (!fits_) return std::nullopt;
-    const auto [prices, bytes] = price_(spec);
-    const cost::LayerSeconds seconds = cost::layer_seconds(prices, cluster_);
-    return Choice{.forward = seconds.forward.value,
-                  .backward = seconds.backward.value,
-                  .weights = seconds.weights.value,
-                  .synchronise = seconds.synchronise.value,
-                  .update = seconds.update.value,
-                  .states = bytes.states.count,
-                  .stash = bytes.stash.count,
-                  .deferred = bytes.deferred.count,
-                  .forward_workspace = bytes.forward_workspace.count,
-                  .backward_workspace = max(bytes.backward_workspace, bytes.weights_workspace - bytes.activation).count,
-                  .input = bytes.input.count,
-                  .activation = bytes.activation.count,
-                  .pass_through = bytes.pass_through.count};
+    if (!fits) continue;
+    const auto [seconds_of, bytes] = price(spec);
+    const cost::LayerSeconds seconds = cost::layer_seconds(seconds_of, cluster);
+    out.push_back(
+        {.forward = seconds.forward.value,
+         .backward = seconds.backward.value,
+         .weights = seconds.weights.value,
+         .synchronise = seconds.synchronise.value,
+         .update = seconds.update.value,
+         .states = bytes.states.count,
+         .stash = bytes.stash.count,
+         .deferred = bytes.deferred.count,
+         .forward_workspace = bytes.forward_workspace.count,
+         .backward_workspace = max(bytes.backward_workspace, bytes.weights_workspace - bytes.activation).count,
+         .input = bytes.input.count,
+         .activation = bytes.activation.count,
+         .pass_through = bytes.pass_through.count,
+         .layout = setting.layout[i],
+         .tag = static_cast<int>(i)});
   }
-
- private:
-  // Whether 64 bits count the bytes of the largest tensor of a rank, which no device has anyway.
-  [[nodiscard]] constexpr bool has_countable_bytes(const StrategySpec& spec) const {
-    const std::int64_t widest =
-        std::max({layer_.ffn, layer_.hidden, layer_.vocabulary, layer_.heads * batch_.sequence});
-    const std::int64_t samples = batch_.microbatch / spec.data;  // it divides them
-    const double tokens = static_cast<double>(samples) * static_cast<double>(batch_.sequence);
-    return tokens * static_cast<double>(widest) < 0x1p56;
-  }
-
-  const LayerSpec& layer_;
-  const Space& space_;
-  const cost::Batch& batch_;
-  const Cluster& cluster_;
-  cost::LayerPricer price_;
-  StrategySpec degrees_{.tensor = 0};  // of which the layer fits, or not
-  bool fits_ = false;
-};
+  return out;
+}
 
 }  // namespace galvatron::search::detail

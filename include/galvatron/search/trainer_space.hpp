@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/search/options.hpp>

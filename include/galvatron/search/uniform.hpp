@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <galvatron/search/build_problem.hpp>
+#include <galvatron/search/case.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 
@@ -75,11 +75,8 @@ class UniformBounds {
  public:
   explicit UniformBounds(const Case& c)
       : p_(c.problem), layers_(p_.types.size(), 0), movable_(layers_), index_(p_.types.size()) {
-    for (int layer = 0; layer < p_.count(); ++layer) {
-      const auto type = static_cast<std::size_t>(nth(p_.layers, layer));
-      ++layers_[type];
-      if (layer >= p_.leading && layer < p_.count() - p_.trailing) ++movable_[type];
-    }
+    for (const int type : p_.layers) ++nth(layers_, type);
+    for (int layer = p_.leading; layer < p_.count() - p_.trailing; ++layer) ++nth(movable_, nth(p_.layers, layer));
     for (std::size_t type = 0; type < index_.size(); ++type) {
       index_[type].assign(c.specs.size(), -1);
       for (std::size_t i = 0; i < p_.types[type].size(); ++i)
