@@ -63,6 +63,7 @@ struct LayerKinds {
 constexpr std::vector<Moves> make_moves(const LayerKinds& kinds, const StageSetting& setting,
                                         const std::vector<int>& layouts, const cost::Batch& batch,
                                         const Cluster& cluster) {
+  const auto all = static_cast<int>(setting.like.size());
   std::vector<std::pair<std::int64_t, Moves>> borders;  // elements, and moves to layers that they are the input of
   const auto border = [&](std::int64_t elements) -> const Moves& {
     for (const auto& [known, moves] : borders)
@@ -72,9 +73,7 @@ constexpr std::vector<Moves> make_moves(const LayerKinds& kinds, const StageSett
     std::vector<double> seconds;
     for (const cost::Relayout& move : setting.moves) seconds.push_back(price.relayout(move).value);
     for (const int from : layouts) {
-      const auto row = static_cast<std::size_t>(from) * setting.like.size();
-      for (const int to : layouts)
-        out.relayout.push_back(nth(seconds, setting.move[row + static_cast<std::size_t>(to)]));
+      for (const int to : layouts) out.relayout.push_back(nth(seconds, nth(setting.move, from * all + to)));
       out.input.push_back(price.receive(nth(setting.like, from)).value);
     }
     return out;
@@ -265,20 +264,15 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
   const auto allowed = [&](ScheduleKind kind) {
     return std::ranges::find(options.schedules, kind) != options.schedules.end();
   };
-  std::vector<int> counts;
-  for (const int m : divisors(static_cast<int>(options.global_batch)))
-    if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
+  std::vector<int> counts = divisors(static_cast<int>(options.global_batch));
+  if (options.microbatches > 0) counts = {options.microbatches};
   detail::LayerKinds kinds(model);
   std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
-  const OneForAll trainer = options.space.one_for_all;
-  const bool even = options.even_stages || needs_equal_stages(trainer);
+  const bool equal = needs_equal_stages(options.space.one_for_all);
+  const bool even = options.even_stages || equal;
   const int layers = static_cast<int>(model.blocks.size());
-  std::erase_if(degrees,
-                [&](int stages) { return stages > layers || (needs_equal_stages(trainer) && layers % stages != 0); });
+  std::erase_if(degrees, [&](int stages) { return stages > layers || (equal && layers % stages != 0); });
   std::vector<std::vector<StrategySpec>> specs(degrees.size());
-  const auto keep_fit = [&](std::size_t i, bool for_ends) {
-    detail::keep_fit(specs[i], kinds, options, degrees[i], for_ends);
-  };
   // Numbers of virtual stages that are tried.
   const auto chunk_counts = [&](int stages) {
     std::vector<int> out;
@@ -301,12 +295,13 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
   };
   executor.each(degrees.size(), [&](std::size_t i) {
     specs[i] = strategies(options.space, cluster.devices / degrees[i], cluster.devices_per_node);
-    keep_fit(i, true);
+    detail::keep_fit(specs[i], kinds, options, degrees[i], true);
   });
   const std::size_t most =
       tuning::most_choices * static_cast<std::size_t>(options.effort) / static_cast<std::size_t>(options.shares);
   if (choices() > most) {
-    executor.each(degrees.size(), [&](std::size_t i) { keep_fit(i, false); });
+    executor.each(degrees.size(),
+                  [&](std::size_t i) { detail::keep_fit(specs[i], kinds, options, degrees[i], false); });
     const std::size_t each = choices() / counts.size();
     const std::size_t wanted = std::max(tuning::few, most / std::max<std::size_t>(1, each));
     result.narrowed = counts.size() > wanted;

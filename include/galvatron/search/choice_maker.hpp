@@ -15,6 +15,7 @@
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
@@ -32,7 +33,7 @@ struct StageSetting {
   std::vector<int> same_end;          // and for an embedding or a head
   std::vector<int> layout;            // of each spec
   std::vector<StrategySpec> like;     // a spec of each layout
-  std::vector<cost::Relayout> moves;  // all that differ
+  std::vector<cost::Relayout> moves;  // all that differ, ascending
   std::vector<int> move;              // (layouts, layouts) which of them
 
   constexpr StageSetting() = default;
@@ -59,18 +60,13 @@ struct StageSetting {
       layout.push_back(static_cast<int>(at) - 1);
     }
     // Between the layouts of a stage are tens of thousands of moves, of which a few hundred differ.
-    std::vector<std::pair<cost::Relayout, int>> known;  // ascending, with its number
-    move.reserve(layouts.size() * layouts.size());
+    std::vector<cost::Relayout> all;
     for (const ActivationLayout& from : layouts)
-      for (const ActivationLayout& to : layouts) {
-        const cost::Relayout one = cost::relayout_of(from, to);
-        auto at = std::lower_bound(known.begin(), known.end(), std::pair(one, 0));
-        if (at == known.end() || !(at->first == one)) {
-          at = known.insert(at, {one, static_cast<int>(moves.size())});
-          moves.push_back(one);
-        }
-        move.push_back(at->second);
-      }
+      for (const ActivationLayout& to : layouts) all.push_back(cost::relayout_of(from, to));
+    moves = all;
+    sort_unique(moves);
+    for (const cost::Relayout& one : all)
+      move.push_back(static_cast<int>(std::ranges::lower_bound(moves, one) - moves.begin()));
   }
 };
 

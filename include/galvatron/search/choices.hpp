@@ -137,8 +137,7 @@ struct ChoiceClass {
   std::int64_t input = 0;
   std::int64_t pass_through = 0;
   std::int64_t activation = 0;
-  std::int64_t forward_workspace =
-      0;  ///< 0 where backward needs no less: then that is what bounds a re-layout after it
+  std::int64_t forward_workspace = 0;  ///< 0 where backward needs no less: then that bounds a re-layout after it
   std::vector<std::int32_t> choices;
 
   /// The same labels arrive at both.

@@ -18,14 +18,11 @@ namespace galvatron::search {
 
 namespace detail {
 
-/// What a byte of memory is worth on the first, the middle and the last stage, of as many layers as on average, by the
-/// layout relaxation.
-struct Price {
-  Slots slots;
-  double seconds = 0;  ///< of a byte
-};
-constexpr std::vector<Price> prices_of(const Problem& p) {
-  std::vector<Price> out;
+/// Seconds that a byte of memory is worth on the first, the middle and the last stage, of as many layers as on average,
+/// by the layout relaxation, with the stage's slots.
+using BytePrices = std::vector<std::pair<Slots, double>>;
+constexpr BytePrices prices_of(const Problem& p) {
+  BytePrices out;
   const int stages = p.stages();
   const std::vector<int> first = p.cuts.empty() ? even_cuts(p) : p.cuts;
   const std::vector<std::int64_t> workspaces = least_workspaces(p);
@@ -37,20 +34,20 @@ constexpr std::vector<Price> prices_of(const Problem& p) {
                          .begin = begin,
                          .shortest = nth(first, stage + 1) - begin,
                          .least_workspace = nth(workspaces, stage)};
-    out.push_back({p.slots_of(stage, 0), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price()});
+    out.emplace_back(p.slots_of(stage, 0), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price());
   }
   return out;
 }
 /// The choices of a type nearest to the cheapest at some price, in their order, and the one that keeps least.
-constexpr std::vector<int> likely_choices(const Problem& p, const LayerType& type, const std::vector<Price>& prices,
+constexpr std::vector<int> likely_choices(const Problem& p, const LayerType& type, const BytePrices& prices,
                                           std::size_t most) {
   std::vector<std::pair<double, int>> excess;
   for (const Choice& c : type) excess.emplace_back(infinite, static_cast<int>(&c - &type[0]));
-  for (const Price& price : prices) {
+  for (const auto& [slots, price] : prices) {
     std::vector<double> cost;
     for (const Choice& c : type)
       cost.push_back(p.objective.terms_of(c).time_with(p.objective.share_of_iteration()) +
-                     price.seconds * static_cast<double>(price.slots.kept(c)));
+                     price * static_cast<double>(slots.kept(c)));
     const double least = *std::min_element(cost.begin(), cost.end());
     for (std::size_t j = 0; j < type.size(); ++j) excess[j].first = std::min(excess[j].first, cost[j] - least);
   }
@@ -64,7 +61,7 @@ constexpr std::vector<int> likely_choices(const Problem& p, const LayerType& typ
 
 /// Leaves the likely choices in a problem, tied ends all. Returns, of every type, which they were.
 constexpr std::vector<std::vector<int>> keep_likely_choices(Problem& p, std::size_t most) {
-  const std::vector<Price> prices = prices_of(p);
+  const BytePrices prices = prices_of(p);
   std::vector<std::vector<int>> kept;
   for (std::size_t i = 0; i < p.types.size(); ++i) {
     const int number = static_cast<int>(i);

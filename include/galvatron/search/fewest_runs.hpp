@@ -28,8 +28,7 @@ class RunMerger {
         at_(c.problem.layers.size()) {
     for (int layer = 0; layer < p_.count(); ++layer) nth(at_, c.layer(layer)) = layer;
     for (int stage = 0; stage < p_.stages(); ++stage)
-      for (int layer = nth(best_.plan.first, stage); layer < nth(best_.plan.first, stage + 1); ++layer)
-        stage_of_.push_back(stage);
+      stage_of_.resize(static_cast<std::size_t>(nth(best_.plan.first, stage + 1)), stage);
     size_ = size_of(best_.plan);
   }
 

@@ -23,7 +23,12 @@ class ParetoFront {
   constexpr void add(double x, Y y) {
     const auto first = std::ranges::lower_bound(points_, x, {}, &Point::x);
     const auto last = std::find_if(first, points_.end(), [=](const Point& point) { return point.y < y; });
-    points_.insert(points_.erase(first, last), {x, y});
+    if (first == last) {
+      points_.insert(first, {x, y});
+      return;
+    }
+    *first = {x, y};
+    points_.erase(first + 1, last);
   }
 
  private:

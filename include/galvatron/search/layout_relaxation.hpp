@@ -91,7 +91,6 @@ class LayoutRelaxation {
     }
     // Of all slopes those near the best, and ever fewer of those far away.
     const std::size_t best = best_price();
-    chosen_.clear();
     for (std::size_t k = 0; k < prices_.size(); ++k) {
       const std::size_t far = k > best ? k - best : best - k;
       if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen_.push_back(prices_[k]);
@@ -150,7 +149,7 @@ class LayoutRelaxation {
     const auto same = std::find_if(kinds_.begin(), kinds_.end(),
                                    [&](const Kind& k) { return k.type == type && k.tag == tag && k.slots == slots; });
     if (same != kinds_.end()) return static_cast<std::size_t>(same - kinds_.begin());
-    Kind out{type, tag, slots, std::vector<Layout>(layouts_)};
+    Kind& out = kinds_.emplace_back(Kind{type, tag, slots, std::vector<Layout>(layouts_)});
     for (const Choice& c : nth(p_.types, type)) {
       if (!is_open(c, tag)) continue;
       Layout& layout = nth(out.layouts, c.layout);
@@ -162,7 +161,6 @@ class LayoutRelaxation {
       layout.hull = lower_hull(std::move(layout.hull));
       add_slopes(layout.hull, prices_);
     }
-    kinds_.push_back(std::move(out));
     return kinds_.size() - 1;
   }
 

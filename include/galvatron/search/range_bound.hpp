@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -112,12 +111,10 @@ class RangeBound {
   template <class Executor = Team>
   constexpr RangeBound(const Problem& problem, double share, int workspace_classes = 1, Executor* executor = nullptr)
       : p_(problem) {
-    for (int stage = 0; stage < p_.stages(); ++stage) {
-      std::vector<Slots> slots;
-      for (int chunk = 0; chunk < p_.chunks; ++chunk) slots.push_back(p_.slots_of(stage, chunk));
-      const auto same = std::find(slots_.begin(), slots_.end(), slots);
+    for (auto at = p_.slots.begin(); at != p_.slots.end(); at += p_.chunks) {  // a stage's
+      const auto same = std::ranges::find(slots_, std::vector(at, at + p_.chunks));
       table_of_.push_back(static_cast<std::size_t>(same - slots_.begin()));
-      if (same == slots_.end()) slots_.push_back(std::move(slots));
+      if (same == slots_.end()) slots_.emplace_back(at, at + p_.chunks);
     }
     for (int layer = 0; layer < p_.count(); ++layer) {
       const int kind = nth(p_.layers, layer) * p_.chunks + p_.chunk_of(layer);
@@ -139,7 +136,7 @@ class RangeBound {
     sort_unique(sizes);
     if (sizes.empty()) classes_.resize(1);
     const auto count = static_cast<std::size_t>(workspace_classes);
-    for (std::size_t k = 0, from = 0; k < count && !sizes.empty(); ++k) {
+    for (std::size_t k = 0, from = 0; k < count; ++k) {
       const std::size_t to = (k + 1) * sizes.size() / count;
       if (from < to) classes_.push_back({sizes[from], sizes[to - 1], {}});
       from = to;
@@ -284,7 +281,7 @@ class RangeBound {
     workspace_ = least_workspaces(p_);
     // What a border takes, one way.
     const auto least_move = [this](std::vector<double> Moves::* border) {
-      double least = std::numeric_limits<double>::max();
+      double least = infinite;
       for (const Moves& moves : p_.moves)
         for (const double seconds : moves.*border) least = std::min(least, seconds);
       return least;

@@ -115,8 +115,7 @@ class Solver {
       truncated_ = false;
       auto found = join(part, upper);
       if (truncated_) open_ = std::min(open_, std::max({part.bound, part_bounds_->least(), layout_bound()}));
-      if (!found) continue;
-      if (offer(evaluated(problem_, std::move(*found))) && !bounds_.narrow(upper)) break;
+      if (found && offer(evaluated(problem_, std::move(*found))) && !bounds_.narrow(upper)) break;
     }
     return best;
   }

@@ -81,9 +81,8 @@ class UniformBounds {
       index_[type].assign(c.specs.size(), -1);
       for (std::size_t i = 0; i < p_.types[type].size(); ++i)
         nth(index_[type], p_.types[type][i].tag) = static_cast<int>(i);
-      if (type < c.same.size())
-        for (std::size_t tag = 0; tag < c.same[type].size(); ++tag)
-          index_[type][tag] = nth(index_[type], c.same[type][tag]);
+      for (std::size_t tag = 0; tag < c.same[type].size(); ++tag)
+        index_[type][tag] = nth(index_[type], c.same[type][tag]);
     }
     // On shared cores and with GPipe a plan may take longer than the objective says, so that order by it is not all.
     comparable_ = !p_.turns && !p_.objective.shared && (c.schedule != ScheduleKind::gpipe || p_.stages() == 1);
