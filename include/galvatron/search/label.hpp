@@ -53,8 +53,8 @@ class KeptLabels {
  public:
   /// Keeps a label unless one dominates it. Returns whether it did.
   constexpr bool offer(const Label& label) {
-    for (const Group& group :
-         groups_)  // with workspace w, top <= label.top and kept <= label.kept are one limit on top
+    // With workspace w, top <= label.top and kept <= label.kept are one limit on top.
+    for (const Group& group : groups_)
       if (group.tops.dominates(label.per_iteration, std::min(label.top, label.kept + group.workspace))) return false;
     auto group = std::ranges::find(groups_, label.workspace(), &Group::workspace);
     if (group == groups_.end()) group = groups_.insert(group, {label.workspace(), {}});
@@ -75,10 +75,6 @@ constexpr void merge_runs(std::vector<Label>& labels) {
   std::vector<std::ptrdiff_t> ends{0};
   for (auto at = labels.begin(); at != labels.end(); ends.push_back(at - labels.begin()))
     at = std::is_sorted_until(at, labels.end());
-  if (ends.size() > labels.size() / 4) {
-    std::sort(labels.begin(), labels.end());
-    return;
-  }
   std::vector<Label> merged(labels.size());
   while (ends.size() > 2) {
     std::size_t runs = 0;
@@ -94,16 +90,6 @@ constexpr void merge_runs(std::vector<Label>& labels) {
   }
 }
 
-/// Keeps the labels, sorted, that no other dominates, and of more than some hundred a few others too. Returns the
-/// comparisons that took more than a look at a label.
-constexpr std::size_t keep_non_dominated(std::vector<Label>& labels) {
-  if (!std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.fill == l.time && l.has_three(); }))
-    return search::keep_non_dominated(labels, 256 * labels.size());
-  KeptLabels best;
-  std::erase_if(labels, [&](const Label& label) { return !best.offer(label); });
-  return 0;
-}
-
 }  // namespace detail
 
 /// Removes dominated labels, and then, if more than `limit` are left, truncates the beam: the range of memory is cut
@@ -113,7 +99,14 @@ constexpr std::size_t keep_non_dominated(std::vector<Label>& labels) {
 constexpr bool keep_best(std::vector<Label>& labels, std::size_t limit, double share, std::int64_t& work) {
   if (labels.size() < 2) return false;
   detail::merge_runs(labels);
-  work += static_cast<std::int64_t>(detail::keep_non_dominated(labels) / tuning::comparisons_of_a_label);
+  const auto is_plain = [](const Label& label) { return label.fill == label.time && label.has_three(); };
+  if (std::ranges::all_of(labels, is_plain)) {
+    detail::KeptLabels best;
+    std::erase_if(labels, [&](const Label& label) { return !best.offer(label); });
+  } else {  // of more than some hundred a few dominated ones stay
+    const std::size_t comparisons = keep_non_dominated(labels, 256 * labels.size());
+    work += static_cast<std::int64_t>(comparisons / tuning::comparisons_of_a_label);
+  }
   if (labels.size() <= limit) return false;
 
   const auto [low, high] = std::ranges::minmax_element(labels, {}, &Label::top);
