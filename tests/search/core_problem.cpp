@@ -52,8 +52,8 @@ TEST_CASE("a bound that knows the largest workspace holds, and is nearer than th
     const auto of_stage = [&](double seconds) { return p.objective({seconds, seconds}); };
     const RangeBound all(p, 0);
     const RangeBound classes(p, 0, 8);
-    const double plain = of_stage(all.seconds(0, 0, p.count()));
-    const double least = of_stage(classes.seconds(0, 0, p.count()));
+    const double plain = of_stage(all.seconds(0, {0, p.count()}));
+    const double least = of_stage(classes.seconds(0, {0, p.count()}));
     CHECK(least <= truth.seconds * (1 + 1e-9));
     CHECK(least >= plain * (1 - 1e-9));
     nearer += least > plain * (1 + 1e-9) ? 1 : 0;

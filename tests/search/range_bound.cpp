@@ -58,9 +58,9 @@ TEST_CASE("with classes of workspaces no stage takes less than without, and many
     for (int stage = 0; stage < p.stages(); ++stage)
       for (int begin = 0; begin < p.count(); ++begin)
         for (int end = begin + 1; end <= p.count(); ++end) {
-          const double seconds = classes.seconds(stage, begin, end);
-          CHECK(seconds >= all.seconds(stage, begin, end) - 1e-9);
-          nearer += seconds > all.seconds(stage, begin, end) * (1 + 1e-9) ? 1 : 0;
+          const double seconds = classes.seconds(stage, {begin, end});
+          CHECK(seconds >= all.seconds(stage, {begin, end}) - 1e-9);
+          nearer += seconds > all.seconds(stage, {begin, end}) * (1 + 1e-9) ? 1 : 0;
         }
   }
   CHECK(nearer > 500);

@@ -297,7 +297,7 @@ class MixedCases : public CaseSource {
     const cost::Batch batch = batch_of(microbatches, splits);
     std::vector<detail::TiedPrices> tied;
     for (const auto& [link, ignored] : out.tied)
-      tied.push_back({&cluster_.links()[static_cast<std::size_t>(link)], {}});
+      tied.push_back({&cluster_.links()[static_cast<std::size_t>(link)], {}, {}});
     Problem& p = out.problem;
     std::vector<std::span<const int>> same;
     for (const int layout : detail::price_layers(p, same, kinds_, cluster, options_, setting, batch, prices, tied))
@@ -307,11 +307,11 @@ class MixedCases : public CaseSource {
     p.fixed = (cluster.device.library_workspace + detail::lacks(cluster, options_.memory)).count;
     for (auto over = tied.begin(); auto& [ignored, ends] : out.tied) {
       const auto tie = [](LayerType type, const std::vector<double>& synchronise) {
-        for (Choice& choice : type) choice.synchronise = nth(synchronise, choice.tag);
+        for (std::size_t i = 0; i < type.size(); ++i) type[i].synchronise = synchronise[i];
         return type;
       };
-      ends.embedding = tie(p.types.front(), over->synchronise[0]);
-      ends.head = tie(p.types.back(), over->synchronise[1]);
+      ends.embedding = tie(p.types.front(), over->embedding);
+      ends.head = tie(p.types.back(), over->head);
       ++over;
     }
     const auto finish = [&tags = tags_[setting_number], splits = splits](LayerType& type) {

@@ -11,9 +11,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <galvatron/search/parallel.hpp>
@@ -45,8 +45,7 @@ class Bmw {
     std::vector<int> fastest;
     for (const int type : p_.layers) {
       const LayerType& choices = nth(p_.types, type);
-      const auto best = std::min_element(choices.begin(), choices.end(),
-                                         [](const Choice& a, const Choice& b) { return a.seconds() < b.seconds(); });
+      const auto best = std::ranges::min_element(choices, {}, &Choice::seconds);
       fastest.push_back(static_cast<int>(best - choices.begin()));
     }
     return detail::balanced_cuts(p_, fastest);
@@ -80,9 +79,8 @@ class Bmw {
     return found;
   }
 
-  [[nodiscard]] static std::vector<StageCost>::const_iterator slowest_of(const Solution& s) {
-    return std::max_element(s.cost.stages.begin(), s.cost.stages.end(),
-                            [](const StageCost& a, const StageCost& b) { return a.seconds() < b.seconds(); });
+  [[nodiscard]] static auto slowest_of(const Solution& s) {
+    return std::ranges::max_element(s.cost.stages, {}, &StageCost::seconds);
   }
 
   // The faster of the accepted neighbours, if there is one that was not seen.
@@ -91,16 +89,15 @@ class Bmw {
     std::optional<Solution> out;
     if (!p_.cuts.empty()) return out;
     const auto slowest = slowest_of(from);
-    const auto at = static_cast<std::size_t>(slowest - from.cost.stages.begin());
-    const bool first = at == 0;
-    const bool last = slowest + 1 == from.cost.stages.end();
-    const int own = from.plan.first[at + 1] - from.plan.first[at] - (first ? p_.leading : 0) - (last ? p_.trailing : 0);
+    const auto at = static_cast<int>(slowest - from.cost.stages.begin());
+    const int own = nth(from.plan.first, at + 1) - nth(from.plan.first, at) - (at == 0 ? p_.leading : 0) -
+                    (at + 1 == p_.stages() ? p_.trailing : 0);
     if (own < 2) return out;
-    for (const bool front : {true, false}) {
-      if (front ? first : last) continue;
+    for (const int border : {at, at + 1}) {
+      if (border == 0 || border == p_.stages()) continue;
       std::vector<int> cuts = from.plan.first;
-      cuts[front ? at : at + 1] += front ? 1 : -1;
-      if (std::find(seen.begin(), seen.end(), cuts) != seen.end()) continue;
+      nth(cuts, border) += border == at ? 1 : -1;
+      if (std::ranges::find(seen, cuts) != seen.end()) continue;
       auto next = solved(cuts);
       if (!next || slowest_of(*next)->seconds() > slowest->seconds() * (1 + 1e-12) || next->cost.peak > most_bytes)
         continue;

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -20,11 +19,11 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/case.hpp>
-#include <galvatron/search/choice_maker.hpp>
+#include <galvatron/search/fronts.hpp>
+#include <galvatron/search/make_choices.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/tuning.hpp>
-#include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
@@ -35,23 +34,6 @@ namespace galvatron::search {
 
 namespace detail {
 
-/// Numbers the layouts of a problem's choices anew, without gaps. Returns what their numbers were.
-constexpr std::vector<int> number_layouts(Problem& p) {
-  std::vector<int> number(static_cast<std::size_t>(p.layouts), -1);
-  for (const LayerType& type : p.types)
-    for (const Choice& choice : type) nth(number, choice.layout) = 0;
-  std::vector<int> used;
-  for (std::size_t i = 0; i < number.size(); ++i)
-    if (number[i] == 0) {
-      number[i] = static_cast<int>(used.size());
-      used.push_back(static_cast<int>(i));
-    }
-  for (LayerType& type : p.types)
-    for (Choice& choice : type) choice.layout = nth(number, choice.layout);
-  p.layouts = static_cast<int>(used.size());
-  return used;
-}
-
 /// The kinds of a model's layers, few and many times, with their programs, which all cases share: they do not depend on
 /// degrees.
 struct LayerKinds {
@@ -59,9 +41,13 @@ struct LayerKinds {
   std::vector<int> of;                        ///< every layer
 
   explicit constexpr LayerKinds(const ModelSpec& model) {
-    add(model.embedding);
-    for (const LayerSpec& block : model.blocks) add(block);
-    add(model.head);
+    for (int i = 0; i < model.layers(); ++i) {
+      const LayerSpec& layer = model.layer(i);
+      const auto is_like = [&](const cost::LayerPrograms& kind) { return kind.layer().costs_like(layer); };
+      const auto same = std::ranges::find_if(programs, is_like);
+      of.push_back(static_cast<int>(same - programs.begin()));
+      if (same == programs.end()) programs.emplace_back(layer);
+    }
   }
   /// Makes the programs under the strategies of these settings.
   constexpr void lower(const SearchOptions& options, std::span<const StageSetting> settings, bool splits_backward) {
@@ -70,15 +56,6 @@ struct LayerKinds {
       for (const StageSetting& setting : settings)
         for (const StrategySpec& spec : setting.specs) kind.add(spec, batch);
   }
-
- private:
-  constexpr void add(const LayerSpec& layer) {
-    std::size_t kind = of.empty() ? 0 : static_cast<std::size_t>(of.back());  // mostly like the one before
-    if (kind == programs.size() || !programs[kind].layer().costs_like(layer))
-      for (kind = 0; kind < programs.size() && !programs[kind].layer().costs_like(layer);) ++kind;
-    if (kind == programs.size()) programs.emplace_back(layer);
-    of.push_back(static_cast<int>(kind));
-  }
 };
 
 /// The moves at the borders of each kind of layer, between these layouts of the setting; equal borders and moves are
@@ -86,33 +63,25 @@ struct LayerKinds {
 constexpr std::vector<Moves> make_moves(const LayerKinds& kinds, const StageSetting& setting,
                                         const std::vector<int>& layouts, const cost::Batch& batch,
                                         const Cluster& cluster) {
-  struct Border {
-    std::int64_t elements = 0;
-    std::vector<double> relayout;
-    std::vector<double> receive;
-  };
-  std::vector<Border> borders;
-  const auto border = [&](std::int64_t elements) -> const Border& {
-    for (const Border& made : borders)
-      if (made.elements == elements) return made;
+  const auto all = static_cast<int>(setting.like.size());
+  std::vector<std::pair<std::int64_t, Moves>> borders;  // elements, and moves to layers that they are the input of
+  const auto border = [&](std::int64_t elements) -> const Moves& {
+    for (const auto& [known, moves] : borders)
+      if (known == elements) return moves;
     const cost::MovePricer price(batch, elements, cluster, setting.stages * setting.ranks);
-    Border& out = borders.emplace_back();
-    out.elements = elements;
+    Moves& out = borders.emplace_back(elements, Moves{}).second;
     std::vector<double> seconds;
     for (const cost::Relayout& move : setting.moves) seconds.push_back(price.relayout(move).value);
     for (const int from : layouts) {
-      const auto row = static_cast<std::size_t>(from) * setting.like.size();
-      for (const int to : layouts)
-        out.relayout.push_back(nth(seconds, setting.move[row + static_cast<std::size_t>(to)]));
-      out.receive.push_back(price.receive(nth(setting.like, from)).value);
+      for (const int to : layouts) out.relayout.push_back(nth(seconds, nth(setting.move, from * all + to)));
+      out.input.push_back(price.receive(nth(setting.like, from)).value);
     }
     return out;
   };
   std::vector<Moves> out;
   for (const cost::LayerPrograms& kind : kinds.programs) {
-    std::vector<double> output = border(kind.layer().output_elements(batch.sequence)).receive;
-    const Border& in = border(kind.layer().input_elements(batch.sequence));
-    out.push_back({in.relayout, in.receive, std::move(output)});
+    Moves& moves = out.emplace_back(border(kind.layer().input_elements(batch.sequence)));
+    moves.output = border(kind.layer().output_elements(batch.sequence)).input;
   }
   return out;
 }
@@ -146,13 +115,6 @@ struct CommonPrices {
         passes(kinds.programs.size(), cost::PassPrices(microbatches)) {}
 };
 
-/// What an embedding and a head with copies of a tied table cost where these are on the two sides of a link.
-struct TiedPrices {
-  const Link* ends = nullptr;
-  /// Choice::synchronise of the embedding and of the head, by the number of the strategy in the setting.
-  std::array<std::vector<double>, 2> synchronise;
-};
-
 /// Fills in the types of a problem, their choices, and the moves at their borders, on the stages of a setting; no types
 /// when some layer has no choice. Returns, of every layout, its number in the setting.
 /// @param kinds   of the model's layers, lowered for the setting
@@ -163,34 +125,25 @@ constexpr std::vector<int> price_layers(Problem& p, std::vector<std::span<const 
                                         const LayerKinds& kinds, const Cluster& cluster, const SearchOptions& options,
                                         const StageSetting& setting, const cost::Batch& batch, CommonPrices& prices,
                                         std::span<TiedPrices> tied = {}) {
-  p.layouts = static_cast<int>(setting.like.size());
+  std::vector<int> layouts;  // of all choices
   for (std::size_t k = 0; k < kinds.programs.size(); ++k) {
-    const cost::LayerPrograms& kind = kinds.programs[k];
-    ChoiceMaker make_choice(kind, options.space, batch, cluster, prices.work, prices.passes[k]);
-    LayerType& type = p.types.emplace_back();
+    const LayerSpec& layer = kinds.programs[k].layer();
     std::span<const int>& same = same_tags.emplace_back();
-    const bool is_block = kind.layer().kind == LayerKind::block;
-    if (kind.layer().experts == 0) same = is_block ? setting.same_block : setting.same_end;
-    for (std::size_t i = 0; i < setting.specs.size(); ++i) {
-      if (!same.empty() && same[i] != static_cast<int>(i)) continue;
-      const std::optional<Choice> choice = make_choice(setting.specs[i]);
-      if (!choice) continue;
-      type.push_back(*choice);
-      type.back().layout = setting.layout[i];
-      type.back().tag = static_cast<int>(i);
-      if (is_block) continue;
-      for (TiedPrices& over : tied) {
-        std::vector<double>& of = over.synchronise[k == 0 ? 0 : 1];
-        of.resize(setting.specs.size());
-        of[i] = make_choice.synchronise_over(*over.ends, setting.specs[i]);
-      }
+    if (layer.experts == 0) same = layer.kind == LayerKind::block ? setting.same_block : setting.same_end;
+    p.types.push_back(make_choices(kinds.programs[k], setting, same, options.space, batch, cluster, prices.work,
+                                   prices.passes[k], tied));
+    if (p.types.back().empty()) {
+      p.types.clear();
+      return {};
     }
+    for (const Choice& c : p.types.back())
+      if (layouts.empty() || layouts.back() != c.layout) layouts.push_back(c.layout);
   }
-  if (std::any_of(p.types.begin(), p.types.end(), [](const LayerType& t) { return t.empty(); })) {
-    p.types.clear();
-    return {};
-  }
-  std::vector<int> layouts = number_layouts(p);
+  sort_unique(layouts);
+  p.layouts = static_cast<int>(layouts.size());
+  for (LayerType& type : p.types)
+    for (Choice& choice : type)
+      choice.layout = static_cast<int>(std::ranges::lower_bound(layouts, choice.layout) - layouts.begin());
   p.moves = make_moves(kinds, setting, layouts, batch, cluster);
   return layouts;
 }
@@ -210,7 +163,8 @@ constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const 
   p.objective.microbatches = microbatches;
   p.objective.weights = cost::pipeline_weights(ScheduleKind::one_f_one_b, setting.stages, microbatches);
   if (cost::stages_share_cores(cluster, setting.stages, ranks)) {
-    const schedule::CoreSharing sharing = cost::core_sharing(cluster, equal_ranks(setting.stages, setting.ranks));
+    const std::vector<int> ranks_of_stages(static_cast<std::size_t>(setting.stages), setting.ranks);
+    const schedule::CoreSharing sharing = cost::core_sharing(cluster, ranks_of_stages);
     p.objective.alone = sharing.crowding(setting.ranks) / sharing.crowding();
     p.objective.shared = true;
   }
@@ -251,10 +205,11 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
     if (even_stages) p.cuts = even_cuts(p);
     return made;
   }
-  const std::vector<int> layers = p.layers;
+  std::vector<int> types;
   const auto add = [&](int layer, int chunk) {
     made.order.push_back(layer);
     p.in_chunk.push_back(chunk);
+    types.push_back(nth(p.layers, layer));
   };
   const auto first = [&, all = p.stages() * virtual_stages](int index) {
     return p.leading + first_layer_of_virtual_stage(p.movable(), all, index);
@@ -269,7 +224,7 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
     }
   }
   p.cuts.push_back(p.count());
-  for (std::size_t i = 0; i < layers.size(); ++i) p.layers[i] = nth(layers, made.order[i]);
+  p.layers = std::move(types);
   return made;
 }
 
@@ -287,7 +242,7 @@ inline void keep_fit(std::vector<StrategySpec>& specs, const LayerKinds& kinds, 
     };
     const auto& all = kinds.programs;
     const int left_out = spec.strided || !for_ends ? 1 : 0;  // at either end
-    return !can_give(trainer, spec, stages, options.precision) || !std::all_of(all.begin(), all.end(), can_split) ||
+    return !can_give(trainer, spec, stages, options.precision) || !std::ranges::all_of(all, can_split) ||
            std::none_of(all.begin() + left_out, all.end() - left_out, fits);
   });
 }
@@ -309,22 +264,17 @@ template <class Executor>
 Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options, Executor& executor) {
   Cases result;
   const auto allowed = [&](ScheduleKind kind) {
-    return std::find(options.schedules.begin(), options.schedules.end(), kind) != options.schedules.end();
+    return std::ranges::find(options.schedules, kind) != options.schedules.end();
   };
-  std::vector<int> counts;
-  for (const int m : divisors(static_cast<int>(options.global_batch)))
-    if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
+  std::vector<int> counts = divisors(static_cast<int>(options.global_batch));
+  if (options.microbatches > 0) counts = {options.microbatches};
   detail::LayerKinds kinds(model);
   std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
-  const OneForAll trainer = options.space.one_for_all;
-  const bool even = options.even_stages || needs_equal_stages(trainer);
+  const bool equal = needs_equal_stages(options.space.one_for_all);
+  const bool even = options.even_stages || equal;
   const int layers = static_cast<int>(model.blocks.size());
-  std::erase_if(degrees,
-                [&](int stages) { return stages > layers || (needs_equal_stages(trainer) && layers % stages != 0); });
+  std::erase_if(degrees, [&](int stages) { return stages > layers || (equal && layers % stages != 0); });
   std::vector<std::vector<StrategySpec>> specs(degrees.size());
-  const auto keep_fit = [&](std::size_t i, bool for_ends) {
-    detail::keep_fit(specs[i], kinds, options, degrees[i], for_ends);
-  };
   // Numbers of virtual stages that are tried.
   const auto chunk_counts = [&](int stages) {
     std::vector<int> out;
@@ -333,7 +283,6 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
       if (chunks > 1 && stages * chunks <= layers) out.push_back(chunks);
     return out;
   };
-  const auto splits = [&] { return allowed(ScheduleKind::zb_h1) || allowed(ScheduleKind::zb_2p); };
   const auto can_turn = [&](int stages) {
     return allowed(ScheduleKind::zb_v) && stages > 1 && 2 * stages <= layers && (layers % (2 * stages) == 0 || !even);
   };
@@ -348,58 +297,52 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
   };
   executor.each(degrees.size(), [&](std::size_t i) {
     specs[i] = strategies(options.space, cluster.devices / degrees[i], cluster.devices_per_node);
-    keep_fit(i, true);
+    detail::keep_fit(specs[i], kinds, options, degrees[i], true);
   });
   const std::size_t most =
       tuning::most_choices * static_cast<std::size_t>(options.effort) / static_cast<std::size_t>(options.shares);
   if (choices() > most) {
-    executor.each(degrees.size(), [&](std::size_t i) { keep_fit(i, false); });
+    executor.each(degrees.size(),
+                  [&](std::size_t i) { detail::keep_fit(specs[i], kinds, options, degrees[i], false); });
     const std::size_t each = choices() / counts.size();
     const std::size_t wanted = std::max(tuning::few, most / std::max<std::size_t>(1, each));
     result.narrowed = counts.size() > wanted;
     counts = some_of(counts, wanted);
   }
   // Moves are priced for pairs of layouts: where degrees are very many, those that are powers of two stay.
-  const auto pairs = [&] {
-    std::size_t sum = 0;
-    for (const std::vector<StrategySpec>& of_stage : specs) {
-      std::size_t layouts = 0;
-      for (std::size_t k = 0; k < of_stage.size(); ++k)
-        layouts += k == 0 || !(of_stage[k].layout_degrees() == of_stage[k - 1].layout_degrees()) ? 1 : 0;
-      sum += layouts * layouts;
-    }
-    return sum;
-  };
-  if (pairs() > tuning::most_choices / 16) {
+  std::size_t pairs = 0;
+  for (const std::vector<StrategySpec>& of_stage : specs) {
+    std::size_t layouts = 0;
+    for (std::size_t k = 0; k < of_stage.size(); ++k)
+      layouts += k == 0 || !(of_stage[k].layout_degrees() == of_stage[k - 1].layout_degrees()) ? 1 : 0;
+    pairs += layouts * layouts;
+  }
+  if (pairs > tuning::most_choices / 16) {
     const auto is_power = [](int degree) { return (degree & (degree - 1)) == 0; };
     for (std::vector<StrategySpec>& of_stage : specs)
       std::erase_if(of_stage, [&](const StrategySpec& s) { return !is_power(s.tensor) || !is_power(s.context); });
     result.narrowed = true;
   }
   std::vector<detail::StageSetting>& settings = result.settings;
-  settings.resize(degrees.size());
-  executor.each(degrees.size(), [&](std::size_t i) {
-    settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs[i]));
-  });
   if (options.one_strategy) {  // a setting for each strategy alone, so that a case has no other
-    std::vector<detail::StageSetting> alone;
-    for (const detail::StageSetting& setting : settings)
-      for (const StrategySpec& spec : setting.specs)
-        alone.emplace_back(setting.stages, setting.ranks, std::vector{spec});
-    settings = std::move(alone);
+    for (std::size_t i = 0; i < degrees.size(); ++i)
+      for (const StrategySpec& spec : specs[i])
+        settings.emplace_back(degrees[i], cluster.devices / degrees[i], std::vector{spec});
+  } else {
+    settings.resize(degrees.size());
+    executor.each(degrees.size(), [&](std::size_t i) {
+      settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs[i]));
+    });
   }
-  // First those that do not split backward, then, if a schedule does, those that do, then those of zb-v.
-  const std::size_t each = settings.size() * counts.size();
-  struct Pricing {
-    bool splits = false;
-    bool one_end = false;
-  };
-  std::vector<Pricing> pricings{{}};
-  if (splits()) pricings.push_back({.splits = true});
-  if (allowed(ScheduleKind::zb_v)) pricings.push_back({.splits = true, .one_end = true});
+  // First those that do not split backward, then, if a schedule does, those that do, then those of zb-v, which has both
+  // ends on one stage.
+  const bool one_end = allowed(ScheduleKind::zb_v);
+  const std::size_t pricings =
+      1U + (allowed(ScheduleKind::zb_h1) || allowed(ScheduleKind::zb_2p) ? 1U : 0U) + (one_end ? 1U : 0U);
   kinds.lower(options, settings, false);
-  if (pricings.size() > 1) kinds.lower(options, settings, true);
-  std::vector<Case> made(pricings.size() * each);
+  if (pricings > 1) kinds.lower(options, settings, true);
+  const std::size_t each = settings.size() * counts.size();
+  std::vector<Case> made(pricings * each);
   // Ranks have equally many samples where the degrees of tensor and context are equal, and so are micro-batches to
   // stages.
   std::map<std::array<int, 3>, std::vector<std::size_t>> alike;
@@ -419,9 +362,8 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
     for (const std::size_t i : groups[g]) {
       // What ends a search early leaves it some cases, so that there is a plan.
       if (options.interrupted() && i % counts.size() % (counts.size() / tuning::few + 1) != 0) continue;
-      made[i] =
-          detail::make_case(model, kinds, cluster, options, settings[i % each / counts.size()],
-                            counts[i % counts.size()], pricings[i / each].splits, pricings[i / each].one_end, prices);
+      made[i] = detail::make_case(model, kinds, cluster, options, settings[i % each / counts.size()],
+                                  counts[i % counts.size()], i >= each, one_end && i >= made.size() - each, prices);
     }
   });
   // Schedules that differ for a case, with their virtual stages.
@@ -448,7 +390,7 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
     return out;
   };
   const auto pricing_of = [&](ScheduleKind kind) -> std::size_t {
-    return kind == ScheduleKind::zb_v ? pricings.size() - 1 : splits_backward(kind) ? 1 : 0;
+    return kind == ScheduleKind::zb_v ? pricings - 1 : splits_backward(kind) ? 1 : 0;
   };
   for (std::size_t i = 0; i < each; ++i) {
     if (made[i].problem.types.empty()) continue;
@@ -457,8 +399,7 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
       const auto [kind, chunks] = schedules[k];
       const std::size_t pricing = pricing_of(kind);
       Case& one = made[pricing * each + i];
-      const bool again = std::any_of(schedules.begin() + static_cast<std::ptrdiff_t>(k) + 1, schedules.end(),
-                                     [&](const auto& later) { return pricing_of(later.first) == pricing; });
+      const bool again = k + 1 < schedules.size() && pricing_of(schedules[k + 1].first) == pricing;
       result.cases.push_back(
           detail::with_schedule(again ? one : std::move(one), kind, chunks, even, options.trainer.traits.shares_slots));
     }

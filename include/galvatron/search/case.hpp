@@ -61,14 +61,6 @@ class OpenCase {
   std::optional<Case> made_;
 };
 
-namespace detail {
-
-constexpr std::vector<int> equal_ranks(int stages, int ranks) {
-  return std::vector<int>(static_cast<std::size_t>(stages), ranks);
-}
-
-}  // namespace detail
-
 /// The strategies of an assignment in the order of the model: embedding, blocks, head. Embedding and head have nothing
 /// to recompute: they take the kind of the block beside them where the rest is equal, so that no other strategy shows.
 inline std::vector<StrategySpec> strategies_of(const Case& c, const Assignment& plan) {
@@ -113,10 +105,10 @@ inline Candidate candidate_of(const Case& c, const Solution& solution, const Clu
   for (const StageCost& s : solution.cost.stages)
     stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}, {s.weights}});
   out.on = c.on;
-  out.iteration = out.on.empty() ? cost::iteration_seconds(
-                                       cluster, c.schedule, stages, c.microbatches(),
-                                       detail::equal_ranks(c.stages(), cluster.devices / c.stages()), c.problem.chunks)
-                                 : cost::pipeline_seconds(c.schedule, stages, c.microbatches(), c.problem.chunks);
+  const std::vector<int> ranks(stages.size(), cluster.devices / c.stages());
+  out.iteration = out.on.empty()
+                      ? cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(), ranks, c.problem.chunks)
+                      : cost::pipeline_seconds(c.schedule, stages, c.microbatches(), c.problem.chunks);
   out.peak = {solution.cost.peak};
   return out;
 }

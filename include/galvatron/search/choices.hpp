@@ -67,15 +67,11 @@ struct TiedEnds {
   Choice last;
 };
 
-/// Of both.
-struct EndFigures {
-  ChoiceFigures first;
-  ChoiceFigures last;
-  friend constexpr auto operator<=>(const EndFigures&, const EndFigures&) = default;
-  friend constexpr bool dominates(const EndFigures& a, const EndFigures& b) {
-    return dominates(a.first, b.first) && dominates(a.last, b.last);
-  }
-};
+/// Of the first and the last.
+using EndFigures = std::pair<ChoiceFigures, ChoiceFigures>;
+constexpr bool dominates(const EndFigures& a, const EndFigures& b) {
+  return dominates(a.first, b.first) && dominates(a.second, b.second);
+}
 
 /// The strategies of tied ends that no other dominates at both ends, in the order of `types`; one "any" without a tie.
 constexpr std::vector<TiedEnds> tied_ends(const Problem& p) {
@@ -90,22 +86,33 @@ constexpr std::vector<TiedEnds> tied_ends(const Problem& p) {
   for (std::size_t i = 0; i < first.size(); ++i) {
     while (at < last.size() && last[at].tag < first[i].tag) ++at;
     if (at < last.size() && last[at].tag == first[i].tag)
-      kept.push_back(
-          {figures(first, i, p.slots_at(0, 0)), figures(last, at, p.slots_at(p.stages() - 1, p.count() - 1))});
+      kept.emplace_back(figures(first, i, p.slots_at(0, 0)),
+                        figures(last, at, p.slots_at(p.stages() - 1, p.count() - 1)));
   }
   std::sort(kept.begin(), kept.end());
   keep_non_dominated(kept);
-  std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.first.index < b.first.index; });
+  std::ranges::sort(kept, {}, [](const EndFigures& ends) { return ends.first.index; });
   std::vector<TiedEnds> out;
   for (const EndFigures& ends : kept) {
     const Choice& one = nth(first, ends.first.index);
-    out.push_back({one.tag, one, nth(last, ends.last.index)});
+    out.push_back({one.tag, one, nth(last, ends.second.index)});
   }
   return out;
 }
 
-/// Drops the choices that others dominate on every stage, but for those of tied ends.
-constexpr void drop_dominated_choices(Problem& p) {
+/// Drops the choices that others dominate on every stage, and those of tied ends that no assignment needs.
+constexpr void drop_dominated(Problem& p) {
+  if (p.tied && p.count() > 1) {
+    const std::vector<TiedEnds> kept = tied_ends(p);
+    LayerType& first = nth(p.of_kind(p.device_kind(0)).types, p.layers.front());
+    LayerType& last = nth(p.of_kind(p.device_kind(p.stages() - 1)).types, p.layers.back());
+    first.clear();
+    last.clear();
+    for (const TiedEnds& one : kept) {
+      first.push_back(one.first);
+      last.push_back(one.last);
+    }
+  }
   // What a layer keeps is linear in the slots between the least and the most: more is deferred only where all stages
   // have equally many micro-batches in flight.
   Slots least = p.slots.front();
@@ -114,34 +121,14 @@ constexpr void drop_dominated_choices(Problem& p) {
     least = min(least, own);
     most = {std::max(most.flight, own.flight), std::max(most.deferred, own.deferred)};
   }
-  for (std::size_t i = 0; i < p.types.size(); ++i) {
-    const int type = static_cast<int>(i);
-    if (p.tied && (p.layers.front() == type || p.layers.back() == type)) continue;
-    LayerType kept;
-    for (const std::int32_t j : non_dominated_choices(p.types[i], p.objective, least, most))
-      kept.push_back(nth(p.types[i], j));
-    p.types[i] = std::move(kept);
-  }
-}
-
-/// Drops the choices that others dominate on every stage, and those of tied ends that no assignment needs.
-constexpr void drop_dominated(Problem& p) {
-  if (p.tied && p.count() > 1) {
-    const std::vector<TiedEnds> kept = tied_ends(p);
-    const auto ends = [&p](int stage) -> Problem& {
-      return p.on_devices.empty() ? p : nth(p.on_devices, p.device_kind(stage));
-    };
-    LayerType& first = nth(ends(0).types, p.layers.front());
-    LayerType& last = nth(ends(p.stages() - 1).types, p.layers.back());
-    first.clear();
-    last.clear();
-    for (const TiedEnds& one : kept) {
-      first.push_back(one.first);
-      last.push_back(one.last);
+  for (int kind = 0; kind < p.device_kinds(); ++kind)
+    for (LayerType& type : p.of_kind(kind).types) {
+      const auto number = &type - p.of_kind(kind).types.data();
+      if (p.tied && (p.layers.front() == number || p.layers.back() == number)) continue;
+      LayerType kept;
+      for (const std::int32_t j : non_dominated_choices(type, p.objective, least, most)) kept.push_back(nth(type, j));
+      type = std::move(kept);
     }
-  }
-  for (Problem& own : p.on_devices) drop_dominated_choices(own);
-  if (p.on_devices.empty()) drop_dominated_choices(p);
 }
 
 /// Choices of which the layers before and after them see the same.
@@ -150,8 +137,7 @@ struct ChoiceClass {
   std::int64_t input = 0;
   std::int64_t pass_through = 0;
   std::int64_t activation = 0;
-  std::int64_t forward_workspace =
-      0;  ///< 0 where backward needs no less: then that is what bounds a re-layout after it
+  std::int64_t forward_workspace = 0;  ///< 0 where backward needs no less: then that bounds a re-layout after it
   std::vector<std::int32_t> choices;
 
   /// The same labels arrive at both.

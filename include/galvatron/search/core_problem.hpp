@@ -18,66 +18,57 @@ namespace galvatron::search {
 
 namespace detail {
 
-/// What a byte of memory is worth on the first, the middle and the last stage, of as many layers as on average, by the
-/// layout relaxation.
-struct Price {
-  Slots slots;
-  double seconds = 0;  ///< of a byte
-};
-constexpr std::vector<Price> prices_of(const Problem& p) {
-  std::vector<Price> out;
+/// Seconds that a byte of memory is worth on the first, the middle and the last stage, of as many layers as on average,
+/// by the layout relaxation, with the stage's slots.
+using BytePrices = std::vector<std::pair<Slots, double>>;
+constexpr BytePrices prices_of(const Problem& p) {
+  BytePrices out;
   const int stages = p.stages();
   const std::vector<int> first = p.cuts.empty() ? even_cuts(p) : p.cuts;
   const std::vector<std::int64_t> workspaces = least_workspaces(p);
   std::vector<int> some{0, stages / 2, stages - 1};
   sort_unique(some);
   for (const int stage : some) {
-    StageRole role;
-    role.stage = stage;
-    role.begin = nth(first, stage);
-    role.least_workspace = nth(workspaces, stage);
-    role.shortest = role.longest = nth(first, stage + 1) - role.begin;
-    out.push_back({p.slots_of(stage, 0), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price()});
+    const int begin = nth(first, stage);
+    const StageRole role{.stage = stage,
+                         .begin = begin,
+                         .shortest = nth(first, stage + 1) - begin,
+                         .least_workspace = nth(workspaces, stage)};
+    out.emplace_back(p.slots_of(stage, 0), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price());
   }
   return out;
 }
 /// The choices of a type nearest to the cheapest at some price, in their order, and the one that keeps least.
-constexpr std::vector<int> likely_choices(const Problem& p, const LayerType& type, const std::vector<Price>& prices,
+constexpr std::vector<int> likely_choices(const Problem& p, const LayerType& type, const BytePrices& prices,
                                           std::size_t most) {
   std::vector<std::pair<double, int>> excess;
   for (const Choice& c : type) excess.emplace_back(infinite, static_cast<int>(&c - &type[0]));
-  for (const Price& price : prices) {
+  for (const auto& [slots, price] : prices) {
     std::vector<double> cost;
     for (const Choice& c : type)
       cost.push_back(p.objective.terms_of(c).time_with(p.objective.share_of_iteration()) +
-                     price.seconds * static_cast<double>(price.slots.kept(c)));
+                     price * static_cast<double>(slots.kept(c)));
     const double least = *std::min_element(cost.begin(), cost.end());
     for (std::size_t j = 0; j < type.size(); ++j) excess[j].first = std::min(excess[j].first, cost[j] - least);
   }
-  const auto smaller = [slots = p.slots_of(0, 0)](const Choice& a, const Choice& b) {
-    return slots.kept(a) < slots.kept(b);
-  };
-  const auto smallest = static_cast<int>(std::min_element(type.begin(), type.end(), smaller) - type.begin());
-  std::sort(excess.begin(), excess.end());
-  std::vector<int> out{smallest};
-  for (std::size_t j = 0; j < std::min(most, excess.size()); ++j)
-    if (excess[j].second != smallest) out.push_back(excess[j].second);
-  std::sort(out.begin(), out.end());
+  const auto kept = [slots = p.slots_of(0, 0)](const Choice& c) { return slots.kept(c); };
+  std::vector<int> out{static_cast<int>(std::ranges::min_element(type, {}, kept) - type.begin())};
+  std::ranges::sort(excess);
+  for (std::size_t j = 0; j < std::min(most, excess.size()); ++j) out.push_back(excess[j].second);
+  sort_unique(out);
   return out;
 }
 
 /// Leaves the likely choices in a problem, tied ends all. Returns, of every type, which they were.
 constexpr std::vector<std::vector<int>> keep_likely_choices(Problem& p, std::size_t most) {
-  const std::vector<Price> prices = prices_of(p);
+  const BytePrices prices = prices_of(p);
   std::vector<std::vector<int>> kept;
   for (std::size_t i = 0; i < p.types.size(); ++i) {
     const int number = static_cast<int>(i);
     const bool tied = p.tied && (p.layers.front() == number || p.layers.back() == number);
     kept.push_back(likely_choices(p, p.types[i], prices, tied ? p.types[i].size() : most));
-  }
-  for (std::size_t i = 0; i < p.types.size(); ++i) {
     LayerType likely;
-    for (const int choice : kept[i]) likely.push_back(nth(p.types[i], choice));
+    for (const int choice : kept.back()) likely.push_back(nth(p.types[i], choice));
     p.types[i] = std::move(likely);
   }
   return kept;
@@ -93,10 +84,8 @@ std::optional<Solution> fastest_of_core(const Problem& problem, std::size_t most
                                         Executor* executor, std::int64_t& work) {
   Problem core = problem;
   std::vector<std::vector<std::vector<int>>> kept;  // (kinds of device, types) the choices of the whole problem
-  for (int kind = 0; kind < problem.device_kinds(); ++kind) {
-    Problem& own = core.on_devices.empty() ? core : nth(core.on_devices, kind);
-    kept.push_back(detail::keep_likely_choices(own, most));
-  }
+  for (int kind = 0; kind < core.device_kinds(); ++kind)
+    kept.push_back(detail::keep_likely_choices(core.of_kind(kind), most));
   Solver solver(core, limits, executor);
   std::optional<Solution> found = solver.fastest(upper);
   work += solver.work();

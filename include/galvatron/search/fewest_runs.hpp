@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/build_problem.hpp>
+#include <galvatron/search/case.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -26,10 +26,9 @@ class RunMerger {
         best_(std::move(solution)),
         upper_(best_.cost.seconds * (1 + 1e-12)),
         at_(c.problem.layers.size()) {
-    for (int layer = 0; layer < p_.count(); ++layer) at_[static_cast<std::size_t>(c.layer(layer))] = layer;
+    for (int layer = 0; layer < p_.count(); ++layer) nth(at_, c.layer(layer)) = layer;
     for (int stage = 0; stage < p_.stages(); ++stage)
-      for (int layer = nth(best_.plan.first, stage); layer < nth(best_.plan.first, stage + 1); ++layer)
-        stage_of_.push_back(stage);
+      stage_of_.resize(static_cast<std::size_t>(nth(best_.plan.first, stage + 1)), stage);
     size_ = size_of(best_.plan);
   }
 
@@ -43,11 +42,7 @@ class RunMerger {
   }
 
  private:
-  struct Size {
-    int runs = 1;
-    int kinds = 0;
-    friend auto operator<=>(const Size&, const Size&) = default;
-  };
+  using Size = std::pair<int, int>;  // runs, kinds of strategies
   // Neighbours of one tag, by their places in the model.
   struct Run {
     std::size_t first = 0;
@@ -59,19 +54,15 @@ class RunMerger {
   [[nodiscard]] int tag_of(const Assignment& plan, int layer) const {
     return nth(type_of(layer), nth(plan.choice, layer)).tag;
   }
-  [[nodiscard]] int& choice_at(Assignment& plan, std::size_t place) const {
-    return plan.choice[static_cast<std::size_t>(at_[place])];
-  }
   [[nodiscard]] Size size_of(const Assignment& plan) const {
     const std::vector<StrategySpec> all = strategies_of(case_, plan);
-    Size out;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (i > 0 && !(all[i] == all[i - 1])) ++out.runs;
-      if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), all[i]) ==
-          all.begin() + static_cast<std::ptrdiff_t>(i))
-        ++out.kinds;
+    int runs = 0;
+    int kinds = 0;
+    for (auto own = all.begin(); own != all.end(); ++own) {
+      if (own == all.begin() || !(*own == *(own - 1))) ++runs;
+      if (std::find(all.begin(), own, *own) == own) ++kinds;
     }
-    return out;
+    return {runs, kinds};
   }
   // Keeps what is better. Returns whether it was.
   bool offer(Assignment plan) {
@@ -125,9 +116,9 @@ class RunMerger {
   bool give(Assignment& plan, std::size_t first, std::size_t count, int tag) const {
     for (std::size_t i = first; i < first + count; ++i) {
       const LayerType& type = type_of(at_[i]);
-      const auto found = std::find_if(type.begin(), type.end(), [&](const Choice& c) { return c.tag == tag; });
+      const auto found = std::ranges::find(type, tag, &Choice::tag);
       if (found == type.end()) return false;
-      choice_at(plan, i) = static_cast<int>(found - type.begin());
+      nth(plan.choice, at_[i]) = static_cast<int>(found - type.begin());
     }
     return true;
   }

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include <galvatron/search/problem.hpp>
@@ -18,16 +16,13 @@ template <class Y>
 class ParetoFront {
  public:
   [[nodiscard]] constexpr bool dominates(double x, Y y) const {
-    const auto above = std::upper_bound(points_.begin(), points_.end(), x,
-                                        [](double value, const Point& point) { return value < point.x; });
+    const auto above = std::ranges::upper_bound(points_, x, {}, &Point::x);
     return above != points_.begin() && (above - 1)->y <= y;
   }
   /// A pair that it does not dominate.
   constexpr void add(double x, Y y) {
-    auto first = std::lower_bound(points_.begin(), points_.end(), x,
-                                  [](const Point& point, double value) { return point.x < value; });
-    auto last = first;
-    while (last != points_.end() && last->y >= y) ++last;
+    const auto first = std::ranges::lower_bound(points_, x, {}, &Point::x);
+    const auto last = std::find_if(first, points_.end(), [=](const Point& point) { return point.y < y; });
     if (first == last) {
       points_.insert(first, {x, y});
       return;

@@ -51,18 +51,15 @@ namespace detail {
 /// few different workspaces; for each one a Pareto front has the least top for every per-iteration cost.
 class KeptLabels {
  public:
-  [[nodiscard]] constexpr bool dominate(const Label& label) const {
-    return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) {
-      // With workspace w, top <= label.top and kept <= label.kept are one limit on top.
-      return group.tops.dominates(label.per_iteration, std::min(label.top, label.kept + group.workspace));
-    });
-  }
-  /// A label that none dominates.
-  constexpr void add(const Label& label) {
-    const std::int64_t workspace = label.workspace();
-    auto group = std::find_if(groups_.begin(), groups_.end(), [=](const Group& g) { return g.workspace == workspace; });
-    if (group == groups_.end()) group = groups_.insert(groups_.end(), {workspace, {}});
+  /// Keeps a label unless one dominates it. Returns whether it did.
+  constexpr bool offer(const Label& label) {
+    // With workspace w, top <= label.top and kept <= label.kept are one limit on top.
+    for (const Group& group : groups_)
+      if (group.tops.dominates(label.per_iteration, std::min(label.top, label.kept + group.workspace))) return false;
+    auto group = std::ranges::find(groups_, label.workspace(), &Group::workspace);
+    if (group == groups_.end()) group = groups_.insert(group, {label.workspace(), {}});
     group->tops.add(label.per_iteration, label.top);
+    return true;
   }
 
  private:
@@ -78,10 +75,6 @@ constexpr void merge_runs(std::vector<Label>& labels) {
   std::vector<std::ptrdiff_t> ends{0};
   for (auto at = labels.begin(); at != labels.end(); ends.push_back(at - labels.begin()))
     at = std::is_sorted_until(at, labels.end());
-  if (ends.size() > labels.size() / 4) {
-    std::sort(labels.begin(), labels.end());
-    return;
-  }
   std::vector<Label> merged(labels.size());
   while (ends.size() > 2) {
     std::size_t runs = 0;
@@ -97,20 +90,6 @@ constexpr void merge_runs(std::vector<Label>& labels) {
   }
 }
 
-/// Keeps the labels, sorted, that no other dominates, and of more than some hundred a few others too. Returns the
-/// comparisons that took more than a look at a label.
-constexpr std::size_t keep_non_dominated(std::vector<Label>& labels) {
-  if (!std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.fill == l.time && l.has_three(); }))
-    return search::keep_non_dominated(labels, 256 * labels.size());
-  KeptLabels best;
-  std::erase_if(labels, [&](const Label& label) {
-    if (best.dominate(label)) return true;
-    best.add(label);
-    return false;
-  });
-  return 0;
-}
-
 }  // namespace detail
 
 /// Removes dominated labels, and then, if more than `limit` are left, truncates the beam: the range of memory is cut
@@ -120,27 +99,29 @@ constexpr std::size_t keep_non_dominated(std::vector<Label>& labels) {
 constexpr bool keep_best(std::vector<Label>& labels, std::size_t limit, double share, std::int64_t& work) {
   if (labels.size() < 2) return false;
   detail::merge_runs(labels);
-  work += static_cast<std::int64_t>(detail::keep_non_dominated(labels) / tuning::comparisons_of_a_label);
+  const auto is_plain = [](const Label& label) { return label.fill == label.time && label.has_three(); };
+  if (std::ranges::all_of(labels, is_plain)) {
+    detail::KeptLabels best;
+    std::erase_if(labels, [&](const Label& label) { return !best.offer(label); });
+  } else {  // of more than some hundred a few dominated ones stay
+    const std::size_t comparisons = keep_non_dominated(labels, 256 * labels.size());
+    work += static_cast<std::int64_t>(comparisons / tuning::comparisons_of_a_label);
+  }
   if (labels.size() <= limit) return false;
 
-  std::int64_t least = labels.front().top;
-  std::int64_t most = least;
-  for (const Label& label : labels) {
-    least = std::min(least, label.top);
-    most = std::max(most, label.top);
-  }
-  const std::int64_t width = (most - least) / static_cast<std::int64_t>(limit) + 1;
+  const auto [low, high] = std::ranges::minmax_element(labels, {}, &Label::top);
+  const std::int64_t least = low->top;
+  const std::int64_t width = (high->top - least) / static_cast<std::int64_t>(limit) + 1;
   std::vector<std::int32_t> cell(limit + 1, -1);
   for (std::size_t i = 0; i < labels.size(); ++i) {
     std::int32_t& best = cell[static_cast<std::size_t>((labels[i].top - least) / width)];
     if (best < 0 || labels[i].time_with(share) < nth(labels, best).time_with(share))
       best = static_cast<std::int32_t>(i);
   }
-  std::sort(cell.begin(), cell.end());  // back into the order of time; the unused ones come first
-  std::size_t used = 0;
-  for (const std::int32_t i : cell)
-    if (i >= 0) labels[used++] = nth(labels, i);
-  labels.resize(used);
+  std::erase(cell, -1);
+  std::ranges::sort(cell);  // back into the order of time
+  for (std::size_t i = 0; i < cell.size(); ++i) labels[i] = nth(labels, cell[i]);
+  labels.resize(cell.size());
   return true;
 }
 

@@ -91,16 +91,13 @@ class LayoutRelaxation {
     }
     // Of all slopes those near the best, and ever fewer of those far away.
     const std::size_t best = best_price();
-    chosen_.clear();
     for (std::size_t k = 0; k < prices_.size(); ++k) {
       const std::size_t far = k > best ? k - best : best - k;
       if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen_.push_back(prices_[k]);
     }
     sums_.assign(bytes_.size() * layouts_ * chosen_.size(), 0.0);
     for (std::size_t k = 0; k < chosen_.size(); ++k) {
-      const auto note = [&](std::size_t layer, std::size_t layout, double sum, std::size_t) {
-        sums_[(layer * layouts_ + layout) * chosen_.size() + k] = sum;
-      };
+      const auto note = [&](std::size_t at, double sum, std::size_t) { sums_[at * chosen_.size() + k] = sum; };
       least_ = std::max(least_, least_at(chosen_[k], note).first - chosen_[k] * room_);
     }
   }
@@ -152,7 +149,7 @@ class LayoutRelaxation {
     const auto same = std::find_if(kinds_.begin(), kinds_.end(),
                                    [&](const Kind& k) { return k.type == type && k.tag == tag && k.slots == slots; });
     if (same != kinds_.end()) return static_cast<std::size_t>(same - kinds_.begin());
-    Kind out{type, tag, slots, std::vector<Layout>(layouts_)};
+    Kind& out = kinds_.emplace_back(Kind{type, tag, slots, std::vector<Layout>(layouts_)});
     for (const Choice& c : nth(p_.types, type)) {
       if (!is_open(c, tag)) continue;
       Layout& layout = nth(out.layouts, c.layout);
@@ -164,20 +161,17 @@ class LayoutRelaxation {
       layout.hull = lower_hull(std::move(layout.hull));
       add_slopes(layout.hull, prices_);
     }
-    kinds_.push_back(std::move(out));
     return kinds_.size() - 1;
   }
 
   // The number of the price with the highest bound.
   [[nodiscard]] constexpr std::size_t best_price() const {
-    const auto bound = [&](std::size_t k) {
-      return least_at(prices_[k], [](std::size_t, std::size_t, double, std::size_t) {}).first - prices_[k] * room_;
-    };
+    const auto bound = [&](std::size_t k) { return least_at(prices_[k], [](auto...) {}).first - prices_[k] * room_; };
     // It is concave in the price.
     return first_where(std::size_t{0}, prices_.size() - 1, [&](std::size_t k) { return bound(k) >= bound(k + 1); });
   }
   // The least of all layers at a price and the first layer's layout, and for the layers from each one on, after one in
-  // each layout: note(layer, layout before, sum, layout).
+  // each layout: note(layer * layouts_ + layout before, sum, layout).
   template <class Note>
   [[nodiscard]] constexpr std::pair<double, std::size_t> least_at(double price, const Note& note) const {
     std::vector<double> of_kinds;  // (kinds, layouts) the cheapest choice of a layer
@@ -210,7 +204,7 @@ class LayoutRelaxation {
           least = std::min(least, std::pair(sum + move, to));
         }
         after[from] = least.first;
-        note(layer, from, least.first, least.second);
+        note(layer * layouts_ + from, least.first, least.second);
       }
     }
     return ways.empty() ? std::pair(infinite, std::size_t{0}) : ways.front();
@@ -219,26 +213,23 @@ class LayoutRelaxation {
   // The assignment that is the cheapest at a price.
   [[nodiscard]] constexpr Assignment cheapest_at(double price) const {
     std::vector<std::size_t> next(kind_of_.size() * layouts_, 0);  // layout of a layer, by the one before
-    std::size_t layout = least_at(price, [&](std::size_t layer, std::size_t from, double, std::size_t to) {
-                           next[layer * layouts_ + from] = to;
-                         }).second;
-    Assignment out{{0, p_.count()}, {}};
+    const auto note = [&](std::size_t at, double, std::size_t to) { next[at] = to; };
+    std::size_t layout = least_at(price, note).second;
+    Assignment out{{0, p_.count()}, std::vector<int>(kind_of_.size())};
     for (std::size_t layer = 0; layer < kind_of_.size(); ++layer) {
       if (layer > 0) layout = next[layer * layouts_ + layout];
-      out.choice.push_back(cheapest_choice(kind(layer), static_cast<int>(layout), price));
+      const Kind& own = kind(layer);
+      const LayerType& type = nth(p_.types, own.type);
+      double least = infinite;
+      for (std::size_t i = 0; i < type.size(); ++i) {
+        if (type[i].layout != static_cast<int>(layout) || !is_open(type[i], own.tag)) continue;
+        const double all = point_of(type[i], own.slots).at(price);
+        if (all >= least) continue;
+        least = all;
+        out.choice[layer] = static_cast<int>(i);
+      }
     }
     return out;
-  }
-  [[nodiscard]] constexpr int cheapest_choice(const Kind& of, int layout, double price) const {
-    const LayerType& type = nth(p_.types, of.type);
-    int best = -1;
-    double least = infinite;
-    for (std::size_t i = 0; i < type.size(); ++i) {
-      if (type[i].layout != layout || !is_open(type[i], of.tag)) continue;
-      const double all = point_of(type[i], of.slots).at(price);
-      if (all < least) least = all, best = static_cast<int>(i);
-    }
-    return best;
   }
 
   // Of the layers from `begin` on: those from `open` on, after one in this layout, and more at each price.

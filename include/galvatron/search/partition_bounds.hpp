@@ -37,12 +37,10 @@ struct Windows {
 template <class Holds>
 constexpr bool narrow_windows(const Problem& p, Windows& windows, const Holds& holds) {
   const int stages = p.stages();
-  if (stages == 1 || !p.cuts.empty()) {
-    windows.low = p.cuts;
-    if (p.cuts.empty()) windows.low = even_cuts(p);
-    windows.high = windows.low;
+  if (!p.cuts.empty()) {
+    windows.low = windows.high = p.cuts;
     for (int i = 0; i < stages; ++i)
-      if (!holds(i, nth(windows.low, i), nth(windows.low, i + 1))) return false;
+      if (!holds(i, nth(p.cuts, i), nth(p.cuts, i + 1))) return false;
     return true;
   }
   // A stage that cannot have the layer alone with which it begins at the latest, or ends at the earliest, may begin or
@@ -81,7 +79,7 @@ class PartitionBounds {
     set_ends(ends);
     windows_ = Windows(p_);
     Surrogate fills{};
-    for (std::size_t k = 0; k < r_.size(); ++k) fills[k] = r_.fills(k);
+    for (std::size_t k = 0; k < r_.size(); ++k) fills[k] = r_.fills(k, 0, p_.count());
     if (!narrow_within(limit, fills)) return false;
     // Where devices differ, what all stages fill together is known better now: again, as long as it makes a difference.
     constexpr double worth = 1.002;
@@ -98,8 +96,7 @@ class PartitionBounds {
   [[nodiscard]] constexpr std::int64_t least_peak() const {
     const auto may_fit = [this](std::int64_t bytes) {
       const auto holds = [&](int stage, int begin, int end) {
-        const Part part = part_of(0, stage, begin, end);
-        return r_.ranges(0, stage).least_peak(stage, part.begin, part.end, part.besides) <= static_cast<double>(bytes);
+        return r_.ranges(0, stage).least_peak(stage, range_of(0, stage, begin, end)) <= static_cast<double>(bytes);
       };
       Windows any(p_);
       return narrow_windows(p_, any, holds);
@@ -118,8 +115,7 @@ class PartitionBounds {
   }
   /// The same where the only stage has a workspace of a class of the range bounds.
   [[nodiscard]] constexpr double least_in_class(std::size_t i) const {
-    const Part part = part_of(0, 0, 0, p_.count());
-    const double seconds = r_.ranges(0, 0).seconds_in_class(i, 0, part.begin, part.end, part.besides);
+    const double seconds = r_.ranges(0, 0).seconds_in_class(i, 0, range_of(0, 0, 0, p_.count()));
     return seconds < infinite ? r_.seconds(0, seconds, seconds) : infinite;
   }
 
@@ -167,38 +163,31 @@ class PartitionBounds {
   }
   // What the ends add to their stages where they are known.
   constexpr void set_ends(const TiedEnds& ends) {
-    known_ends_ = ends.tag >= 0;
-    if (!known_ends_) return;
-    const auto besides = [&](std::size_t k, const Choice& c, const Slots& slots) -> BesideRange {
-      return {p_.objective.terms_of(c).time_with(r_.share(k)), static_cast<double>(slots.kept(c)), workspace_of(c)};
-    };
-    const Slots slots = p_.slots_at(0, 0);
+    first_ = last_ = {};
+    if (ends.tag < 0) return;
     for (std::size_t k = 0; k < r_.size(); ++k) {
-      first_[k] = besides(k, ends.first, slots);
-      last_[k] = besides(k, ends.last, p_.slots_at(p_.stages() - 1, p_.count() - 1));
+      const auto change = [&](int begin, int end, const Choice& c, const Slots& slots) -> StageRange {
+        const double seconds = p_.objective.terms_of(c).time_with(r_.share(k));
+        return {begin, end, seconds, static_cast<double>(slots.kept(c)), workspace_of(c)};
+      };
+      first_[k] = change(1, 0, ends.first, p_.slots_at(0, 0));
+      last_[k] = change(0, -1, ends.last, p_.slots_at(p_.stages() - 1, p_.count() - 1));
     }
   }
   // A stage: the layers whose choices are open, and the ends.
-  struct Part {
-    int begin = 0;
-    int end = 0;
-    BesideRange besides;
-  };
-  [[nodiscard]] constexpr Part part_of(std::size_t k, int stage, int begin, int end) const {
-    Part out{begin, end, {}};
-    const auto add = [&out](const BesideRange& own) {
-      out.besides = {out.besides.seconds + own.seconds, out.besides.bytes + own.bytes,
-                     std::max(out.besides.workspace, own.workspace)};
+  [[nodiscard]] constexpr StageRange range_of(std::size_t k, int stage, int begin, int end) const {
+    StageRange out{begin, end};
+    const auto add = [&out](const StageRange& own) {
+      out = {out.begin + own.begin, out.end + own.end, out.seconds + own.seconds, out.bytes + own.bytes,
+             std::max(out.workspace, own.workspace)};
     };
-    if (!known_ends_) return out;
-    if (stage == 0) add(first_[k]), ++out.begin;
-    if (stage + 1 == p_.stages()) add(last_[k]), --out.end;
+    if (stage == 0) add(first_[k]);
+    if (stage + 1 == p_.stages()) add(last_[k]);
     return out;
   }
   // Least seconds of a stage in a surrogate.
   [[nodiscard]] constexpr double stage_seconds(std::size_t k, int stage, int begin, int end) const {
-    const Part part = part_of(k, stage, begin, end);
-    return r_.ranges(k, stage).seconds(stage, part.begin, part.end, part.besides);
+    return r_.ranges(k, stage).seconds(stage, range_of(k, stage, begin, end));
   }
 
   constexpr void add_up() {
@@ -245,9 +234,9 @@ class PartitionBounds {
 
   const Problem& p_;
   const Relaxation& r_;
-  bool known_ends_ = false;
-  std::array<BesideRange, 3> first_;
-  std::array<BesideRange, 3> last_;
+  // In each surrogate, what tied ends that are known change of the range of their stages.
+  std::array<StageRange, 3> first_;
+  std::array<StageRange, 3> last_;
   double limit_ = infinite;
   Surrogate most_{infinite, infinite, infinite};
   Windows windows_;

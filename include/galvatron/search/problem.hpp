@@ -180,7 +180,8 @@ struct Objective {
   }
   /// The seconds T that count as much as one second of per-iteration cost, if every stage had them.
   [[nodiscard]] constexpr double share_of_iteration() const {
-    return 1 / (stages == 1 ? (*this)({1, 1}) : alone * (stages * weights.fill_drain + weights.steady));
+    const double pipeline = alone * (stages * weights.fill_drain + weights.steady);
+    return 1 / (stages == 1 && shared ? std::max<double>(pipeline, microbatches) : pipeline);
   }
   /// What a choice adds to its stage. With one stage all of the objective is one sum: time then has all of it.
   [[nodiscard]] constexpr Terms terms_of(const Choice& c) const {
@@ -223,6 +224,7 @@ struct Problem {
   /// Of a stage.
   [[nodiscard]] constexpr int device_kind(int stage) const { return devices_of.empty() ? 0 : nth(devices_of, stage); }
   /// The problem of a kind of device, and of a stage's.
+  [[nodiscard]] constexpr Problem& of_kind(int kind) { return on_devices.empty() ? *this : nth(on_devices, kind); }
   [[nodiscard]] constexpr const Problem& of_kind(int kind) const {
     return on_devices.empty() ? *this : nth(on_devices, kind);
   }
@@ -240,24 +242,17 @@ struct Problem {
   }
   /// What `stage`, which begins with `layer`, waits for in forward.
   [[nodiscard]] constexpr double receive_input(int stage, int layer, int layout) const {
-    const Moves& moves_at = moves_of(layer);
-    return nth(stage == across_before ? moves_at.input_across : moves_at.input, layout);
+    return nth(stage == across_before ? moves_of(layer).input_across : moves_of(layer).input, layout);
   }
   /// What `stage`, which ends with `layer`, waits for in backward.
   [[nodiscard]] constexpr double receive_gradient(int stage, int layer, int layout) const {
-    const Moves& moves_at = moves_of(layer);
-    return nth(stage == across_after ? moves_at.output_across : moves_at.output, layout);
+    return nth(stage == across_after ? moves_of(layer).output_across : moves_of(layer).output, layout);
   }
   /// Layers that may be moved between stages; every stage has at least one.
   [[nodiscard]] constexpr int movable() const { return count() - leading - trailing; }
   /// The chunk of a layer within its stage.
   [[nodiscard]] constexpr int chunk_of(int layer) const { return in_chunk.empty() ? 0 : nth(in_chunk, layer); }
   [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const { return nth(slots, stage * chunks + chunk); }
-  /// Whether a chunk receives its input, or sends its output, at a border with another chunk.
-  [[nodiscard]] constexpr bool has_previous(int stage, int chunk) const { return stage > 0 || chunk > 0; }
-  [[nodiscard]] constexpr bool has_next(int stage, int chunk) const {
-    return turns ? stage > 0 || chunk == 0 : stage + 1 < stages() || chunk + 1 < chunks;
-  }
   /// Of a layer on a stage.
   [[nodiscard]] constexpr Slots slots_at(int stage, int layer) const { return slots_of(stage, chunk_of(layer)); }
 };
@@ -301,11 +296,11 @@ constexpr StageCost evaluate_stage(const Problem& whole, const Assignment& plan,
   StageCost cost;
   std::int64_t workspace = 0;
   std::int64_t kept = problem.fixed + problem.slots_of(stage, 0).flight * at(begin).pass_through;
-  if (problem.has_previous(stage, 0)) {
+  if (stage > 0) {
     kept += problem.buffers * at(begin).input;
     cost.forward += problem.receive_input(stage, begin, at(begin).layout);
   }
-  if (problem.has_next(stage, problem.chunks - 1)) {
+  if (problem.turns ? stage > 0 : stage + 1 < problem.stages()) {
     kept += problem.buffers * at(end - 1).activation;
     cost.backward += problem.receive_gradient(stage, end - 1, at(end - 1).layout);
   }
@@ -321,24 +316,22 @@ constexpr StageCost evaluate_stage(const Problem& whole, const Assignment& plan,
     const int chunk = problem.chunk_of(layer);
     kept += problem.slots_of(stage, chunk).kept(c);
     workspace = std::max(workspace, workspace_of(c));
-    if (layer + 1 < end && problem.chunk_of(layer + 1) != chunk) {  // other stages are between these two
-      const Choice& next = at(layer + 1);
-      kept +=
-          problem.buffers * (c.activation + next.input) + problem.slots_of(stage, chunk + 1).flight * next.pass_through;
-      if (problem.turns && stage + 1 == problem.stages()) {  // but here they are neighbours
-        if (next.layout == c.layout) continue;
-        cost.forward += problem.one_way(layer + 1, c.layout, next.layout);
-        cost.backward += problem.one_way(layer + 1, next.layout, c.layout);
-        continue;
-      }
+    if (layer + 1 == end) break;
+    const Choice& next = at(layer + 1);
+    const bool new_chunk = problem.chunk_of(layer + 1) != chunk;
+    const bool new_layout = next.layout != c.layout;
+    if (new_chunk || new_layout) kept += problem.slots_at(stage, layer + 1).flight * next.pass_through;
+    if (new_chunk)
+      kept += problem.buffers * (c.activation + next.input);
+    else if (new_layout)
+      workspace = std::max({workspace, c.forward_workspace + c.activation, c.activation + next.input});
+    // Other stages are between two chunks, but where the second one turns.
+    if (new_chunk && !(problem.turns && stage + 1 == problem.stages())) {
       cost.forward += problem.receive_input(stage, layer + 1, next.layout);
       cost.backward += problem.receive_gradient(stage, layer, c.layout);
-    } else if (layer + 1 < end && at(layer + 1).layout != c.layout) {
-      const Choice& next = at(layer + 1);
+    } else if (new_layout) {
       cost.forward += problem.one_way(layer + 1, c.layout, next.layout);
       cost.backward += problem.one_way(layer + 1, next.layout, c.layout);
-      kept += problem.slots_of(stage, chunk).flight * next.pass_through;
-      workspace = std::max({workspace, c.forward_workspace + c.activation, c.activation + next.input});
     }
   }
   cost.peak = kept + workspace;

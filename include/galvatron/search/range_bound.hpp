@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -33,15 +32,12 @@ constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
   }
   const auto of_layer = [&](int layer) { return nth(of_type, nth(p.layers, layer)); };
   std::int64_t least = unlimited;
-  std::int64_t most = 0;
-  for (int layer = p.leading; layer < p.count() - p.trailing; ++layer) {
-    least = std::min(least, of_layer(layer));
-    most = std::max(most, of_layer(layer));
+  for (int layer = p.leading; layer < p.count() - p.trailing; ++layer) least = std::min(least, of_layer(layer));
+  std::vector<std::int64_t> out(static_cast<std::size_t>(p.stages()), least);
+  for (int layer = 0; layer < p.count(); ++layer) {
+    if (layer < p.leading || p.stages() == 1) out.front() = std::max(out.front(), of_layer(layer));
+    if (layer >= p.count() - p.trailing) out.back() = std::max(out.back(), of_layer(layer));
   }
-  std::vector<std::int64_t> out(static_cast<std::size_t>(p.stages()), p.stages() == 1 ? most : least);
-  for (int layer = 0; layer < p.leading; ++layer) out.front() = std::max(out.front(), of_layer(layer));
-  for (int layer = p.count() - p.trailing; layer < p.count(); ++layer)
-    out.back() = std::max(out.back(), of_layer(layer));
   return out;
 }
 
@@ -84,8 +80,10 @@ class PiecewiseLinear {
   std::vector<Line> lines_;
 };
 
-/// What a stage has beside the layers of a range.
-struct BesideRange {
+/// Layers [begin, end) of a stage, and what it has beside them.
+struct StageRange {
+  int begin = 0;
+  int end = 0;
   double seconds = 0;
   double bytes = 0;            ///< kept
   std::int64_t workspace = 0;  ///< the largest
@@ -113,12 +111,10 @@ class RangeBound {
   template <class Executor = Team>
   constexpr RangeBound(const Problem& problem, double share, int workspace_classes = 1, Executor* executor = nullptr)
       : p_(problem) {
-    for (int stage = 0; stage < p_.stages(); ++stage) {
-      std::vector<Slots> slots;
-      for (int chunk = 0; chunk < p_.chunks; ++chunk) slots.push_back(p_.slots_of(stage, chunk));
-      const auto same = std::find(slots_.begin(), slots_.end(), slots);
+    for (auto at = p_.slots.begin(); at != p_.slots.end(); at += p_.chunks) {  // a stage's
+      const auto same = std::ranges::find(slots_, std::vector(at, at + p_.chunks));
       table_of_.push_back(static_cast<std::size_t>(same - slots_.begin()));
-      if (same == slots_.end()) slots_.push_back(std::move(slots));
+      if (same == slots_.end()) slots_.emplace_back(at, at + p_.chunks);
     }
     for (int layer = 0; layer < p_.count(); ++layer) {
       const int kind = nth(p_.layers, layer) * p_.chunks + p_.chunk_of(layer);
@@ -140,7 +136,7 @@ class RangeBound {
     sort_unique(sizes);
     if (sizes.empty()) classes_.resize(1);
     const auto count = static_cast<std::size_t>(workspace_classes);
-    for (std::size_t k = 0, from = 0; k < count && !sizes.empty(); ++k) {
+    for (std::size_t k = 0, from = 0; k < count; ++k) {
       const std::size_t to = (k + 1) * sizes.size() / count;
       if (from < to) classes_.push_back({sizes[from], sizes[to - 1], {}});
       from = to;
@@ -154,49 +150,43 @@ class RangeBound {
   /// Of layers [begin, end) on a stage, whatever its workspace, without what the stage receives.
   [[nodiscard]] constexpr PiecewiseLinear bound(int stage, int begin, int end) const {
     const Table& t = table(classes_.back(), stage);
-    const Place a = nth(places_, begin);
-    const Place b = nth(places_, end);
-    PiecewiseLinear out(sum(t.bytes, a, b));
+    PiecewiseLinear out(sum(t.bytes, begin, end));
     for (const Priced& q : t.prices)
-      if (!out.add(q.price, sum(q.seconds, a, b))) break;
+      if (!out.add(q.price, sum(q.seconds, begin, end))) break;
     return out;
   }
   /// Bytes that these layers keep at least.
   [[nodiscard]] constexpr double least_bytes(int stage, int begin, int end) const {
-    return sum(table(classes_.back(), stage).bytes, nth(places_, begin), nth(places_, end));
+    return sum(table(classes_.back(), stage).bytes, begin, end);
   }
-  /// Bytes that a stage with layers [begin, end) needs at least.
-  [[nodiscard]] constexpr double least_peak(int stage, int begin, int end, const BesideRange& besides = {}) const {
-    return taken_[static_cast<std::size_t>(stage)] + besides.bytes + least_bytes(stage, begin, end) +
-           static_cast<double>(std::max(least_workspace(stage), besides.workspace));
+  /// Bytes that a stage needs at least.
+  [[nodiscard]] constexpr double least_peak(int stage, const StageRange& range) const {
+    return nth(taken_, stage) + range.bytes + least_bytes(stage, range.begin, range.end) +
+           static_cast<double>(std::max(least_workspace(stage), range.workspace));
   }
   /// Seconds of stages with a class of workspaces and so many bytes for what the layers keep.
   [[nodiscard]] constexpr double seconds_within(std::size_t i, int stage, int begin, int end, double bytes) const {
     const Table& t = table(classes_[i], stage);
-    const Place a = nth(places_, begin);
-    const Place b = nth(places_, end);
-    if (sum(t.bytes, a, b) > bytes || sum(t.missing, a, b) > 0) return infinite;
+    if (sum(t.bytes, begin, end) > bytes || sum(t.missing, begin, end) > 0) return infinite;
     double most = 0;
-    for (const Priced& q : t.prices) most = std::max(most, sum(q.seconds, a, b) - q.price * bytes);
+    for (const Priced& q : t.prices) most = std::max(most, sum(q.seconds, begin, end) - q.price * bytes);
     return most;
   }
 
-  /// Seconds of a stage with layers [begin, end) and all its memory; infinite when they cannot fit.
-  [[nodiscard]] constexpr double seconds(int stage, int begin, int end, const BesideRange& besides = {}) const {
+  /// Seconds of a stage with all its memory; infinite when the layers cannot fit.
+  [[nodiscard]] constexpr double seconds(int stage, const StageRange& range) const {
     double least = infinite;
-    for (std::size_t i = 0; i < classes_.size(); ++i)
-      least = std::min(least, seconds_in_class(i, stage, begin, end, besides));
+    for (std::size_t i = 0; i < classes_.size(); ++i) least = std::min(least, seconds_in_class(i, stage, range));
     return least;
   }
   /// The same of stages whose largest workspace is in a class.
-  [[nodiscard]] constexpr double seconds_in_class(std::size_t i, int stage, int begin, int end,
-                                                  const BesideRange& besides = {}) const {
-    const auto at = static_cast<std::size_t>(stage);
+  [[nodiscard]] constexpr double seconds_in_class(std::size_t i, int stage, const StageRange& range) const {
     const WorkspaceClass& one = classes_[i];
-    const std::int64_t workspace = std::max(workspace_[at], besides.workspace);
+    const std::int64_t workspace = std::max(least_workspace(stage), range.workspace);
     if (one.most < workspace) return infinite;
-    const auto room = static_cast<double>(p_.budget - std::max(one.least, workspace)) - taken_[at] - besides.bytes;
-    return seconds_within(i, stage, begin, end, room) + receive_[at] + besides.seconds;
+    const auto bytes =
+        static_cast<double>(p_.budget - std::max(one.least, workspace)) - nth(taken_, stage) - range.bytes;
+    return seconds_within(i, stage, range.begin, range.end, bytes) + nth(receive_, stage) + range.seconds;
   }
 
   [[nodiscard]] constexpr std::size_t classes() const { return classes_.size(); }
@@ -219,9 +209,10 @@ class RangeBound {
     double each = 0;    // of its layers
   };
   using Sums = std::vector<Row>;  // the last has no layers
-  [[nodiscard]] static constexpr double sum(const Sums& rows, const Place& begin, const Place& end) {
-    return rows[end.row].before + end.offset * rows[end.row].each -
-           (rows[begin.row].before + begin.offset * rows[begin.row].each);
+  // Over layers [begin, end).
+  [[nodiscard]] constexpr double sum(const Sums& rows, int begin, int end) const {
+    const auto before = [&](const Place& at) { return rows[at.row].before + at.offset * rows[at.row].each; };
+    return before(nth(places_, end)) - before(nth(places_, begin));
   }
   struct Priced {
     double price = 0;
@@ -290,7 +281,7 @@ class RangeBound {
     workspace_ = least_workspaces(p_);
     // What a border takes, one way.
     const auto least_move = [this](std::vector<double> Moves::* border) {
-      double least = std::numeric_limits<double>::max();
+      double least = infinite;
       for (const Moves& moves : p_.moves)
         for (const double seconds : moves.*border) least = std::min(least, seconds);
       return least;

@@ -110,7 +110,6 @@ class Relaxation {
     const std::vector<Terms>& before = all_[k].sums.before;
     return nth(before, end).fill - nth(before, begin).fill;
   }
-  [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].sums.before.back().fill; }
   /// Least H of the layers but [begin, end).
   [[nodiscard]] constexpr double link_beside(int begin, int end) const {
     return sums().before.back().link - (nth(sums().before, end).link - nth(sums().before, begin).link);

@@ -64,17 +64,13 @@ constexpr bool keep_best(std::vector<PartialPipeline>& pipelines, std::size_t mo
 template <class Executor = Team>
 class Solver {
  public:
-  /// @param workspace_classes  of the range bounds (see RangeBound); 0: as usual
+  /// @param workspace_classes  of the range bounds of a single stage (see RangeBound)
   explicit constexpr Solver(const Problem& problem, const Limits& limits = {}, Executor* executor = nullptr,
-                            int workspace_classes = 0)
+                            int workspace_classes = tuning::workspace_classes)
       : problem_(problem),
         limits_(limits),
         executor_(executor),
-        relaxation_(problem,
-                    workspace_classes > 0   ? workspace_classes
-                    : problem.stages() == 1 ? tuning::workspace_classes
-                                            : 1,
-                    executor),
+        relaxation_(problem, problem.stages() == 1 ? workspace_classes : 1, executor),
         bounds_(problem, relaxation_),
         dps_(problem, relaxation_, bounds_, executor) {}
   Solver(const Solver&) = delete;  // its parts refer to each other
@@ -119,8 +115,7 @@ class Solver {
       truncated_ = false;
       auto found = join(part, upper);
       if (truncated_) open_ = std::min(open_, std::max({part.bound, part_bounds_->least(), layout_bound()}));
-      if (!found) continue;
-      if (offer(evaluated(problem_, std::move(*found))) && !bounds_.narrow(upper)) break;
+      if (found && offer(evaluated(problem_, std::move(*found))) && !bounds_.narrow(upper)) break;
     }
     return best;
   }
@@ -162,8 +157,8 @@ class Solver {
         }
       }
     }
-    const auto order = [](const Part& part) { return std::tie(part.bound, part.ends.tag, part.least_workspace); };
-    std::sort(out.begin(), out.end(), [&](const Part& a, const Part& b) { return order(a) < order(b); });
+    std::ranges::sort(out, {},
+                      [](const Part& part) { return std::tie(part.bound, part.ends.tag, part.least_workspace); });
     return out;
   }
   // With one stage: what its layers take at least, changes of layout included.
@@ -179,7 +174,6 @@ class Solver {
     if (out.limits_work()) out.work -= std::min(out.work, work());
     return out;
   }
-  [[nodiscard]] constexpr double score(const PartialPipeline& pipeline) const { return problem_.objective(pipeline); }
 
   // Ways to have filled the stages before one, and the good stages that go on from there.
   struct Start {
@@ -214,26 +208,20 @@ class Solver {
   // The ways to have filled the stages up to this one, so that the next begins with layer `next`.
   constexpr void extend(int stage, int next, const std::vector<Start>& starts, double upper,
                         std::vector<PartialPipeline>& out) const {
-    // Whether nothing good begins with this. What is less in every number is good if anything is.
-    const auto is_pruned = [&](const PartialPipeline& pipeline) {
-      return part_bounds_->with_stages(stage + 1, next, pipeline) >= upper;
-    };
     for (const Start& start : starts) {
       const int length = next - start.begin;
       if (length < start.shortest || length > start.longest) continue;
       const std::vector<StageOption>& options = dps_.dp(stage, start.dp).options(length);
       if (options.empty()) continue;
-      const bool ascending =
-          std::is_sorted(options.begin(), options.end(),
-                         [](const StageOption& a, const StageOption& b) { return a.fill < b.fill; }) &&
-          std::all_of(options.begin(), options.end(), [](const StageOption& o) { return o.has_three(); });
+      const bool ascending = std::ranges::is_sorted(options, {}, &StageOption::fill) &&
+                             std::ranges::all_of(options, &StageOption::has_three);
       std::int32_t parent = start.parent - 1;
       for (const PartialPipeline& before : *start.before) {
         ++parent;
         for (const StageOption& option : options) {
           const PartialPipeline pipeline{
               joined(before, option), std::max(before.peak, option.peak), parent, length, start.dp, &option, &before};
-          if (!is_pruned(pipeline)) out.push_back(pipeline);
+          if (part_bounds_->with_stages(stage + 1, next, pipeline) < upper) out.push_back(pipeline);
           // Those after it are slower, and what they spare in per-iteration cost is hidden behind a stage before.
           if (ascending && option.per_iteration <= before.per_iteration) break;
         }
@@ -256,10 +244,10 @@ class Solver {
   // The fastest assignment of a part, within part_bounds_.
   constexpr std::optional<Assignment> join(const Part& part, double upper) {
     const int stages = problem_.stages();
-    std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
-    const std::vector<State> nothing{{0, {PartialPipeline{}}}};
+    std::vector<std::vector<State>> after(static_cast<std::size_t>(stages) + 1);  // so many stages
+    after.front().emplace_back(0, std::vector<PartialPipeline>(1));
     for (int stage = 0; stage < stages; ++stage) {
-      const std::vector<Start> starts = starts_of(stage, stage == 0 ? nothing : nth(after, stage - 1), part);
+      const std::vector<Start> starts = starts_of(stage, nth(after, stage), part);
       if (starts.empty()) return std::nullopt;
       std::size_t ways = 0;   // so far
       std::size_t pairs = 0;  // of a way so far and a stage
@@ -275,21 +263,16 @@ class Solver {
       std::vector<char> truncated(made.size(), 0);
       share(executor_, pairs, made.size(), [&](std::size_t i) {
         extend(stage, first + static_cast<int>(i), starts, upper, made[i]);
-        const auto by_score = [&](const PartialPipeline& pipeline) { return score(pipeline); };
-        truncated[i] = keep_best(made[i], most_pipelines_, by_score) ? 1 : 0;
+        truncated[i] = keep_best(made[i], most_pipelines_, problem_.objective) ? 1 : 0;
       });
       for (std::size_t i = 0; i < made.size(); ++i) {
         truncated_ |= truncated[i] != 0;
-        if (!made[i].empty()) nth(after, stage).emplace_back(first + static_cast<int>(i), std::move(made[i]));
+        if (!made[i].empty()) nth(after, stage + 1).emplace_back(first + static_cast<int>(i), std::move(made[i]));
       }
     }
     if (after.back().empty()) return std::nullopt;
-    return trace(least_of(after.back().front().second));  // all layers are in a stage: there is one state
-  }
-  // The first of the least score.
-  [[nodiscard]] constexpr const PartialPipeline* least_of(const std::vector<PartialPipeline>& pipelines) const {
-    return &*std::min_element(pipelines.begin(), pipelines.end(),
-                              [this](const auto& a, const auto& b) { return score(a) < score(b); });
+    // All layers are in a stage: there is one state.
+    return trace(&*std::ranges::min_element(after.back().front().second, {}, problem_.objective));
   }
 
   [[nodiscard]] constexpr Assignment trace(const PartialPipeline* pipeline) const {

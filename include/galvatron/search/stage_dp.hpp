@@ -9,8 +9,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -74,7 +72,7 @@ class StageDp {
         most_labels_(limits.labels),
         executor_(executor),
         layouts_(layouts) {
-    classes_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks) + 2);
+    classes_.resize(2 * problem_.types.size() * static_cast<std::size_t>(problem_.chunks));
     options_.resize(1);
     for (int k = 0; k < role_.longest; ++k) {
       const std::int64_t before = work_;
@@ -161,15 +159,13 @@ class StageDp {
   [[nodiscard]] constexpr Slots slots_of(int layer) const { return problem_.slots_at(role_.stage, layer); }
 
   constexpr const std::vector<ChoiceClass>& classes_of(int layer) {
-    const auto type = static_cast<std::size_t>(nth(problem_.layers, layer));
     const bool tagged = role_.tag >= 0 && (layer == 0 || layer + 1 == problem_.count());
-    const std::size_t at =
-        tagged ? classes_.size() - (layer == 0 ? 1 : 2)
-               : type * static_cast<std::size_t>(problem_.chunks) + static_cast<std::size_t>(problem_.chunk_of(layer));
-    if (!classes_[at])
-      classes_[at] = choice_classes(problem_.types[type], problem_.objective, slots_of(layer), tagged ? role_.tag : -1,
-                                    role_.most_workspace);
-    return *classes_[at];
+    const int kind = nth(problem_.layers, layer) * problem_.chunks + problem_.chunk_of(layer);
+    std::vector<ChoiceClass>& out = nth(classes_, 2 * kind + (tagged ? 1 : 0));
+    if (out.empty())
+      out = choice_classes(problem_.type_of(layer), problem_.objective, slots_of(layer), tagged ? role_.tag : -1,
+                           role_.most_workspace);
+    return out;
   }
 
   [[nodiscard]] constexpr Ahead ahead_of(int begin) const {
@@ -222,9 +218,8 @@ class StageDp {
       out.least = label;
       return;
     }
-    const PiecewiseLinear* open = &before_.ahead.seconds[relaxation_.size() - 1];
-    std::optional<PiecewiseLinear> from_layout;
-    if (layouts_ != nullptr) open = &from_layout.emplace(layouts_->within(layer, to.layout));
+    PiecewiseLinear open = before_.ahead.seconds[relaxation_.size() - 1];
+    if (layouts_ != nullptr) open = layouts_->within(layer, to.layout);
     const bool new_chunk = problem_.chunk_of(layer) != problem_.chunk_of(layer - 1);  // other stages between
     int sources = 0;
     Places places{};
@@ -244,13 +239,13 @@ class StageDp {
       const bool later = !same || new_chunk || layouts_ != nullptr;  // what was good before may be pruned
       Label least = made.least;
       least.add({seconds, seconds, 0}, kept, 0);
-      if (later && is_pruned(least, before_.ahead, *open, places)) continue;
+      if (later && is_pruned(least, before_.ahead, open, places)) continue;
       ++sources;
       auto parent = static_cast<std::int32_t>(before_.begins[c]);
       for (Label label : made.labels) {
         label.parent = parent++;
         label.add({seconds, seconds, 0}, kept, space);
-        if (!later || !is_pruned(label, before_.ahead, *open, places)) out.labels.push_back(label);
+        if (!later || !is_pruned(label, before_.ahead, open, places)) out.labels.push_back(label);
       }
       out.work += static_cast<std::int64_t>(made.labels.size());
     }
@@ -263,9 +258,8 @@ class StageDp {
   constexpr void choose(int layer, const ChoiceClass& to, const Made& arrivals, Made& out) const {
     out.labels.clear();
     if (arrivals.labels.empty() || limits_.interrupted()) return;
-    const PiecewiseLinear* open = &now_.ahead.seconds[relaxation_.size() - 1];
-    std::optional<PiecewiseLinear> from_layout;
-    if (layouts_ != nullptr) open = &from_layout.emplace(layouts_->after(layer + 1, to.layout));
+    PiecewiseLinear open = now_.ahead.seconds[relaxation_.size() - 1];
+    if (layouts_ != nullptr) open = layouts_->after(layer + 1, to.layout);
     Places places{};
     for (const std::int32_t j : to.choices) {
       const Choice& c = problem_.choice(layer, j);
@@ -274,11 +268,11 @@ class StageDp {
       const std::int64_t space = workspace_of(c);
       Label least = arrivals.least;
       least.add(terms, kept, space);
-      if (is_pruned(least, now_.ahead, *open, places)) continue;
+      if (is_pruned(least, now_.ahead, open, places)) continue;
       out.work += static_cast<std::int64_t>(arrivals.labels.size());
       for (Label label : arrivals.labels) {
         label.add(terms, kept, space);
-        if (is_pruned(label, now_.ahead, *open, places)) continue;
+        if (is_pruned(label, now_.ahead, open, places)) continue;
         label.choice = j;
         out.labels.push_back(label);
       }
@@ -292,17 +286,15 @@ class StageDp {
     now_.classes = &classes_of(layer);
     now_.ahead = ahead_of(layer + 1);
     const std::vector<ChoiceClass>& classes = *now_.classes;
-    std::vector<std::size_t> group;   // of every class: classes of one get the same labels
-    std::vector<std::size_t> groups;  // where they begin
-    for (std::size_t c = 0; c < classes.size(); ++c) {
-      if (c == 0 || !classes[c].begins_like(classes[c - 1])) groups.push_back(c);
-      group.push_back(groups.size() - 1);
-    }
-    if (arrivals_.size() < groups.size()) arrivals_.resize(groups.size());
+    std::vector<std::size_t> group;  // of every class: the first of those that begin alike and get the same labels
+    for (std::size_t c = 0; c < classes.size(); ++c)
+      group.push_back(c > 0 && classes[c].begins_like(classes[c - 1]) ? group.back() : c);
+    if (arrivals_.size() < classes.size()) arrivals_.resize(classes.size());
     if (now_.made.size() < classes.size()) now_.made.resize(classes.size());
     const std::size_t labels = layer == role_.begin ? 1 : before_.begins.back();
-    share(executor_, labels * groups.size(), groups.size(),
-          [&](std::size_t g) { arrive(layer, classes[groups[g]], arrivals_[g]); });
+    share(executor_, labels * classes.size(), classes.size(), [&](std::size_t c) {
+      if (group[c] == c) arrive(layer, classes[c], arrivals_[c]);
+    });
     std::vector<std::pair<std::size_t, std::size_t>> pieces;  // labels to look at, class
     std::size_t chosen = 0;
     for (std::size_t c = 0; c < classes.size(); ++c) {
@@ -355,13 +347,12 @@ class StageDp {
   std::size_t most_labels_;  // of a class, at the present layer
   bool truncated_ = false;
   std::int64_t work_ = 0;
-  std::vector<std::optional<std::vector<ChoiceClass>>>
-      classes_;                           // (types, chunks), then the tagged last and first layer
-  std::vector<std::vector<Link>> steps_;  // of every layer, of all classes, one after the other
+  std::vector<std::vector<ChoiceClass>> classes_;  // (types, chunks, without and with the tag); none: not made yet
+  std::vector<std::vector<Link>> steps_;           // of every layer, of all classes, one after the other
   std::vector<std::vector<StageOption>> options_;
   Layer before_;
   Layer now_;
-  std::vector<Made> arrivals_;  // of every group of classes that begin alike
+  std::vector<Made> arrivals_;  // of every first class of those that begin alike
   Executor* executor_;
   const LayoutRelaxation* layouts_;  // while the table is built
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/search/options.hpp>
@@ -24,8 +23,7 @@ inline SearchOptions within_trainer(SearchOptions options) {
     space.spread = false;
   }
   const auto keep = [](auto& items, const auto& known) {
-    const auto is_unknown = [&](auto item) { return std::ranges::find(known, item) == known.end(); };
-    std::erase_if(items, is_unknown);
+    std::erase_if(items, [&](auto item) { return std::ranges::find(known, item) == known.end(); });
     if (items.empty()) items.assign(known.begin(), known.end());
   };
   keep(options.schedules, told.schedules);

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <galvatron/search/build_problem.hpp>
+#include <galvatron/search/case.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 
@@ -75,18 +75,14 @@ class UniformBounds {
  public:
   explicit UniformBounds(const Case& c)
       : p_(c.problem), layers_(p_.types.size(), 0), movable_(layers_), index_(p_.types.size()) {
-    for (int layer = 0; layer < p_.count(); ++layer) {
-      const auto type = static_cast<std::size_t>(nth(p_.layers, layer));
-      ++layers_[type];
-      if (layer >= p_.leading && layer < p_.count() - p_.trailing) ++movable_[type];
-    }
+    for (const int type : p_.layers) ++nth(layers_, type);
+    for (int layer = p_.leading; layer < p_.count() - p_.trailing; ++layer) ++nth(movable_, nth(p_.layers, layer));
     for (std::size_t type = 0; type < index_.size(); ++type) {
       index_[type].assign(c.specs.size(), -1);
       for (std::size_t i = 0; i < p_.types[type].size(); ++i)
         nth(index_[type], p_.types[type][i].tag) = static_cast<int>(i);
-      if (type < c.same.size())
-        for (std::size_t tag = 0; tag < c.same[type].size(); ++tag)
-          index_[type][tag] = nth(index_[type], c.same[type][tag]);
+      for (std::size_t tag = 0; tag < c.same[type].size(); ++tag)
+        index_[type][tag] = nth(index_[type], c.same[type][tag]);
     }
     // On shared cores and with GPipe a plan may take longer than the objective says, so that order by it is not all.
     comparable_ = !p_.turns && !p_.objective.shared && (c.schedule != ScheduleKind::gpipe || p_.stages() == 1);
