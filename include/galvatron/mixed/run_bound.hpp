@@ -82,13 +82,17 @@ class BlockBound {
 
   [[nodiscard]] double seconds() const {
     double least = infinite;
-    for (std::size_t i = 0; i < runs_.size(); ++i)
-      for (const double besides : {0.0, i == 0 ? embedding_.time : 0.0, i + 1 == runs_.size() ? head_.time : 0.0})
-        for (std::size_t count = 1; count < runs_[i].blocks.size(); ++count) {
-          const double slowest = besides + runs_[i].blocks[count];
-          if (objective_({slowest, 0, per_iteration_}) >= least) break;  // with more it takes longer
-          least = std::min(least, with(slowest));
-        }
+    // The slowest stage has blocks alone, or an end of the model beside them.
+    const auto try_slowest = [&](std::size_t i, double besides) {
+      for (std::size_t count = 1; count < runs_[i].blocks.size(); ++count) {
+        const double slowest = besides + runs_[i].blocks[count];
+        if (objective_({slowest, 0, per_iteration_}) >= least) break;  // with more it takes longer
+        least = std::min(least, with(slowest));
+      }
+    };
+    for (std::size_t i = 0; i < runs_.size(); ++i) try_slowest(i, 0);
+    try_slowest(0, embedding_.time);
+    try_slowest(runs_.size() - 1, head_.time);
     return least / rounding;
   }
 
