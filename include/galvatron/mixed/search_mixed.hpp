@@ -24,8 +24,8 @@
 
 namespace galvatron::search {
 
-/// How alternatives of a mixed cluster are called: the fastest plan on one group alone, and the fastest that is known
-/// of those that use a group which the best plan leaves idle.
+/// How alternatives of a mixed cluster are called: the fastest plan that is known on one group alone, and of those that
+/// use a group which the best plan leaves idle.
 inline std::string alone_on(const ClusterView& cluster, int group) {
   return "best on " + cluster.group_name(group) + " alone";
 }
@@ -77,7 +77,7 @@ Alternative with_idle_group(const ClusterView& cluster, int group, const SearchR
 }
 
 /// Adds what is known of each group: of one that is idle the fastest plan with it, of one that the best plan shares
-/// with others the fastest on it alone.
+/// with others the fastest that is known on it alone.
 template <class Executor>
 void add_groups(SearchResult& out, const ClusterView& cluster, const GroupSearches<Executor>& groups,
                 const std::vector<Case>& cases, const SearchOptions& options, Executor& executor) {
