@@ -5,8 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,7 +95,45 @@ int check_cases(const ModelSpec& model, const cost::Trainer& trainer, bool split
   return checked;
 }
 
+// Loops on this thread, of which one iteration interrupts the search.
+struct InterruptedTeam {
+  std::atomic<int> signal{0};
+  std::size_t left = 0;
+
+  template <class F>
+  void each(std::size_t count, const F& body) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (left-- == 0) signal = 1;
+      body(i);
+    }
+  }
+};
+
 }  // namespace
+
+TEST_CASE("a search that is interrupted at any time has cases, and each of them is whole") {
+  const ModelSpec model = value_or_throw(find_model("gpt2-124m"));
+  const Cluster cluster = value_or_throw(find_cluster("24xa100-80g"));
+  std::vector<std::size_t> counts;
+  bool interrupted = true;
+  for (std::size_t after = 0; interrupted; ++after) {
+    INFO("interrupted after " << after << " iterations");
+    InterruptedTeam team;
+    team.left = after;
+    SearchOptions options{.global_batch = 96, .memory = 80_GiB, .stop = {.signal = &team.signal}};
+    options.schedules.assign(std::begin(schedule_kinds), std::end(schedule_kinds));
+    const Cases made = make_cases(model, cluster, value_or_throw(completed(options, model, cluster)), team);
+    REQUIRE(!made.cases.empty());
+    for (const Case& c : made.cases) {
+      CHECK(c.problem.types.size() >= 3);
+      CHECK(c.problem.slots.size() >= static_cast<std::size_t>(c.stages()));
+    }
+    counts.push_back(made.cases.size());
+    interrupted = team.signal != 0;
+  }
+  CHECK(counts.size() > 10);
+  CHECK(counts.front() < counts.back());
+}
 
 TEST_CASE("every choice costs what its strategy costs for its layer alone, in any order of the strategies") {
   int checked = 0;

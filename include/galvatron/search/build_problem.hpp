@@ -399,6 +399,7 @@ Cases make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOpt
       const auto [kind, chunks] = schedules[k];
       const std::size_t pricing = pricing_of(kind);
       Case& one = made[pricing * each + i];
+      if (one.problem.types.empty()) continue;  // the search was interrupted between its two pricings
       const bool again = k + 1 < schedules.size() && pricing_of(schedules[k + 1].first) == pricing;
       result.cases.push_back(
           detail::with_schedule(again ? one : std::move(one), kind, chunks, even, options.trainer.traits.shares_slots));
