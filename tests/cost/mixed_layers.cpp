@@ -181,13 +181,13 @@ TEST_CASE("a stage keeps what its layers share once a layout") {
   const StrategySpec wide{.data = 4};
   const StrategySpec narrow{.tensor = 4};
   const auto memory = [&](const std::vector<StrategySpec>& specs) {
-    std::vector<cost::LayerCounts> counts;
+    std::vector<cost::LayerBytes> layers;
     std::vector<ActivationLayout> layouts;
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      counts.push_back(cost::layer_counts(model.blocks[20 + i], specs[i], batch));
+      layers.push_back(cost::layer_counts(model.blocks[20 + i], specs[i], batch));
       layouts.push_back(activation_layout(specs[i], 4, 8, 512));
     }
-    return cost::stage_memory(counts, layouts, 3, 0, 1, 1, {});
+    return cost::stage_memory(layers, layouts, 3, 0, 1, 1, {});
   };
   const cost::LayerCounts layer = cost::layer_counts(model.blocks[20], wide, batch);
   const cost::LayerCounts other = cost::layer_counts(model.blocks[20], narrow, batch);

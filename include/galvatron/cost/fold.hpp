@@ -1,13 +1,12 @@
 // Fold: what a layer's program does and keeps on one rank, in the terms of LayerCounts.
 //
 // Every step is one or a few items of work, whose extents Numbers evaluates; buffers add up by storage, and a frame is
-// as large as the buffers that live at one of its steps. What the parameters of blocks cost is parameter_counts'.
+// as large as the buffers that live at one of its steps. What its parameters cost is parameter_counts'.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/composite.hpp>
@@ -34,12 +33,9 @@ class Fold {
         shape_(layer_, spec, batch),
         numbers_(numbers_of(program, spec, batch)),
         values_(program, numbers_),
-        defers_in_place_(program.options.keeps_outputs && shape_.splits_backward() && !is_end()) {
+        defers_in_place_(program.options.keeps_outputs && shape_.splits_backward()) {
     for (int b = 0; b < p_.buffers.size; ++b)
       bytes_[static_cast<std::size_t>(b)] = program::bytes_of(p_.buffer(b), values_, shape_.e);
-    if (is_end())
-      stores_.emplace(
-          Stores{store_of(ParameterPart::table), store_of(ParameterPart::rest), store_of(ParameterPart::frozen)});
   }
 
   /// All bytes, and the work of some steps.
@@ -62,9 +58,7 @@ class Fold {
     if (out.input != out.activation)
       out.backward_workspace = max(out.backward_workspace + max(out.input, out.activation) - out.activation, out.input);
     const RuntimeTraits& traits = shape_.traits;
-    out.overlaps_gradients = shape_.batch.overlap && traits.overlaps_gradients;
-    out.overlaps_parameters = shape_.batch.overlap && traits.overlaps_parameters;
-    if (shape_.cut && !is_end()) out.tensor_pieces = traits.tensor_pieces;
+    if (shape_.cut && layer_.kind == LayerKind::block) out.tensor_pieces = traits.tensor_pieces;
     out.host = traits.host;
     out.device_spread = traits.device_spread;
     for (const program::Buffer& buffer : p_.buffers) {
@@ -75,11 +69,10 @@ class Fold {
     }
     if (has_rotations()) out.states += Bytes{aligned_bytes(shape_.batch.lsh.rotation_elements(shape_.h) * shape_.e)};
     if (p_.splits) {
-      const std::int64_t whole = store_of(ParameterPart::rest).whole();
+      const std::int64_t whole = whole_parameters();
       out.deferred += Bytes{aligned_bytes(whole * shape_.e) + aligned_bytes(whole * 4)};
     }
     out.stash += Bytes{aligned_bytes(program::token_count(layer_, numbers_) * 4)};
-    if (is_end()) add_iteration(out);
     return out;
   }
   /// The messages of both passes that take tokens to the ranks of their experts and back.
@@ -97,7 +90,6 @@ class Fold {
  private:
   using Code = program::Code;
   using Step = program::Step;
-  using Stores = std::array<StoreCounts, 3>;
   static constexpr program::Numbers numbers_of(const program::LayerProgram& program, const StrategySpec& spec,
                                                const Batch& batch) {
     const LayerSpec& layer = program.graph.layer;
@@ -117,7 +109,6 @@ class Fold {
     return {aligned_bytes(numbers_(program::Letter::rows) * numbers_(program::Letter::vocabulary) *
                           (shape_.traits.logit_bytes - counted))};
   }
-  [[nodiscard]] constexpr bool is_end() const { return layer_.kind != LayerKind::block; }
   [[nodiscard]] constexpr std::int64_t of(program::ExtentId extent) const { return values_(extent); }
 
   static constexpr bool exchanges(Code code) {
@@ -176,10 +167,6 @@ class Fold {
         continue;
       }
       add(step, step.code == Code::weight_gradient || step.code == Code::bias_gradient ? weights : out);
-      if (!is_end()) continue;
-      // What ZeRO gathers lies beside the frame.
-      if (step.code == Code::acquire) workspace += store(step.group).gathered();
-      if (step.code == Code::open_gradients) workspace += store(step.group).gradient();
     }
     workspace += frame(phase);
   }
@@ -392,19 +379,14 @@ class Fold {
       case Code::broadcast:
         return tensor_group(K::broadcast);
       case Code::acquire:
-        if (is_end()) store(step.group).acquire(out);
-        return;
       case Code::open_gradients:
-        if (is_end()) store(step.group).open_gradients(out);
-        return;
       case Code::close_gradients:
-        if (is_end()) store(step.group).close_gradients(out);
         return;
       case Code::keep_replicated:
-        push(K::copy, store_of(ParameterPart::rest).whole() * e);
-        return push(K::fill, store_of(ParameterPart::rest).whole() * 4);
+        push(K::copy, whole_parameters() * e);
+        return push(K::fill, whole_parameters() * 4);
       case Code::add_replicated:
-        return push(K::add, store_of(ParameterPart::rest).whole());
+        return push(K::add, whole_parameters());
     }
   }
   // How often kernels that are not fused go over what one would.
@@ -438,24 +420,9 @@ class Fold {
   [[nodiscard]] constexpr bool has_rotations() const { return layer_.experts > 0 && shape_.spec.compresses_tokens(); }
   [[nodiscard]] constexpr ExpertCounts experts() const { return {shape_, p_.graph, numbers_}; }
 
-  // ---- parameters
-
-  [[nodiscard]] constexpr StoreCounts store_of(ParameterPart part) const { return {shape_, p_.graph, part}; }
-  // Of an end. Those of blocks are parameter_counts'.
-  [[nodiscard]] constexpr const StoreCounts& store(ParameterPart part) const {
-    return (*stores_)[part == ParameterPart::frozen ? 2 : static_cast<std::size_t>(part)];
-  }
-  // Once an iteration. A tied head uses the embedding's table where it can; else its table is a second copy, whose
-  // gradient is in the norm once already.
-  constexpr void add_iteration(LayerCounts& out) const {
-    for (const StoreCounts& store : *stores_) {
-      const bool is_table = &store == &stores_->front();
-      if (is_table && shares_table(layer_, shape_.batch)) continue;
-      store.synchronise(out.synchronise);
-      if (is_table) store.tie(out.synchronise);
-      store.update(out.update, !(is_table && layer_.kind == LayerKind::head && layer_.tied));
-      out.states += store.states();
-    }
+  // Elements of the parameters that no tensor rank cuts.
+  [[nodiscard]] constexpr std::int64_t whole_parameters() const {
+    return StoreElements(p_.graph, shape_.spec, shape_.batch, ParameterPart::rest).whole;
   }
 
   // ---- memory
@@ -485,7 +452,6 @@ class Fold {
   program::ExtentValues values_;
   std::array<std::int64_t, program::most_buffers> bytes_;  // of the program's buffers; the rest is not set
   bool defers_in_place_;
-  std::optional<Stores> stores_;  // of an end's table, of its other parameters, and of the frozen ones of these
 };
 
 }  // namespace galvatron::cost::detail

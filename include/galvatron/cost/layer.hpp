@@ -76,8 +76,8 @@ GALVATRON_IN_PLANNER(LayerCounts passes_at_run_time<>(const StrategySpec&, const
 
 }  // namespace detail
 
-/// The passes of a layer: arithmetic, messages around it, activations. Of a block they are the same for all stages of
-/// ZeRO; of an embedding and a head they are everything that layer_counts has.
+/// The passes of a layer: arithmetic, messages around it, activations. They are the same for all stages of ZeRO, but
+/// for which micro-batches write the gradients of weights.
 /// @param program  the layer's under the strategy
 /// @param counted  steps whose work is counted; bytes are those of all
 constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, const program::LayerProgram& program,
@@ -86,10 +86,11 @@ constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, 
   return detail::passes_at_run_time(spec, batch, program, counted);
 }
 
-/// The stores of a block, and how many elements of them a rank has under strategies of some degrees.
-class BlockStores {
+/// The stores of a layer, and how many elements of them a rank has under strategies of some degrees.
+class LayerStores {
  public:
-  static constexpr std::array parts{ParameterPart::rest, ParameterPart::frozen, ParameterPart::experts};
+  static constexpr std::array parts{ParameterPart::table, ParameterPart::rest, ParameterPart::frozen,
+                                    ParameterPart::experts};
 
   [[nodiscard]] constexpr const detail::StoreElements& elements(ParameterPart part, const forward::Graph& graph,
                                                                 const StrategySpec& spec, const Batch& batch) {
@@ -102,34 +103,58 @@ class BlockStores {
   std::array<std::optional<detail::StoreElements>, parameter_parts.size()> elements_{};  ///< by part
 };
 
-/// What the parameters of a block add to its passes: states, traffic of parameters and gradients, memory for them. The
+/// What the parameters of a layer add to its passes: states, traffic of parameters and gradients, memory for them. The
 /// same whatever is recomputed, as long as backward is split or not; those of the rest whatever experts' degrees are.
 /// @param parts  of them: the counts of all are the sum
 constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& batch,
-                                       const program::LayerProgram& program, BlockStores& stores,
-                                       std::span<const ParameterPart> parts = BlockStores::parts) {
-  const detail::LayerShape shape{program.graph.layer, spec, batch};
-  const bool split = shape.splits_backward();
-  LayerCounts out;
-  op::WorkList& weights = split ? out.weights : out.backward;
+                                       const program::LayerProgram& program, LayerStores& stores,
+                                       std::span<const ParameterPart> parts = LayerStores::parts) {
+  using program::Code;
+  using program::Phase;
+  const LayerSpec& layer = program.graph.layer;
+  const detail::LayerShape shape{layer, spec, batch};
+  const bool is_block = layer.kind == LayerKind::block;
   // Where traffic overlaps the computation of neighbouring layers there are two buffers.
-  const int buffers = batch.overlap ? 2 : 1;
+  const int buffers = is_block && batch.overlap ? 2 : 1;
+  LayerCounts out;
+  // What a phase of the program does, with the memory that it takes.
+  struct Pass {
+    Phase phase;
+    op::WorkList& work;
+    Bytes& workspace;
+  };
+  const Pass weights{Phase::weights, out.weights, out.weights_workspace};
+  const std::array passes{Pass{Phase::forward, out.forward, out.forward_workspace},
+                          Pass{Phase::backward, out.backward, out.backward_workspace}, weights};
   for (const ParameterPart part : parts) {
     if (!program.has(part)) continue;
     const detail::StoreCounts store(shape, part, stores.elements(part, program.graph, spec, batch));
-    store.acquire(out.forward);
-    store.acquire(out.backward);
-    store.open_gradients(weights);
-    store.close_gradients(weights);
+    for (const Pass& pass : passes)
+      for (const program::Step& step : program.steps(pass.phase)) {
+        if (step.group != part) continue;
+        // Other trainers divide one backward pass where weight gradients are deferred.
+        const Pass& gradients = shape.splits_backward() ? weights : pass;
+        if (step.code == Code::acquire) {
+          store.acquire(pass.work);
+          pass.workspace += store.gathered() * buffers;
+        } else if (step.code == Code::open_gradients) {
+          store.open_gradients(gradients.work);
+          gradients.workspace += store.gradient() * buffers;
+        } else if (step.code == Code::close_gradients) {
+          store.close_gradients(gradients.work);
+        }
+      }
+    // A tied head uses the embedding's table where it can; else its table is a second copy, whose gradient is in the
+    // norm once already.
+    const bool is_table = part == ParameterPart::table;
+    if (is_table && shares_table(layer, batch)) continue;
     store.synchronise(out.synchronise);
-    store.update(out.update);
+    if (is_table) store.tie(out.synchronise);
+    store.update(out.update, !(is_table && layer.kind == LayerKind::head && layer.tied));
     out.states += store.states();
-    out.forward_workspace += store.gathered() * buffers;
-    out.backward_workspace += store.gathered() * buffers;
-    (split ? out.weights_workspace : out.backward_workspace) += store.gradient() * buffers;
   }
   const RuntimeTraits& traits = shape.traits;
-  out.streams = batch.overlap && traits.prefetches;
+  out.streams = is_block && batch.overlap && traits.prefetches;
   out.overlaps_gradients = batch.overlap && traits.overlaps_gradients;
   out.overlaps_parameters = batch.overlap && traits.overlaps_parameters;
   out.host = traits.host;
@@ -144,8 +169,8 @@ constexpr LayerCounts counts_of(const LayerSpec& layer, const StrategySpec& spec
   programs.add(spec, batch);
   const program::LayerProgram& program = programs.of(spec, batch);
   LayerCounts out = pass_counts(spec, batch, program);
-  BlockStores stores;
-  if (layer.kind == LayerKind::block) out.add(parameter_counts(spec, batch, program, stores));
+  LayerStores stores;
+  out.add(parameter_counts(spec, batch, program, stores));
   return out;
 }
 

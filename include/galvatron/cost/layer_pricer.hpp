@@ -29,9 +29,10 @@ struct PricedLayer {
   LayerBytes bytes;
 };
 
-/// Prices of the passes of one kind of blocks under many strategies, for batches that differ in nothing but stages and
-/// micro-batches. They are the same wherever a rank has equally many samples, but for the gradients of weights, of
-/// which one in so many micro-batches is written and the others are added: see op::Work::writes_one_in.
+/// Prices of the passes of one kind of layers under many strategies, for batches that differ in nothing but stages and
+/// micro-batches. They are the same wherever a rank has equally many samples, but for the gradients of a block's
+/// weights, of which one in so many micro-batches is written and the others are added: see op::Work::writes_one_in. An
+/// embedding and a head do not depend on what is recomputed.
 class PassPrices {
  public:
   using Pass = LayerPrices::Pass;
@@ -47,31 +48,41 @@ class PassPrices {
   using Backward = std::array<Pass, 2>;
 
   /// @param microbatches  all numbers that the batches have
-  explicit constexpr PassPrices(std::vector<int> microbatches) : microbatches_(std::move(microbatches)) {}
+  constexpr PassPrices(const LayerSpec& layer, std::vector<int> microbatches)
+      : layer_(layer), microbatches_(std::move(microbatches)) {
+    if (kinds_ == 1) microbatches_.clear();
+  }
 
+  /// All numbers that make a difference.
   [[nodiscard]] constexpr const std::vector<int>& microbatches() const { return microbatches_; }
+  /// Where backward() has the prices of batches with so many micro-batches.
+  [[nodiscard]] constexpr std::size_t place_of(int microbatches) const {
+    const auto at = std::ranges::find(microbatches_, microbatches);
+    return microbatches_.empty() ? 0 : 1 + static_cast<std::size_t>(at - microbatches_.begin());
+  }
   /// The number of the entry of a strategy's degrees, which may be new.
-  constexpr std::size_t entry(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  constexpr std::size_t entry(const StrategySpec& spec, const Batch& batch) {
     if (2 * entries_.size() >= places_.size()) grow();
     Key key{spec.degrees(), batch.microbatch / spec.data};
     // The only other work that depends on how many data ranks there are: messages between ranks that they lie between,
-    // and of the balance of experts over all of them.
-    const bool balances = layer.router.balance_scope == BalanceScope::data_ranks && layer.router.balance_loss > 0;
-    if (!spec.strided && !balances) key.degrees.data = 1;
+    // of the balance of experts over all of them, and of a loss over the rows of all.
+    const bool balances = layer_.router.balance_scope == BalanceScope::data_ranks && layer_.router.balance_loss > 0;
+    if (!spec.strided && !balances && layer_.head != HeadKind::contrastive) key.degrees.data = 1;
     const std::size_t at = place(key);
     if (places_[at] == 0) {
-      entries_.push_back({key, {}});
-      backward_.resize(entries_.size() * recompute_kinds.size() * (1 + microbatches_.size()));
+      entries_.push_back(key);
+      forward_.resize(entries_.size() * kinds_);
+      backward_.resize(entries_.size() * kinds_ * (1 + microbatches_.size()));
       places_[at] = entries_.size();
     }
     return places_[at] - 1;
   }
   [[nodiscard]] constexpr Forward& forward(std::size_t entry, RecomputeKind kind) {
-    return entries_[entry].forward[static_cast<std::size_t>(kind)];
+    return forward_[number(entry, kind)];
   }
   [[nodiscard]] constexpr std::span<Backward> backward(std::size_t entry, RecomputeKind kind) {
     const std::size_t each = 1 + microbatches_.size();
-    return std::span(backward_).subspan((entry * recompute_kinds.size() + static_cast<std::size_t>(kind)) * each, each);
+    return std::span(backward_).subspan(number(entry, kind) * each, each);
   }
 
  private:
@@ -81,11 +92,10 @@ class PassPrices {
 
     friend constexpr bool operator==(const Key&, const Key&) = default;
   };
-  struct Entry {
-    Key key;
-    std::array<Forward, recompute_kinds.size()> forward;
-  };
 
+  [[nodiscard]] constexpr std::size_t number(std::size_t entry, RecomputeKind kind) const {
+    return entry * kinds_ + (kinds_ == 1 ? 0 : static_cast<std::size_t>(kind));
+  }
   [[nodiscard]] constexpr std::size_t place(const Key& key) const {
     const StrategySpec& d = key.degrees;
     std::uint64_t mixed = static_cast<std::uint64_t>(key.samples);
@@ -93,25 +103,27 @@ class PassPrices {
                            static_cast<int>(d.dispatch), d.strided ? d.data : 0})
       mixed = (mixed ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15u;
     std::size_t at = (mixed >> 32) % places_.size();
-    while (places_[at] != 0 && !(entries_[places_[at] - 1].key == key)) at = at + 1 == places_.size() ? 0 : at + 1;
+    while (places_[at] != 0 && !(entries_[places_[at] - 1] == key)) at = at + 1 == places_.size() ? 0 : at + 1;
     return at;
   }
   constexpr void grow() {
     places_.assign(std::max<std::size_t>(64, 2 * places_.size()), 0);
-    for (std::size_t i = 0; i < entries_.size(); ++i) places_[place(entries_[i].key)] = i + 1;
+    for (std::size_t i = 0; i < entries_.size(); ++i) places_[place(entries_[i])] = i + 1;
   }
 
+  const LayerSpec& layer_;
+  std::size_t kinds_ = layer_.kind == LayerKind::block ? recompute_kinds.size() : 1;  // of recomputation
   std::vector<int> microbatches_;
-  std::vector<Entry> entries_;
-  std::vector<Backward> backward_;   // (entries, kinds of recomputation, 1 + numbers of micro-batches)
+  std::vector<Key> entries_;
+  std::vector<Forward> forward_;     // (entries, kinds)
+  std::vector<Backward> backward_;   // (entries, kinds, 1 + numbers of micro-batches)
   std::vector<std::size_t> places_;  // numbers of entries from 1, by what their keys mix to; 0: free
 };
 
 /// Prices a layer under strategies of which those with equal degrees come one after the other, and among them those
 /// with equal degrees but for experts'. They share most of what is to be counted and priced: of ZeRO the passes of a
-/// block depend on whether micro-batches add weight gradients or write them, its parameters do not depend on
-/// recomputation, and only what experts have and do depends on their degrees. An embedding and a head do not depend on
-/// recomputation.
+/// layer depend on whether micro-batches add weight gradients or write them, its parameters do not depend on
+/// recomputation, and only what experts have and do depends on their degrees.
 class LayerPricer {
  public:
   /// @param programs  of the layer under all strategies that it is asked about
@@ -126,23 +138,11 @@ class LayerPricer {
           degrees.exchanges_tokens() != degrees_.exchanges_tokens() || degrees.dispatch != degrees_.dispatch)
         others_ = {}, rest_ = {};
       degrees_ = degrees;
-      ends_ = {};
       parameters_ = {};
       stores_ = {};
-      if (layer_.kind == LayerKind::block) entry_ = passes_.entry(layer_, spec, batch_);
+      entry_ = passes_.entry(spec, batch_);
     }
     const program::LayerProgram& program = programs_.of(spec, batch_);
-    if (layer_.kind != LayerKind::block) {
-      std::optional<PricedLayer>& all = ends_[static_cast<std::size_t>(spec.zero)];
-      if (!all) {
-        const LayerCounts counts = pass_counts(spec, batch_, program);
-        op::Work& tie = ties_[static_cast<std::size_t>(spec.zero)] = {};
-        for (const op::Work& work : counts.synchronise)
-          if (work.between_ends) tie = work;
-        all = priced(counts, spec);
-      }
-      return *all;
-    }
     PassPrices::Forward& forward = passes_.forward(entry_, spec.recompute);
     const std::span<PassPrices::Backward> backwards = passes_.backward(entry_, spec.recompute);
     if (!forward.known) price_passes(spec, program, forward, backwards);
@@ -152,20 +152,15 @@ class LayerPricer {
     if (!parameters) parameters = priced_parameters(spec, program, splits);
     return sum({{{forward.pass, backward, weights}}, forward.bytes}, *parameters);
   }
-  /// The prices of the last call, of an embedding or a head whose copies of a tied table are on the two sides of
-  /// `ends`.
-  [[nodiscard]] constexpr PricedLayer over(const Link& ends, const StrategySpec& spec) {
-    PricedLayer out = *ends_[static_cast<std::size_t>(spec.zero)];
+  /// The prices `priced` of an embedding or a head, where the copies of a tied table are on the two sides of `ends`.
+  [[nodiscard]] constexpr PricedLayer over(const Link& ends, const StrategySpec& spec, PricedLayer priced) {
     const op::Work& tie = ties_[static_cast<std::size_t>(spec.zero)];
-    Seconds& waited = out.prices.passes[LayerPrices::synchronise].waited;
+    Seconds& waited = priced.prices.passes[LayerPrices::synchronise].waited;
     if (tie.between_ends) waited += prices_.over(ends, tie) - prices_(tie);
-    return out;
+    return priced;
   }
 
  private:
-  [[nodiscard]] constexpr PricedLayer priced(const LayerCounts& counts, const StrategySpec& spec) const {
-    return {layer_prices(counts, spec, cluster_, prices_), counts};
-  }
   static constexpr PricedLayer sum(const PricedLayer& a, const PricedLayer& b) {
     PricedLayer out{a.prices + b.prices, a.bytes};
     out.bytes.add(b.bytes);
@@ -173,12 +168,16 @@ class LayerPricer {
   }
   constexpr PricedLayer priced_parameters(const StrategySpec& spec, const program::LayerProgram& program, bool splits) {
     const auto of = [&](std::span<const ParameterPart> parts) {
-      return priced(parameter_counts(spec, batch_, program, stores_, parts), spec);
+      const LayerCounts counts = parameter_counts(spec, batch_, program, stores_, parts);
+      op::Work& tie = ties_[static_cast<std::size_t>(spec.zero)] = {};
+      for (const op::Work& work : counts.synchronise)
+        if (work.between_ends) tie = work;
+      return PricedLayer{layer_prices(counts, spec, cluster_, prices_), counts};
     };
-    const std::span<const ParameterPart> parts(BlockStores::parts);
+    const std::span<const ParameterPart> parts(LayerStores::parts);
     if (layer_.experts == 0) return of(parts);
     std::optional<PricedLayer>& rest = rest_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
-    if (!rest) rest = of(parts.first(2));
+    if (!rest) rest = of(parts.first(3));
     return sum(*rest, of(parts.last(1)));
   }
   // Messages that run beside products are priced with all of these, and not by parts.
@@ -223,22 +222,17 @@ class LayerPricer {
   const Cluster& cluster_;
   WorkPrices& prices_;
   PassPrices& passes_;
-  // Of the batch's number of micro-batches among PassPrices::backward.
-  std::size_t microbatches_ =
-      1 + static_cast<std::size_t>(
-              std::find(passes_.microbatches().begin(), passes_.microbatches().end(), batch_.microbatches) -
-              passes_.microbatches().begin());
+  std::size_t microbatches_ = passes_.place_of(batch_.microbatches);
   StrategySpec degrees_{.tensor = 0};  // of what follows
   std::size_t entry_ = 0;
-  std::array<std::optional<PricedLayer>, 4> ends_{};  // by stage of ZeRO
-  std::array<op::Work, 4> ties_{};                    // of them, what joins the copies of a tied table
+  std::array<op::Work, 4> ties_{};  // by stage of ZeRO: what joins the copies of a tied table
   // Of steps but experts', by what is recomputed.
   std::array<PassPrices::Forward, recompute_kinds.size()> others_{};
   std::vector<PassPrices::Backward> others_backward_ =
       std::vector<PassPrices::Backward>(others_.size() * (1 + passes_.microbatches().size()));
   std::array<std::optional<PricedLayer>, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
   std::array<std::optional<PricedLayer>, 8> rest_{};        // the same of all but experts
-  BlockStores stores_;
+  LayerStores stores_;
 };
 
 }  // namespace galvatron::cost

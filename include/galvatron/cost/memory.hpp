@@ -40,11 +40,11 @@ struct PassMemory {
 };
 
 /// @param layers, layouts  as of stage_memory
-constexpr PassMemory pass_memory(std::span<const LayerCounts> layers, std::span<const ActivationLayout> layouts) {
+constexpr PassMemory pass_memory(std::span<const LayerBytes> layers, std::span<const ActivationLayout> layouts) {
   PassMemory out;
   Bytes borders;  // between layers, in any pass
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const LayerCounts& layer = layers[i];
+    const LayerBytes& layer = layers[i];
     out.stash += layer.stash;
     out.deferred += layer.deferred;
     // What layers share is kept from the stage's first layer on, and once more in every other layout.
@@ -69,14 +69,14 @@ constexpr PassMemory pass_memory(std::span<const LayerCounts> layers, std::span<
 /// @param to_previous, to_next  buffers for what is sent to the chunks before and after (message_buffers); 0 at the
 /// ends
 /// @param library  the device's library workspace
-constexpr StageMemory stage_memory(std::span<const LayerCounts> layers, std::span<const ActivationLayout> layouts,
+constexpr StageMemory stage_memory(std::span<const LayerBytes> layers, std::span<const ActivationLayout> layouts,
                                    int slots, int deferred, int to_previous, int to_next, Bytes library) {
   const PassMemory pass = pass_memory(layers, layouts);
   StageMemory out;
   out.library = library;
   out.stash = pass.stash * slots + pass.deferred * deferred;
   out.workspace = max(max(pass.forward_workspace, pass.backward_workspace), pass.weights_workspace);
-  for (const LayerCounts& layer : layers) out.states += layer.states;
+  for (const LayerBytes& layer : layers) out.states += layer.states;
   if (!layers.empty()) out.boundary += layers.front().input * to_previous + layers.back().activation * to_next;
   return out;
 }

@@ -131,8 +131,6 @@ struct StoreElements {
 /// What one parameter store keeps, and its traffic.
 class StoreCounts {
  public:
-  constexpr StoreCounts(const LayerShape& shape, const forward::Graph& graph, ParameterPart part)
-      : StoreCounts(shape, part, StoreElements(graph, shape.spec, shape.batch, part)) {}
   constexpr StoreCounts(const LayerShape& shape, ParameterPart part, const StoreElements& elements)
       : s_(shape),
         ranks_(shape.spec, part),
@@ -163,8 +161,6 @@ class StoreCounts {
   [[nodiscard]] constexpr Bytes gathered() const { return {zero_ == 3 ? n_ * s_.e : 0}; }
   /// The whole gradient while the layer works backward.
   [[nodiscard]] constexpr Bytes gradient() const { return {zero_ >= 2 && !frozen_ ? n_ * s_.traits.message_bytes : 0}; }
-  /// See StoreElements.
-  [[nodiscard]] constexpr std::int64_t whole() const { return whole_; }
 
   constexpr void acquire(op::WorkList& out) const {
     if (n_ > 0 && zero_ == 3) push(out, shard_group(op::Kind::all_gather, n_ * s_.e));

@@ -107,14 +107,14 @@ class GroupPricer {
 
   /// Bytes of a device whose group has so many documents of `tokens` tokens.
   [[nodiscard]] Bytes bytes(std::int64_t documents, std::int64_t tokens) const {
-    std::vector<cost::LayerCounts> counts;
+    std::vector<cost::LayerBytes> layers;
     const cost::Batch batch = batch_of(documents, tokens);
     for (const Part& part : distinct_) {
-      const cost::LayerCounts one = cost::layer_counts(*part.layer, spec_, batch);
-      counts.insert(counts.end(), static_cast<std::size_t>(part.times), one);
+      const cost::LayerBytes one = cost::layer_counts(*part.layer, spec_, batch);
+      layers.insert(layers.end(), static_cast<std::size_t>(part.times), one);
     }
-    const std::vector<ActivationLayout> layouts(counts.size(), activation_layout(spec_, 0, 1, 1));
-    return cost::stage_memory(counts, layouts, 1, 0, 0, 0, cluster_.device.library_workspace).total();
+    const std::vector<ActivationLayout> layouts(layers.size(), activation_layout(spec_, 0, 1, 1));
+    return cost::stage_memory(layers, layouts, 1, 0, 0, 0, cluster_.device.library_workspace).total();
   }
 
   /// Of forward and backward passes of groups with so many documents, without the messages of parameters.

@@ -309,8 +309,7 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
     return cost::MovePricer(batch, elements, on, ranks);
   };
   RankChunkCost out;
-  std::vector<cost::LayerCounts> counts;
-  counts.reserve(own.layers.size());  // they are large
+  std::vector<cost::LayerBytes> bytes;
   for (std::size_t k = 0; k < own.layers.size(); ++k) {
     const LayerSpec& layer = own.layers[k].layer;
     const StrategySpec& spec = own.layers[k].spec;
@@ -320,28 +319,35 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
                        own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
     PlanLayerCost cost;
     cost.spec = spec;
-    counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
-    const cost::LayerCounts& c = counts.back();
-    cost.seconds =
-        again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, on, ranks, devices.ends());
-    cost.seconds.weights =
-        cost::deferrable(plan.schedule, cost.seconds.forward, cost.seconds.backward, cost.seconds.weights);
-    cost.recompute = again ? out.layers.back().recompute : recompute_seconds(layer, cost, batch, on, ranks);
+    if (again) {
+      cost.seconds = out.layers.back().seconds;
+      cost.recompute = out.layers.back().recompute;
+      bytes.push_back(bytes.back());
+    } else {
+      const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
+      cost.seconds = cost::layer_seconds(counts, spec, plan.precision, on, ranks, devices.ends());
+      cost.seconds.weights =
+          cost::deferrable(plan.schedule, cost.seconds.forward, cost.seconds.backward, cost.seconds.weights);
+      cost.recompute = recompute_seconds(layer, cost, batch, on, ranks);
+      bytes.push_back(counts);
+    }
+    const cost::LayerBytes& c = bytes.back();
     cost.states = c.states;
     cost.stash = c.stash;
     cost.workspace = max(max(c.forward_workspace, c.activation + c.backward_workspace), c.weights_workspace);
     if (k > 0) {
       const cost::MovePricer border = price(whole, layer.input_elements(whole.sequence));
-      cost.relayout_forward = border.relayout(cost::relayout_of(own.layouts[k - 1], own.layouts[k]));
-      cost.relayout_backward = border.relayout(cost::relayout_of(own.layouts[k], own.layouts[k - 1]));
+      const cost::Relayouts moves = cost::relayouts_between(own.layouts[k - 1], own.layouts[k]);
+      cost.relayout_forward = border.relayout(moves.forward);
+      cost.relayout_backward = border.relayout(moves.back);
     }
     out.layers.push_back(cost);
   }
   const cost::RuntimeTraits& traits = plan.trainer.traits;
-  out.memory = train::memory_of(own, counts, cost::library_of(traits, on.device.library_workspace));
+  out.memory = train::memory_of(own, bytes, cost::library_of(traits, on.device.library_workspace));
   out.left = on.device.memory - reserve_of(plan, on) - out.memory.total();
   out.group = devices.stage(stage).group_of(rank - devices.stage(stage).first_rank);
-  out.chunk.memory = cost::pass_memory(counts, own.layouts);
+  out.chunk.memory = cost::pass_memory(bytes, own.layouts);
   for (const PlanLayerCost& layer : out.layers) {
     out.seconds.forward += layer.forward();
     out.seconds.backward += layer.backward();

@@ -88,7 +88,9 @@ class SpreadSearch {
 
     Pricers(const search::detail::LayerKinds& kinds, cost::Batch of_batch, const Cluster& cluster,
             cost::WorkPrices& prices)
-        : batch(of_batch), passes(kinds.programs.size(), cost::PassPrices({of_batch.microbatches})) {
+        : batch(of_batch) {
+      for (const cost::LayerPrograms& kind : kinds.programs)
+        passes.emplace_back(kind.layer(), std::vector{of_batch.microbatches});
       for (std::size_t i = 0; i < passes.size(); ++i)
         of.emplace_back(kinds.programs[i], batch, cluster, prices, passes[i]);
     }

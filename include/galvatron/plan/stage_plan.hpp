@@ -146,11 +146,10 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
 }
 
 /// What a chunk adds to the memory of each rank of its stage, byte for byte.
-/// @param counts   of its layers
+/// @param layers   what each of them keeps
 /// @param library  the device's library workspace
-inline cost::StageMemory memory_of(const ChunkPlan& chunk, const std::vector<cost::LayerCounts>& counts,
-                                   Bytes library) {
-  return cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.deferred, chunk.has_previous ? chunk.buffers : 0,
+inline cost::StageMemory memory_of(const ChunkPlan& chunk, const std::vector<cost::LayerBytes>& layers, Bytes library) {
+  return cost::stage_memory(layers, chunk.layouts, chunk.slots, chunk.deferred, chunk.has_previous ? chunk.buffers : 0,
                             chunk.has_next ? chunk.buffers : 0, library);
 }
 
@@ -171,12 +170,12 @@ template <class = void>
 cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
   cost::StageMemory out;
   for (const ChunkPlan& chunk : stage.chunks) {
-    std::vector<cost::LayerCounts> counts;
+    std::vector<cost::LayerBytes> layers;
     for (std::size_t i = 0; i < chunk.layers.size(); ++i)
-      counts.push_back(cost::layer_counts(
+      layers.push_back(cost::layer_counts(
           chunk.layers[i].layer, chunk.layers[i].spec,
           batch_of_rank(stage.batch, stage.ratios, chunk.layers[i].spec, chunk.layouts[i], stage.rank)));
-    out.add_chunk(memory_of(chunk, counts, library));
+    out.add_chunk(memory_of(chunk, layers, library));
   }
   return out;
 }

@@ -111,8 +111,9 @@ struct CommonPrices {
   /// @param ranks         as for cost::layer_seconds
   constexpr CommonPrices(const LayerKinds& kinds, const std::vector<int>& microbatches, Precision precision,
                          const Cluster& cluster, int ranks)
-      : work(precision, cluster, cost::busy_ranks(cluster, ranks)),
-        passes(kinds.programs.size(), cost::PassPrices(microbatches)) {}
+      : work(precision, cluster, cost::busy_ranks(cluster, ranks)) {
+    for (const cost::LayerPrograms& kind : kinds.programs) passes.emplace_back(kind.layer(), microbatches);
+  }
 };
 
 /// Fills in the types of a problem, their choices, and the moves at their borders, on the stages of a setting; no types

@@ -60,9 +60,14 @@ struct StageSetting {
       layout.push_back(static_cast<int>(at) - 1);
     }
     // Between the layouts of a stage are tens of thousands of moves, of which a few hundred differ.
-    std::vector<cost::Relayout> all;
-    for (const ActivationLayout& from : layouts)
-      for (const ActivationLayout& to : layouts) all.push_back(cost::relayout_of(from, to));
+    const std::size_t count = layouts.size();
+    std::vector<cost::Relayout> all(count * count);
+    for (std::size_t from = 0; from < count; ++from)
+      for (std::size_t to = 0; to < from; ++to) {
+        const cost::Relayouts both = cost::relayouts_between(layouts[from], layouts[to]);
+        all[from * count + to] = both.forward;
+        all[to * count + from] = both.back;
+      }
     moves = all;
     sort_unique(moves);
     for (const cost::Relayout& one : all)
@@ -120,8 +125,9 @@ constexpr LayerType make_choices(const cost::LayerPrograms& programs, const Stag
              !divides_samples_instead(spec, layer, space, batch) && has_countable_bytes(spec, layer, batch);
     }
     if (!fits) continue;
-    const auto [seconds_of, bytes] = price(spec);
-    const cost::LayerSeconds seconds = cost::layer_seconds(seconds_of, cluster);
+    const cost::PricedLayer priced = price(spec);
+    const cost::LayerBytes& bytes = priced.bytes;
+    const cost::LayerSeconds seconds = cost::layer_seconds(priced.prices, cluster);
     out.push_back(
         {.forward = seconds.forward.value,
          .backward = seconds.backward.value,
@@ -141,7 +147,7 @@ constexpr LayerType make_choices(const cost::LayerPrograms& programs, const Stag
     if (layer.kind == LayerKind::block) continue;
     for (TiedPrices& over : tied)
       (layer.kind == LayerKind::head ? over.head : over.embedding)
-          .push_back(cost::layer_seconds(price.over(*over.ends, spec).prices, cluster).synchronise.value);
+          .push_back(cost::layer_seconds(price.over(*over.ends, spec, priced).prices, cluster).synchronise.value);
   }
   return out;
 }
