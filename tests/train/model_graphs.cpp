@@ -111,6 +111,17 @@ TEST_CASE("the gradient of a graph is the slope of its weighted losses") {
   }
 }
 
+TEST_CASE("a stage of embeddings alone uses the memory that was predicted under each stage of ZeRO") {
+  const ModelSpec model = two_inputs_two_losses();
+  const int last = static_cast<int>(model.blocks.size()) - 1;
+  for (int zero = 0; zero < 4; ++zero) {
+    INFO("zero" << zero);
+    Plan plan = toy::uniform(model, 2, {.data = 2, .zero = zero}, 2, ScheduleKind::one_f_one_b);
+    plan.stages = {{0, 0, 0, 2}, {1, last, 2, 2}};  // the second embedding comes first of the other layers
+    CHECK(toy::run(plan, model, 1).memory_as_planned);
+  }
+}
+
 TEST_CASE("random plans of graphs train as one rank does, and use the memory that was predicted") {
   const toy::RandomPlanBudget budget(6);
   std::mt19937 random(budget.seed);

@@ -52,7 +52,8 @@ struct LayerBytes {
                              ///< and which grows where the input is larger
   Bytes weights_workspace;   ///< transient peak of the second part of a split backward
 
-  /// This and `other`, another part of the same layer, together.
+  /// This and `other`, another part of the same layer, together. Where input and output differ in size, the gradient of
+  /// the input may have to move when the pass has ended, and has its place.
   constexpr void add(const LayerBytes& other) {
     states += other.states;
     stash += other.stash;
@@ -63,6 +64,7 @@ struct LayerBytes {
     forward_workspace += other.forward_workspace;
     backward_workspace += other.backward_workspace;
     weights_workspace += other.weights_workspace;
+    if (input != activation) backward_workspace = max(backward_workspace, input);
   }
 };
 

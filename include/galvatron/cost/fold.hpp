@@ -53,10 +53,13 @@ class Fold {
         out.backward_workspace);
     add(counted, program::Phase::weights, out.weights, out.weights, out.weights_workspace);
     if (defers_in_place_) out.weights_workspace = out.backward_workspace;
-    // The gradient of a bundle that changes its size from behind the layer to before it may have to move.
     out.forward_workspace += more_logits();
-    if (out.input != out.activation)
-      out.backward_workspace = max(out.backward_workspace + max(out.input, out.activation) - out.activation, out.input);
+    // The gradient of a bundle that changes its size from behind the layer to before it may have to move. What a block
+    // gathers beside its neighbours lies there, too; what an end gathers is gone then (LayerBytes::add).
+    if (out.input != out.activation) {
+      out.backward_workspace += max(out.input, out.activation) - out.activation;
+      if (layer_.kind == LayerKind::block) out.backward_workspace = max(out.backward_workspace, out.input);
+    }
     const RuntimeTraits& traits = shape_.traits;
     if (shape_.cut && layer_.kind == LayerKind::block) out.tensor_pieces = traits.tensor_pieces;
     out.host = traits.host;
