@@ -162,16 +162,21 @@ constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& ba
   return out;
 }
 
-namespace detail {
-
-constexpr LayerCounts counts_of(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
-  LayerPrograms programs(layer);
-  programs.add(spec, batch);
+/// What one rank does and keeps for a layer under `spec`, of which the programs have been made.
+constexpr LayerCounts layer_counts(const LayerPrograms& programs, const StrategySpec& spec, const Batch& batch) {
   const program::LayerProgram& program = programs.of(spec, batch);
   LayerCounts out = pass_counts(spec, batch, program);
   LayerStores stores;
   out.add(parameter_counts(spec, batch, program, stores));
   return out;
+}
+
+namespace detail {
+
+constexpr LayerCounts counts_of(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  LayerPrograms programs(layer);
+  programs.add(spec, batch);
+  return layer_counts(programs, spec, batch);
 }
 
 template <class = void>

@@ -84,10 +84,12 @@ class BlockBound {
     double least = infinite;
     // The slowest stage has blocks alone, or an end of the model beside them.
     const auto try_slowest = [&](std::size_t i, double besides) {
-      for (std::size_t count = 1; count < runs_[i].blocks.size(); ++count) {
-        const double slowest = besides + runs_[i].blocks[count];
-        if (objective_({slowest, 0, per_iteration_}) >= least) break;  // with more it takes longer
-        least = std::min(least, with(slowest));
+      const auto& blocks = runs_[i].blocks;
+      // With few blocks on the slowest stage some have no place; with more they take longer.
+      const auto lacks_place = [&](double seconds) { return with(besides + seconds) == infinite; };
+      for (auto at = std::partition_point(blocks.begin() + 1, blocks.end(), lacks_place); at != blocks.end(); ++at) {
+        if (objective_({besides + *at, 0, per_iteration_}) >= least) break;
+        least = std::min(least, with(besides + *at));
       }
     };
     for (std::size_t i = 0; i < runs_.size(); ++i) try_slowest(i, 0);

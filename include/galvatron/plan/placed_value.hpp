@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <galvatron/strategy/layout.hpp>
 
@@ -28,6 +29,12 @@ struct PlacedValue {
     Region out = layout.region(local);
     out.sequence_begin += first;
     out.sequence_end += first;
+    return out;
+  }
+  /// The same of all ranks.
+  [[nodiscard]] std::vector<Region> regions() const {
+    std::vector<Region> out;
+    for (int local = 0; local < layout.ranks(); ++local) out.push_back(region(local));
     return out;
   }
 };

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -308,7 +307,7 @@ class WavePlanCheck {
       return {};
     }
     const StrategySpec& first = parts.front()->strategy;
-    std::map<int, int> tensor_ranks;
+    std::vector<int> tensor_ranks(static_cast<std::size_t>(plan_.ranks), -1);
     for (const WavePart* part : parts) {
       const StrategySpec& s = part->strategy;
       if (s.tensor != first.tensor || s.sequence != first.sequence)
@@ -316,13 +315,17 @@ class WavePlanCheck {
                            strategy_text(first) + ": tensor degree and sequence split are a layer's");
       for (std::size_t i = 0; i < part->ranks.size(); ++i) {
         const int tensor = s.tensor_rank(static_cast<int>(i));
-        if (tensor_ranks.emplace(part->ranks[i], tensor).first->second != tensor)
+        int& known = tensor_ranks[static_cast<std::size_t>(part->ranks[i])];
+        if (known < 0) known = tensor;
+        if (known != tensor)
           return usage_error(text(*part) + "needs other rows of parameters on rank " + std::to_string(part->ranks[i]) +
                              " than another part of it");
       }
     }
     out.by_tensor.resize(static_cast<std::size_t>(first.tensor));
-    for (const auto& [rank, tensor] : tensor_ranks) out.by_tensor[static_cast<std::size_t>(tensor)].push_back(rank);
+    for (int rank = 0; rank < plan_.ranks; ++rank)
+      if (const int tensor = tensor_ranks[static_cast<std::size_t>(rank)]; tensor >= 0)
+        out.by_tensor[static_cast<std::size_t>(tensor)].push_back(rank);
     for (const auto& list : out.by_tensor)
       if (list.size() != out.by_tensor.front().size())
         return usage_error(text(*parts.front()) + "and others keep its parameters on unequally many ranks for each " +

@@ -137,6 +137,7 @@ class PipelineWays {
     const Bytes budget = min(options_.memory, cluster_.group(group).device.memory) -
                          cluster_.group(group).device.library_workspace - losses_;
     const auto layers = static_cast<int>(kind_of_.size());
+    constexpr double never = std::numeric_limits<double>::infinity();
     ++cuts_;
     const auto out = std::make_shared<Pipeline>(Pipeline{stages, spec, microbatch, {}, 0, 0});
     double largest = 0;
@@ -144,9 +145,14 @@ class PipelineWays {
       out->all += prices[kind].seconds;
       largest = std::max(largest, prices[kind].seconds);
     }
+    struct Cut {
+      bool fits = false;
+      double slowest = 0;   // of the stages
+      double next = never;  // the least time within which a stage takes more layers
+    };
     // Each stage takes as many layers as it can within a time.
-    const auto ends_within = [&](double most) {
-      std::vector<int> ends;
+    const auto cut_within = [&](double most, std::vector<int>* ends = nullptr) {
+      Cut cut;
       int at = 0;
       for (int stage = 0; stage < stages; ++stage) {
         double seconds = 0;
@@ -155,41 +161,43 @@ class PipelineWays {
         const Bytes input = prices[kind_of_[static_cast<std::size_t>(first)]].input;
         for (; at < layers - (stages - stage - 1); ++at) {
           const std::size_t kind = kind_of_[static_cast<std::size_t>(at)];
-          seconds += prices[kind].seconds;
           kept += prices[kind].stash;
           own += states[kind];
           forward = max(forward, prices[kind].forward);
           backward = max(backward, prices[kind].backward);
           const Bytes output = prices[kind].output;
-          if (seconds > most ||
-              own + (kept + output) * (stages - stage) + max(forward, backward + max(input, output)) > budget)
+          if (own + (kept + output) * (stages - stage) + max(forward, backward + max(input, output)) > budget) break;
+          if (const double more = seconds + prices[kind].seconds; more <= most) {
+            seconds = more;
+          } else {
+            cut.next = std::min(cut.next, more);
             break;
+          }
         }
-        if (at == first) return std::vector<int>{};
-        ends.push_back(at);
+        if (at == first) return cut;
+        cut.slowest = std::max(cut.slowest, seconds);
+        if (ends != nullptr) ends->push_back(at);
       }
-      return at == layers ? ends : std::vector<int>{};
+      cut.fits = at == layers;
+      return cut;
     };
+    // No stage takes less than `low`; a cut has none that takes more than `high`.
     double low = std::max(largest, out->all / stages) * (1 - 1e-9);
-    double high = low + largest;  // with memory enough each stage then takes what is even, or more
-    if (ends_within(high).empty()) {
-      low = high;
-      high = out->all * (1 + 1e-9);
-      if (ends_within(high).empty()) return nullptr;
-    } else if (!ends_within(low).empty()) {
-      high = low;
+    double high = out->all * (1 + 1e-9);
+    if (const Cut cut = cut_within(high); cut.fits)
+      high = cut.slowest;
+    else
+      return nullptr;
+    // With memory enough each stage takes what is even, or more, within the first of these times.
+    for (double middle = std::min(low + largest, (low + high) / 2); low < high; middle = (low + high) / 2) {
+      const Cut cut = cut_within(middle);
+      if (cut.fits)
+        high = cut.slowest;
+      else
+        low = cut.next;
     }
-    while (low < high * (1 - 1e-4)) {
-      const double middle = (low + high) / 2;
-      ends_within(middle).empty() ? low = middle : high = middle;
-    }
-    out->ends = ends_within(high);
-    for (int stage = 0, at = 0; stage < stages; ++stage) {
-      double seconds = 0;
-      for (; at < out->ends[static_cast<std::size_t>(stage)]; ++at)
-        seconds += prices[kind_of_[static_cast<std::size_t>(at)]].seconds;
-      out->slowest = std::max(out->slowest, seconds);
-    }
+    out->slowest = high;
+    cut_within(high, &out->ends);
     return out;
   }
   /// Of each kind of layer, with so many samples on a data rank. How many of those there are makes no difference to

@@ -194,12 +194,16 @@ class WaveClock {
     const PlacedValue from = forward ? plan_.written(edge) : plan_.read(edge);
     const PlacedValue to = forward ? plan_.read(edge) : plan_.written(edge);
     const std::int64_t token = edge.width * element_bytes(precision_);
+    const std::vector<Region> given = from.regions();
+    const std::vector<Region> wanted = to.regions();
     Seconds most;
     for (int receiver = 0; receiver < to.layout.ranks(); ++receiver) {
       const int at = to.world(receiver);
       op::Work copy{.kind = op::Kind::copy};
       std::map<int, op::Work> sends;  // by the sender's group
       for (int sender = 0; sender < from.layout.ranks(); ++sender) {
+        if (intersection(given[static_cast<std::size_t>(sender)], wanted[static_cast<std::size_t>(receiver)]).empty())
+          continue;
         const Region moved = moved_between(from, to, sender, receiver);
         if (moved.empty()) continue;
         const int of = from.world(sender);
