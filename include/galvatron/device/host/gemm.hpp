@@ -1,5 +1,5 @@
-// Matrix products through oneDNN (2.x, its C interface: the C++ one costs every unit a second of compilation), and an
-// emulation of those of 8-bit operands, for processors have none.
+// Matrix products through oneDNN (2 and 3, its C interface: the C++ one costs every unit a second of compilation), and
+// an emulation of those of 8-bit operands, for processors have none.
 //
 // A primitive is made once per shape and kept with its memory objects; a call sets pointers and executes. The
 // library's scratchpad is memory of the caller's; a product that would need more is cut into bands of rows. Experts
@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -30,7 +31,8 @@
 
 namespace galvatron::device::host {
 
-static_assert(DNNL_VERSION_MAJOR == 2, "galvatron: the host device is written for oneDNN 2 (Debian 12: libdnnl-dev)");
+static_assert(DNNL_VERSION_MAJOR == 2 || DNNL_VERSION_MAJOR == 3,
+              "galvatron: the host device is written for oneDNN 2 (Debian 12: libdnnl-dev) and 3 (Debian 13)");
 
 constexpr dnnl_data_type_t data_type(Precision p) { return p == Precision::fp32 ? dnnl_f32 : dnnl_bf16; }
 
@@ -42,18 +44,78 @@ inline void check(dnnl_status_t status, const char* what) {
 using Engine = Owner<dnnl_engine_t, dnnl_engine_destroy>;
 using Description = Owner<dnnl_primitive_desc_t, dnnl_primitive_desc_destroy>;
 
-inline dnnl_memory_desc_t matrix(std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
-                                 std::int64_t column_stride, Precision p) {
-  const dnnl_dims_t dims = {rows, columns};
-  const dnnl_dims_t strides = {row_stride, column_stride};
-  dnnl_memory_desc_t desc;
-  check(dnnl_memory_desc_init_by_strides(&desc, 2, dims, data_type(p), strides), "memory description");
-  return desc;
+// ---- what differs between the versions of oneDNN
+
+#if DNNL_VERSION_MAJOR == 2
+
+/// The description of a matrix or of scratch memory.
+class MemoryDescription {
+ public:
+  MemoryDescription(int extents, const dnnl_dims_t& dims, const dnnl_dims_t& strides, dnnl_data_type_t type) {
+    check(dnnl_memory_desc_init_by_strides(&value_, extents, dims, type, strides), "memory description");
+  }
+  [[nodiscard]] const dnnl_memory_desc_t* get() const { return &value_; }
+
+ private:
+  dnnl_memory_desc_t value_{};
+};
+
+inline dnnl_status_t describe_product(const dnnl_memory_desc_t* a, const dnnl_memory_desc_t* b,
+                                      const dnnl_memory_desc_t* bias, const dnnl_memory_desc_t* c,
+                                      dnnl_primitive_attr_t attributes, dnnl_engine_t engine,
+                                      dnnl_primitive_desc_t* out) {
+  dnnl_matmul_desc_t desc;
+  if (const auto status = dnnl_matmul_desc_init(&desc, a, b, bias, c); status != dnnl_success) return status;
+  return dnnl_primitive_desc_create(out, &desc, attributes, engine, nullptr);
+}
+/// What a product is multiplied with is a part of it here.
+constexpr int scale_argument = 0;
+inline dnnl_status_t set_scale(dnnl_primitive_attr_t attributes, float scale) {
+  return dnnl_primitive_attr_set_output_scales(attributes, 1, 0, &scale);
+}
+inline dnnl_status_t append_sum(dnnl_post_ops_t after) { return dnnl_post_ops_append_sum(after, 1.0F); }
+
+#else
+
+/// The same.
+class MemoryDescription {
+ public:
+  MemoryDescription(int extents, const dnnl_dims_t& dims, const dnnl_dims_t& strides, dnnl_data_type_t type) {
+    check(dnnl_memory_desc_create_with_strides(value_.out(), extents, dims, type, strides), "memory description");
+  }
+  [[nodiscard]] const_dnnl_memory_desc_t get() const { return value_.get(); }
+
+ private:
+  Owner<dnnl_memory_desc_t, dnnl_memory_desc_destroy> value_;
+};
+
+inline dnnl_status_t describe_product(const_dnnl_memory_desc_t a, const_dnnl_memory_desc_t b,
+                                      const_dnnl_memory_desc_t bias, const_dnnl_memory_desc_t c,
+                                      dnnl_primitive_attr_t attributes, dnnl_engine_t engine,
+                                      dnnl_primitive_desc_t* out) {
+  return dnnl_matmul_primitive_desc_create(out, engine, a, b, bias, c, attributes);
+}
+/// What a product is multiplied with is an argument here.
+constexpr int scale_argument = DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS;
+inline dnnl_status_t set_scale(dnnl_primitive_attr_t attributes, float) {
+  return dnnl_primitive_attr_set_scales_mask(attributes, DNNL_ARG_WEIGHTS, 0);
+}
+inline dnnl_status_t append_sum(dnnl_post_ops_t after) {
+  return dnnl_post_ops_append_sum(after, 1.0F, 0, dnnl_data_type_undef);
+}
+
+#endif
+
+// ---- products
+
+inline MemoryDescription matrix(std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
+                                std::int64_t column_stride, Precision p) {
+  return {2, {rows, columns}, {row_stride, column_stride}, data_type(p)};
 }
 
 /// The descriptions of a, b, bias and c of `rows` rows of a product.
 struct Operands {
-  dnnl_memory_desc_t a, b, bias, c;
+  MemoryDescription a, b, bias, c;
 
   Operands(const Product& p, std::int64_t rows)
       : a(p.kind == op::Kind::gemm_tn ? matrix(rows, p.k, 1, p.a_stride(), p.operands)
@@ -66,51 +128,55 @@ struct Operands {
 
 /// The implementation that oneDNN chooses; dnnl_unimplemented when it has none on this processor.
 inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_engine_t engine, Description& out) {
-  dnnl_matmul_desc_t desc;
-  if (const auto status =
-          dnnl_matmul_desc_init(&desc, &operands.a, &operands.b, p.bias ? &operands.bias : nullptr, &operands.c);
-      status != dnnl_success)
-    return status;
   Owner<dnnl_primitive_attr_t, dnnl_primitive_attr_destroy> attributes;
   Owner<dnnl_post_ops_t, dnnl_post_ops_destroy> after;
   check(dnnl_primitive_attr_create(attributes.out()), "attributes");
   check(dnnl_primitive_attr_set_scratchpad_mode(attributes.get(), dnnl_scratchpad_mode_user), "scratchpad mode");
-  if (p.scale != 1) check(dnnl_primitive_attr_set_output_scales(attributes.get(), 1, 0, &p.scale), "scale");
+  if (p.scale != 1) check(set_scale(attributes.get(), p.scale), "scale");
   if (p.accumulate) {
     check(dnnl_post_ops_create(after.out()), "post-ops");
-    check(dnnl_post_ops_append_sum(after.get(), 1.0F), "sum post-op");
+    check(append_sum(after.get()), "sum post-op");
     check(dnnl_primitive_attr_set_post_ops(attributes.get(), after.get()), "post-ops");
   }
-  return dnnl_primitive_desc_create(out.out(), &desc, attributes.get(), engine, nullptr);
+  return describe_product(operands.a.get(), operands.b.get(), p.bias ? operands.bias.get() : nullptr, operands.c.get(),
+                          attributes.get(), engine, out.out());
 }
 
 class Kernel {
  public:
-  Kernel(const Operands& operands, const Description& description, bool bias, dnnl_engine_t engine) : bias_(bias) {
+  Kernel(const Product& product, const Operands& operands, const Description& description, dnnl_engine_t engine) {
     check(dnnl_primitive_create(primitive_.out(), description.get()), "primitive");
-    const dnnl_memory_desc_t* scratch = dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0);
-    const std::array<const dnnl_memory_desc_t*, 5> descs{&operands.a, &operands.b, &operands.c, scratch,
-                                                         &operands.bias};
+    const auto* scratch = dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0);
+    const std::array descs{operands.a.get(), operands.b.get(), operands.c.get(), scratch, operands.bias.get()};
     constexpr std::array<int, 5> names{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD,
                                        DNNL_ARG_BIAS};
-    for (std::size_t i = 0; i < memories_.size(); ++i) {
-      check(dnnl_memory_create(memories_[i].out(), descs[i], engine, DNNL_MEMORY_NONE), "memory");
-      arguments_[i] = {names[i], memories_[i].get()};
+    for (std::size_t i = 0; i < (product.bias ? 5 : 4); ++i) add(names[i], descs[i], engine, DNNL_MEMORY_NONE);
+    if (scale_argument != 0 && product.scale != 1) {
+      *scale_ = product.scale;
+      add(scale_argument, MemoryDescription(1, {1}, {1}, dnnl_f32).get(), engine, scale_.get());
     }
   }
+  /// @param bias  ignored by a product without one
   void execute(dnnl_stream_t stream, const void* a, const void* b, const void* bias, void* c, void* scratch) {
     const std::array<void*, 5> data{const_cast<void*>(a), const_cast<void*>(b), c, scratch, const_cast<void*>(bias)};
-    const std::size_t count = bias_ ? 5 : 4;
-    for (std::size_t i = 0; i < count; ++i)
-      check(dnnl_memory_set_data_handle(memories_[i].get(), data[i]), "data handle");
-    check(dnnl_primitive_execute(primitive_.get(), stream, static_cast<int>(count), arguments_.data()), "execution");
+    for (std::size_t i = 0; i < data.size() && i < memories_.size(); ++i)
+      if (arguments_[i].arg != scale_argument)
+        check(dnnl_memory_set_data_handle(memories_[i].get(), data[i]), "data handle");
+    check(dnnl_primitive_execute(primitive_.get(), stream, static_cast<int>(arguments_.size()), arguments_.data()),
+          "execution");
   }
 
  private:
-  bool bias_;
+  template <class Memory>
+  void add(int name, const Memory& description, dnnl_engine_t engine, void* data) {
+    check(dnnl_memory_create(memories_.emplace_back().out(), description, engine, data), "memory");
+    arguments_.push_back({name, memories_.back().get()});
+  }
+
   Owner<dnnl_primitive_t, dnnl_primitive_destroy> primitive_;
-  std::array<Owner<dnnl_memory_t, dnnl_memory_destroy>, 5> memories_;
-  std::array<dnnl_exec_arg_t, 5> arguments_{};
+  std::vector<Owner<dnnl_memory_t, dnnl_memory_destroy>> memories_;
+  std::vector<dnnl_exec_arg_t> arguments_;
+  std::unique_ptr<float> scale_ = std::make_unique<float>(1.0F);
 };
 
 class Products {
@@ -246,7 +312,7 @@ class Products {
     check(status, to_string(product).c_str());
     const auto* needed = dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0);
     if (static_cast<std::int64_t>(dnnl_memory_desc_get_size(needed)) > scratch_.count) return false;
-    bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
+    bands.kernels.emplace_back(product, operands, description, engine_.get());
     return true;
   }
 
