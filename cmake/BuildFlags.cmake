@@ -11,6 +11,8 @@ endif()
 set(galvatron_computing_flags $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-O2;-fvect-cost-model=dynamic;-funswitch-loops>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(galvatron_build_flags INTERFACE -Wno-restrict) # false alarms on std::string in g++ 12
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(galvatron_build_flags INTERFACE -Wno-maybe-uninitialized) # on values that are set, since g++ 13
 endif()
 
 # With the base folder, one checkout finds what another compiled.

@@ -69,7 +69,8 @@ template <class T, class C>
 void check_columns(double bound) {
   std::mt19937 random(12);
   TestHost host(2);
-  for (const Case s : {Case{5, 3, 9}, Case{130, 8, 77}, Case{33, 65, 4}, Case{2, 3, 12'300}})
+  for (const Case s : {Case{5, 3, 9}, Case{130, 8, 77}, Case{33, 65, 4}, Case{2, 3, 12'300}, Case{1, 37, 40},
+                       Case{37, 1, 40}, Case{37, 40, 1}, Case{1, 1, 300}})
     for (const op::Kind kind : op::gemms)
       for (const bool accumulate : {false, true}) {
         const std::int64_t a_rows = kind == op::Kind::gemm_tn ? s.k : s.m, a_width = s.m + s.k - a_rows;

@@ -51,8 +51,8 @@ using Description = Owner<dnnl_primitive_desc_t, dnnl_primitive_desc_destroy>;
 /// The description of a matrix or of scratch memory.
 class MemoryDescription {
  public:
-  MemoryDescription(int extents, const dnnl_dims_t& dims, const dnnl_dims_t& strides, dnnl_data_type_t type) {
-    check(dnnl_memory_desc_init_by_strides(&value_, extents, dims, type, strides), "memory description");
+  MemoryDescription(const dnnl_dims_t& extents, const dnnl_dims_t& strides, dnnl_data_type_t type) {
+    check(dnnl_memory_desc_init_by_strides(&value_, 2, extents, type, strides), "memory description");
   }
   [[nodiscard]] const dnnl_memory_desc_t* get() const { return &value_; }
 
@@ -80,8 +80,13 @@ inline dnnl_status_t append_sum(dnnl_post_ops_t after) { return dnnl_post_ops_ap
 /// The same.
 class MemoryDescription {
  public:
-  MemoryDescription(int extents, const dnnl_dims_t& dims, const dnnl_dims_t& strides, dnnl_data_type_t type) {
-    check(dnnl_memory_desc_create_with_strides(value_.out(), extents, dims, type, strides), "memory description");
+  MemoryDescription(const dnnl_dims_t& extents, const dnnl_dims_t& strides, dnnl_data_type_t type) {
+    // Of one row or column with elements a stride apart, oneDNN 3.7 forgets the stride where that between its rows or
+    // columns, of which there is one, is 1. With another one it takes plain loops.
+    dnnl_dims_t own{strides[0], strides[1]};
+    for (const int i : {0, 1})
+      if (extents[i] == 1 && strides[1 - i] != 1) own[i] = extents[1 - i] * strides[1 - i];
+    check(dnnl_memory_desc_create_with_strides(value_.out(), 2, extents, type, own), "memory description");
   }
   [[nodiscard]] const_dnnl_memory_desc_t get() const { return value_.get(); }
 
@@ -110,7 +115,7 @@ inline dnnl_status_t append_sum(dnnl_post_ops_t after) {
 
 inline MemoryDescription matrix(std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
                                 std::int64_t column_stride, Precision p) {
-  return {2, {rows, columns}, {row_stride, column_stride}, data_type(p)};
+  return {{rows, columns}, {row_stride, column_stride}, data_type(p)};
 }
 
 /// The descriptions of a, b, bias and c of `rows` rows of a product.
@@ -153,7 +158,7 @@ class Kernel {
     for (std::size_t i = 0; i < (product.bias ? 5 : 4); ++i) add(names[i], descs[i], engine, DNNL_MEMORY_NONE);
     if (scale_argument != 0 && product.scale != 1) {
       *scale_ = product.scale;
-      add(scale_argument, MemoryDescription(1, {1}, {1}, dnnl_f32).get(), engine, scale_.get());
+      add(scale_argument, MemoryDescription({1, 1}, {1, 1}, dnnl_f32).get(), engine, scale_.get());
     }
   }
   /// @param bias  ignored by a product without one
@@ -289,16 +294,14 @@ class Products {
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
     Bands bands{.rows = product.m, .kernels = {}};
-    while (!add_kernel(product, bands.rows, bands)) {
+    for (;; bands.rows = divide_up(bands.rows, 2)) {
+      bands.kernels.clear();
+      const std::int64_t rest = product.m % bands.rows;
+      if (add_kernel(product, bands.rows, bands) && (rest == 0 || add_kernel(product, rest, bands))) return bands;
       if (bands.rows == 1)
         throw DeviceFailure(to_string(product) + " needs more oneDNN scratch memory than the " +
                             std::to_string(scratch_.count) + " bytes of the library workspace: enlarge it");
-      bands.rows = divide_up(bands.rows, 2);
     }
-    if (const std::int64_t rest = product.m % bands.rows; rest != 0 && !add_kernel(product, rest, bands))
-      throw DeviceFailure(to_string(product) + ": a band of " + std::to_string(rest) +
-                          " rows needs more oneDNN scratch memory than one of " + std::to_string(bands.rows));
-    return bands;
   }
 
   /// False when scratch memory is too small for what oneDNN chooses for a band of that many rows.
