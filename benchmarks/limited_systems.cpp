@@ -104,7 +104,7 @@ std::vector<System> systems(int devices) {
        "ours, of what `galvatron train` carries out, by default: `--space runnable --schedule gpipe,1f1b`",
        {limited("runnable", plain)}},
       {"ours",
-       "ours, of all that can be priced: `--space all --schedule gpipe,1f1b,interleaved,zb-h1`",
+       "ours, of all that can be priced: `--space all --schedule all`, of zb-v plans of one strategy",
        {limited("all", every_schedule)}},
   };
 }
@@ -180,7 +180,8 @@ Answer plan(const Setting& setting, SearchOptions options, std::int64_t batch, T
   const search::SearchResult found = value_or_throw(search::search(setting.model, setting.cluster, full));
   times.add(found.statistics.seconds);
   if (!found.feasible) return {0, 0, true, found.smallest.has_value(), ""};
-  return {batch, static_cast<double>(batch) / found.best.iteration.value, found.statistics.proven, true,
+  return {batch, static_cast<double>(batch) / found.best.iteration.value,
+          found.statistics.proven || found.statistics.uniform_alone, true,
           plan_words(plan_of(found.best, setting.model, setting.cluster, full))};
 }
 
