@@ -2,8 +2,8 @@
 # planning_program.sh SOURCE COMPILER [FLAG...]: no GPU, BLAS, oneDNN, OpenMP or MPI header is reachable from a program
 # that only plans, and it compiles, optimised, in less than GALVATRON_COMPILE_SECONDS (default 5) seconds of processor
 # time. On a processor that is busy, or slower than a Zen 5 (which compiles standard_headers.cpp in 0.55 s with nothing
-# else to do), the budget grows with what standard_headers.cpp takes; both are printed. Where it takes longer all the same,
-# what g++ allocates decides: GALVATRON_COMPILE_MEGABYTES (default 900).
+# else to do), the budget grows with what standard_headers.cpp takes; both are printed. Up to half more is allowed where g++
+# allocates at most GALVATRON_COMPILE_MEGABYTES (default 900), which depends on no machine.
 set -euo pipefail
 source=$1 compiler=$2
 shift 2
@@ -39,7 +39,8 @@ echo "compiles in $used s of processor time, the standard headers alone in $stan
   "are reachable"
 awk -v used="$used" -v allowed="$allowed" 'BEGIN { exit !(used > 0 && used < allowed) }' && exit
 echo "the budget is $allowed s here"
-# Where pages are slow to get, large compilations slow down more than small ones. What g++ allocates tells then.
+# On some machines large compilations slow down more than small ones.
 megabytes=$("$compiler" "$@" -O2 -ftime-report -c "$source" -o "$object" 2>&1 | sed -nE 's/^ *TOTAL .* ([0-9]+)M *$/\1/p')
 echo "the compiler allocates ${megabytes:-?} MB, at most ${GALVATRON_COMPILE_MEGABYTES:-900} are allowed"
-[ "${megabytes:-1000000}" -le "${GALVATRON_COMPILE_MEGABYTES:-900}" ]
+[ "${megabytes:-1000000}" -le "${GALVATRON_COMPILE_MEGABYTES:-900}" ] &&
+  awk -v used="$used" -v allowed="$allowed" 'BEGIN { exit !(used > 0 && used < 1.5 * allowed) }'
