@@ -8,6 +8,7 @@
 // 2205.05198), who recompute S x S matrices, save 5 A S / H bytes more.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -193,6 +194,29 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
   if (std::is_constant_evaluated()) return detail::counts_of(layer, spec, batch);
   return detail::counts_at_run_time(layer, spec, batch);
 }
+
+/// Programs of all layers that were asked for: layers of one kind under strategies of one kind share one, for as long
+/// as this lives.
+class ProgramStore {
+ public:
+  /// The same as `layer_counts` of the layer.
+  [[nodiscard]] LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+    const auto is_of = [&](const Entry& entry) {
+      return entry.passes == batch.trainer->passes && entry.programs.layer().costs_like(layer);
+    };
+    auto entry = std::ranges::find_if(entries_, is_of);
+    if (entry == entries_.end()) entry = entries_.insert(entry, {batch.trainer->passes, LayerPrograms(layer)});
+    entry->programs.add(spec, batch);
+    return cost::layer_counts(entry->programs, spec, batch);
+  }
+
+ private:
+  struct Entry {
+    program::Options passes;  // of the trainer
+    LayerPrograms programs;
+  };
+  std::vector<Entry> entries_;
+};
 
 /// The messages of one micro-batch that take tokens of `layer` to the ranks of their experts and back, in both passes.
 constexpr op::WorkList expert_messages(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {

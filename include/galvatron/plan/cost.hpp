@@ -142,20 +142,26 @@ inline Flops frozen_flops(const LayerSpec& layer, const cost::Batch& batch) {
 
 /// Arithmetic of one iteration without recomputation: three times the forward pass (backward is twice the forward), but
 /// for gradients of frozen weights.
-inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std::int64_t sequence) {
+/// @param programs  of layers that were priced before; those of this model join them
+inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std::int64_t sequence,
+                         cost::ProgramStore& programs) {
   const cost::Batch batch{.microbatch = global_batch, .sequence = sequence};
   const Flops head = cost::head_flops(model.head, batch);
   Flops sum =
-      cost::layer_counts(model.embedding, {}, batch).forward.flops() + head * (model.head.frozen ? 2.0 / 3 : 1.0);
+      programs.layer_counts(model.embedding, {}, batch).forward.flops() + head * (model.head.frozen ? 2.0 / 3 : 1.0);
   const LayerSpec* previous = nullptr;
   Flops block;
   for (const LayerSpec& layer : model.blocks) {
     if (previous == nullptr || !previous->costs_like(layer))
-      block = cost::layer_counts(layer, {}, batch).forward.flops() + frozen_flops(layer, batch) * (-1.0 / 3);
+      block = programs.layer_counts(layer, {}, batch).forward.flops() + frozen_flops(layer, batch) * (-1.0 / 3);
     previous = &layer;
     sum += block;
   }
   return sum * 3.0;
+}
+inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std::int64_t sequence) {
+  cost::ProgramStore programs;
+  return model_flops(model, global_batch, sequence, programs);
 }
 
 /// What a plan leaves free on each device of a cluster: what it says, or else what its trainer takes.
@@ -246,12 +252,12 @@ inline Seconds iteration_seconds(const Plan& plan, const ClusterView& cluster,
 
 /// What a layer saves without recomputing.
 inline Seconds recompute_seconds(const LayerSpec& layer, const PlanLayerCost& priced, const cost::Batch& batch,
-                                 const Cluster& cluster, int ranks) {
+                                 const Cluster& cluster, int ranks, cost::ProgramStore& programs) {
   StrategySpec spec = priced.spec;
   if (spec.recompute == RecomputeKind::cheap || spec.recompute == RecomputeKind::none) return {};
   spec.recompute = RecomputeKind::cheap;
   const cost::LayerSeconds once =
-      cost::layer_seconds(cost::layer_counts(layer, spec, batch), spec, batch.precision, cluster, ranks);
+      cost::layer_seconds(programs.layer_counts(layer, spec, batch), spec, batch.precision, cluster, ranks);
   const Seconds computation = priced.seconds.backward - priced.seconds.backward_communication;
   const Seconds more = computation - (once.backward - once.backward_communication);
   return min(max(more, Seconds{}), computation - priced.seconds.weights);
@@ -300,7 +306,7 @@ inline std::vector<int> unlike_ranks(const PlanStage& stage, const train::ChunkP
 
 /// @param stage  of the chunk, by number  @param rank  of the stage
 inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, int stage, const train::ChunkPlan& own,
-                                int rank) {
+                                int rank, cost::ProgramStore& programs) {
   const Cluster& on = devices.of(stage, rank);
   const int ranks = devices.ranks_beside(stage, rank);
   const RankRatios ratios = devices.stage(stage).ratios();
@@ -324,11 +330,11 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
       cost.recompute = out.layers.back().recompute;
       bytes.push_back(bytes.back());
     } else {
-      const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
+      const cost::LayerCounts counts = programs.layer_counts(layer, spec, batch);
       cost.seconds = cost::layer_seconds(counts, spec, plan.precision, on, ranks, devices.ends());
       cost.seconds.weights =
           cost::deferrable(plan.schedule, cost.seconds.forward, cost.seconds.backward, cost.seconds.weights);
-      cost.recompute = recompute_seconds(layer, cost, batch, on, ranks);
+      cost.recompute = recompute_seconds(layer, cost, batch, on, ranks, programs);
       bytes.push_back(counts);
     }
     const cost::LayerBytes& c = bytes.back();
@@ -384,8 +390,10 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more
 /// devices or other groups of them. Errors (infeasible): the devices lack the plan's precision.
+/// @param programs  of layers that were priced before; those of this plan join them
 template <class = void>
-Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
+Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const ClusterView& cluster,
+                         cost::ProgramStore& programs) {
   if (const std::string why = why_inconsistent(plan); !why.empty()) return usage_error("not a plan: " + why);
   if (const std::string why = why_unfit(plan, model); !why.empty())
     return usage_error("the plan does not suit the model " + model.name + ": " + why);
@@ -407,7 +415,7 @@ Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster
     std::optional<detail::RankChunkCost> slowest;
     std::optional<detail::RankChunkCost> fullest;
     for (const int rank : detail::unlike_ranks(total.stage, own)) {
-      const detail::RankChunkCost here = detail::chunk_cost(plan, devices, stage, own, rank);
+      const detail::RankChunkCost here = detail::chunk_cost(plan, devices, stage, own, rank, programs);
       if (!fullest || here.left < fullest->left) fullest = here;
       if (!slowest || slowest->alone(plan.microbatches) < here.alone(plan.microbatches)) slowest = here;
     }
@@ -433,7 +441,7 @@ Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster
   double peak = 0;
   for (const int group : plan.groups()) peak += cluster.group(group).peak_flops(plan.precision) * plan.ranks_on(group);
   if (peak > 0)
-    out.mfu = model_flops(model, plan.sequences(), plan.sequence_length).count / (out.iteration.value * peak);
+    out.mfu = model_flops(model, plan.sequences(), plan.sequence_length, programs).count / (out.iteration.value * peak);
 
   const auto slowest = std::max_element(out.stages.begin(), out.stages.end(), [](const auto& a, const auto& b) {
     return a.seconds.forward + a.seconds.backward < b.seconds.forward + b.seconds.backward;
@@ -445,7 +453,13 @@ Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster
   out.idle = max(Seconds{}, out.iteration - out.compute - out.communication - out.update);
   return out;
 }
-GALVATRON_IN_PLANNER(Result<PlanCost> cost_of<>(const Plan&, const ModelSpec&, const ClusterView&))
+GALVATRON_IN_PLANNER(Result<PlanCost> cost_of<>(const Plan&, const ModelSpec&, const ClusterView&, cost::ProgramStore&))
+
+/// The same of one plan.
+inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
+  cost::ProgramStore programs;
+  return cost_of(plan, model, cluster, programs);
+}
 
 /// The groups of a stage's devices in words: "group 0 (8xv100-32g) and group 1 (8xp100-16g)".
 inline std::string devices_text(const PlanStage& stage, const ClusterView& cluster) {

@@ -65,6 +65,7 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
 /// The rate of compressed dispatch (buckets over choices) at which a micro-batch takes as long as with plain dispatch,
 /// by the plan's prices, over all layers that compress: above it compression does not pay. 0: it never does, 1: always.
 inline double break_even_rate(Plan plan, const ModelSpec& model, const ClusterView& cluster) {
+  cost::ProgramStore programs;
   const auto seconds = [&] {
     const cost::Batch batch = batch_of(plan);
     Seconds sum;
@@ -81,7 +82,7 @@ inline double break_even_rate(Plan plan, const ModelSpec& model, const ClusterVi
       if (layer.experts == 0 || !plan.layers[i].exchanges_tokens()) continue;
       const bool again = previous != nullptr && previous->costs_like(layer) && plan.layers[i] == plan.layers[i - 1];
       if (!again)
-        priced = cost::layer_seconds(cost::layer_counts(layer, plan.layers[i], batch), plan.layers[i], plan.precision,
+        priced = cost::layer_seconds(programs.layer_counts(layer, plan.layers[i], batch), plan.layers[i], plan.precision,
                                      cluster.group(group), plan.ranks_on(group));
       previous = &layer;
       sum += priced.forward + priced.backward;
@@ -132,18 +133,20 @@ inline MixedCluster beside_reserve(const ClusterView& cluster, const SearchOptio
 }
 
 /// What the model's arithmetic takes at the peak of all devices that have the precision; 0 where one's is not known.
-inline Seconds arithmetic_seconds(const Plan& plan, const ModelSpec& model, const ClusterView& cluster) {
+inline Seconds arithmetic_seconds(const Plan& plan, const ModelSpec& model, const ClusterView& cluster,
+                                  cost::ProgramStore& programs) {
   double peak = 0;
   for (const Cluster& group : cluster.groups()) {
     if (!group.lack_of(plan.precision, plan.trainer.traits.fp8_recipe).empty()) continue;
     if (group.peak_flops(plan.precision) == 0) return {};
     peak += group.peak_flops(plan.precision) * group.devices;
   }
-  return {model_flops(model, plan.sequences(), plan.sequence_length).count / peak};
+  return {model_flops(model, plan.sequences(), plan.sequence_length, programs).count / peak};
 }
 
 inline PredictedAlternative predicted(const search::Alternative& from, const ModelSpec& model,
-                                      const ClusterView& cluster, const SearchOptions& options) {
+                                      const ClusterView& cluster, const SearchOptions& options,
+                                      cost::ProgramStore& programs) {
   PredictedAlternative out;
   out.name = from.name;
   out.exists = from.exists;
@@ -151,7 +154,7 @@ inline PredictedAlternative predicted(const search::Alternative& from, const Mod
   if (!from.exists || from.candidate.blocks.empty()) return out;
   const Plan plan = plan_of(from.candidate, model, cluster, options);
   out.strategy = plan_words(plan);
-  const auto cost = cost_of(plan, model, cluster);
+  const auto cost = cost_of(plan, model, cluster, programs);
   if (!cost) return out;
   out.iteration = cost->iteration;
   out.compute = cost->compute;
@@ -205,14 +208,15 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& all, cons
   out.plan = spread ? std::move(spread->plan) : plan_of(found->best, model, cluster, *options);
   if (options->lsh_falls_back && std::ranges::any_of(out.plan.layers, &StrategySpec::compresses_tokens))
     out.plan.lsh.most_rate = break_even_rate(out.plan, model, cluster);
-  auto cost = cost_of(out.plan, model, all);
+  cost::ProgramStore programs;
+  auto cost = cost_of(out.plan, model, all, programs);
   if (!cost)
     return tl::unexpected<Error>(
         Error{ErrorKind::internal, "the search made a plan that cannot be priced: " + cost.error().message});
   out.cost = std::move(*cost);
   out.statistics.bound = min(out.statistics.bound, out.cost.iteration);  // they differ by rounding when it is proven
   // What was left out, or not looked at yet, has its arithmetic to do, at the peak of all devices.
-  const Seconds arithmetic = min(out.cost.iteration, detail::arithmetic_seconds(out.plan, model, all));
+  const Seconds arithmetic = min(out.cost.iteration, detail::arithmetic_seconds(out.plan, model, all, programs));
   if (spread) out.statistics.proven = false;
   if (spread) out.statistics.bound = arithmetic;
   if (out.statistics.narrowed) out.statistics.bound = min(out.statistics.bound, arithmetic);
@@ -221,9 +225,9 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const ClusterView& all, cons
   p = prediction_of(out.cost, options->memory);
   if (spread && had_plan)
     p.alternatives.push_back(
-        detail::predicted({"best with each stage on one group", found->best}, model, cluster, *options));
+        detail::predicted({"best with each stage on one group", found->best}, model, cluster, *options, programs));
   for (const search::Alternative& alternative : found->alternatives)
-    p.alternatives.push_back(detail::predicted(alternative, model, cluster, *options));
+    p.alternatives.push_back(detail::predicted(alternative, model, cluster, *options, programs));
   return out;
 }
 

@@ -186,8 +186,7 @@ class SpreadSearch {
 
   // States of a rank without a shard, and all shards together.
   void find_states(const StrategySpec& spec) {
-    Part& part = parts_.front();
-    const std::int64_t even = load(part, 1).states;
+    const std::int64_t even = load(parts_.front(), 1).states;
     whole_ = even;
     sharded_ = 0;
     if (spec.zero == 0) return;
@@ -195,9 +194,12 @@ class SpreadSearch {
     std::fill_n(ratios.begin(), spec.tensor * spec.context, 0);
     cost::Batch batch = batch_of(plan_);
     batch.ratios.states = ratios;
-    Pricers without(kinds_, batch, part.devices, *part.prices);
     whole_ = 0;
-    for (std::size_t i = 0; i < without.of.size(); ++i) whole_ += layers_[i] * without.of[i](spec).bytes.states.count;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      cost::LayerStores stores;
+      const program::LayerProgram& program = kinds_.programs[i].of(spec, batch);
+      whole_ += layers_[i] * cost::parameter_counts(spec, batch, program, stores).states.count;
+    }
     sharded_ = (even - whole_) * spec.shards();
   }
   // Seconds of an iteration.
@@ -301,7 +303,7 @@ class SpreadSearch {
     for (std::size_t i = 0; i < stage.sample_ratios.size(); ++i)
       stage.sample_ratios[i] = static_cast<int>(counts[i / static_cast<std::size_t>(degree)]);
     if (!place_states(samples, stage, spec)) return;
-    auto cost = cost_of(plan, model_, cluster_);
+    auto cost = cost_of(plan, model_, cluster_, programs_);
     if (!cost || cost->iteration >= upper_ || !fits(*cost)) return;
     upper_ = cost->iteration;
     best_ = SpreadPlan{std::move(plan), std::move(*cost)};
@@ -346,6 +348,7 @@ class SpreadSearch {
   std::int64_t exchanged_ = 0;        // samples of the ranks that exchange tokens, of the strategy at hand
   std::int64_t whole_ = 0;
   std::int64_t sharded_ = 0;
+  cost::ProgramStore programs_;  // of the plans that were priced
   std::optional<SpreadPlan> best_;
 };
 

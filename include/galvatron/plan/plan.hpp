@@ -278,8 +278,8 @@ std::string why_inconsistent(const Plan& plan) {
     const bool may_differ = spec.shard_kind == ShardKind::by_ratio &&
                             (spec.tensor == 1 || (!stage.head_ratios.empty() && !stage.width_ratios.empty())) &&
                             (spec.context == 1 || !stage.token_ratios.empty());
+    const RankLayout ranks = spec.rank_layout();
     for (int i = 0; i < stage.rank_count && !stage.rank_groups.empty() && !may_differ; ++i) {
-      const RankLayout ranks = spec.rank_layout();
       const int first = ranks.offset(RankMode::dp, ranks.coordinate(RankMode::dp, i));
       if (stage.group_of(i) != stage.group_of(first))
         return name + " (" + strategy_text(spec) + "): its ranks " + text(first) + " and " + text(i) +
@@ -362,8 +362,11 @@ inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
   };
   if (auto out = why("embedding", model.embedding, plan.embedding, plan.stages.front()); !out.empty()) return out;
   const std::vector<const PlanStage*> on = stages_of_layers(plan);
-  for (std::size_t i = 0; i < plan.layers.size(); ++i)
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    if (i > 0 && on[i] == on[i - 1] && plan.layers[i] == plan.layers[i - 1] && model.blocks[i] == model.blocks[i - 1])
+      continue;
     if (auto out = why("layer " + std::to_string(i), model.blocks[i], plan.layers[i], *on[i]); !out.empty()) return out;
+  }
   if (auto out = why("head", model.head, plan.head, head_stage(plan)); !out.empty()) return out;
   if (model.head.tied && plan.head.shard_kind == ShardKind::by_ratio)
     for (const auto& [key, of, list] : ratio_lists)

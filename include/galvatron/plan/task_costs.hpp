@@ -37,11 +37,7 @@ class LayerCosts {
     if (known != known_.end()) return known->second;
     const cost::Batch own{
         .microbatch = batch, .sequence = tokens, .precision = precision_, .stages = 2, .overlap = false};
-    const auto is_of = [&](const cost::LayerPrograms& programs) { return programs.layer() == layer; };
-    auto programs = std::ranges::find_if(programs_, is_of);
-    if (programs == programs_.end()) programs = programs_.emplace(programs_.end(), layer);
-    programs->add(spec, own);
-    return known_.emplace(key, cost::layer_counts(*programs, spec, own)).first->second;
+    return known_.emplace(key, programs_.layer_counts(layer, spec, own)).first->second;
   }
 
  private:
@@ -67,7 +63,7 @@ class LayerCosts {
   };
 
   Precision precision_;
-  std::vector<cost::LayerPrograms> programs_;  // of the layers so far
+  cost::ProgramStore programs_;
   std::unordered_map<Key, cost::LayerCounts, Hash> known_;
 };
 

@@ -82,23 +82,40 @@ class LayoutRelaxation {
   }
 
   /// Seconds that a byte of memory is worth: the price whose bound of all layers is the highest.
-  [[nodiscard]] constexpr double price() const { return prices_[best_price()]; }
+  [[nodiscard]] constexpr double price() const {
+    return prices_[best_price(
+        [&](std::size_t k) { return least_at(prices_[k], [](auto...) {}).first - prices_[k] * room_; })];
+  }
   /// Prepares the bounds below.
   constexpr void bound_layers() {
     if (bytes_.front() > room_) {
       least_ = infinite;
       return;
     }
-    // Of all slopes those near the best, and ever fewer of those far away.
-    const std::size_t best = best_price();
+    // At the prices that were tried.
+    std::vector<double> bounds(prices_.size());
+    std::vector<std::vector<double>> sums(prices_.size());
+    const auto bound = [&](std::size_t k) {
+      if (sums[k].empty()) {
+        sums[k].assign(bytes_.size() * layouts_, 0.0);
+        const auto note = [&](std::size_t at, double sum, std::size_t) { sums[k][at] = sum; };
+        bounds[k] = least_at(prices_[k], note).first - prices_[k] * room_;
+      }
+      return bounds[k];
+    };
+    // Of all prices those near the best, and ever fewer of those far away.
+    const std::size_t best = best_price(bound);
+    std::vector<std::size_t> chosen;
     for (std::size_t k = 0; k < prices_.size(); ++k) {
       const std::size_t far = k > best ? k - best : best - k;
-      if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen_.push_back(prices_[k]);
+      if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen.push_back(k);
     }
-    sums_.assign(bytes_.size() * layouts_ * chosen_.size(), 0.0);
-    for (std::size_t k = 0; k < chosen_.size(); ++k) {
-      const auto note = [&](std::size_t at, double sum, std::size_t) { sums_[at * chosen_.size() + k] = sum; };
-      least_ = std::max(least_, least_at(chosen_[k], note).first - chosen_[k] * room_);
+    sums_.assign(bytes_.size() * layouts_ * chosen.size(), 0.0);
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      least_ = std::max(least_, bound(chosen[i]));
+      chosen_.push_back(prices_[chosen[i]]);
+      for (std::size_t at = 0; at < bytes_.size() * layouts_; ++at)
+        sums_[at * chosen.size() + i] = sums[chosen[i]][at];
     }
   }
   /// All layers take at least that; infinite when they cannot fit.
@@ -164,10 +181,9 @@ class LayoutRelaxation {
     return kinds_.size() - 1;
   }
 
-  // The number of the price with the highest bound.
-  [[nodiscard]] constexpr std::size_t best_price() const {
-    const auto bound = [&](std::size_t k) { return least_at(prices_[k], [](auto...) {}).first - prices_[k] * room_; };
-    // It is concave in the price.
+  // The number of the price with the highest bound, which is concave in the price.
+  template <class Bound>
+  [[nodiscard]] constexpr std::size_t best_price(const Bound& bound) const {
     return first_where(std::size_t{0}, prices_.size() - 1, [&](std::size_t k) { return bound(k) >= bound(k + 1); });
   }
   // The least of all layers at a price and the first layer's layout, and for the layers from each one on, after one in
@@ -178,36 +194,47 @@ class LayoutRelaxation {
     for (const Kind& one : kinds_)
       for (const Layout& layout : one.layouts) of_kinds.push_back(cheapest(layout.hull, price));
     std::vector<double> after(layouts_, 0.0);
-    std::vector<std::pair<double, std::size_t>> ways;  // the sum with the next layer in a layout
+    // The sum with the next layer in each layout, from the least: equal layers hardly change the order.
+    std::vector<std::pair<double, std::size_t>> ways;
+    for (std::size_t to = 0; to < layouts_; ++to)
+      if (std::ranges::any_of(kinds_, [&](const Kind& one) { return !one.layouts[to].hull.empty(); }))
+        ways.emplace_back(0.0, to);
+    const auto open = ways;
     for (std::size_t layer = kind_of_.size(); layer-- > 0;) {
       const double* own = &of_kinds[kind_of_[layer] * layouts_];
-      ways.clear();
-      for (std::size_t to = 0; to < layouts_; ++to)
-        if (own[to] < infinite) ways.emplace_back(own[to] + after[to], to);
-      std::sort(ways.begin(), ways.end());
+      for (auto& [sum, to] : ways) sum = own[to] + after[to];
+      sort_nearly_sorted(ways);
       if (layer == 0) break;
       const double* before = &of_kinds[kind_of_[layer - 1] * layouts_];
       const int at = role_.begin + static_cast<int>(layer);
       const bool new_chunk = p_.chunk_of(at) != p_.chunk_of(at - 1);  // other stages between
-      for (std::size_t from = 0; from < layouts_; ++from) {
+      const double* one_way = p_.moves_of(at).relayout.data();
+      for (const auto& [unused, from] : open) {
         if (before[from] == infinite) continue;
         std::pair<double, std::size_t> least{new_chunk ? infinite : own[from] + after[from], from};
         for (const auto& [sum, to] : ways) {
           if (sum >= least.first) break;
           if (to == from && !new_chunk) continue;
-          const int a = static_cast<int>(from);
-          const int b = static_cast<int>(to);
-          const double seconds =
-              new_chunk ? p_.receive_gradient(role_.stage, at - 1, a) + p_.receive_input(role_.stage, at, b)
-                        : p_.relayout_seconds(at, a, b);
+          const double seconds = new_chunk ? p_.receive_gradient(role_.stage, at - 1, static_cast<int>(from)) +
+                                                 p_.receive_input(role_.stage, at, static_cast<int>(to))
+                                           : one_way[from * layouts_ + to] + one_way[to * layouts_ + from];
           const double move = seconds + price * static_cast<double>(kind(layer).layouts[to].pass_through);
-          least = std::min(least, std::pair(sum + move, to));
+          if (const std::pair way(sum + move, to); is_before(way, least)) least = way;
         }
         after[from] = least.first;
         note(layer * layouts_ + from, least.first, least.second);
       }
     }
     return ways.empty() ? std::pair(infinite, std::size_t{0}) : ways.front();
+  }
+
+  // The order of pairs, which takes a call in the standard library.
+  static constexpr bool is_before(const std::pair<double, std::size_t>& a, const std::pair<double, std::size_t>& b) {
+    return a.first < b.first || (a.first == b.first && a.second < b.second);
+  }
+  static constexpr void sort_nearly_sorted(std::vector<std::pair<double, std::size_t>>& ways) {
+    for (std::size_t i = 1; i < ways.size(); ++i)
+      for (std::size_t k = i; k > 0 && is_before(ways[k], ways[k - 1]); --k) std::swap(ways[k], ways[k - 1]);
   }
 
   // The assignment that is the cheapest at a price.
