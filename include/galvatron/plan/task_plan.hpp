@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -170,12 +169,17 @@ inline std::vector<int> reduction_order(const TaskPlan& plan) {
   };
   std::vector<Group> groups;
   std::size_t left = 0;
+  const LayerSpec* counted = nullptr;  // equal layers are common
+  double elements = 0;
   for (int i = static_cast<int>(plan.layers.size()); i-- > 0;) {
     const LayerRanks& place = plan.places[static_cast<std::size_t>(i)];
+    const LayerSpec& layer = plan.layers[static_cast<std::size_t>(i)];
     if (place.idle) continue;
+    if (counted == nullptr || *counted != layer) elements = static_cast<double>(parameters(layer));
+    counted = &layer;
     auto group = std::ranges::find_if(groups, [&](const Group& g) { return g.place->by_tensor == place.by_tensor; });
     if (group == groups.end()) group = groups.insert(group, Group{&place, {}});
-    group->layers.emplace_back(static_cast<double>(parameters(plan.layers[static_cast<std::size_t>(i)])), i);
+    group->layers.emplace_back(elements, i);
     ++left;
   }
   for (Group& group : groups)
@@ -216,15 +220,18 @@ inline void add_program(const WavePlan& waves, TaskPlan& plan) {
   // A micro-batch has left a slot when its gradients have been taken by the parts that made what was read: as many
   // backward passes as these, and its own.
   std::vector<int> live(plan.parts.size());
-  std::vector<std::map<int, int>> awaited(plan.parts.size());
+  std::vector<std::vector<int>> awaited;  // of each part, by micro-batch
+  for (const PartPlan& part : plan.parts) awaited.emplace_back(static_cast<std::size_t>(part.microbatches));
+  const auto awaited_of = [&](int part, int microbatch) -> int& {
+    return awaited[static_cast<std::size_t>(part)][static_cast<std::size_t>(microbatch)];
+  };
   const auto done = [&](int part, int microbatch) {
-    const auto i = static_cast<std::size_t>(part);
-    if (--awaited[i][microbatch] == 0) --live[i];
+    if (--awaited_of(part, microbatch) == 0) --live[static_cast<std::size_t>(part)];
   };
   for (const TaskInstruction& instruction : plan.program) {
     const auto i = static_cast<std::size_t>(instruction.part);
     if (instruction.op == TaskInstruction::Op::forward) {
-      awaited[i][instruction.microbatch] = 1 + static_cast<int>(reads[i].size());
+      awaited_of(instruction.part, instruction.microbatch) = 1 + static_cast<int>(reads[i].size());
       plan.parts[i].slots = std::max(plan.parts[i].slots, ++live[i]);
       continue;
     }

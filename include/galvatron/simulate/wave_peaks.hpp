@@ -21,19 +21,21 @@ namespace galvatron::simulate {
 /// @param costs  of the plan
 inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, const train::TaskCosts& costs, Precision precision,
                                    const ClusterView& cluster) {
+  using Key = std::vector<std::pair<std::size_t, int>>;  // parts of a rank, and its tensor rank in each
+  std::vector<Key> keys(static_cast<std::size_t>(plan.ranks));
+  for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+    const WavePart& where = plan.parts[i].where;
+    for (std::size_t local = 0; local < where.ranks.size(); ++local)
+      keys[static_cast<std::size_t>(where.ranks[local])].emplace_back(
+          i, where.strategy.tensor_rank(static_cast<int>(local)));
+  }
   std::vector<Bytes> out;
-  std::map<std::vector<std::pair<std::size_t, int>>, Bytes> known;
+  std::map<Key, Bytes> known;
   for (int rank = 0; rank < plan.ranks; ++rank) {
-    std::vector<std::pair<std::size_t, int>> key;
-    for (std::size_t i = 0; i < plan.parts.size(); ++i) {
-      const WavePart& where = plan.parts[i].where;
-      const auto found = std::ranges::find(where.ranks, rank);
-      if (found != where.ranks.end())
-        key.emplace_back(i, where.strategy.tensor_rank(static_cast<int>(found - where.ranks.begin())));
-    }
+    const Key& key = keys[static_cast<std::size_t>(rank)];
     auto at = known.find(key);
     if (at == known.end())
-      at = known.emplace(std::move(key), train::memory_of(plan, costs, precision, rank, {}).total()).first;
+      at = known.emplace(key, train::memory_of(plan, costs, precision, rank, {}).total()).first;
     out.push_back(at->second + cluster.group(cluster.group_of(rank)).device.library_workspace);
   }
   return out;
