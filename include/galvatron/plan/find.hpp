@@ -82,8 +82,8 @@ inline double break_even_rate(Plan plan, const ModelSpec& model, const ClusterVi
       if (layer.experts == 0 || !plan.layers[i].exchanges_tokens()) continue;
       const bool again = previous != nullptr && previous->costs_like(layer) && plan.layers[i] == plan.layers[i - 1];
       if (!again)
-        priced = cost::layer_seconds(programs.layer_counts(layer, plan.layers[i], batch), plan.layers[i], plan.precision,
-                                     cluster.group(group), plan.ranks_on(group));
+        priced = cost::layer_seconds(programs.layer_counts(layer, plan.layers[i], batch), plan.layers[i],
+                                     plan.precision, cluster.group(group), plan.ranks_on(group));
       previous = &layer;
       sum += priced.forward + priced.backward;
     }

@@ -114,8 +114,7 @@ class LayoutRelaxation {
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       least_ = std::max(least_, bound(chosen[i]));
       chosen_.push_back(prices_[chosen[i]]);
-      for (std::size_t at = 0; at < bytes_.size() * layouts_; ++at)
-        sums_[at * chosen.size() + i] = sums[chosen[i]][at];
+      for (std::size_t at = 0; at < bytes_.size() * layouts_; ++at) sums_[at * chosen.size() + i] = sums[chosen[i]][at];
     }
   }
   /// All layers take at least that; infinite when they cannot fit.

@@ -34,8 +34,7 @@ inline std::vector<Bytes> peaks_of(const train::TaskPlan& plan, const train::Tas
   for (int rank = 0; rank < plan.ranks; ++rank) {
     const Key& key = keys[static_cast<std::size_t>(rank)];
     auto at = known.find(key);
-    if (at == known.end())
-      at = known.emplace(key, train::memory_of(plan, costs, precision, rank, {}).total()).first;
+    if (at == known.end()) at = known.emplace(key, train::memory_of(plan, costs, precision, rank, {}).total()).first;
     out.push_back(at->second + cluster.group(cluster.group_of(rank)).device.library_workspace);
   }
   return out;
