@@ -343,11 +343,12 @@ class CountedLayer {
 template <class T>
 std::string differences(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec,
                         const cost::Batch& batch, int local) {
+  static cost::ProgramStore programs;  // of layers that were counted before
   // On the first tensor rank the norm is that of the formula; others leave out what all have in common. The shard that
   // has a router's bias leaves that out.
   const bool has_bias = layer.experts > 0 && layer.router.kind == RouterKind::sigmoid;
   return CountedLayer<T>(model, layer, spec, batch, local)
-      .differences(cost::layer_counts(layer, spec, batch), spec.tensor_rank(local) == 0 && !has_bias);
+      .differences(programs.layer_counts(layer, spec, batch), spec.tensor_rank(local) == 0 && !has_bias);
 }
 
 std::vector<StrategySpec> strategies(int most_tensor, int most_data) {

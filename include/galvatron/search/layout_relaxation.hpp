@@ -193,12 +193,13 @@ class LayoutRelaxation {
     for (const Kind& one : kinds_)
       for (const Layout& layout : one.layouts) of_kinds.push_back(cheapest(layout.hull, price));
     std::vector<double> after(layouts_, 0.0);
-    // The sum with the next layer in each layout, from the least: equal layers hardly change the order.
-    std::vector<std::pair<double, std::size_t>> ways;
+    std::vector<std::size_t> open;  // layouts that some layer has
     for (std::size_t to = 0; to < layouts_; ++to)
       if (std::ranges::any_of(kinds_, [&](const Kind& one) { return !one.layouts[to].hull.empty(); }))
-        ways.emplace_back(0.0, to);
-    const auto open = ways;
+        open.push_back(to);
+    // The sum with the next layer in each of them, from the least: equal layers hardly change the order.
+    std::vector<std::pair<double, std::size_t>> ways;
+    for (const std::size_t to : open) ways.emplace_back(0.0, to);
     for (std::size_t layer = kind_of_.size(); layer-- > 0;) {
       const double* own = &of_kinds[kind_of_[layer] * layouts_];
       for (auto& [sum, to] : ways) sum = own[to] + after[to];
@@ -208,7 +209,7 @@ class LayoutRelaxation {
       const int at = role_.begin + static_cast<int>(layer);
       const bool new_chunk = p_.chunk_of(at) != p_.chunk_of(at - 1);  // other stages between
       const double* one_way = p_.moves_of(at).relayout.data();
-      for (const auto& [unused, from] : open) {
+      for (const std::size_t from : open) {
         if (before[from] == infinite) continue;
         std::pair<double, std::size_t> least{new_chunk ? infinite : own[from] + after[from], from};
         for (const auto& [sum, to] : ways) {
@@ -227,7 +228,7 @@ class LayoutRelaxation {
     return ways.empty() ? std::pair(infinite, std::size_t{0}) : ways.front();
   }
 
-  // The order of pairs, which takes a call in the standard library.
+  // As pairs are compared, without the three-way comparisons of operator<=>.
   static constexpr bool is_before(const std::pair<double, std::size_t>& a, const std::pair<double, std::size_t>& b) {
     return a.first < b.first || (a.first == b.first && a.second < b.second);
   }
