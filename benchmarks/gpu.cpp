@@ -262,12 +262,10 @@ void operations(const Arguments& a) {
     for (const auto& [length, head_dim, heads] :
          {std::tuple<std::int64_t, std::int64_t, std::int64_t>{1024, 64, 192}, {4096, 128, 64}, {8192, 128, 32}})
       for (const op::Kind pass : op::attentions) {
-        // Causal: half of the scores.
-        const double flops = (pass == op::Kind::attention_forward ? 2.0 : 5.0) * static_cast<double>(length * length) *
-                             static_cast<double>(head_dim * heads);
+        const op::Work work{.kind = pass, .m = heads, .n = length, .k = length, .l = head_dim, .causal = true};
         computes("attention " + std::string(op::pass_of(pass)) + " " + std::to_string(length) + ", " +
                      std::to_string(heads) + " heads of " + std::to_string(head_dim),
-                 flops, bench.attention<bfloat16>(pass, length, head_dim, heads, a.least));
+                 op::flops_of(work).count, bench.attention<bfloat16>(work, a.least));
       }
     const std::int64_t copied = std::int64_t{1} << 28;
     const double copy =
@@ -389,7 +387,7 @@ void choices(const Arguments& a) {
 /// Seconds of one execution alone, with operands that no cache holds.
 double alone(Bench& bench, const op::Work& work, double least) {
   if (op::is_gemm(work.kind)) return bench.gemm<bfloat16>(work, least);
-  if (op::is_attention(work.kind)) return bench.attention<bfloat16>(work.kind, work.n, work.l, work.m, least);
+  if (op::is_attention(work.kind)) return bench.attention<bfloat16>(work, least);
   const op::Kind kind = bench.has_gelu_in_product<bfloat16>() ? work.kind : op::unfused(work.kind);
   const std::int64_t columns = op::has_rows(kind) ? work.n : 1;
   const std::int64_t rows = std::min<std::int64_t>(work.m, (std::int64_t{1} << 27) / columns);

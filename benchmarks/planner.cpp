@@ -2,14 +2,16 @@
 //
 //   benchmark_planner [--cluster cluster.json] [--model gpt|llama|bert] [--precision fp32|bf16] [--batch 8x64]
 //                     [--ranks 4] [--space runnable] [--rounds 8] [--steps 4] [--out plans.csv]
+//                     [--profile-seconds 60]
 //
 // Every strategy of the space that all layers can share, with every pipeline degree, number of micro-batches and
 // schedule, is trained for a few steps, in `rounds` rounds about a minute apart. Other programs and a slower phase of a
 // shared machine only ever add time, so the fastest round counts, as the fastest sweep does in the profile. A run
-// during which other programs took more than 3 % of the cores is repeated, at most four times. Under three memory
-// budgets the search chooses; a plan of its that is none of those is measured with them. Printed: for every budget the
-// chosen plan against the fastest measured that fits, Spearman's correlation of predicted and measured times, and the
-// median absolute error. Without --cluster the machine is profiled first.
+// during which other programs took more than 3 % of the cores is repeated, at most four times; a line says where that
+// did not help. Under three memory budgets the search chooses; a plan of its that is none of those is measured with
+// them. Printed: for every budget the chosen plan against the fastest measured that fits, Spearman's correlation of
+// predicted and measured times, and the median absolute error. Without --cluster the machine is profiled first, the
+// products of the model among the rest.
 //
 // A mixed cluster (`galvatron profile --unequal`) has ranks of unequal speed. Its plans are data parallel over all
 // ranks, with equal shares of the samples and with shares of their speed, and pipelines of all runs of ranks, with as
@@ -71,7 +73,10 @@ struct Candidate {
   double predicted = 0;
   Bytes peak;
   double measured = INFINITY;  // seconds
+  double others = 0;           // the share of the cores that other programs took meanwhile
 };
+// A share that makes a measurement worth repeating.
+constexpr double disturbing = 0.03;
 
 /// A plan of all that a job says, without stages and strategies.
 Plan plan_of(const Job& job, const ClusterView& cluster) {
@@ -206,16 +211,16 @@ std::vector<Candidate> unequal_candidates(const Job& job, const ClusterView& clu
   return out;
 }
 
-// The least of what `measure` returns until it was left alone, at most five times.
+// Keeps the fastest of what `measure` returns until it was left alone, at most five times.
 template <class Measure>
-double undisturbed(const Measure& measure) {
-  double least = INFINITY;
+void measure_undisturbed(Candidate& candidate, const Measure& measure) {
   for (int attempt = 0; attempt < 5; ++attempt) {
     const CoreWatch watch;
-    least = std::min(least, measure());
-    if (watch.others().value_or(0) < 0.03) break;
+    const double seconds = measure();
+    const double others = watch.others().value_or(0);
+    if (seconds < candidate.measured) candidate.measured = seconds, candidate.others = others;
+    if (others < disturbing) break;
   }
-  return least;
 }
 
 // The median of all steps but the first.
@@ -283,6 +288,17 @@ void print_budgets(const std::vector<Candidate>& all, const std::vector<Bytes>& 
   }
 }
 
+// A line where others made measured times too long.
+void print_disturbance(const std::vector<Candidate>& all) {
+  std::vector<double> shares;
+  for (const Candidate& c : all)
+    if (c.others >= disturbing) shares.push_back(c.others);
+  if (!shares.empty())
+    std::printf(
+        "busy machine: beside %zu of the plans other programs took %.0f %% of the cores each time, in the median\n",
+        shares.size(), 100 * train::detail::median_of(shares));
+}
+
 struct Arguments {
   std::string cluster;
   std::string model = "gpt";
@@ -294,10 +310,14 @@ struct Arguments {
   int rounds = 8;
   int steps = 4;
   int most = 80;
+  double profile_seconds = 60;
 };
 
 void options(CLI::App& app, Arguments& a) {
   app.add_option("--cluster", a.cluster, "a cluster file of this machine; without it the machine is profiled first");
+  app.add_option("--profile-seconds", a.profile_seconds, "without --cluster: how long to profile")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--model", a.model, "4 layers of width 256 of this family")
       ->capture_default_str()
       ->check(CLI::IsMember({"gpt", "llama", "bert"}));
@@ -327,9 +347,10 @@ int benchmark(const Arguments& a) {
   job.precision = a.precision == "bf16" ? Precision::bf16 : Precision::fp32;
   job.model = small_model(a.model, job.sequence);
   const ModelSpec& model = job.model;
-  const MixedCluster cluster =
-      a.cluster.empty() ? alone(value_or_throw(train::profile_host({.ranks = a.ranks, .precisions = {job.precision}})))
-                        : value_or_throw(load_mixed_cluster(a.cluster));
+  const train::ProfileOptions profiled{
+      .ranks = a.ranks, .precisions = {job.precision}, .time_budget = {a.profile_seconds}, .models = {model}};
+  const MixedCluster cluster = a.cluster.empty() ? alone(value_or_throw(train::profile_host(profiled)))
+                                                 : value_or_throw(load_mixed_cluster(a.cluster));
   const ClusterView view(cluster);
   std::vector<Candidate> all = view.is_mixed() ? unequal_candidates(job, view, static_cast<std::size_t>(a.most))
                                                : candidates(job, view.group(0), a.ranks, space);
@@ -364,9 +385,7 @@ int benchmark(const Arguments& a) {
   // What is known is shown after every round: a run that is stopped has not been for nothing.
   for (int round = 0; round < a.rounds; ++round) {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      all[i].measured =
-          std::min(all[i].measured,
-                   undisturbed([&] { return seconds_of(all[i], model, a.steps, view.group(0).threads_per_rank); }));
+      measure_undisturbed(all[i], [&] { return seconds_of(all[i], model, a.steps, view.group(0).threads_per_rank); });
       if ((i + 1) % 25 == 0)
         std::fprintf(stderr, "round %d of %d, plan %zu of %zu\n", round + 1, a.rounds, i + 1, all.size());
     }
@@ -374,6 +393,7 @@ int benchmark(const Arguments& a) {
     std::printf("%zu plans of %s in %s on %d ranks, batch %s, fastest of %d rounds\n", all.size(), model.name.c_str(),
                 a.precision.c_str(), view.devices(), a.batch.c_str(), round + 1);
     print_budgets(all, budgets, chosen);
+    print_disturbance(all);
     std::fflush(stdout);
   }
   return 0;

@@ -47,7 +47,10 @@ inline std::string text_of(const op::Work& work) {
     if (has) out += word;
   if (work.overlap != 0) out += " overlap" + std::to_string(work.overlap);
   if (work.stride != 1) out += " stride" + std::to_string(work.stride);
-  if (work.writes_one_in != 0) out += " writes_one_in" + std::to_string(work.writes_one_in);
+  if (work.writes_one_in == op::Work::for_reduction)
+    out += " for_reduction";
+  else if (work.writes_one_in != 0)
+    out += " writes_one_in" + std::to_string(work.writes_one_in);
   return out;
 }
 

@@ -79,7 +79,11 @@ TEST_CASE("a weight gradient that is written costs less than one that is added t
   const LogGrid<3>::Axes one{{{256}, {256}, {256}}};
   host.gemm.push_back({op::Kind::gemm_tn, false, Precision::fp32, 4, LogGrid<3>(one, {4e-4})});
   CHECK(at(1) == doctest::Approx(4e-4));  // not measured
+  CHECK(at(op::Work::for_reduction) == doctest::Approx(4e-4));
   host.gemm.push_back({op::Kind::gemm_tn, true, Precision::fp32, 4, LogGrid<3>(one, {3e-4})});
+  CHECK(at(op::Work::for_reduction) == doctest::Approx(3e-4));
+  host.gemm.push_back({op::Kind::gemm_tn, true, Precision::fp32, 4, LogGrid<3>(one, {2e-4}), false, true});
+  CHECK(at(op::Work::for_reduction) == doctest::Approx(2e-4));
   CHECK(at(0) == doctest::Approx(4e-4));
   CHECK(at(1) == doctest::Approx(3e-4));
   CHECK(at(4) == doctest::Approx((3e-4 + 3 * 4e-4) / 4));

@@ -191,7 +191,7 @@ auto tally(auto begin, auto end, Turn turn) {
   std::map<Key, std::int64_t> out;
   for (; begin != end; ++begin) {
     const Work& w = *begin;
-    const bool writes = turn == Turn::first ? w.writes_one_in > 0 : w.writes_one_in == 1;
+    const bool writes = turn == Turn::first ? w.writes_one_in != 0 : w.always_writes();
     if (w.kind == op::Kind::adamw || w.kind == op::Kind::adamw_bf16 || w.kind == op::Kind::norm_squared)
       out[Key{w.kind, 0, 0, 0, 0, false, 1, false, false}] += w.m * w.times;
     else

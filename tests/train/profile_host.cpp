@@ -71,8 +71,8 @@ TEST_CASE("a profile of four ranks has every table that pricing asks for") {
   CHECK(cluster.devices == 4);
   CHECK(cluster.cores >= 1);
   CHECK(cluster.threads_per_rank == std::max(1, usable_cores() / 4));
-  CHECK(cluster.gemm.size() == 8);       // three layouts, one in two ways, one and four busy ranks
-  CHECK(cluster.attention.size() == 4);  // two passes
+  CHECK(cluster.gemm.size() == 10);      // three layouts, one in three ways, one and four busy ranks
+  CHECK(cluster.attention.size() == 8);  // two passes, with a mask and without
   CHECK(cluster.memory_bound.size() == 2 * (op::memory_bound.size() - 2));  // but for GELU in products
   CHECK(cluster.messages.size() == 4 * 3 + 1);                              // pairs, strided pairs, all; and sends
   CHECK(cluster.overlap_slowdown >= 1);
@@ -118,7 +118,7 @@ TEST_CASE("ranks that share nothing, on two machines, give the tables of one mac
     if (world.rank() == 0) cluster = profile.finish().groups.front();
   });
   const Cluster& cluster = clusters[0];
-  CHECK(cluster.gemm.size() == 8);
+  CHECK(cluster.gemm.size() == 10);
   CHECK(cluster.messages.size() == 4 + 1);  // all ranks of a machine; and sends
   for (const MessageTable& table : cluster.messages) CHECK(table.group == 2);
   CHECK(cluster.overlap_slowdown >= 1);
@@ -168,7 +168,7 @@ TEST_CASE("products of a model's weights are measured as they are, and priced by
                                               {hidden, 4 * hidden},
                                               {3 * hidden / 2, hidden}})
     CHECK(std::ranges::count(weights, weight) == 1);
-  CHECK(cluster.gemm.size() == general + 8 * weights.size());
+  CHECK(cluster.gemm.size() == general + 10 * weights.size());
 
   int priced = 0;
   for (const GemmTable& table : cluster.gemm) {
@@ -231,7 +231,7 @@ TEST_CASE("a profile beside busy programs goes on until they have ended, or its 
       const PinnedRank pinned(world.rank(), 2, 1);
       profile.measure(world, HostPlatform{1, &pinned});
     });
-    CHECK(profile.finish().groups.front().gemm.size() == 8);
+    CHECK(profile.finish().groups.front().gemm.size() == 10);
     return told;
   };
   const int once = steps(false, 15, [](int) {});
@@ -298,7 +298,7 @@ TEST_CASE("ranks of unequal speed are groups of a mixed cluster, each with the s
   CHECK(view.group(2).messages.empty());
   for (int i = 0; i < view.count(); ++i) {
     const Cluster& group = view.group(i);
-    CHECK(group.gemm.size() == 4);  // with all ranks at work
+    CHECK(group.gemm.size() == 5);  // with all ranks at work
     CHECK(group.cores == group.devices);
     for (const op::Work& work :
          {op::Work{.kind = op::Kind::gemm_nt, .m = 16, .n = 32, .k = 32},
@@ -314,7 +314,7 @@ TEST_CASE("ranks of unequal speed are groups of a mixed cluster, each with the s
 TEST_CASE("a part of a grouped product is measured where the products of all experts fit") {
   train::detail::Bench<HostPlatform> bench(HostPlatform{}, {});
   for (const op::Kind kind : op::gemms)
-    for (const int writes : {0, 1}) {
+    for (const int writes : {0, 1, op::Work::for_reduction}) {
       op::Work product{.kind = kind, .m = 160, .n = 96, .k = 224, .grouped = true, .writes_one_in = writes};
       const double part = bench.gemm<float>(product, 1e-3);
       product.grouped = false;
@@ -374,7 +374,7 @@ TEST_CASE("one rank is profiled without any message") {
   const Cluster cluster = value_or_throw(profile_host(options));
   CHECK(cluster.devices == 1);
   CHECK(cluster.messages.empty());
-  CHECK(cluster.gemm.size() == 4);
+  CHECK(cluster.gemm.size() == 5);
 }
 
 TEST_CASE("impossible profiles are refused in one line") {

@@ -251,6 +251,8 @@ void table_fields(Fields& fields, C& cluster) {
     item.field_or("writes", table.writes, false);
     item.check("writes", !table.writes || table.kind == op::Kind::gemm_tn,
                "only weight gradients, layout tn, are written or added to");
+    item.field_or("for_reduction", table.for_reduction, false);
+    item.check("for_reduction", !table.for_reduction || table.writes, "only what is written is for a reduction");
     item.field_or("grouped", table.grouped, false);
     precision_field<precisions.size()>(item, table.precision);
     concurrency(item, table);

@@ -126,7 +126,8 @@ struct GemmTable {
   Precision precision = Precision::fp32;
   int concurrency = 0;
   LogGrid<3> seconds;
-  bool grouped = false;  ///< of one expert's product, as a part of a call that computes those of all
+  bool grouped = false;        ///< of one expert's product, as a part of a call that computes those of all
+  bool for_reduction = false;  ///< gemm_tn that writes only: see op::Work::for_reduction
 
   /// The axes that span the weight: n and k forward and for the input's gradient, m and n for the weight's.
   [[nodiscard]] constexpr int first_of_weight() const { return kind == op::Kind::gemm_tn ? 0 : 1; }
@@ -144,7 +145,7 @@ struct GemmTable {
   [[nodiscard]] auto key() const {
     const bool one = is_of_one_weight();
     const auto* const axis = &seconds.axes()[static_cast<std::size_t>(first_of_weight())];
-    return std::tuple(kind, writes, grouped, precision, concurrency, one ? axis[0].front() : 0,
+    return std::tuple(kind, writes, for_reduction, grouped, precision, concurrency, one ? axis[0].front() : 0,
                       one ? axis[1].front() : 0);
   }
   friend bool operator==(const GemmTable&, const GemmTable&) = default;

@@ -31,7 +31,7 @@ struct PricedLayer {
 
 /// Prices of the passes of one kind of layers under many strategies, for batches that differ in nothing but stages and
 /// micro-batches. They are the same wherever a rank has equally many samples, but for the gradients of a block's
-/// weights, of which one in so many micro-batches is written and the others are added: see op::Work::writes_one_in. An
+/// weights: see op::Work::writes_one_in. An
 /// embedding and a head do not depend on what is recomputed.
 class PassPrices {
  public:
@@ -43,8 +43,8 @@ class PassPrices {
     LayerBytes bytes;
     Pass pass;
   };
-  /// Backward and weights: first of a micro-batch that writes gradients, then on average, by the numbers of
-  /// micro-batches.
+  /// Backward and weights: first of a micro-batch that writes gradients for a reduction, then on average, by the
+  /// numbers of micro-batches.
   using Backward = std::array<Pass, 2>;
 
   /// @param microbatches  all numbers that the batches have
@@ -207,9 +207,9 @@ class LayerPricer {
       };
       return layer_prices(counts, spec, cluster_, seconds).passes;
     };
-    const auto writes = price(1, false);
-    forward = {true, counts, writes[0]};
-    backward[0] = {writes[1], writes[2]};
+    const auto reduced = price(op::Work::for_reduction, false);
+    forward = {true, counts, reduced[0]};
+    backward[0] = {reduced[1], reduced[2]};
     for (std::size_t i = 0; i < passes_.microbatches().size(); ++i) {
       const auto mixed = price(passes_.microbatches()[i], true);
       backward[i + 1] = {mixed[1], mixed[2]};

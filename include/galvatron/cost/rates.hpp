@@ -89,7 +89,7 @@ constexpr double gemm_model_seconds(const op::Work& w, Precision precision, cons
   const double reach = peak * rate.gemm_share;
   const double e = w.eight_bit ? 1 : static_cast<double>(element_bytes(precision));  // of operands
   const double cell = w.kind != op::Kind::gemm_tn ? static_cast<double>(element_bytes(precision))
-                      : w.writes_one_in == 1      ? 4.0
+                      : w.always_writes()         ? 4.0
                                                   : 8.0;
   const double result = real(w.m) * real(w.n) * cell;
   const double streamed = streaming_seconds(device, e * (real(w.m) + real(w.n)) * real(w.k) + result);
@@ -136,8 +136,9 @@ constexpr double rounding_seconds(const op::Work& w, Fp8Recipe recipe, const Dev
 }
 
 /// By a table, if there is one of this weight alone by that, which of fp8 has the seconds of a product with the
-/// rounding before it by the recipe tensorwise, or else by the model. What is written is priced like what is added to
-/// where only that was measured, and a part of a grouped product like a product by itself.
+/// rounding before it by the recipe tensorwise, or else by the model. What is written for a reduction is priced like
+/// what is written elsewhere, and that like what is added to, where only that was measured; and a part of a grouped
+/// product like a product by itself.
 constexpr double gemm_seconds(const op::Work& w, Precision precision, const Cluster& cluster, int busy) {
   if (w.writes_one_in > 1) {  // the mean
     op::Work one = w;
@@ -148,15 +149,11 @@ constexpr double gemm_seconds(const op::Work& w, Precision precision, const Clus
   }
   const std::array<std::int64_t, 3> extents{w.m, w.n, w.k};
   Bracket<GemmTable> tables;
-  struct Sort {
-    bool grouped, writes;
-  };
-  const bool writes = w.writes_one_in == 1;
-  for (const Sort& sort : {Sort{w.grouped, writes}, Sort{w.grouped, false}, Sort{false, writes}, Sort{false, false}}) {
+  const auto offer_those_with = [&](bool grouped, bool writes, bool reduces) {
     Bracket<GemmTable> exact;
     for (const GemmTable& table : cluster.gemm) {
-      if (table.kind != w.kind || table.precision != precision || table.writes != sort.writes ||
-          table.grouped != sort.grouped)
+      if (table.kind != w.kind || table.precision != precision || table.grouped != grouped || table.writes != writes ||
+          table.for_reduction != reduces)
         continue;
       if (!table.is_of_one_weight())
         tables.offer(table, busy);
@@ -164,8 +161,14 @@ constexpr double gemm_seconds(const op::Work& w, Precision precision, const Clus
         exact.offer(table, busy);
     }
     if (exact.found()) tables = exact;
-    if (tables.found()) break;
-  }
+    return tables.found();
+  };
+  const bool writes = w.always_writes();
+  const bool reduces = w.writes_one_in == op::Work::for_reduction;
+  for (const bool grouped : {w.grouped, false})
+    if (offer_those_with(grouped, writes, reduces) || offer_those_with(grouped, writes, false) ||
+        offer_those_with(grouped, false, false))
+      break;
   if (tables.found())
     return tables.seconds(cluster, busy, [&](const GemmTable& table) {
       const double measured = table.seconds({real(w.m), real(w.n), real(w.k)}, {1, 1, 1});

@@ -84,11 +84,11 @@ struct LayerShape {
   [[nodiscard]] constexpr bool splits_backward() const {
     return batch.splits_backward && galvatron::splits_backward(layer, spec);
   }
-  /// op::Work::writes_one_in of a block's weight gradients: under ZeRO-2/3 every micro-batch writes them, for its
-  /// shards are added later; else the first one does, and the others add.
+  /// op::Work::writes_one_in of a block's weight gradients: under ZeRO-2/3 every micro-batch writes them, for their
+  /// reduction; else the first one does, and the others add.
   [[nodiscard]] constexpr int writes_one_in(const forward::Graph& graph) const {
     if (!traits.writes_gradients || !writes_gradients(graph)) return 0;
-    return spec.zero >= 2 ? 1 : batch.microbatches;
+    return spec.zero >= 2 ? op::Work::for_reduction : batch.microbatches;
   }
 };
 

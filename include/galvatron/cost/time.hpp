@@ -21,7 +21,8 @@ namespace galvatron::cost {
 
 /// Of a weight gradient (m, n) in fp32, on average: written, or read and added to.
 constexpr std::int64_t gradient_bytes(const op::Work& w) {
-  const std::int64_t read = w.writes_one_in > 0 ? w.m * w.n / w.writes_one_in * (w.writes_one_in - 1) : w.m * w.n;
+  std::int64_t read = w.always_writes() ? 0 : w.m * w.n;
+  if (w.writes_one_in > 1) read = read / w.writes_one_in * (w.writes_one_in - 1);
   return 4 * (read + w.m * w.n);
 }
 

@@ -54,6 +54,11 @@ struct Work {
   std::int32_t stride = 1;    ///< communication only: neighbours of the group are so many ranks apart
   /// Weight gradients only: of so many executions one writes its result, and the others add to it; 0: all add.
   std::int32_t writes_one_in = 0;
+  /// A writes_one_in: all write, each to a place where caches hold what its reduction then reads, as under ZeRO-2/3.
+  static constexpr std::int32_t for_reduction = -1;
+
+  /// No execution adds.
+  [[nodiscard]] constexpr bool always_writes() const { return writes_one_in == 1 || writes_one_in == for_reduction; }
 
   friend constexpr bool operator==(const Work&, const Work&) = default;
 };

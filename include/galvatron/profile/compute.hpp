@@ -121,8 +121,8 @@ class Bench {
   /// Experts of the grouped products that are measured.
   static constexpr std::int64_t experts = 8;
 
-  /// A product of one execution; a weight gradient is written when its work says that every one is, else added. Of a
-  /// grouped product, whose experts have as many rows each, the part of one.
+  /// A product of one execution; a weight gradient is written when its work says that every one is, near where it is
+  /// for a reduction, else added. Of a grouped product, whose experts have as many rows each, the part of one.
   template <class T>
   double gemm(const op::Work& product, double least) {
     if (product.grouped) return grouped_product<T>(product, least);
@@ -142,14 +142,17 @@ class Bench {
     };
     constexpr auto each = static_cast<std::int64_t>(sizeof(T));
     Walk& far = far_.within(pass_bytes(n * k * each));
+    const bool adds = !product.always_writes();
     Walk& kept = kept_.within(pass_bytes(m * n * 4));
     Walk near = near_inputs(m * k * each);
     Walk near_result = near_outputs(m * n * each);
+    Walk reduced = near_outputs(m * n * 4);
+    Walk& gradients = product.writes_one_in == op::Work::for_reduction ? reduced : kept;
     return time(least, [&] {
       const View<T> a = near.next<T>(m * k);
       const View<T> b = far.next<T>(n * k);
       if (product.kind == op::Kind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
-        return multiply(a, b, kept.next<float>(m * n), product.writes_one_in != 1, {});
+        return multiply(a, b, gradients.next<float>(m * n), adds, {});
       if (product.kind == op::Kind::gemm_nn) return multiply(a, b, near_result.next<T>(m * n), false, {});
       multiply(a, b, kept.next<T>(m * n), false, far.next<T>(n));
     });
@@ -159,9 +162,12 @@ class Bench {
     return 4 * (grouped ? experts : 1) * std::max({m * n, n * k, m * k}) <= sizes_.pool_bytes / 2;
   }
 
-  /// Causal attention, of op::attentions; `heads` = samples x heads.
+  /// Attention of one execution, of as many keys as queries.
   template <class T>
-  double attention(op::Kind kind, std::int64_t tokens, std::int64_t head_dim, std::int64_t heads, double least) {
+  double attention(const op::Work& work, double least) {
+    const std::int64_t tokens = work.n;
+    const std::int64_t head_dim = work.l;
+    const std::int64_t heads = work.m;
     const std::int64_t batch = heads >= 4 ? heads / 4 : 1;
     const std::int64_t local = heads / batch;
     const std::int64_t width = local * head_dim;
@@ -171,7 +177,7 @@ class Bench {
                                        .heads = local,
                                        .kv_heads = local,
                                        .head_dim = head_dim,
-                                       .causal = true,
+                                       .causal = work.causal,
                                        .q_stride = 3 * width,
                                        .kv_stride = 3 * width,
                                        .out_stride = width};
@@ -181,7 +187,7 @@ class Bench {
     Walk& far = far_.within(pass_bytes(fused_count * each));
     Walk& kept = kept_.within(pass_bytes(rows * width * each));
     const auto part = [&](View<T> fused, int i) { return fused.slice(i * width, fused.count - i * width); };
-    if (kind == op::Kind::attention_forward) {
+    if (work.kind == op::Kind::attention_forward) {
       Walk near = near_inputs(fused_count * each);
       return time(least, [&] {
         const View<T> fused = near.next<T>(fused_count);
@@ -339,8 +345,11 @@ class Bench {
     const std::int64_t of_a = experts * rows * (sums_rows ? n : k);
     Walk& far = far_.within(pass_bytes(n * k * each));
     Walk& kept = kept_.within(pass_bytes(std::max(n * k, rows * n) * experts * 4));
+    const bool adds = !product.always_writes();
     Walk near = near_inputs(rows * (sums_rows ? n : k) * each);
     Walk near_result = near_outputs(rows * n * each);
+    Walk reduced = near_outputs(n * k * experts * 4);
+    Walk& gradients = product.writes_one_in == op::Work::for_reduction ? reduced : kept;
     const auto multiply = [&](View<T> a, View<T> b, auto c, bool accumulate) {
       device_.gemm_grouped(product.kind, experts, experts * rows, n, k, View<const std::int32_t>(offsets), a, b, c,
                            accumulate);
@@ -349,8 +358,7 @@ class Bench {
                 [&] {
                   const View<T> a = near.next<T>(of_a);
                   if (sums_rows)
-                    return multiply(a, far.next<T>(experts * rows * k), kept.next<float>(experts * n * k),
-                                    product.writes_one_in != 1);
+                    return multiply(a, far.next<T>(experts * rows * k), gradients.next<float>(experts * n * k), adds);
                   const View<T> b = far.next<T>(experts * n * k);
                   if (product.kind == op::Kind::gemm_nn)
                     return multiply(a, b, near_result.next<T>(experts * rows * n), false);

@@ -216,18 +216,22 @@ class Measurements {
     std::vector<op::Work> products{{.kind = Kind::gemm_nt},
                                    {.kind = Kind::gemm_nn},
                                    {.kind = Kind::gemm_tn},
-                                   {.kind = Kind::gemm_tn, .writes_one_in = 1}};
+                                   {.kind = Kind::gemm_tn, .writes_one_in = 1},
+                                   {.kind = Kind::gemm_tn, .writes_one_in = op::Work::for_reduction}};
     // Elsewhere products of experts are those products, one after the other.
     if (Bench<Platform>::Device::groups_products && !eight_bit)
-      for (std::size_t i = 0; i < 4; ++i) {
+      for (std::size_t i = 0, alone = products.size(); i < alone; ++i) {
         products.push_back(products[i]);
         products.back().grouped = true;
       }
     for (op::Work product : products) {
       product.eight_bit = eight_bit;
-      const bool writes = product.writes_one_in == 1;
+      const bool reduces = product.writes_one_in == op::Work::for_reduction;
       announce(std::string(product.grouped ? "grouped GEMM " : "GEMM ") + op::layout_of(product.kind) +
-               (writes ? " written, " : ", ") + who);
+               (reduces                   ? " for a reduction, "
+                : product.always_writes() ? " written, "
+                                          : ", ") +
+               who);
       const auto measured = [&](LogGrid<3>::Axes axes) {
         return on_grid<3>(std::move(axes), busy, [&](const auto& e) {
           product.m = e[0];
@@ -242,7 +246,8 @@ class Measurements {
       // Of (m, n, k) the tokens are m forward and for the input's gradient, and k for the weight's.
       const auto& [tokens, columns, inner] = plan_.gemm;
       const auto table_of = [&](const MeasuredGrid<3>& grid) {
-        return GemmTable{product.kind, writes, precision, concurrency(busy), grid.finish({1, 1, 1}), product.grouped};
+        return GemmTable{product.kind,           product.always_writes(), precision, concurrency(busy),
+                         grid.finish({1, 1, 1}), product.grouped,         reduces};
       };
       take(measured(product.kind == op::Kind::gemm_tn ? LogGrid<3>::Axes{columns, inner, tokens}
                                                       : LogGrid<3>::Axes{tokens, columns, inner}),
@@ -266,19 +271,20 @@ class Measurements {
     Bench<Platform>& bench = bench_of(busy);
     const Precision precision = precision_of<T>;
     const std::string who = words(precision, busy);
-    for (const op::Kind kind : op::attentions) {
-      if (!plan_.measures(PriceTerm::attention)) break;
-      announce(std::string("attention ") + op::pass_of(kind) + ", " + who);
-      const double products = kind == op::Kind::attention_forward ? 2 : 5;
-      auto grids = on_grid<3>(plan_.attention, busy, [&](const auto& e) {
-        const double flops = products * static_cast<double>(e[0] * e[0]) * static_cast<double>(e[1] * e[2]);
-        if (flops > most_flops(precision) / 2 || !bench.attention_fits(e[0], e[1], e[2])) return -1.0;
-        return bench.template attention<T>(kind, e[0], e[1], e[2], plan_.least);
-      });
-      take(std::move(grids), &Cluster::attention, [&](const MeasuredGrid<3>& grid) {
-        return AttentionTable{kind, true, precision, concurrency(busy), grid.finish({2, 1, 1})};
-      });
-    }
+    for (const op::Kind kind : op::attentions)
+      for (const bool causal : {true, false}) {
+        if (!plan_.measures(PriceTerm::attention)) break;
+        announce(std::string("attention ") + op::pass_of(kind) + (causal ? ", " : " without a mask, ") + who);
+        auto grids = on_grid<3>(plan_.attention, busy, [&](const auto& e) {
+          const op::Work work{.kind = kind, .m = e[2], .n = e[0], .k = e[0], .l = e[1], .causal = causal};
+          if (op::flops_of(work).count > most_flops(precision) / 2 || !bench.attention_fits(e[0], e[1], e[2]))
+            return -1.0;
+          return bench.template attention<T>(work, plan_.least);
+        });
+        take(std::move(grids), &Cluster::attention, [&](const MeasuredGrid<3>& grid) {
+          return AttentionTable{kind, causal, precision, concurrency(busy), grid.finish({2, 1, 1})};
+        });
+      }
     if (!plan_.measures(PriceTerm::memory_bound)) return;
     announce("memory, " + who);
     for (const op::Kind kind : op::memory_bound) {

@@ -31,11 +31,13 @@ struct Label : Terms {
   }
   [[nodiscard]] constexpr std::int64_t workspace() const { return top - kept; }
   /// The label after another layer with these terms and bytes, or after what lies between two layers.
+  [[nodiscard]] constexpr Label after(const Terms& terms, std::int64_t more_kept, std::int64_t its_workspace) const {
+    const std::int64_t all_kept = kept + more_kept;
+    return {static_cast<const Terms&>(*this) + terms, all_kept + std::max(workspace(), its_workspace), all_kept, parent,
+            choice};
+  }
   constexpr void add(const Terms& terms, std::int64_t more_kept, std::int64_t its_workspace) {
-    const std::int64_t largest = std::max(workspace(), its_workspace);
-    *this += terms;
-    kept += more_kept;
-    top = kept + largest;
+    *this = after(terms, more_kept, its_workspace);
   }
   /// Takes the least of both in every number.
   constexpr void lower_to(const Label& other) {

@@ -237,14 +237,14 @@ class StageDp {
                                           : pass_through;
       const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.input);
       const bool later = !same || new_chunk || layouts_ != nullptr;  // what was good before may be pruned
-      Label least = made.least;
-      least.add({seconds, seconds, 0}, kept, 0);
+      const Terms cost{seconds, seconds, 0};
+      const Label least = made.least.after(cost, kept, 0);
       if (later && is_pruned(least, before_.ahead, open, places)) continue;
       ++sources;
       auto parent = static_cast<std::int32_t>(before_.begins[c]);
-      for (Label label : made.labels) {
+      for (const Label& before : made.labels) {
+        Label label = before.after(cost, kept, space);
         label.parent = parent++;
-        label.add({seconds, seconds, 0}, kept, space);
         if (!later || !is_pruned(label, before_.ahead, open, places)) out.labels.push_back(label);
       }
       out.work += static_cast<std::int64_t>(made.labels.size());
@@ -266,15 +266,12 @@ class StageDp {
       const Terms terms = problem_.objective.terms_of(c);
       const std::int64_t kept = slots_of(layer).kept(c);
       const std::int64_t space = workspace_of(c);
-      Label least = arrivals.least;
-      least.add(terms, kept, space);
-      if (is_pruned(least, now_.ahead, open, places)) continue;
+      if (is_pruned(arrivals.least.after(terms, kept, space), now_.ahead, open, places)) continue;
       out.work += static_cast<std::int64_t>(arrivals.labels.size());
-      for (Label label : arrivals.labels) {
-        label.add(terms, kept, space);
-        if (is_pruned(label, now_.ahead, open, places)) continue;
+      for (const Label& before : arrivals.labels) {
+        Label label = before.after(terms, kept, space);
         label.choice = j;
-        out.labels.push_back(label);
+        if (!is_pruned(label, now_.ahead, open, places)) out.labels.push_back(label);
       }
     }
     out.truncated |= keep_best(out.labels, most_labels_, problem_.objective.share_of_iteration(), out.work);
