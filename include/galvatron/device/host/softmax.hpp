@@ -10,9 +10,21 @@
 
 namespace galvatron::device::host {
 
+/// No cap, known to the compiler.
+struct NoCap {
+  constexpr operator float() const { return 0; }
+};
+/// Calls f(cap), with NoCap where there is none: its loops then have no trace of one.
+GALVATRON_INLINE void with_cap(float cap, const auto& f) {
+  if (cap > 0)
+    f(cap);
+  else
+    f(NoCap{});
+}
+
 /// Merges n logits into the statistics of their row.
 template <class S>
-GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, float cap, kernels::SoftmaxStatistics& whole) {
+GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, auto cap, kernels::SoftmaxStatistics& whole) {
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
   kernels::SoftmaxStatistics piece;
@@ -48,8 +60,10 @@ void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t column
   for_rows(team, rows, columns, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const T* x = logits + row * columns;
     kernels::SoftmaxStatistics whole;
-    for (std::int64_t from = 0; from < valid; from += block)
-      piece_statistics<S>(std::min(block, valid - from), x + from, cap, whole);
+    with_cap(cap, [&](auto known) GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t from = 0; from < valid; from += block)
+        piece_statistics<S>(std::min(block, valid - from), x + from, known, whole);
+    });
     whole.find_target(targets[row], first, valid, x, cap);
     whole.put(stats + 3 * row);
   });
@@ -81,11 +95,13 @@ void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns,
     float at_target = 0;
     float slope = 1;
     if (target >= 0) kernels::softmax_gradient(kernels::get(x[target]), log_sum, scale, cap, at_target, slope);
-    for_lanes<S>(0, valid, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-      typename L::Float v, slopes;
-      get_lanes<L>(x + i, v);
-      kernels::softmax_gradient(v, log_sum, scale, cap, v, slopes);
-      put_lanes<L>(x + i, v);
+    with_cap(cap, [&](auto known) GALVATRON_INLINE_LAMBDA {
+      for_lanes<S>(0, valid, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+        typename L::Float v, slopes;
+        get_lanes<L>(x + i, v);
+        kernels::softmax_gradient(v, log_sum, scale, known, v, slopes);
+        put_lanes<L>(x + i, v);
+      });
     });
     at_target -= scale * slope;
     if (balanced) {
