@@ -31,8 +31,7 @@ struct PricedLayer {
 
 /// Prices of the passes of one kind of layers under many strategies, for batches that differ in nothing but stages and
 /// micro-batches. They are the same wherever a rank has equally many samples, but for the gradients of a block's
-/// weights: see op::Work::writes_one_in. An
-/// embedding and a head do not depend on what is recomputed.
+/// weights: see op::Work::writes_one_in. An embedding and a head do not depend on what is recomputed.
 class PassPrices {
  public:
   using Pass = LayerPrices::Pass;

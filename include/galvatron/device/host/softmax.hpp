@@ -10,16 +10,16 @@
 
 namespace galvatron::device::host {
 
-/// No cap, known to the compiler.
+/// A soft cap of 0, which is none, as a constant of the compiler.
 struct NoCap {
   constexpr operator float() const { return 0; }
 };
-/// Calls f(cap), with NoCap where there is none: its loops then have no trace of one.
+/// Calls f(cap), or f(NoCap{}) where there is no cap, so that loops in f are compiled without its arithmetic.
 GALVATRON_INLINE void with_cap(float cap, const auto& f) {
-  if (cap > 0)
-    f(cap);
-  else
+  if (cap == 0.0F)
     f(NoCap{});
+  else
+    f(cap);
 }
 
 /// Merges n logits into the statistics of their row.
