@@ -174,6 +174,10 @@ TEST_CASE("adapters train in every schedule, and on ranks of unequal shards") {
 }
 
 TEST_CASE("adapters beside a base in bfloat16 take the memory that was predicted, and learn") {
+  if (!device::Host::supports(Precision::bf16)) {
+    MESSAGE("skipped: this processor has no bf16 arithmetic");
+    return;
+  }
   const ModelSpec model = adapted(toy::model(true, 4), llama_targets);
   for (const int zero : {0, 1, 2, 3}) {
     Plan plan = toy::uniform(model, 1, {.tensor = 2, .data = 2, .zero = zero}, 2, ScheduleKind::gpipe);

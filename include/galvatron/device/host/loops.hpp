@@ -93,6 +93,18 @@ void vectorized(Isa isa, const auto& f) {
   with_isa(isa, [&]<Isa>() GALVATRON_INLINE_LAMBDA { f(); });
 }
 
+/// A 0 that the compiler knows.
+struct Zero {
+  constexpr operator float() const { return 0; }
+};
+/// Calls f(x), or f(Zero{}) where x is 0, so that loops in f are compiled without its arithmetic.
+GALVATRON_INLINE void with_known_zero(float x, const auto& f) {
+  if (x == 0.0F)
+    f(Zero{});
+  else
+    f(x);
+}
+
 /// The threads of a host device, what they compute with, and the scratch memory that they share.
 struct Team {
   int threads = 1;

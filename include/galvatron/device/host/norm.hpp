@@ -15,21 +15,23 @@ namespace galvatron::device::host {
 
 /// y = normalized x * (offset + gamma) (+ beta).
 template <class S, class T>
-GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normalization& normalized, const T* x,
-                                    float offset, const T* gamma, const T* beta, T* y) {
-  for_lanes<S>(0, hidden, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    typename L::Float v, slope;
-    get_lanes<L>(x + i, v);
-    get_lanes<L>(gamma + i, slope);
-    normalized(v, v);
-    slope += offset;
-    v *= slope;
-    if (beta != nullptr) {
-      typename L::Float shift;
-      get_lanes<L>(beta + i, shift);
-      v += shift;
-    }
-    put_lanes<L>(y + i, v);
+GALVATRON_INLINE void normalize_row(NormKind kind, std::int64_t hidden, const kernels::Normalization& normalized,
+                                    const T* x, const T* gamma, const T* beta, T* y) {
+  with_known_zero(gamma_offset(kind), [&](auto offset) GALVATRON_INLINE_LAMBDA {
+    for_lanes<S>(0, hidden, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+      typename L::Float v, slope;
+      get_lanes<L>(x + i, v);
+      get_lanes<L>(gamma + i, slope);
+      normalized(v, v);
+      if (offset != 0.0F) slope += float{offset};
+      v *= slope;
+      if (beta != nullptr) {
+        typename L::Float shift;
+        get_lanes<L>(beta + i, shift);
+        v += shift;
+      }
+      put_lanes<L>(y + i, v);
+    });
   });
 }
 
@@ -61,9 +63,9 @@ GALVATRON_INLINE kernels::Normalization normalization_of(NormKind kind, std::int
 /// The gradient of a row by its means; adds dy * xhat and dy to the column sums.
 template <class S, class T>
 GALVATRON_INLINE kernels::NormGradient gradient_of(NormKind kind, std::int64_t hidden, const T* dy, const T* x,
-                                                   const T* gamma, const kernels::Normalization& normalized,
-                                                   float* gamma_sums, float* beta_sums) {
-  const float offset = gamma_offset(kind);
+                                                   auto offset, const T* gamma,
+                                                   const kernels::Normalization& normalized, float* gamma_sums,
+                                                   float* beta_sums) {
   // Of the lanes from element i on.
   const auto add = [&]<class L>(std::int64_t i, typename L::Float& g_sum, typename L::Float& g_xhat_sum)
                        GALVATRON_INLINE_LAMBDA {
@@ -72,7 +74,7 @@ GALVATRON_INLINE kernels::NormGradient gradient_of(NormKind kind, std::int64_t h
                          get_lanes<L>(x + i, xhat);
                          get_lanes<L>(gamma + i, g);
                          normalized(xhat, xhat);
-                         g += offset;
+                         if (offset != 0.0F) g += float{offset};
                          g *= d;
                          g_sum += g;
                          g_xhat_sum += g * xhat;
@@ -88,6 +90,29 @@ GALVATRON_INLINE kernels::NormGradient gradient_of(NormKind kind, std::int64_t h
   for (; i < hidden; ++i) add.template operator()<OneLane>(i, g, g_xhat);
   const float inverse = 1.0F / static_cast<float>(hidden);
   return {normalized.scale, kind == NormKind::layer_norm ? g * inverse : 0.0F, g_xhat * inverse};
+}
+
+/// The gradient dx of a row of x, plus `residual`'s where there is one; adds to the column sums as `gradient_of`.
+template <class S, class T>
+GALVATRON_INLINE void norm_backward_row(NormKind kind, std::int64_t hidden, const T* dy, const T* x, auto offset,
+                                        const T* gamma, const kernels::Normalization& normalized, const T* residual,
+                                        T* dx, float* gamma_sums, float* beta_sums) {
+  const kernels::NormGradient slope =
+      gradient_of<S>(kind, hidden, dy, x, offset, gamma, normalized, gamma_sums, beta_sums);
+  for_lanes<S>(0, hidden, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    typename L::Float g, v, xhat;
+    get_lanes<L>(dy + i, g);
+    get_lanes<L>(gamma + i, v);
+    get_lanes<L>(x + i, xhat);
+    normalized(xhat, xhat);
+    if (offset != 0.0F) v += float{offset};
+    slope(g * v, xhat, g);
+    if (residual != nullptr) {
+      get_lanes<L>(residual + i, v);
+      g += v;
+    }
+    put_lanes<L>(dx + i, g);
+  });
 }
 
 /// Adds the partial column sums of all threads that worked, in their order, to `sums` (columns).
@@ -117,7 +142,7 @@ void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64
   for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const T* in = x + row * hidden;
     const auto normalized = normalization_of<S>(kind, hidden, epsilon, in, stats + 2 * row);
-    normalize_row<S>(hidden, normalized, in, gamma_offset(kind), gamma, beta, y + row * hidden);
+    normalize_row<S>(kind, hidden, normalized, in, gamma, beta, y + row * hidden);
   });
 }
 
@@ -134,7 +159,7 @@ void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::i
       put_lanes<L>(out + i, u + v);
     });
     const auto normalized = normalization_of<S>(kind, hidden, epsilon, out, stats + 2 * row);
-    normalize_row<S>(hidden, normalized, out, gamma_offset(kind), gamma, beta, y + row * hidden);
+    normalize_row<S>(kind, hidden, normalized, out, gamma, beta, y + row * hidden);
   });
 }
 
@@ -142,7 +167,7 @@ template <class T>
 void norm_recompute(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma,
                     const T* beta, const float* stats, T* y) {
   for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
-    normalize_row<S>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma_offset(kind), gamma, beta,
+    normalize_row<S>(kind, hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta,
                      y + row * hidden);
   });
 }
@@ -152,7 +177,6 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
                    const T* gamma, const float* stats, const T* d_residual, T* dx, float* dgamma, float* dbeta) {
   const std::int64_t width = round_up(hidden, 16);
   const int threads = row_threads(team, rows, hidden, 2);
-  const float offset = gamma_offset(kind);
   on_threads(threads, [&](int thread) {
     float* gamma_sums = reinterpret_cast<float*>(team.scratch_of(thread).data);
     float* beta_sums = gamma_sums + width;
@@ -160,29 +184,12 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
     const std::int64_t last = rows * (thread + 1) / threads;
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       std::fill_n(gamma_sums, 2 * width, 0.0F);
-      for (std::int64_t row = first; row < last; ++row) {
-        const T* in = x + row * hidden;
-        const T* gradient = dy + row * hidden;
-        T* out = dx + row * hidden;
-        const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
-        const kernels::NormGradient slope =
-            gradient_of<Vectors<isa>>(kind, hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
-        const T* residual = d_residual == nullptr ? nullptr : d_residual + row * hidden;
-        for_lanes<Vectors<isa>>(0, hidden, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-          typename S::Float g, v, xhat;
-          get_lanes<S>(gradient + i, g);
-          get_lanes<S>(gamma + i, v);
-          get_lanes<S>(in + i, xhat);
-          normalized(xhat, xhat);
-          v += offset;
-          slope(g * v, xhat, g);
-          if (residual != nullptr) {
-            get_lanes<S>(residual + i, v);
-            g += v;
-          }
-          put_lanes<S>(out + i, g);
-        });
-      }
+      with_known_zero(gamma_offset(kind), [&](auto offset) GALVATRON_INLINE_LAMBDA {
+        for (std::int64_t row = first; row < last; ++row)
+          norm_backward_row<Vectors<isa>>(
+              kind, hidden, dy + row * hidden, x + row * hidden, offset, gamma, {stats[2 * row], stats[2 * row + 1]},
+              d_residual == nullptr ? nullptr : d_residual + row * hidden, dx + row * hidden, gamma_sums, beta_sums);
+      });
     });
   });
   if (dgamma != nullptr) add_partial_sums(team, hidden, threads, 0, dgamma);

@@ -10,18 +10,6 @@
 
 namespace galvatron::device::host {
 
-/// A soft cap of 0, which is none, as a constant of the compiler.
-struct NoCap {
-  constexpr operator float() const { return 0; }
-};
-/// Calls f(cap), or f(NoCap{}) where there is no cap, so that loops in f are compiled without its arithmetic.
-GALVATRON_INLINE void with_cap(float cap, const auto& f) {
-  if (cap == 0.0F)
-    f(NoCap{});
-  else
-    f(cap);
-}
-
 /// Merges n logits into the statistics of their row.
 template <class S>
 GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, auto cap, kernels::SoftmaxStatistics& whole) {
@@ -60,7 +48,7 @@ void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t column
   for_rows(team, rows, columns, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const T* x = logits + row * columns;
     kernels::SoftmaxStatistics whole;
-    with_cap(cap, [&](auto known) GALVATRON_INLINE_LAMBDA {
+    with_known_zero(cap, [&](auto known) GALVATRON_INLINE_LAMBDA {
       for (std::int64_t from = 0; from < valid; from += block)
         piece_statistics<S>(std::min(block, valid - from), x + from, known, whole);
     });
@@ -95,7 +83,7 @@ void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns,
     float at_target = 0;
     float slope = 1;
     if (target >= 0) kernels::softmax_gradient(kernels::get(x[target]), log_sum, scale, cap, at_target, slope);
-    with_cap(cap, [&](auto known) GALVATRON_INLINE_LAMBDA {
+    with_known_zero(cap, [&](auto known) GALVATRON_INLINE_LAMBDA {
       for_lanes<S>(0, valid, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
         typename L::Float v, slopes;
         get_lanes<L>(x + i, v);
