@@ -28,6 +28,7 @@ TEST_CASE("parameter counts are the published ones") {
 }
 
 TEST_CASE("parameter counts of other families are the published ones") {
+  CHECK(parameters_of("bert-base") == 109'514'298);    // BertForMaskedLM
   CHECK(parameters_of("bert-large") == 335'174'458);   // BertForMaskedLM
   CHECK(parameters_of("vit-huge-32") == 632'045'800);  // torchvision's vit_h_14
   // The published ones, and tables of relative positions for the 46 blocks that have none of their own there.

@@ -73,11 +73,12 @@ inline constexpr ModelPreset<LlamaShape> llama_presets[] = {
     {"llama3-405b", llama3(126, 16384, 128, 53248, 131072)},
 };
 
-// bert-large: Devlin et al., 2019. *-huge-32|48, t5-large-32|48: Miao et al., "Galvatron: efficient Transformer
-// training over multiple GPUs using automatic parallelism", PVLDB 2022 (arXiv 2211.13878), section 5; their heads as in
-// its implementation. t5-large-48 is T5-large and t5-3b T5-3B of Raffel et al., 2020.
+// bert-base, bert-large: Devlin et al., 2019. *-huge-32|48, t5-large-32|48: Miao et al., "Galvatron: efficient
+// Transformer training over multiple GPUs using automatic parallelism", PVLDB 2022 (arXiv 2211.13878), section 5; their
+// heads as in its implementation. t5-large-48 is T5-large and t5-3b T5-3B of Raffel et al., 2020.
 inline constexpr ModelPreset<BertShape> bert_presets[] = {
     {"bert-tiny", {.layers = 4, .hidden = 128, .heads = 4, .vocabulary = 257, .positions = 256}},
+    {"bert-base", {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522}},
     {"bert-large", {.layers = 24, .hidden = 1024, .heads = 16, .vocabulary = 30522}},
     {"bert-huge-32", {.layers = 32, .hidden = 1280, .heads = 16, .vocabulary = 30522}},
     {"bert-huge-48", {.layers = 48, .hidden = 1280, .heads = 16, .vocabulary = 30522}},

@@ -282,20 +282,24 @@ struct RankChunkCost {
 /// samples, shares of what tensor and context ranks share, or shards of states.
 inline std::vector<int> unlike_ranks(const PlanStage& stage, const train::ChunkPlan& chunk) {
   if (!stage.has_ratios() && stage.rank_groups.empty()) return {stage.first_rank};
+  // Equal neighbours have equal counts.
+  std::vector<std::size_t> layers;
+  for (std::size_t i = 0; i < chunk.layers.size(); ++i)
+    if (i == 0 || chunk.layers[i].spec != chunk.layers[i - 1].spec || chunk.layouts[i] != chunk.layouts[i - 1])
+      layers.push_back(i);
   std::vector<Sharding> samples;
-  for (const ActivationLayout& layout : chunk.layouts) samples.push_back(layout.samples());
+  for (const std::size_t i : layers) samples.push_back(chunk.layouts[i].samples());
   std::set<std::vector<std::int64_t>> seen;
   std::vector<int> out;
   for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank) {
-    std::vector<std::int64_t> counts;
-    for (std::size_t i = 0; i < samples.size(); ++i)
-      counts.push_back(samples[i].count(chunk.layouts[i].place(rank).data));
-    counts.push_back(stage.group_of(rank - stage.first_rank));
-    for (std::size_t i = 0; i < chunk.layers.size(); ++i)
-      if (const StrategySpec& spec = chunk.layers[i].spec; spec.shard_kind == ShardKind::by_ratio)
+    std::vector<std::int64_t> counts{stage.group_of(rank - stage.first_rank)};
+    for (std::size_t k = 0; k < layers.size(); ++k) {
+      const StrategySpec& spec = chunk.layers[layers[k]].spec;
+      const ActivationLayout& layout = chunk.layouts[layers[k]];
+      counts.push_back(samples[k].count(layout.place(rank).data));
+      if (spec.shard_kind == ShardKind::by_ratio)
         counts.push_back(spec.rank_layout().coordinate(RankMode::tp | RankMode::cp, rank - stage.first_rank));
-    for (std::size_t i = 0; i < chunk.layers.size(); ++i) {
-      const ExchangedSamples exchanged = exchanged_samples(chunk.layers[i].spec, chunk.layouts[i], rank);
+      const ExchangedSamples exchanged = exchanged_samples(spec, layout, samples[k], rank);
       counts.insert(counts.end(), {exchanged.all, exchanged.most});
     }
     if (!stage.state_ratios.empty()) counts.push_back(rank);
@@ -319,7 +323,6 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
   for (std::size_t k = 0; k < own.layers.size(); ++k) {
     const LayerSpec& layer = own.layers[k].layer;
     const StrategySpec& spec = own.layers[k].spec;
-    const cost::Batch batch = train::batch_of_rank(whole, ratios, spec, own.layouts[k], rank);
     // Equal neighbours are common; counting and pricing are not free.
     const bool again = k > 0 && own.layers[k - 1].spec == spec && layer.kind == LayerKind::block &&
                        own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
@@ -330,6 +333,7 @@ inline RankChunkCost chunk_cost(const Plan& plan, const PlanDevices& devices, in
       cost.recompute = out.layers.back().recompute;
       bytes.push_back(bytes.back());
     } else {
+      const cost::Batch batch = train::batch_of_rank(whole, ratios, spec, own.layouts[k], rank);
       const cost::LayerCounts counts = programs.layer_counts(layer, spec, batch);
       cost.seconds = cost::layer_seconds(counts, spec, plan.precision, on, ranks, devices.ends());
       cost.seconds.weights =

@@ -73,6 +73,16 @@ class SpreadSearch {
 
  private:
   static constexpr std::size_t most_sets = 5;
+  // Ranks that may be looked at, times the effort: each counts once for a plan, and once for each block of a plan that
+  // is priced. Searches are limited by it, whatever the devices and the batch. 512 devices and a batch of 2,048 take a
+  // twentieth of it.
+  static constexpr double most_work = 3e9;
+  // What it takes to find the states of a strategy, of each rank; to share samples out; to make prices of a number of
+  // samples; to price a rank that is like no other, of each rank.
+  static constexpr double work_of_strategy = 40;
+  static constexpr double work_of_shares = 5e3;
+  static constexpr double work_of_pricers = 3e4;
+  static constexpr double work_of_rank = 16;
   /// One rank with so many samples.
   struct Load {
     double passes = 0;  ///< seconds of a micro-batch
@@ -128,8 +138,16 @@ class SpreadSearch {
           ((spec.tensor & (spec.tensor - 1)) | (spec.context & (spec.context - 1))) != 0)
         continue;
       spec.shard_kind = ShardKind::by_ratio;
+      if (!pays_for(work_of_strategy * ranks)) return;
       try_strategy(groups, ranks, spec);
     }
+  }
+
+  // Whether what is left of the work is enough; it is less by that then.
+  bool pays_for(double work) {
+    if (work > work_left_) return false;
+    work_left_ -= work;
+    return true;
   }
 
   // A plan of one stage with this strategy; its micro-batch and samples are set later.
@@ -167,6 +185,7 @@ class SpreadSearch {
                        : 0;
       for (Part& part : parts_)
         if (exchanged_ > 0) part.loads.clear();
+      if (!pays_for(work_of_shares)) return;
       if (const auto samples = balanced(options_.global_batch / count)) offer(*samples, spec);
     }
   }
@@ -216,6 +235,7 @@ class SpreadSearch {
     const StrategySpec& spec = plan_.embedding;
     const auto [priced, unknown] = part.pricers.try_emplace({samples, exchanged_});
     if (unknown) {
+      work_left_ -= work_of_pricers;
       cost::Batch batch = batch_of(plan_);
       batch.microbatch = samples * spec.data;
       batch.exchanged = {exchanged_, samples};
@@ -279,30 +299,46 @@ class SpreadSearch {
     return out;
   }
 
-  void offer(const std::vector<std::int64_t>& samples, const StrategySpec& spec) {
-    // What is too much goes from the ranks that take longest.
-    std::vector<std::int64_t> counts;  // of data ranks
-    std::vector<std::size_t> part_of;
-    std::int64_t sum = 0;
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      counts.insert(counts.end(), static_cast<std::size_t>(parts_[i].data_ranks), samples[i]);
-      part_of.insert(part_of.end(), static_cast<std::size_t>(parts_[i].data_ranks), i);
-      sum += parts_[i].data_ranks * samples[i];
-    }
-    const std::int64_t batch = options_.global_batch / plan_.microbatches;
-    for (; sum > batch; --sum) {
-      const auto seconds_of = [&](std::size_t i) { return seconds(load(parts_[part_of[i]], counts[i])); };
+  // Of each data rank, whose parts' ranks could have `samples`: what is too much together goes, one by one, from the
+  // ranks that take longest.
+  [[nodiscard]] std::vector<std::int64_t> samples_of_ranks(std::vector<std::int64_t> samples, std::int64_t batch) {
+    std::vector<int> lowered(parts_.size(), 0);  // ranks of a part that have one sample less than it says
+    std::int64_t excess = -batch;
+    for (std::size_t i = 0; i < parts_.size(); ++i) excess += parts_[i].data_ranks * samples[i];
+    while (excess > 0) {
       std::size_t slowest = 0;
-      for (std::size_t i = 1; i < counts.size(); ++i)
-        if (seconds_of(i) > seconds_of(slowest)) slowest = i;
-      --counts[slowest];
+      double longest = -1;
+      for (std::size_t i = 0; i < parts_.size(); ++i) {
+        if (samples[i] == 0) continue;
+        const double own = seconds(load(parts_[i], samples[i]));
+        if (own > longest) longest = own, slowest = i;
+      }
+      const auto fewer =
+          static_cast<int>(std::min<std::int64_t>(excess, parts_[slowest].data_ranks - lowered[slowest]));
+      excess -= fewer;
+      lowered[slowest] += fewer;
+      if (lowered[slowest] < parts_[slowest].data_ranks) continue;
+      lowered[slowest] = 0;
+      --samples[slowest];
     }
+    std::vector<std::int64_t> out;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      out.insert(out.end(), static_cast<std::size_t>(lowered[i]), samples[i] - 1);
+      out.insert(out.end(), static_cast<std::size_t>(parts_[i].data_ranks - lowered[i]), samples[i]);
+    }
+    return out;
+  }
+
+  void offer(const std::vector<std::int64_t>& samples, const StrategySpec& spec) {
+    const std::vector<std::int64_t> counts = samples_of_ranks(samples, options_.global_batch / plan_.microbatches);
     Plan plan = plan_;
     PlanStage& stage = plan.stages.front();
     const int degree = spec.tensor * spec.context;
     for (std::size_t i = 0; i < stage.sample_ratios.size(); ++i)
       stage.sample_ratios[i] = static_cast<int>(counts[i / static_cast<std::size_t>(degree)]);
     if (!place_states(samples, stage, spec)) return;
+    const auto unlike = static_cast<double>(stage.state_ratios.empty() ? 2 * parts_.size() : stage.rank_groups.size());
+    if (!pays_for(stage.rank_count * (static_cast<double>(model_.blocks.size()) + work_of_rank * unlike))) return;
     auto cost = cost_of(plan, model_, cluster_, programs_);
     if (!cost || cost->iteration >= upper_ || !fits(*cost)) return;
     upper_ = cost->iteration;
@@ -348,6 +384,7 @@ class SpreadSearch {
   std::int64_t exchanged_ = 0;        // samples of the ranks that exchange tokens, of the strategy at hand
   std::int64_t whole_ = 0;
   std::int64_t sharded_ = 0;
+  double work_left_ = most_work * options_.effort / options_.shares;
   cost::ProgramStore programs_;  // of the plans that were priced
   std::optional<SpreadPlan> best_;
 };

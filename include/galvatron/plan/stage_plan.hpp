@@ -157,10 +157,11 @@ inline cost::StageMemory memory_of(const ChunkPlan& chunk, const std::vector<cos
 /// @param ratios  of the ranks of the stage
 inline cost::Batch batch_of_rank(cost::Batch batch, const RankRatios& ratios, const StrategySpec& spec,
                                  const ActivationLayout& layout, int rank) {
-  batch.microbatch = layout.samples().count(layout.place(rank).data) * layout.data;
+  const Sharding samples = layout.samples();
+  batch.microbatch = samples.count(layout.place(rank).data) * layout.data;
   batch.ratios = ratios;
   batch.local_rank = rank - layout.first_rank;
-  batch.exchanged = exchanged_samples(spec, layout, rank);
+  batch.exchanged = exchanged_samples(spec, layout, samples, rank);
   return batch;
 }
 

@@ -131,10 +131,11 @@ struct ActivationLayout {
 };
 
 /// Of the ranks with which `rank` exchanges the tokens of experts.
-constexpr ExchangedSamples exchanged_samples(const StrategySpec& spec, const ActivationLayout& layout, int rank) {
+/// @param samples  of the layout
+constexpr ExchangedSamples exchanged_samples(const StrategySpec& spec, const ActivationLayout& layout,
+                                             const Sharding& samples, int rank) {
   ExchangedSamples out;
   if (!spec.exchanges_tokens() || layout.ratios.empty()) return out;
-  const Sharding samples = layout.samples();
   const RankLayout ranks = layout.rank_layout();
   for (const int member : spec.expert_layout(layout.first_rank).group(RankMode::tp | RankMode::ep, rank)) {
     const std::int64_t own = samples.count(ranks.coordinate(RankMode::dp, member));

@@ -266,7 +266,7 @@ class Chunk {
     context.all_samples = plan_.layouts[i].batch;
     context.ratios = stage_.ratios;
     context.local_rank = world_.rank() - stage_.first_rank;
-    context.exchanged = exchanged_samples(entry.spec, plan_.layouts[i], world_.rank());
+    context.exchanged = exchanged_samples(entry.spec, plan_.layouts[i], plan_.layouts[i].samples(), world_.rank());
     context.loads = counts.loads;
     context.dispatch = counts.dispatch;
     runtime::LayerArguments<T> around;
