@@ -60,6 +60,19 @@ GALVATRON_INLINE kernels::Normalization normalization_of(NormKind kind, std::int
   return {mean, scale};
 }
 
+/// Of the lanes from element i on: d = dy, xhat = x normalized and g = dy * (offset + gamma).
+template <class L, class T>
+GALVATRON_INLINE void get_gradient_lanes(std::int64_t i, const T* dy, const T* x, auto offset, const T* gamma,
+                                         const kernels::Normalization& normalized, typename L::Float& d,
+                                         typename L::Float& xhat, typename L::Float& g) {
+  get_lanes<L>(dy + i, d);
+  get_lanes<L>(x + i, xhat);
+  get_lanes<L>(gamma + i, g);
+  normalized(xhat, xhat);
+  if (offset != 0.0F) g += float{offset};
+  g *= d;
+}
+
 /// The gradient of a row by its means; adds dy * xhat and dy to the column sums.
 template <class S, class T>
 GALVATRON_INLINE kernels::NormGradient gradient_of(NormKind kind, std::int64_t hidden, const T* dy, const T* x,
@@ -70,12 +83,7 @@ GALVATRON_INLINE kernels::NormGradient gradient_of(NormKind kind, std::int64_t h
   const auto add = [&]<class L>(std::int64_t i, typename L::Float& g_sum, typename L::Float& g_xhat_sum)
                        GALVATRON_INLINE_LAMBDA {
                          typename L::Float d, xhat, g;
-                         get_lanes<L>(dy + i, d);
-                         get_lanes<L>(x + i, xhat);
-                         get_lanes<L>(gamma + i, g);
-                         normalized(xhat, xhat);
-                         if (offset != 0.0F) g += float{offset};
-                         g *= d;
+                         get_gradient_lanes<L>(i, dy, x, offset, gamma, normalized, d, xhat, g);
                          g_sum += g;
                          g_xhat_sum += g * xhat;
                          vector_at<L>(gamma_sums + i) += d * xhat;
@@ -100,16 +108,12 @@ GALVATRON_INLINE void norm_backward_row(NormKind kind, std::int64_t hidden, cons
   const kernels::NormGradient slope =
       gradient_of<S>(kind, hidden, dy, x, offset, gamma, normalized, gamma_sums, beta_sums);
   for_lanes<S>(0, hidden, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    typename L::Float g, v, xhat;
-    get_lanes<L>(dy + i, g);
-    get_lanes<L>(gamma + i, v);
-    get_lanes<L>(x + i, xhat);
-    normalized(xhat, xhat);
-    if (offset != 0.0F) v += float{offset};
-    slope(g * v, xhat, g);
+    typename L::Float d, xhat, g;
+    get_gradient_lanes<L>(i, dy, x, offset, gamma, normalized, d, xhat, g);
+    slope(g, xhat, g);
     if (residual != nullptr) {
-      get_lanes<L>(residual + i, v);
-      g += v;
+      get_lanes<L>(residual + i, d);
+      g += d;
     }
     put_lanes<L>(dx + i, g);
   });
