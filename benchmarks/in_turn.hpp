@@ -122,7 +122,7 @@ inline void train_one(const Plan& plan, const ModelSpec& model, train::BatchSour
         ranks,
         [&](comm::thread::World& inner) {
           comm::slow::World world(inner, link);
-          const train::PinnedRank pin(inner.rank(), ranks, 1);
+          train::PinnedRank pin(inner.rank(), ranks, 1);
           train_rank(static_cast<comm::World&>(world), train::HostPlatform{1, &pin});
         },
         training.world);

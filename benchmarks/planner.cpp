@@ -7,11 +7,12 @@
 // Every strategy of the space that all layers can share, with every pipeline degree, number of micro-batches and
 // schedule, is trained for a few steps, in `rounds` rounds about a minute apart. Other programs and a slower phase of a
 // shared machine only ever add time, so the fastest round counts, as the fastest sweep does in the profile. A run
-// during which other programs took more than 3 % of the cores is repeated, at most four times; a line says where that
-// did not help. Under three memory budgets the search chooses; a plan of its that is none of those is measured with
-// them. Printed: for every budget the chosen plan against the fastest measured that fits, Spearman's correlation of
-// predicted and measured times, and the median absolute error. Without --cluster the machine is profiled first, the
-// products of the model among the rest.
+// during which other programs took more than 3 % of the cores is repeated, at most four times, unless that has not
+// helped for a while. Where it did not help, their share of the cores is left out of the time that is compared, and a
+// line says how much it was. Under three memory budgets the search chooses; a plan of its that is none of those is
+// measured with them. Printed: for every budget the chosen plan against the fastest measured that fits, Spearman's
+// correlation of predicted and measured times, and the median absolute error. Without --cluster the machine is profiled
+// first, the products of the model among the rest.
 //
 // A mixed cluster (`galvatron profile --unequal`) has ranks of unequal speed. Its plans are data parallel over all
 // ranks, with equal shares of the samples and with shares of their speed, and pipelines of all runs of ranks, with as
@@ -68,15 +69,20 @@ ModelSpec small_model(const std::string& family, std::int64_t positions) {
   return gpt("small", {.layers = 4, .hidden = 256, .heads = 8, .vocabulary = 2048, .positions = positions});
 }
 
+// A share of the cores that makes a measurement worth repeating.
+constexpr double disturbing = 0.03;
+
 struct Candidate {
   Plan plan;
-  double predicted = 0;
+  double predicted = 0;  // seconds with all cores
   Bytes peak;
-  double measured = INFINITY;  // seconds
+  double measured = INFINITY;  // seconds, beside others
   double others = 0;           // the share of the cores that other programs took meanwhile
+
+  [[nodiscard]] bool is_disturbed() const { return others >= disturbing; }
+  /// What is compared: the seconds that it takes with all cores.
+  [[nodiscard]] double alone() const { return is_disturbed() ? measured / beside_others(1, others) : measured; }
 };
-// A share that makes a measurement worth repeating.
-constexpr double disturbing = 0.03;
 
 /// A plan of all that a job says, without stages and strategies.
 Plan plan_of(const Job& job, const ClusterView& cluster) {
@@ -212,15 +218,18 @@ std::vector<Candidate> unequal_candidates(const Job& job, const ClusterView& clu
 }
 
 // Keeps the fastest of what `measure` returns until it was left alone, at most five times.
+// @param in_vain  how many plans in a row were not left alone: from five on, none is measured again
 template <class Measure>
-void measure_undisturbed(Candidate& candidate, const Measure& measure) {
-  for (int attempt = 0; attempt < 5; ++attempt) {
+void measure_undisturbed(Candidate& candidate, int& in_vain, const Measure& measure) {
+  bool alone = false;
+  for (int attempt = 0; attempt < (in_vain < 5 ? 5 : 1) && !alone; ++attempt) {
     const CoreWatch watch;
     const double seconds = measure();
     const double others = watch.others().value_or(0);
     if (seconds < candidate.measured) candidate.measured = seconds, candidate.others = others;
-    if (others < disturbing) break;
+    alone = others < disturbing;
   }
+  in_vain = alone ? 0 : in_vain + 1;
 }
 
 // The median of all steps but the first.
@@ -259,9 +268,8 @@ double spearman(const std::vector<double>& a, const std::vector<double>& b) {
 
 void write_csv(const std::vector<Candidate>& all, const std::string& path) {
   std::ofstream out(path);
-  out << "predicted_ms,measured_ms,peak_bytes,plan\n";
-  for (const Candidate& c : all)
-    out << c.predicted * 1e3 << ',' << c.measured * 1e3 << ',' << c.peak.count << ",\"" << plan_words(c.plan) << "\"\n";
+  out << "predicted_ms,measured_ms,others_share,alone_ms,peak_bytes,plan\n";
+  for (const Candidate& c : all) out XX << c.peak.count << ",\"" << plan_words(c.plan) << "\"\n";
 }
 
 // A row for each budget; `chosen` are indices of `all`.
@@ -277,14 +285,14 @@ void print_budgets(const std::vector<Candidate>& all, const std::vector<Bytes>& 
     for (const Candidate& c : all) {
       if (c.peak > budgets[b]) continue;
       predicted.push_back(c.predicted);
-      measured.push_back(c.measured);
-      errors.push_back(std::abs(c.predicted / c.measured - 1));
-      best = std::min(best, c.measured);
+      measured.push_back(c.alone());
+      errors.push_back(std::abs(c.predicted / c.alone() - 1));
+      best = std::min(best, c.alone());
     }
     const Candidate& c = all[chosen[b]];
     std::printf("%-12.1f %6zu %9.3f %8.1f%% %9.2f %9.2f %7.1f%%  %s\n", static_cast<double>(budgets[b].count) / 1e6,
                 predicted.size(), spearman(predicted, measured), 100 * train::detail::median_of(errors),
-                c.measured * 1e3, best * 1e3, 100 * (c.measured / best - 1), plan_words(c.plan).c_str());
+                c.alone() * 1e3, best * 1e3, 100 * (c.alone() / best - 1), plan_words(c.plan).c_str());
   }
 }
 
@@ -292,10 +300,12 @@ void print_budgets(const std::vector<Candidate>& all, const std::vector<Bytes>& 
 void print_disturbance(const std::vector<Candidate>& all) {
   std::vector<double> shares;
   for (const Candidate& c : all)
-    if (c.others >= disturbing) shares.push_back(c.others);
+    if (c.is_disturbed()) shares.push_back(c.others);
   if (!shares.empty())
     std::printf(
-        "busy machine: beside %zu of the plans other programs took %.0f %% of the cores each time, in the median\n",
+        "busy machine: beside %zu of the plans other programs took %.0f %% of the cores each time, in the median; "
+        "their "
+        "times are less by that share\n",
         shares.size(), 100 * train::detail::median_of(shares));
 }
 
@@ -383,9 +393,11 @@ int benchmark(const Arguments& a) {
   }
 
   // What is known is shown after every round: a run that is stopped has not been for nothing.
+  int in_vain = 0;
   for (int round = 0; round < a.rounds; ++round) {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      measure_undisturbed(all[i], [&] { return seconds_of(all[i], model, a.steps, view.group(0).threads_per_rank); });
+      measure_undisturbed(all[i], in_vain,
+                          [&] { return seconds_of(all[i], model, a.steps, view.group(0).threads_per_rank); });
       if ((i + 1) % 25 == 0)
         std::fprintf(stderr, "round %d of %d, plan %zu of %zu\n", round + 1, a.rounds, i + 1, all.size());
     }

@@ -165,6 +165,7 @@ struct HeldPlatform {
   int threads = 1;
   Pace pace;
   void enter() const { omp_set_num_threads(threads); }
+  void between_steps() const {}
   void enter_beside() const {}
   [[nodiscard]] Bytes library_workspace() const { return {device::Host::library_workspace_bytes(threads)}; }
   [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, threads, pace}; }

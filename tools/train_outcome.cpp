@@ -112,6 +112,9 @@ void print_outcome_json(const TrainOutcome& o, const TrainArguments& a) {
   out["measured_iteration_seconds"] = o.report.iteration_seconds;
   out["others_share"] = nullptr;
   if (o.others) out["others_share"] = *o.others;
+  out["predicted_beside_others_seconds"] = nullptr;
+  if (o.others && o.plan.predicted.iteration.value > 0)
+    out["predicted_beside_others_seconds"] = o.beside_others().value;
   out["slowest_rank"] = nullptr;
   if (o.slowest) out["slowest_rank"] = slowest_json(*o.slowest, o.slowest_stage);
   const MeanDispatch dispatch(o.report);
@@ -150,7 +153,11 @@ void print_outcome(const TrainOutcome& o, const TrainArguments& a) {
       row("speed", format_count(o.tokens_per_second()), " tokens/s", mfu_text(mfu_of(o))) +
       row("iteration", "predicted ", predicted.value > 0 ? format_seconds(predicted) : "nothing", ", measured ",
           format_seconds(measured), compared.empty() ? "" : ": ", compared) +
-      row("", busy, busy.empty() ? "" : " meanwhile") +
+      (busy.empty()
+           ? std::string()
+           : row("", busy, " meanwhile",
+                 predicted.value > 0 ? ": on what they left " + format_seconds(o.beside_others()) + " are predicted"
+                                     : "")) +
       (o.slowest ? row("slowest", slowest_text(*o.slowest, o.slowest_stage)) : std::string());
   for (const train::Adaptation& adaptation : o.report.adaptations) out += row("adapted", adaptation_text(adaptation));
   const MeanDispatch dispatch(o.report);

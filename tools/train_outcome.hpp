@@ -34,6 +34,10 @@ struct TrainOutcome {
   std::optional<train::SlowestRank> slowest;
   PlanStage slowest_stage;  // that it is of
 
+  /// The predicted iteration on the cores that other programs left.
+  [[nodiscard]] Seconds beside_others() const {
+    return {galvatron::beside_others(plan.predicted.iteration.value, others.value_or(0))};
+  }
   [[nodiscard]] double tokens_per_second() const {
     if (!plan.packed) return static_cast<double>(plan.global_batch * plan.sequence_length) / report.iteration_seconds;
     double tokens = 0, seconds = 0;  // steps differ

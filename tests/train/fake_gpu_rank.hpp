@@ -172,6 +172,7 @@ struct FakeGpuPlatform {
   int threads = 1;
 
   void enter() const {}
+  void between_steps() const {}
   void enter_beside() const {}
   [[nodiscard]] static Bytes library_workspace() {
     return {Rank::Device::workspace_bytes + FakeMachine::product_bytes};

@@ -113,7 +113,7 @@ TEST_CASE("ranks that share nothing, on two machines, give the tables of one mac
     cluster.cores = 0;  // devices of their own
     train::detail::ProfilePlan plan = train::detail::profile_plan(0.05);
     train::detail::Profile profile(plan, {Precision::fp32}, [&](const ProfileProgress&) { ++told[rank]; }, cluster);
-    const PinnedRank pinned(0, 1, 0);
+    PinnedRank pinned(0, 1, 0);
     profile.measure(world, HostPlatform{2, &pinned});
     if (world.rank() == 0) cluster = profile.finish().groups.front();
   });
@@ -228,7 +228,7 @@ TEST_CASE("a profile beside busy programs goes on until they have ended, or its 
     const auto tell = [&](const ProfileProgress&) { on_step(++told); };
     train::detail::Profile profile(plan, {Precision::fp32}, tell, host_cluster(2));
     comm::thread::run(2, [&](comm::thread::World& world) {
-      const PinnedRank pinned(world.rank(), 2, 1);
+      PinnedRank pinned(world.rank(), 2, 1);
       profile.measure(world, HostPlatform{1, &pinned});
     });
     CHECK(profile.finish().groups.front().gemm.size() == 10);
@@ -284,7 +284,7 @@ TEST_CASE("ranks of unequal speed are groups of a mixed cluster, each with the s
   plan.seconds_to_tell_apart = 0.05;
   train::detail::Profile profile(plan, {Precision::fp32}, {}, host_cluster(4));
   comm::thread::run(4, [&](comm::thread::World& world) {
-    const PinnedRank pinned(0, 1, 0);
+    PinnedRank pinned(0, 1, 0);
     profile.measure(world, SetPace{{1, &pinned}, slowness[static_cast<std::size_t>(world.rank())]});
   });
   const MixedCluster cluster = profile.finish();
@@ -409,8 +409,41 @@ TEST_CASE("points that were not measured follow their lower neighbours") {
 TEST_CASE("a pinned rank gives its cores back") {
   const int before = usable_cores();
   {
-    const PinnedRank pinned(0, before, 1);
+    PinnedRank pinned(0, before, 1);
     if (pinned.pinned()) CHECK(usable_cores() == 1);
   }
   CHECK(usable_cores() == before);
+}
+
+TEST_CASE("a rank is tied to its cores while others leave them alone") {
+  const test::Folder machine;
+  const auto write_counters = [&](int ticks) {  // of each core
+    std::string text;
+    for (int core = 0; core < 1024; ++core)
+      text += "cpu" + std::to_string(core) + " " + std::to_string(ticks) + " 0 0 9\n";
+    machine.write("proc/stat", text);
+  };
+  write_counters(100);
+  SharedCores cores{CoreWatch(machine.path)};
+  const int before = usable_cores();
+  PinnedRank rank(0, before, 1, &cores);
+  if (!rank.pinned()) {
+    MESSAGE("skipped: ranks are tied where a process may use all of two cores or more");
+    return;
+  }
+  const auto look_later = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(350));
+    rank.look();
+  };
+  look_later();
+  CHECK(rank.pinned());
+  write_counters(200);  // a second within 0.35 s
+  look_later();
+  CHECK_FALSE(rank.pinned());
+  CHECK(usable_cores() == before);
+  rank.look();  // too early to say anything else
+  CHECK_FALSE(rank.pinned());
+  look_later();
+  CHECK(rank.pinned());
+  CHECK(usable_cores() == 1);
 }

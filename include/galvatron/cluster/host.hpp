@@ -244,6 +244,10 @@ GALVATRON_IN_PLANNER(UsableMemory usable_memory<>(int, const std::filesystem::pa
 /// Others' share of the cores above which a figure that was measured meanwhile is doubtful.
 inline constexpr double disturbing_share = 0.05;
 
+/// How long what takes `seconds` on all cores takes on those that others leave, of whose cores they take `share`, 0 to
+/// 1: as much longer as these are fewer, since ranks wait for each other.
+constexpr double beside_others(double seconds, double share) { return seconds / (1 - std::min(share, 0.99)); }
+
 /// Processor seconds of this process so far, all its threads together.
 inline double core_seconds_of_process() { return clock_seconds(CLOCK_PROCESS_CPUTIME_ID); }
 

@@ -158,7 +158,7 @@ inline Result<MixedCluster> profile_host_ranks(const ProfileOptions& options) {
   wanted->plan.watches_cores = true;
   detail::Profile profile(std::move(wanted->plan), wanted->precisions, options.progress, std::move(wanted->cluster));
   comm::thread::run(ranks, [&](comm::thread::World& world) {
-    const PinnedRank pinned(world.rank(), ranks, threads);
+    PinnedRank pinned(world.rank(), ranks, threads);
     profile.measure(world, HostPlatform{threads, &pinned});
   });
   return detail::accepted(profile.finish(), profile.others(), options);

@@ -56,7 +56,7 @@ inline Result<MixedCluster> profile_host_ranks(const comm::mpi::Runtime& runtime
   Bytes& memory = wanted->cluster.device.memory;
   memory = detail::least_memory(runtime, world, memory);
   detail::Profile profile(std::move(wanted->plan), wanted->precisions, options.progress, wanted->cluster);
-  const PinnedRank pinned(runtime.local_rank(), runtime.local_size(), runtime.bound() ? 0 : threads);
+  PinnedRank pinned(runtime.local_rank(), runtime.local_size(), runtime.bound() ? 0 : threads);
   profile.measure(world, HostPlatform{threads, &pinned});
   if (world.rank() != 0) return alone(wanted->cluster);
   return detail::accepted(profile.finish(), 0, options);

@@ -87,6 +87,7 @@ struct CudaPlatform {
     if (!device::cuda::has_8bit_products(gpu)) throw device::cuda::no_8bit_products(gpu.name);
   }
   void enter() const { device::cuda::use_device(ordinal); }
+  void between_steps() const {}
   void enter_beside() const { device::cuda::use_device(ordinal); }
   [[nodiscard]] static Bytes library_workspace() { return {device::cuda::Machine::library_workspace_bytes()}; }
   [[nodiscard]] static detail::Stopwatch stopwatch() { return {false}; }

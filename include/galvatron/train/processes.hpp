@@ -29,7 +29,7 @@ TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, co
   HostPlatform::require(plan.precision);
   world.set_timeout(options.world.timeout);
   const int tied = runtime.bound() ? 0 : threads;  // mpirun may have chosen the cores
-  const PinnedRank pin(runtime.local_rank(), runtime.local_size(), tied);
+  PinnedRank pin(runtime.local_rank(), runtime.local_size(), tied);
   const HostPlatform platform{threads, &pin};
   TrainReport report = detail::train_ranks<List>(plan, model, source, options,
                                                  [&](const auto& train_one) { train_one(world, platform); });

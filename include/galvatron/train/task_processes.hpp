@@ -31,7 +31,7 @@ TaskTrainReport train_tasks(const comm::mpi::Runtime& runtime, comm::mpi::World&
   HostPlatform::require(options.precision);
   world.set_timeout(options.world.timeout);
   const int tied = runtime.bound() ? 0 : threads;  // mpirun may have chosen the cores
-  const PinnedRank pin(runtime.local_rank(), runtime.local_size(), tied);
+  PinnedRank pin(runtime.local_rank(), runtime.local_size(), tied);
   const HostPlatform platform{threads, &pin};
   TaskTrainReport report = detail::train_task_ranks(model, plan, sources, options,
                                                     [&](const auto& train_one) { train_one(world, platform); });

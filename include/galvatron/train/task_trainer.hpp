@@ -208,6 +208,7 @@ class TaskRankRun {
         scores = measure(stage, world_.control(), plan, *held_out);
       if (world_.rank() == 0) report_step(plan, numbers, result, seconds, std::move(wrong), std::move(scores));
       if (checkpointer) checkpointer->after_step(step_ + 1, ends);
+      platform_.between_steps();
       last_ = steady_seconds();
     }
   }
@@ -354,7 +355,7 @@ TaskTrainReport train_tasks(const MultiTaskModel& model, const WavePlan& waves, 
     comm::thread::run(
         plan.ranks,
         [&](comm::thread::World& world) {
-          const PinnedRank pin(world.rank(), world.size(), threads);
+          PinnedRank pin(world.rank(), world.size(), threads, &SharedCores::of_process());
           train_one(world, HostPlatform{threads, &pin});
         },
         options.world);

@@ -221,6 +221,7 @@ class RankRun {
       if (known && options_.adapt.on && step_ + 1 < options_.steps) next = adapter_.decide(plan);
       vote_.after_step(failed_report_ != nullptr);
       if (checkpointer) checkpointer->after_step(step_ + 1, step_ + 1 == options_.steps || vote_.ends());
+      platform_.between_steps();
       last_ = steady_seconds();
     }
     if (vote_.ends()) next.reset();
@@ -395,7 +396,7 @@ TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source,
       comm::thread::run(
           now.ranks(),
           [&](comm::thread::World& world) {
-            const PinnedRank pin(world.rank(), world.size(), threads);
+            PinnedRank pin(world.rank(), world.size(), threads, &SharedCores::of_process());
             train_one(world, HostPlatform{threads, &pin});
           },
           with.world);
