@@ -269,7 +269,9 @@ double spearman(const std::vector<double>& a, const std::vector<double>& b) {
 void write_csv(const std::vector<Candidate>& all, const std::string& path) {
   std::ofstream out(path);
   out << "predicted_ms,measured_ms,others_share,alone_ms,peak_bytes,plan\n";
-  for (const Candidate& c : all) out XX << c.peak.count << ",\"" << plan_words(c.plan) << "\"\n";
+  for (const Candidate& c : all)
+    out << c.predicted * 1e3 << ',' << c.measured * 1e3 << ',' << c.others << ',' << c.alone() * 1e3 << ','
+        << c.peak.count << ",\"" << plan_words(c.plan) << "\"\n";
 }
 
 // A row for each budget; `chosen` are indices of `all`.
@@ -303,9 +305,8 @@ void print_disturbance(const std::vector<Candidate>& all) {
     if (c.is_disturbed()) shares.push_back(c.others);
   if (!shares.empty())
     std::printf(
-        "busy machine: beside %zu of the plans other programs took %.0f %% of the cores each time, in the median; "
-        "their "
-        "times are less by that share\n",
+        "busy machine: beside %zu of the plans other programs took %.0f %% of the cores each time, in the median;"
+        " their times are less by that share\n",
         shares.size(), 100 * train::detail::median_of(shares));
 }
 
