@@ -1,7 +1,17 @@
 #include <doctest/doctest.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
+
+#include <omp.h>
+#include <pthread.h>
+#include <ucontext.h>
 
 #include <galvatron/device/host/gemm.hpp>
 
@@ -39,8 +49,9 @@ void check_all(double bound) {
   CAPTURE(seed);
   std::mt19937 random(seed);
   TestHost host(2);
-  for (const Case s : {Case{1, 7, 3}, Case{5, 1, 9}, Case{33, 65, 17}, Case{64, 48, 128}, Case{3, 1009, 40},
-                       Case{128, 96, 1}, Case{130, 30, 77}, Case{7, 5, 30'001}}) {
+  for (const Case s :
+       {Case{1, 7, 3}, Case{5, 1, 9}, Case{33, 65, 17}, Case{64, 48, 128}, Case{3, 1009, 40}, Case{128, 96, 1},
+        Case{130, 30, 77}, Case{7, 5, 30'001}, Case{33, 1024, 300}, Case{70, 512, 9}, Case{40, 3072, 50}}) {
     for (const op::Kind kind : op::gemms) {
       for (const bool accumulate : {false, true}) {
         for (const bool with_bias : {false, true}) {
@@ -100,7 +111,72 @@ void check_columns(double bound) {
       }
 }
 
+// What a handler of SIGUSR1 sees of the threads that it interrupts. It has a stack of its own, so that it harms nothing
+// where a thread's stack pointer is elsewhere.
+struct Interruptions {
+  static inline std::atomic<int> handled{0};
+  static inline std::atomic<int> off_stack{0};  // of those, with the stack pointer outside of the thread's stack
+  static inline thread_local std::array<std::byte, 65'536> handler_stack;
+  static inline thread_local std::uintptr_t low = 0, high = 0;
+
+  static void handle(int, siginfo_t*, void* context) {
+    const auto at = static_cast<std::uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
+    ++handled;
+    if (at < low || at > high) ++off_stack;
+  }
+  static void install() {
+    struct sigaction action{};
+    action.sa_sigaction = handle;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    REQUIRE(::sigaction(SIGUSR1, &action, nullptr) == 0);
+  }
+  // Of the calling thread, before it is interrupted.
+  static pthread_t prepare() {
+    const stack_t stack{.ss_sp = handler_stack.data(), .ss_flags = 0, .ss_size = handler_stack.size()};
+    ::sigaltstack(&stack, nullptr);
+    pthread_attr_t attributes;
+    ::pthread_getattr_np(::pthread_self(), &attributes);
+    void* begin = nullptr;
+    std::size_t size = 0;
+    ::pthread_attr_getstack(&attributes, &begin, &size);
+    ::pthread_attr_destroy(&attributes);
+    low = reinterpret_cast<std::uintptr_t>(begin);
+    high = low + size;
+    return ::pthread_self();
+  }
+};
+
 }  // namespace
+
+TEST_CASE("no thread of a product handles signals while its stack pointer is elsewhere") {
+  Interruptions::install();
+  for (const int threads : {1, 2}) {
+    CAPTURE(threads);
+    Interruptions::handled = Interruptions::off_stack = 0;
+    std::jthread([&] {
+      ::omp_set_num_threads(threads);
+      std::vector<pthread_t> team(static_cast<std::size_t>(threads));
+#pragma omp parallel  // a team that is older than the first product
+      team[static_cast<std::size_t>(::omp_get_thread_num())] = Interruptions::prepare();
+      const std::jthread interrupter([&](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+          for (const pthread_t thread : team) ::pthread_kill(thread, SIGUSR1);
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+      });
+      TestHost host(threads);
+      const std::int64_t m = 128, n = 256, k = 512;  // deep enough for a buffer of the heap
+      const std::vector<float> a(at(m * k), 1.0F), b(at(n * k), 1.0F);
+      std::vector<float> c(at(m * n));
+      for (const auto begin = std::chrono::steady_clock::now();
+           std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(200);)
+        for (const op::Kind kind : op::gemms) host->gemm(kind, m, n, k, view(a), view(b), view(c));
+    }).join();
+    CHECK(Interruptions::handled > 0);
+    CHECK(Interruptions::off_stack == 0);
+  }
+  std::signal(SIGUSR1, SIG_DFL);
+}
 
 TEST_CASE("products of columns of wider matrices equal a double-precision loop") {
   check_columns<float, float>(2e-6);
