@@ -2,6 +2,7 @@
 add_library(galvatron_build_flags INTERFACE)
 target_compile_options(galvatron_build_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow
                                                        $<$<BOOL:${GALVATRON_NATIVE}>:-march=native>)
+target_compile_definitions(galvatron_build_flags INTERFACE $<$<BOOL:${GALVATRON_NATIVE}>:GALVATRON_NATIVE>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # The compiler collects garbage from 2 GB on (these are kB), and not from 256 MB: 5 % of its time.
   target_compile_options(galvatron_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1000000>)

@@ -73,7 +73,7 @@ class World final : public comm::World {
   /// Appends to `log`, which outlives the world.
   World(int rank, int size, std::vector<op::Work>* log) : comm::World(rank, size), log_(log) {
     if (rank < 0 || rank >= size)
-      throw Failure(ErrorKind::internal, text("rank ", rank, " of a world of ", size, " ranks"));
+      throw Failure(ErrorKind::internal, text_of("rank ", rank, " of a world of ", size, " ranks"));
   }
 
   Group& group(std::span<const int> ranks) override { return groups_.find(*this, ranks, ranks, rank(), log_); }

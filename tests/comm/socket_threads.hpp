@@ -29,7 +29,7 @@ inline std::vector<std::vector<Socket>> socket_pairs(int ranks) {
     for (std::size_t b = 0; b < a; ++b) {
       int ends[2] = {-1, -1};
       if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
-        throw DeviceFailure(text("cannot connect ", ranks, " ranks: ", text_of_errno(errno)));
+        throw DeviceFailure(text_of("cannot connect ", ranks, " ranks: ", text_of_errno(errno)));
       sockets[a][b] = Socket(ends[0]);
       sockets[b][a] = Socket(ends[1]);
     }

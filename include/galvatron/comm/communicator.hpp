@@ -161,7 +161,7 @@ class Group {
   void check(const Collective& called) const {
     const auto& [kind, from, to, op, root, ends, columns, cut] = called;
     const auto require = [](bool holds, const auto&... why) {
-      if (!holds) throw Failure(ErrorKind::internal, text(why...));
+      if (!holds) throw Failure(ErrorKind::internal, text_of(why...));
     };
     const auto cuts = [&](Ends all) {
       return std::ssize(all) == size() && all.front() >= 0 && std::ranges::is_sorted(all);
@@ -273,13 +273,13 @@ class Groups {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if (ranks[i] < 0 || ranks[i] >= world.size())
         throw Failure(ErrorKind::internal,
-                      text("a group names rank ", ranks[i], " of a world of ", world.size(), " ranks"));
+                      text_of("a group names rank ", ranks[i], " of a world of ", world.size(), " ranks"));
       if (std::ranges::find(ranks.first(i), ranks[i]) != ranks.first(i).end())
-        throw Failure(ErrorKind::internal, text("a group names rank ", ranks[i], " twice"));
+        throw Failure(ErrorKind::internal, text_of("a group names rank ", ranks[i], " twice"));
     }
     if (std::ranges::find(ranks, world.rank()) == ranks.end())
-      throw Failure(ErrorKind::internal, text("rank ", world.rank(), " asks for a group of ", rank_list(ranks),
-                                              ", to which it does not belong"));
+      throw Failure(ErrorKind::internal, text_of("rank ", world.rank(), " asks for a group of ", rank_list(ranks),
+                                                 ", to which it does not belong"));
     return *groups_.emplace_back(std::make_unique<G>(std::forward<Arguments>(arguments)...));
   }
   [[nodiscard]] auto begin() const { return groups_.begin(); }

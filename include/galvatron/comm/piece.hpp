@@ -59,15 +59,15 @@ inline void copy_piece(const Piece& from, const Piece& to) {
 inline void check_pieces(std::span<const Piece> pieces, int world) {
   for (const Piece& piece : pieces)
     if (piece.peer < 0 || piece.peer >= world || piece.lane < 0 || piece.rows < 0 || piece.row_bytes < 0)
-      throw Failure(ErrorKind::internal, text("a block of ", piece.rows, " rows of ", piece.row_bytes,
-                                              " bytes for rank ", piece.peer, " in a world of ", world, " ranks"));
+      throw Failure(ErrorKind::internal, text_of("a block of ", piece.rows, " rows of ", piece.row_bytes,
+                                                 " bytes for rank ", piece.peer, " in a world of ", world, " ranks"));
 }
 
 /// The bytes that the peer has sent are those that `rank` receives.
 inline void check_sent(int rank, int peer, std::int64_t bytes, std::int64_t sent) {
   if (sent != bytes)
-    throw Failure(ErrorKind::internal, text("rank ", rank, " receives a block of ", bytes, " bytes, but rank ", peer,
-                                            " sent one of ", sent, " bytes"));
+    throw Failure(ErrorKind::internal, text_of("rank ", rank, " receives a block of ", bytes, " bytes, but rank ", peer,
+                                               " sent one of ", sent, " bytes"));
 }
 inline void check_sent(int rank, const Piece& piece, std::int64_t sent) {
   check_sent(rank, piece.peer, piece.bytes(), sent);
@@ -76,11 +76,11 @@ inline void check_sent(int rank, const Piece& piece, std::int64_t sent) {
 /// Nobody else posts or receives the blocks of `rank` to itself.
 [[noreturn]] inline void throw_not_posted(int rank) {
   throw Failure(ErrorKind::internal,
-                text("rank ", rank, " receives a block from itself that it has not posted before"));
+                text_of("rank ", rank, " receives a block from itself that it has not posted before"));
 }
 
 [[noreturn]] inline void throw_not_received(int rank) {
-  throw Failure(ErrorKind::internal, text("rank ", rank, " waits for a block to itself that it has not received"));
+  throw Failure(ErrorKind::internal, text_of("rank ", rank, " waits for a block to itself that it has not received"));
 }
 
 /// The blocks that a rank has posted to itself and not received.

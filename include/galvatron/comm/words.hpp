@@ -6,22 +6,11 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-namespace galvatron::comm {
+#include <galvatron/core/text.hpp>
 
-/// Texts and whole numbers, one after the other.
-template <class... Parts>
-std::string text(const Parts&... parts) {
-  const auto text_of = [](const auto& part) {
-    if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(part)>>)
-      return std::to_string(part);
-    else
-      return std::string(part);
-  };
-  return (std::string() + ... + text_of(parts));
-}
+namespace galvatron::comm {
 
 /// "rank 3", "ranks 0, 2 and 3"
 inline std::string rank_list(std::span<const int> ranks) {

@@ -50,7 +50,7 @@ class World final : thread::Memory, public thread::World {
   thread::Group& group(std::span<const int> ranks) override {
     if (std::ssize(ranks) > most_ranks)
       throw Failure(ErrorKind::usage,
-                    text("a group of ", ranks.size(), " ranks on one GPU; there may be ", most_ranks));
+                    text_of("a group of ", ranks.size(), " ranks on one GPU; there may be ", most_ranks));
     return thread::World::group(ranks);
   }
   comm::World& control() override { return control_; }

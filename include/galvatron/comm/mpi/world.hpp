@@ -158,8 +158,8 @@ class World final : public MessageWorld<Endpoint, Messages> {
     const std::int64_t total = piece.bytes();
     if ((piece.is_flat() || total == 0) && total <= INT_MAX) return {static_cast<int>(total), MPI_BYTE};
     if (piece.rows > INT_MAX || piece.row_bytes > INT_MAX)
-      throw Failure(ErrorKind::internal, text("a block with a row of ", piece.row_bytes,
-                                              " bytes; messages between processes have rows of less than 2 GiB"));
+      throw Failure(ErrorKind::internal, text_of("a block with a row of ", piece.row_bytes,
+                                                 " bytes; messages between processes have rows of less than 2 GiB"));
     MPI_Datatype& type =
         types_.try_emplace({piece.rows, piece.row_bytes, piece.stride_bytes}, MPI_DATATYPE_NULL).first->second;
     if (type == MPI_DATATYPE_NULL) {

@@ -51,7 +51,7 @@ inline void accept_all(const Listener& listener, const LaunchEnvironment& env, i
   for (std::vector<int> waited = missing(); !waited.empty(); waited = missing()) {
     auto connection = listener.accept(deadline);
     if (!connection)
-      throw PeerFailure(text("rank ", env.rank, " gave up at the rendezvous: ", rank_list(waited), " did not come"));
+      throw PeerFailure(text_of("rank ", env.rank, " gave up at the rendezvous: ", rank_list(waited), " did not come"));
     Hello hello;
     hello.magic = {};
     // Who connects and says nothing keeps nobody waiting for long.
@@ -60,11 +60,11 @@ inline void accept_all(const Listener& listener, const LaunchEnvironment& env, i
         hello.magic != Hello::sign)
       continue;
     if (hello.size != env.size)
-      throw PeerFailure(text("rank ", hello.rank, " is of ", hello.size, " ranks, but rank ", env.rank, " of ",
-                             env.size, ": two jobs have one MASTER_ADDR and MASTER_PORT"));
+      throw PeerFailure(text_of("rank ", hello.rank, " is of ", hello.size, " ranks, but rank ", env.rank, " of ",
+                                env.size, ": two jobs have one MASTER_ADDR and MASTER_PORT"));
     if (std::ranges::find(waited, hello.rank) == waited.end())
-      throw PeerFailure(text("rank ", hello.rank, " of ", env.size, " came to rank ", env.rank,
-                             " twice: two jobs have one MASTER_ADDR and MASTER_PORT"));
+      throw PeerFailure(text_of("rank ", hello.rank, " of ", env.size, " came to rank ", env.rank,
+                                " twice: two jobs have one MASTER_ADDR and MASTER_PORT"));
     auto& [host, port] = addresses[static_cast<std::size_t>(hello.rank)];
     port = hello.port;
     // Who comes to rank 0 from within its host is found there, from everywhere.
@@ -88,22 +88,22 @@ inline std::vector<Socket> rendezvous(const LaunchEnvironment& env, std::chrono:
   const detail::Hello hello{.rank = env.rank, .size = env.size, .port = listener.port()};
   const auto send = [&](int rank, std::span<const std::byte> words) {
     if (!sockets[static_cast<std::size_t>(rank)].send_all(words, deadline))
-      throw PeerFailure(text("rank ", rank, " left the rendezvous"));
+      throw PeerFailure(text_of("rank ", rank, " left the rendezvous"));
   };
   std::string why;
   if (env.rank > 0) {
-    const std::string place = text("rank 0 at ", env.address, ":", env.port);
+    const std::string place = text_of("rank 0 at ", env.address, ":", env.port);
     sockets[0] = connect_to(env.address, env.port, deadline, why);
-    if (!sockets[0].open()) throw PeerFailure(text("rank ", env.rank, " cannot reach ", place, ": ", why));
+    if (!sockets[0].open()) throw PeerFailure(text_of("rank ", env.rank, " cannot reach ", place, ": ", why));
     if (!sockets[0].send_all(std::as_bytes(std::span(&hello, 1)), deadline) || !sockets[0].receive_all(table, deadline))
-      throw PeerFailure(
-          text("rank ", env.rank, " waited in vain for ", place, " to tell it of the other ranks: not all have come"));
+      throw PeerFailure(text_of("rank ", env.rank, " waited in vain for ", place,
+                                " to tell it of the other ranks: not all have come"));
   }
   for (int r = 1; r < env.rank; ++r) {
     const auto& [host, port] = addresses[static_cast<std::size_t>(r)];
     Socket& socket = sockets[static_cast<std::size_t>(r)];
     socket = connect_to(host[0] == '\0' ? env.address : host.data(), port, deadline, why);
-    if (!socket.open()) throw PeerFailure(text("rank ", env.rank, " cannot reach rank ", r, ": ", why));
+    if (!socket.open()) throw PeerFailure(text_of("rank ", env.rank, " cannot reach rank ", r, ": ", why));
     send(r, std::as_bytes(std::span(&hello, 1)));
   }
   detail::accept_all(listener, env, env.rank + 1, sockets, addresses, deadline);

@@ -131,7 +131,7 @@ class Listener {
       if (::bind(number, reinterpret_cast<sockaddr*>(&any), length) == 0 && ::listen(number, 1024) == 0) return;
     }
     throw DeviceFailure(
-        text("cannot listen at port ", port, ": ", text_of_errno(errno), "; choose another one with MASTER_PORT"));
+        text_of("cannot listen at port ", port, ": ", text_of_errno(errno), "; choose another one with MASTER_PORT"));
   }
 
   [[nodiscard]] std::uint16_t port() const {

@@ -77,7 +77,7 @@ class World : public comm::World {
       return {piece.peer};
     };
     job_.wait(rank(), job_.endpoint(rank()).inbox, ready, failed, late,
-              [&] { return text("send a block of ", piece.bytes(), " bytes"); });
+              [&] { return text_of("send a block of ", piece.bytes(), " bytes"); });
     if (failed()) job_.throw_failure(rank());
     const auto copy = [&](const Piece& from, const Piece& to) {
       check_sent(rank(), to, from.bytes());
@@ -87,7 +87,7 @@ class World : public comm::World {
     };
     if (!channel.take(piece, copy)) {
       if (failed()) job_.throw_failure(rank());
-      throw PeerFailure(text("rank ", piece.peer, " took back a block that rank ", rank(), " waited for"));
+      throw PeerFailure(text_of("rank ", piece.peer, " took back a block that rank ", rank(), " waited for"));
     }
     if (channel.drained()) job_.endpoint(piece.peer).sent.ring();
   }
@@ -107,7 +107,7 @@ class World : public comm::World {
       std::int64_t blocks = 0;
       for (const Target& target : targets_)
         if (target.concerns(lane)) blocks += target.channel->waiting();
-      return text("take ", blocks, " blocks");
+      return text_of("take ", blocks, " blocks");
     };
     job_.wait(rank(), job_.endpoint(rank()).sent, all_taken, [&] { return job_.failed(); }, late, what);
     if (!all_taken()) {
@@ -158,10 +158,10 @@ GALVATRON_IN_TRAINER(std::unique_ptr<World> world_of<>(Job&, int))
 /// all have ended run() throws the first failure, the same object; a DeviceFailure if the system refuses a thread.
 template <class F>
 void run(int ranks, F&& body, const Options& options = {}) {
-  if (ranks < 1) throw Failure(ErrorKind::usage, text("a run needs at least 1 rank, not ", ranks));
+  if (ranks < 1) throw Failure(ErrorKind::usage, text_of("a run needs at least 1 rank, not ", ranks));
   Job job(ranks, options);
   const auto rank_main = [&](int rank) {
-    ::pthread_setname_np(::pthread_self(), text("rank ", rank).c_str());
+    ::pthread_setname_np(::pthread_self(), text_of("rank ", rank).c_str());
     try {
       body(*detail::world_of(job, rank));
       job.end(rank);
@@ -175,7 +175,7 @@ void run(int ranks, F&& body, const Options& options = {}) {
     try {
       threads.emplace_back(rank_main, rank);
     } catch (const std::exception& e) {  // the last that is tried; the others end
-      const std::string why = text("cannot start thread ", rank + 1, " of ", ranks, ": ", e.what());
+      const std::string why = text_of("cannot start thread ", rank + 1, " of ", ranks, ": ", e.what());
       job.fail(rank, std::make_exception_ptr(DeviceFailure(why)));
       break;
     }

@@ -145,7 +145,7 @@ struct BiasRows {
 /// multiplies them, else floats. Probabilities and their gradients are rounded to pairs before they are multiplied.
 template <class T>
 void with_elements(const Team& team, const auto& f) {
-  if constexpr (std::is_same_v<T, bfloat16>)
+  if constexpr (std::is_same_v<T, bfloat16> && built_for != Isa::avx2)
     if (team.isa == Isa::avx512_bf16) return f.template operator()<BfloatPair>();
   f.template operator()<float>();
 }

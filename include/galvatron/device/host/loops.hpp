@@ -20,14 +20,6 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
-// GALVATRON_EVERY_ISA, which tests of kernels define, compiles all versions in such a build, too.
-#if GALVATRON_X86 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && \
-    defined(__AVX512VL__) && defined(__FMA__) && !defined(GALVATRON_EVERY_ISA)
-#define GALVATRON_BUILT_FOR_AVX512 1
-#else
-#define GALVATRON_BUILT_FOR_AVX512 0
-#endif
-
 namespace galvatron::device {
 
 enum class Isa : std::uint8_t {
@@ -36,6 +28,19 @@ enum class Isa : std::uint8_t {
   avx512,
   avx512_bf16,  ///< and products of pairs of bfloat16
 };
+
+/// The instruction set that all processors of this build have and loops are compiled for alone: AVX-512, and in builds
+/// for the processor of this machine (GALVATRON_NATIVE) AVX2. Portable: loops have versions for all instruction sets,
+/// as in tests of kernels, which define GALVATRON_EVERY_ISA.
+#if !GALVATRON_X86 || defined(GALVATRON_EVERY_ISA) || !defined(__FMA__)
+inline constexpr Isa built_for = Isa::portable;
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+inline constexpr Isa built_for = Isa::avx512;
+#elif defined(__AVX2__) && defined(GALVATRON_NATIVE)
+inline constexpr Isa built_for = Isa::avx2;
+#else
+inline constexpr Isa built_for = Isa::portable;
+#endif
 
 /// The best that this processor executes.
 inline Isa best_isa() {
@@ -76,16 +81,16 @@ GALVATRON_INLINE void with_isa(const auto& f) {
 #endif
   if constexpr (isa == Isa::portable) call_portable(f);
 }
-/// The same for one chosen when the program runs: all versions, or that for AVX-512 alone in a build for processors
-/// that have it. What computes with floats has none for avx512_bf16.
+/// The same for one chosen when the program runs, unless it was when it was built. What computes with floats has no
+/// version for avx512_bf16.
 void with_isa([[maybe_unused]] Isa isa, const auto& f) {
-#if GALVATRON_BUILT_FOR_AVX512
-  with_isa<Isa::avx512>(f);
-#else
-  if (isa >= Isa::avx512) return with_isa<Isa::avx512>(f);
-  if (isa == Isa::avx2) return with_isa<Isa::avx2>(f);
-  with_isa<Isa::portable>(f);
-#endif
+  if constexpr (built_for != Isa::portable) {
+    with_isa<built_for>(f);
+  } else {
+    if (isa >= Isa::avx512) return with_isa<Isa::avx512>(f);
+    if (isa == Isa::avx2) return with_isa<Isa::avx2>(f);
+    with_isa<Isa::portable>(f);
+  }
 }
 
 /// Calls `f()`, an always-inline lambda whose code does not name the instruction set.
